@@ -1,0 +1,58 @@
+"""Topic names and the prefixes that select them.
+
+On the wire a topic is bytes without NUL, at most 255 of them. In Python it is ``str``; bytes that are not
+UTF-8 survive through ``surrogateescape``, so a topic of an original Dafka producer is never refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chappe.defaults import TOPIC_BYTES_MAX
+from chappe.errors import UsageError
+
+
+def encode_topic(topic: str) -> bytes:
+    """Return the bytes of a topic; raises UsageError if they cannot travel."""
+    raw = topic.encode("utf-8", "surrogateescape")
+    if len(raw) > TOPIC_BYTES_MAX:
+        raise UsageError(f"topic is {len(raw)} bytes long, at most {TOPIC_BYTES_MAX} are possible")
+    if b"\0" in raw:
+        raise UsageError("a topic cannot contain a NUL byte")
+    return raw
+
+
+def decode_topic(raw: bytes) -> str:
+    """Return the text of a topic."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def check_topic(topic: str) -> str:
+    """Return ``topic`` if a record can be published to it, else raise UsageError."""
+    if not topic:
+        raise UsageError("a topic needs a name of at least one character")
+    encode_topic(topic)
+    return topic
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Selects topics: one by its exact name, or all that start with a prefix."""
+
+    name: str
+    prefix: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Filter:
+        """``metrics`` is the topic itself; ``metrics.*`` and ``*`` are prefixes."""
+        if text.endswith("*"):
+            encode_topic(text[:-1])
+            return cls(text[:-1], True)
+        return cls(check_topic(text))
+
+    def matches(self, topic: str) -> bool:
+        """Whether the topic is selected."""
+        return topic.startswith(self.name) if self.prefix else topic == self.name
+
+    def __str__(self) -> str:
+        return self.name + "*" if self.prefix else self.name

@@ -1,0 +1,66 @@
+"""Every number of chappe: its unit, the reason for it, and what happens at the limit."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# -- towers (Dafka's ports, protocols of the original) ------------------------------------------
+TOWER_HOST: Final = "127.0.0.1"
+TOWER_SUB_PORT: Final = 5556  # nodes publish their beacons to it
+TOWER_PUB_PORT: Final = 5557  # nodes hear the beacons of others from it
+
+# -- discovery ------------------------------------------------------------------------------------
+BEACON_INTERVAL_S: Final = 1.0  # as the original
+BEACON_TIMEOUT_S: Final = 4.0  # as the original: a silent peer is disconnected after this
+BEACONS_MAX: Final = 100_000  # endpoints known to one node; further ones are counted and ignored
+ENDPOINT_BYTES_MAX: Final = 255
+
+# -- records and batches --------------------------------------------------------------------------
+RECORD_BYTES_MAX: Final = 8 * MIB  # value + key + headers; larger is RecordTooLarge
+BATCH_BYTES: Final = 64 * KIB  # a producer seals a batch here: frames of this size move at ~2 GB/s
+BATCH_RECORDS_MAX: Final = 65_536  # records in one batch
+BATCH_BYTES_MAX: Final = 9 * MIB  # largest encoded batch: one record of the largest size and its columns
+MESSAGE_BYTES_MAX: Final = 16 * MIB  # larger messages make libzmq close the connection
+TOPIC_BYTES_MAX: Final = 255  # Dafka's subject is a string of at most 255 octets
+ADDRESS_BYTES_MAX: Final = 255
+HEADERS_MAX: Final = 256  # headers of one record
+SUBJECTS_MAX: Final = 65_536  # topics in one CONSUMER-HELLO
+
+# -- producer -------------------------------------------------------------------------------------
+HEAD_INTERVAL_S: Final = 1.0  # as the original
+HEAD_HURRY_S: Final = 0.1  # while somebody waits in flush() and nothing is acknowledged
+PRODUCER_BUFFER_BYTES: Final = 64 * MIB  # not yet acknowledged; then block or BufferFull
+PRODUCER_RING_BYTES: Final = 16 * MIB  # min_acks=0: the newest records kept for those who missed them
+IDLE_S: Final = 0.000_05  # nothing sent for this long: the next record leaves at once
+
+# -- sockets --------------------------------------------------------------------------------------
+QUEUE_MESSAGES_MAX: Final = 1_000  # per peer and direction; with 64 KiB batches at most 64 MiB
+FULL_PEER_WAIT_S: Final = 0.5  # how long a publisher waits for a full peer before it lets it lose ...
+FULL_PEER_LOSSY_S: Final = 1.0  # ... for this long, and twice as long each time that it is still full, up to ...
+FULL_PEER_LOSSY_MAX_S: Final = 30.0  # ... this; it fetches later what it lost
+HEARTBEAT_S: Final = 2.0  # ZMTP ping; a peer silent for three of them is disconnected and redialled
+RECONNECT_S: Final = 0.1
+RECONNECT_MAX_S: Final = 1.0
+
+# -- consumer -------------------------------------------------------------------------------------
+CONSUMER_QUEUE_BYTES: Final = 32 * MIB  # delivered but not taken by the user; then reading pauses
+HELD_BYTES_MAX: Final = 16 * MIB  # live batches kept while an older gap is filled; newer are dropped, fetched later
+READ_BYTES: Final = 1 * MIB  # asked of a store in one READ
+READ_BYTES_MAX: Final = 8 * MIB  # most that a store answers to one READ (at least one batch)
+READS_AHEAD: Final = 2  # READs under way for one partition
+FETCH_RECORDS_MAX: Final = 100_000  # Dafka's own limit on one FETCH
+RETRY_S: Final = 0.5  # an unanswered FETCH or READ is repeated, elsewhere if possible
+POLL_HEADS_S: Final = 1.0  # a consumer or store asks stores what is new since its last question
+
+# -- store ----------------------------------------------------------------------------------------
+STAGED_BYTES_MAX: Final = 32 * MIB  # received, not yet written; then reading pauses
+SMALL_BATCH_BYTES: Final = 8 * KIB  # neighbours smaller than this are merged before they are written
+SEGMENT_BYTES: Final = 128 * MIB  # a segment file is sealed at this size ...
+SEGMENT_ENTRIES: Final = 200_000  # ... or at this many blocks, so that recovery stays near a second
+DISK_RETRY_S: Final = 1.0  # after a full disk a write is tried again
+DISK_RESERVE_BYTES: Final = 16 * MIB  # refuse writes below this much free space
+MAINTAIN_S: Final = 10.0  # retention runs this often
+HEADS_PAGE: Final = 10_000  # partitions in one answer

@@ -1,0 +1,1 @@
+"""The durable partitioned log (Dafka): pure cores, no I/O."""

@@ -1,0 +1,146 @@
+"""What the log's cores ask of their driver, besides ``core.Report`` and ``core.Halt``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from chappe.core import Halt, Report
+from chappe.log.batch import Batch
+from chappe.log.messages import Message
+from chappe.log.queries import Answer, Request
+from chappe.log.storage import Append
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Send a message to whoever subscribed to it."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Ask all peers for messages that start with ``prefix`` (id octet and topic)."""
+
+    prefix: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """Take a subscription back."""
+
+    prefix: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Send a request to a store's query socket; the answer comes with the same ``request_id``."""
+
+    endpoint: str
+    request_id: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer a request; ``client`` is what the driver gave with it."""
+
+    client: bytes
+    request_id: bytes
+    answer: Answer
+    batches: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Make these batches durable in one commit, then call ``handle_written`` or ``handle_write_failed``."""
+
+    appends: tuple[Append, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Retain:
+    """Run the retention policies, as a write runs, then call ``handle_retained``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Hand records to the application: those of ``batch`` from offset ``start`` on."""
+
+    topic: str
+    partition: str
+    batch: Batch
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Write a batch to the producer's own journal before what follows."""
+
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Everything before ``offset`` is stored elsewhere: the journal may drop it."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beacon:
+    """Send these frames to the tower."""
+
+    frames: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Listen to a member's publications."""
+
+    endpoint: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """Stop listening to a member."""
+
+    endpoint: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Tower: send these frames to the nodes that subscribed to the first one."""
+
+    frames: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """Tower: pass a subscription on to the nodes' publishing sockets."""
+
+    raw: bytes
+
+
+Action: TypeAlias = (
+    Publish
+    | Subscribe
+    | Unsubscribe
+    | Ask
+    | Reply
+    | Write
+    | Retain
+    | Deliver
+    | Persist
+    | Trim
+    | Beacon
+    | Connect
+    | Disconnect
+    | Forward
+    | Relay
+    | Report
+    | Halt
+)

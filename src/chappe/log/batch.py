@@ -1,0 +1,398 @@
+"""The columnar batch: many records in one block of bytes, the same on the wire, on disk and in Arrow.
+
+Layout, little endian, every column padded to eight bytes::
+
+    magic "CB", version 1, flags          4 bytes
+    crc32c of everything after it         u32
+    base offset                           u64
+    count of records, 1..65,536           u32
+    size of the whole batch in bytes      u32
+    smallest, largest timestamp           2 x i64, microseconds since 1970 UTC
+    timestamps   (flag TIMESTAMPS)        count x i64; without it every record has the smallest
+    keys         (flag KEYS)              binary column
+    headers      (flag HEADERS)           binary column; each value: u16 count, then per header
+                                          u16 length, name, u32 length, value
+    values                                binary column
+
+A binary column is an optional bitmap of the values that are not None (flags KEY_NULLS, VALUE_NULLS; bit n of
+byte n // 8), then count + 1 i32 positions, then the bytes: Arrow's own layout, so a column becomes an Arrow
+array without copying.
+
+Bounds: ``defaults.BATCH_BYTES_MAX`` and ``BATCH_RECORDS_MAX``; ``Batch.parse`` checks them before anything is
+allocated, and the checksum before anything is believed.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import accumulate, pairwise, repeat
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from chappe.defaults import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, HEADERS_MAX
+from chappe.errors import ProtocolError, UsageError
+
+MAGIC: Final = b"CB\x01"
+HEADER: Final = struct.Struct("<3sBIQIIqq")
+CRC_AT: Final = 8  # the checksum covers everything from here
+KEYS: Final = 1
+KEY_NULLS: Final = 2
+TIMESTAMPS: Final = 4
+HEADERS: Final = 8
+VALUE_NULLS: Final = 16
+_ALL_FLAGS: Final = KEYS | KEY_NULLS | TIMESTAMPS | HEADERS | VALUE_NULLS
+
+Headers = tuple[tuple[str, bytes], ...]
+
+
+class Record(NamedTuple):
+    """One record as a user sees it.
+
+    ``timestamp`` is in microseconds since 1970 UTC; ``partition`` is the address of its producer.
+    """
+
+    topic: str
+    partition: str
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+_record: Final = partial(tuple.__new__, Record)
+
+
+class Column(NamedTuple):
+    """A binary column as raw buffers: bitmap (or None), positions, data."""
+
+    validity: memoryview | None
+    positions: memoryview
+    data: memoryview
+
+
+def encode_headers(headers: Headers) -> bytes:
+    """Return the bytes of one record's headers; raises UsageError if they are too many or a name too long."""
+    if not headers:
+        return b""
+    if len(headers) > HEADERS_MAX:
+        raise UsageError(f"the record has {len(headers)} headers, at most {HEADERS_MAX} are possible")
+    parts = [struct.pack("<H", len(headers))]
+    for name, value in headers:
+        raw = name.encode()
+        if len(raw) > 0xFFFF:
+            raise UsageError(f"the name of a header has {len(raw)} bytes, at most {0xFFFF} are possible")
+        parts.append(struct.pack("<H", len(raw)) + raw + struct.pack("<I", len(value)) + value)
+    return b"".join(parts)
+
+
+def decode_headers(raw: bytes) -> Headers:
+    """Return one record's headers; raises ProtocolError if the bytes are not headers."""
+    if not raw:
+        return ()
+    try:
+        (count,) = struct.unpack_from("<H", raw)
+        if count > HEADERS_MAX:
+            raise ProtocolError(f"{count} headers")
+        at, found = 2, []
+        for _ in range(count):
+            (size,) = struct.unpack_from("<H", raw, at)
+            name = raw[at + 2 : at + 2 + size].decode()
+            at += 2 + size
+            (size,) = struct.unpack_from("<I", raw, at)
+            value = raw[at + 4 : at + 4 + size]
+            if len(value) != size:
+                raise ProtocolError("headers cut off")
+            at += 4 + size
+            found.append((name, value))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ProtocolError("headers cut off") from error
+    return tuple(found)
+
+
+def _pad(size: int) -> bytes:
+    return bytes(-size % 8)
+
+
+def _binary_column(values: Sequence[bytes | None], positions: Sequence[int] | None = None) -> tuple[list[bytes], bool]:
+    """The pieces of a column, and whether it has a bitmap."""
+    pieces: list[bytes] = []
+    nulls = False
+    if positions is None:
+        try:
+            positions = list(accumulate(map(len, values), initial=0))  # type: ignore[arg-type]
+        except TypeError:  # some are None: looking for them first would cost everybody
+            nulls = True
+            bits = bytearray((len(values) + 7) // 8)
+            for index, value in enumerate(values):
+                if value is not None:
+                    bits[index >> 3] |= 1 << (index & 7)
+            pieces += (bytes(bits), _pad(len(bits)))
+            values = [b"" if value is None else value for value in values]
+            positions = list(accumulate(map(len, values), initial=0))  # type: ignore[arg-type]
+    raw = struct.pack(f"<{len(positions)}i", *positions)
+    data = b"".join(values)  # type: ignore[arg-type]
+    pieces += (raw, _pad(len(raw)), data, _pad(len(data)))
+    return pieces, nulls
+
+
+def encode_batch(
+    base: int,
+    values: Sequence[bytes | None],
+    timestamp: int,
+    *,
+    timestamps: Sequence[int] | None = None,
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Headers | bytes] | None = None,
+    positions: Sequence[int] | None = None,
+) -> bytes:
+    """Return the bytes of a batch.
+
+    Args:
+        base: Offset of the first record; the others follow without gaps.
+        values: At least one, at most ``BATCH_RECORDS_MAX``.
+        timestamp: Microseconds since 1970 UTC, of every record that ``timestamps`` does not name.
+        timestamps: One for each record.
+        keys: One for each record, None where a record has none.
+        headers: One tuple for each record, or its bytes from ``encode_headers``.
+        positions: Where each value begins and the last one ends, if the caller knows; then none is None.
+
+    Raises:
+        UsageError: Headers that ``encode_headers`` refuses.
+    """
+    count = len(values)
+    assert 0 < count <= BATCH_RECORDS_MAX
+    flags = 0
+    pieces: list[bytes] = []
+    low = high = timestamp
+    if timestamps is not None:
+        flags |= TIMESTAMPS
+        low, high = min(timestamps), max(timestamps)
+        pieces.append(array("q", timestamps).tobytes())
+    if keys is not None:
+        column, nulls = _binary_column(keys)
+        flags |= KEYS | (KEY_NULLS if nulls else 0)
+        pieces += column
+    if headers is not None:
+        column, _ = _binary_column([each if isinstance(each, bytes) else encode_headers(each) for each in headers])
+        flags |= HEADERS
+        pieces += column
+    column, nulls = _binary_column(values, positions)
+    flags |= VALUE_NULLS if nulls else 0
+    pieces += column
+    body = b"".join(pieces)
+    tail = struct.pack("<QIIqq", base, count, HEADER.size + len(body), low, high)
+    return b"".join((MAGIC, bytes((flags,)), struct.pack("<I", crc32c(body, crc32c(tail))), tail, body))
+
+
+class Batch:
+    """A parsed batch: the header as attributes, the columns as views into the bytes."""
+
+    __slots__ = ("_at", "base", "count", "flags", "raw", "timestamp_max", "timestamp_min")
+
+    def __init__(
+        self,
+        raw: bytes | memoryview,
+        flags: int,
+        base: int,
+        count: int,
+        timestamp_min: int,
+        timestamp_max: int,
+    ) -> None:
+        self.raw = raw
+        self.flags = flags
+        self.base = base
+        self.count = count
+        self.timestamp_min = timestamp_min
+        self.timestamp_max = timestamp_max
+        self._at: dict[str, Column] | None = None
+
+    @classmethod
+    def parse(cls, raw: bytes | memoryview, *, check: bool = True) -> Batch:
+        """Read and check a batch; ``check=False`` skips the checksum of bytes that were checked before.
+
+        Raises:
+            ProtocolError: Anything about it is wrong; its text says what.
+        """
+        size = len(raw)
+        if not HEADER.size <= size <= BATCH_BYTES_MAX:
+            raise ProtocolError(f"batch of {size} bytes")
+        magic, flags, crc, base, count, claimed, low, high = HEADER.unpack_from(raw)
+        if magic != MAGIC or flags & ~_ALL_FLAGS:
+            raise ProtocolError("not a batch, or one of a newer version")
+        if claimed != size or not 0 < count <= BATCH_RECORDS_MAX or base + count >= 1 << 63:
+            raise ProtocolError("batch whose header is wrong")
+        if check and crc32c(memoryview(raw)[CRC_AT:]) != crc:
+            raise ProtocolError("batch whose checksum is wrong")
+        batch = cls(raw, flags, base, count, low, high)
+        batch._columns()
+        return batch
+
+    @property
+    def next(self) -> int:
+        """The offset after the last record."""
+        return self.base + self.count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def _columns(self) -> dict[str, Column]:
+        if self._at is None:
+            self._at = self._find_columns()
+        return self._at
+
+    def _find_columns(self) -> dict[str, Column]:
+        view = memoryview(self.raw)
+        at = HEADER.size + (8 * self.count if self.flags & TIMESTAMPS else 0)
+        found: dict[str, Column] = {}
+        for name, present, nulls in (
+            ("keys", self.flags & KEYS, self.flags & KEY_NULLS),
+            ("headers", self.flags & HEADERS, 0),
+            ("values", 1, self.flags & VALUE_NULLS),
+        ):
+            if not present:
+                continue
+            validity = None
+            if nulls:
+                bits = (self.count + 7) // 8
+                validity = view[at : at + bits]
+                at += bits + -bits % 8
+            end = at + 4 * (self.count + 1)
+            if end > len(view):
+                raise ProtocolError("batch whose columns are cut off")
+            positions = view[at:end]
+            at = end + -(end - at) % 8
+            first = int.from_bytes(positions[:4], "little", signed=True)
+            size = int.from_bytes(positions[-4:], "little", signed=True)
+            if first != 0 or size < 0 or at + size > len(view):
+                raise ProtocolError("batch whose columns are cut off")
+            found[name] = Column(validity, positions, view[at : at + size])
+            at += size + -size % 8
+        if at != len(view):
+            raise ProtocolError("batch whose columns do not fill it")
+        return found
+
+    def column(self, name: str) -> Column | None:
+        """The raw buffers of ``keys``, ``headers`` or ``values``; None if no record has any."""
+        return self._columns().get(name)
+
+    def timestamp_bytes(self) -> memoryview | None:
+        """The timestamps as i64, little endian; None if all are ``timestamp_min``."""
+        if not self.flags & TIMESTAMPS:
+            return None
+        return memoryview(self.raw)[HEADER.size : HEADER.size + 8 * self.count]
+
+    def timestamps(self) -> Sequence[int]:
+        """The timestamp of each record."""
+        raw = self.timestamp_bytes()
+        return [self.timestamp_min] * self.count if raw is None else array("q", raw.tobytes())
+
+    def _list(self, name: str) -> list[bytes | None] | None:
+        column = self.column(name)
+        if column is None:
+            return None
+        positions = array("i", column.positions.tobytes()).tolist()
+        data = column.data.tobytes()
+        values: list[bytes | None] = [data[a:b] for a, b in pairwise(positions)]
+        if column.validity is not None:
+            bits = column.validity
+            values = [v if bits[i >> 3] >> (i & 7) & 1 else None for i, v in enumerate(values)]
+        return values
+
+    def values(self) -> list[bytes | None]:
+        """The values as a list of ``bytes`` (None for a tombstone)."""
+        return self._list("values") or []
+
+    def keys(self) -> list[bytes | None] | None:
+        """The keys, or None if no record has one."""
+        return self._list("keys")
+
+    def headers(self) -> list[Headers] | None:
+        """The headers, or None if no record has any. Raises ProtocolError if they are none."""
+        raw = self._raw_headers()
+        return None if raw is None else [decode_headers(each) for each in raw]
+
+    def _raw_headers(self) -> list[bytes] | None:
+        return self._list("headers")  # type: ignore[return-value]  # this column has no bitmap
+
+    def records(self, topic: str, partition: str, start: int = 0) -> Iterator[Record]:
+        """The records, from offset ``start`` on, made one by one as they are asked for."""
+        keys: Iterable[bytes | None] = repeat(None)
+        headers: Iterable[Headers] = repeat(())
+        stamps: Iterable[int] = repeat(self.timestamp_min)
+        values: Sequence[bytes | None] = self.values()
+        if self.flags & (KEYS | HEADERS | TIMESTAMPS):
+            keys = self.keys() or keys
+            headers = self.headers() or headers
+            stamps = self.timestamps()
+        rows = map(
+            _record,
+            zip(
+                repeat(topic),
+                repeat(partition),
+                range(self.base, self.next),
+                stamps,
+                keys,
+                values,
+                headers,
+                strict=False,
+            ),
+        )
+        for _ in range(start - self.base):
+            next(rows)
+        return rows
+
+    def slice(self, start: int, end: int | None = None) -> bytes:
+        """A batch of the records at offsets ``start`` <= n < ``end``; neither empty nor outside."""
+        low = start - self.base
+        high = self.count if end is None else end - self.base
+        assert 0 <= low < high <= self.count
+        if low == 0 and high == self.count:
+            return bytes(self.raw)
+        keys, headers = self.keys(), self._raw_headers()
+        stamps = self.timestamps() if self.flags & TIMESTAMPS else None
+        return encode_batch(
+            start,
+            self.values()[low:high],
+            self.timestamp_min,
+            timestamps=None if stamps is None else stamps[low:high],
+            keys=None if keys is None else keys[low:high],
+            headers=None if headers is None else headers[low:high],
+        )
+
+
+def merge(batches: Sequence[Batch]) -> bytes:
+    """One batch of several neighbours; each record keeps its timestamp."""
+    assert all(a.next == b.base for a, b in pairwise(batches))
+    if len(batches) == 1:
+        return bytes(batches[0].raw)
+    stamps: list[int] = []
+    values: list[bytes | None] = []
+    keys: list[bytes | None] = []
+    headers: list[bytes] = []  # as they are: a store need not understand what it keeps
+    for batch in batches:
+        stamps += batch.timestamps()
+        values += batch.values()
+        keys += batch.keys() or repeat(None, batch.count)
+        headers += batch._raw_headers() or repeat(b"", batch.count)
+    same = stamps.count(stamps[0]) == len(stamps)
+    return encode_batch(
+        batches[0].base,
+        values,
+        stamps[0],
+        timestamps=None if same else stamps,
+        keys=keys if any(b.flags & KEYS for b in batches) else None,
+        headers=headers if any(b.flags & HEADERS for b in batches) else None,
+    )
+
+
+def as_headers(headers: Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]] | None) -> Headers:
+    """Headers as users give them (a mapping or pairs; text values become UTF-8) in the form batches carry."""
+    if not headers:
+        return ()
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    return tuple((name, value.encode() if isinstance(value, str) else bytes(value)) for name, value in pairs)

@@ -1,0 +1,636 @@
+"""A consumer: every record of the wanted topics, each partition in order, without gaps or repeats.
+
+Live batches come from producers. What was missed is read from a store that has it, request by request; where no
+store of ours has it, FETCH asks the producer and original stores. While a gap is filled, live batches are held
+back up to a bound; beyond it they are dropped and read later like everything else.
+
+Source: Dafka's consumer. Departures (numbers of its known faults in docs/reference/protocol.md): requests are
+repeated until answered, also past the first 100,000; batches that came early are kept; ``latest`` starts after
+the head, not at it; original producers are never asked for more than they have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, Literal
+
+from chappe.core import Report
+from chappe.data.topic import Filter, encode_topic
+from chappe.defaults import (
+    CONSUMER_QUEUE_BYTES,
+    FETCH_RECORDS_MAX,
+    HELD_BYTES_MAX,
+    POLL_HEADS_S,
+    READ_BYTES,
+    RETRY_S,
+)
+from chappe.errors import ProtocolError
+from chappe.log.actions import Action, Ask, Deliver, Publish, Subscribe, Unsubscribe
+from chappe.log.batch import Batch, encode_batch
+from chappe.log.events import OutOfRange, RecordsLost
+from chappe.log.messages import (
+    BatchMessage,
+    ConsumerHello,
+    Fetch,
+    GetHeads,
+    Head,
+    Message,
+    RecordMessage,
+    StoreHello,
+    StoreInfo,
+)
+from chappe.log.queries import (
+    Answer,
+    HeadsAnswer,
+    HeadsRequest,
+    ReadAnswer,
+    ReadRequest,
+    Request,
+    SeekAnswer,
+    SeekRequest,
+)
+
+ANSWER_S: Final = 2.0  # a store that takes longer is passed over for as long again
+READS_MAX: Final = 32  # READs under way at once
+LOOK_S: Final = 0.05  # how often partitions that miss something are looked at ...
+LOOK_MAX: Final = 256  # ... and how many of them at once
+GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that no store can fill is skipped
+QUIET_S: Final = 1.0  # a partition that nothing came live for this long may be behind without a gap to show it
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Where to start in a partition without a position: ``earliest``, ``latest``, ``offset`` or ``time``.
+
+    ``value`` is the offset, or the time in microseconds.
+    """
+
+    kind: Literal["earliest", "latest", "offset", "time"]
+    value: int = 0
+
+
+EARLIEST: Final = Reset("earliest")
+LATEST: Final = Reset("latest")
+
+
+@dataclass(slots=True)
+class _Partition:
+    next: int | None = None  # next offset to deliver; None until decided
+    head: int = 0  # offset after the last one known to exist
+    held: deque[Batch] = field(default_factory=deque)  # live batches beyond a gap, in order
+    live_at: float = -math.inf
+    reading: bool = False
+    seeking: bool = False
+    retry_at: float = 0.0
+    tries: int = 0
+    strict: bool = False  # an offset the user named: out of range is an error, not a reset
+
+
+@dataclass(slots=True)
+class _Store:
+    endpoint: str
+    since: dict[Filter, int] = field(default_factory=dict)  # version to ask from
+    synced: set[Filter] = field(default_factory=set)  # filters whose partitions are all known
+    heads: dict[Key, tuple[int, int]] = field(default_factory=dict)  # first, next
+    poll_at: float = 0.0
+    polling: int = 0
+    down_until: float = -math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    store: str
+    deadline: float
+    key: Key | None  # of READ and SEEK
+    filter: Filter | None  # of HEADS
+
+
+class LogConsumer:
+    """The state of one consumer.
+
+    Args:
+        address: Our own address.
+        filters: Topics wanted.
+        reset: Where to start in partitions without a position.
+        positions: Next offsets from an earlier life, by (topic, partition).
+    """
+
+    def __init__(
+        self,
+        address: str,
+        filters: Iterable[Filter],
+        reset: Reset,
+        positions: dict[Key, int] | None = None,
+    ) -> None:
+        self.address = address
+        self._raw = encode_topic(address)
+        self._filters = list(filters)
+        self._reset = reset
+        self._partitions: dict[Key, _Partition] = {}
+        self._stores: dict[str, _Store] = {}
+        self._asked: dict[int, _Asked] = {}
+        self._last_id = 0
+        self._reads = 0
+        self._behind: OrderedDict[Key, None] = OrderedDict()  # partitions with something to get
+        self._held_bytes = 0
+        self._queued_bytes = 0
+        self._look_at = -math.inf
+        self.duplicates = 0
+        for key, position in (positions or {}).items():
+            self._partitions[key] = _Partition(next=position, head=position)
+            self._behind[key] = None
+
+    # -- the application ------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Action]:
+        """Subscribe to what is wanted and to what is meant for us."""
+        actions: list[Action] = [Subscribe(id_ + self._raw) for id_ in (b"D", b"E", b"L", b"S")]
+        actions.append(Subscribe(b"I"))
+        for each in self._filters:
+            actions += self._subscribe(each)
+        return actions
+
+    def subscribe(self, wanted: Filter, now: float) -> list[Action]:
+        """Want further topics."""
+        if wanted in self._filters:
+            return []
+        self._filters.append(wanted)
+        for store in self._stores.values():
+            store.poll_at = now
+        return [*self._subscribe(wanted), *self.handle_timeout(now)]
+
+    def unsubscribe(self, wanted: Filter) -> list[Action]:
+        """Want these topics no longer; positions are kept."""
+        if wanted not in self._filters:
+            return []
+        self._filters.remove(wanted)
+        raw = encode_topic(wanted.name)
+        return [Unsubscribe(id_ + raw) for id_ in (b"M", b"R", b"H")]
+
+    def seek(self, topic: str, partition: str, offset: int, now: float) -> list[Action]:
+        """Go on at ``offset``; if it is out of range an ``OutOfRange`` event follows."""
+        state = self._partitions.setdefault((topic, partition), _Partition())
+        self._drop_held(state)
+        state.next = offset
+        state.strict = True
+        state.tries = 0
+        self._want((topic, partition))
+        return self._read_more(now)
+
+    def taken(self, size: int, now: float) -> list[Action]:
+        """The application took ``size`` bytes of what was delivered."""
+        self._queued_bytes -= size
+        return self._read_more(now) if self._behind else []
+
+    @property
+    def paused(self) -> bool:
+        """Whether the application is so far behind that nothing more should be received."""
+        return self._queued_bytes >= CONSUMER_QUEUE_BYTES
+
+    def positions(self) -> dict[Key, int]:
+        """The next offset to be delivered, of every partition that has one."""
+        return {key: state.next for key, state in self._partitions.items() if state.next is not None}
+
+    def heads(self) -> dict[Key, int]:
+        """The offset after the last one known to exist, of every partition."""
+        return {key: max(state.head, state.next or 0) for key, state in self._partitions.items()}
+
+    @property
+    def synced(self) -> bool:
+        """Whether at least one store is known and all known stores have listed their partitions."""
+        return bool(self._stores) and all(
+            each in store.synced for store in self._stores.values() for each in self._filters
+        )
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything known to exist was delivered."""
+        return all(state.next is not None and state.next >= state.head for state in self._partitions.values())
+
+    # -- the world --------------------------------------------------------------------------------------
+
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+        """A peer listens to us: a store is told what we want, as the original does it."""
+        if not on:
+            return []
+        if prefix[:1] == b"W" and len(prefix) > 1:
+            store = prefix[1:].decode("utf-8", "surrogateescape")
+            return [] if store in self._stores else [self._hello(store)]
+        if prefix == b"G" and self._reset is not LATEST:
+            return [Publish(GetHeads(each.name, self.address)) for each in self._filters]
+        return []
+
+    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+        """Something a peer published. Raises ProtocolError for a batch that is none."""
+        match message:
+            case BatchMessage(_, partition, topic, body, direct):
+                return self._arrived(topic, partition, Batch.parse(body), now, live=not direct)
+            case RecordMessage(_, partition, topic, sequence, content, direct):
+                batch = Batch.parse(encode_batch(sequence, [content], wall_us), check=False)
+                return self._arrived(topic, partition, batch, now, live=not direct)
+            case Head(_, partition, topic, sequence, direct):
+                return self._heard_head(topic, partition, sequence, now, live=not direct)
+            case StoreHello(topic, store) if topic == self.address and store not in self._stores:
+                return [self._hello(store)]
+            case StoreInfo(_, store, _, endpoint):
+                return self._found_store(store, endpoint, now)
+        return []
+
+    def handle_gone(self, address: str, now: float) -> list[Action]:
+        """A member left."""
+        if self._stores.pop(address, None) is None:
+            return []
+        for request_id, asked in list(self._asked.items()):
+            if asked.store == address:
+                self._forget(request_id)
+        return self._read_more(now)
+
+    def handle_answer(self, request_id: int, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
+        """A store answered. Raises ProtocolError for a batch that is none."""
+        asked = self._forget(request_id)
+        store = None if asked is None else self._stores.get(asked.store)
+        if asked is None or store is None:
+            return []
+        match answer:
+            case HeadsAnswer() if asked.filter is not None:
+                return self._heard_heads(asked.store, store, asked.filter, answer, now)
+            case ReadAnswer() if asked.key is not None:
+                return self._read(asked.store, store, asked.key, answer, batches, now)
+            case SeekAnswer() if asked.key is not None:
+                self._sought(asked.key, answer.offset)
+                return self._read_more(now)
+        store.down_until = now + ANSWER_S
+        return self._read_more(now)
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """Repeat what was not answered, ask stores for news."""
+        for request_id, asked in list(self._asked.items()):
+            if now >= asked.deadline:
+                self._forget(request_id)
+                store = self._stores.get(asked.store)
+                if store is not None:
+                    store.down_until = now + ANSWER_S
+        actions: list[Action] = []
+        for address, store in self._stores.items():
+            if now >= store.poll_at and not store.polling:
+                actions += self._poll(address, store, now)
+        return actions + self._read_more(now)
+
+    def next_timeout(self) -> float:
+        """When something is to be repeated or asked."""
+        due = math.inf
+        for store in self._stores.values():
+            if not store.polling:
+                due = min(due, store.poll_at)
+        if self._asked:
+            due = min(due, min(asked.deadline for asked in self._asked.values()))
+        if self._behind and not self.paused and self._reads < READS_MAX:
+            due = min(due, self._look_at)
+        return due
+
+    # -- inside: live ---------------------------------------------------------------------------------
+
+    def _subscribe(self, wanted: Filter) -> list[Action]:
+        raw = encode_topic(wanted.name)
+        actions: list[Action] = [Subscribe(id_ + raw) for id_ in (b"M", b"R", b"H")]
+        if self._reset is not LATEST:
+            actions.append(Publish(GetHeads(wanted.name, self.address)))
+        return actions
+
+    def _hello(self, store: str) -> Action:
+        subjects = () if self._reset is LATEST else tuple(each.name for each in self._filters)
+        return Publish(ConsumerHello(store, self.address, subjects))
+
+    def _wanted(self, topic: str) -> bool:
+        return any(each.matches(topic) for each in self._filters)
+
+    def _partition(self, topic: str, partition: str, first_seen: int) -> _Partition:
+        """The state of a partition; a new one starts where ``reset`` says, seeing ``first_seen`` now."""
+        state = self._partitions.get((topic, partition))
+        if state is None:
+            state = self._partitions[topic, partition] = _Partition()
+            if self._reset.kind == "earliest":
+                state.next = 0
+            elif self._reset.kind == "offset":
+                state.next = self._reset.value
+                state.strict = True
+            elif self._reset.kind == "latest" or not self._stores:
+                # All stores listed what they had and this was not in it: it is new, so nothing of it is old.
+                state.next = 0 if self.synced else first_seen
+        return state
+
+    def _arrived(self, topic: str, partition: str, batch: Batch, now: float, *, live: bool) -> list[Action]:
+        if not self._wanted(topic):
+            return []
+        key = (topic, partition)
+        state = self._partition(topic, partition, batch.base)
+        state.head = max(state.head, batch.next)
+        if live:
+            state.live_at = now
+        if state.next is not None and batch.base <= state.next:
+            return self._advance(key, state, batch, now)
+        if not live and state.next is not None and not state.held and state.tries:
+            # The producer answered from the first record that it still keeps: what came before is not there.
+            state.tries = max(state.tries, GIVE_UP_TRIES - 1)
+        self._hold(state, batch)
+        self._want(key)
+        return self._read_more(now)
+
+    def _advance(self, key: Key, state: _Partition, batch: Batch, now: float) -> list[Action]:
+        """Deliver a batch that begins at or before the next offset, and what was held behind it."""
+        assert state.next is not None
+        if batch.next <= state.next:
+            self.duplicates += 1
+            return []
+        actions = [self._deliver(key, state, batch)]
+        while state.held and state.held[0].base <= state.next:
+            held = state.held.popleft()
+            self._held_bytes -= len(held.raw)
+            if held.next > state.next:
+                actions.append(self._deliver(key, state, held))
+        if key in self._behind:
+            if state.next >= state.head and not state.held:
+                del self._behind[key]
+            elif not state.reading:
+                actions += self._read_more(now)
+        return actions
+
+    def _deliver(self, key: Key, state: _Partition, batch: Batch) -> Action:
+        assert state.next is not None
+        start, state.next = state.next, batch.next
+        state.tries = 0
+        state.retry_at = 0.0
+        state.strict = False
+        self._queued_bytes += len(batch.raw)
+        return Deliver(key[0], key[1], batch, start)
+
+    def _hold(self, state: _Partition, batch: Batch) -> None:
+        """Keep a batch that came early; in order, without overlap, up to the bound."""
+        size = len(batch.raw)
+        if self._held_bytes + size > HELD_BYTES_MAX or (state.held and batch.base < state.held[-1].next):
+            return
+        state.held.append(batch)
+        self._held_bytes += size
+
+    def _drop_held(self, state: _Partition) -> None:
+        self._held_bytes -= sum(len(batch.raw) for batch in state.held)
+        state.held.clear()
+
+    def _heard_head(self, topic: str, partition: str, sequence: int, now: float, *, live: bool) -> list[Action]:
+        if not self._wanted(topic) or sequence >= (1 << 63) - 1:
+            return []
+        state = self._partition(topic, partition, sequence + 1)
+        if live:
+            state.live_at = now
+        state.head = max(state.head, sequence + 1)
+        if state.next is None or state.next >= state.head:
+            return []
+        self._want((topic, partition))
+        return self._read_more(now)
+
+    # -- inside: stores -------------------------------------------------------------------------------
+
+    def _found_store(self, address: str, endpoint: str, now: float) -> list[Action]:
+        store = self._stores.get(address)
+        if store is not None and store.endpoint == endpoint:
+            return []
+        self._stores[address] = _Store(endpoint, poll_at=now)
+        return self.handle_timeout(now)
+
+    def _ask(
+        self,
+        address: str,
+        store: _Store,
+        request: Request,
+        now: float,
+        key: Key | None = None,
+        filter_: Filter | None = None,
+    ) -> Action:
+        self._last_id += 1
+        self._asked[self._last_id] = _Asked(address, now + ANSWER_S, key, filter_)
+        if key is not None:
+            self._reads += 1
+            self._partitions[key].reading = True
+        else:
+            store.polling += 1
+        return Ask(store.endpoint, self._last_id, request)
+
+    def _forget(self, request_id: int) -> _Asked | None:
+        asked = self._asked.pop(request_id, None)
+        if asked is None:
+            return None
+        if asked.key is not None:
+            self._reads -= 1
+            self._partitions[asked.key].reading = False
+        elif asked.store in self._stores:
+            self._stores[asked.store].polling -= 1
+        return asked
+
+    def _poll(self, address: str, store: _Store, now: float) -> list[Action]:
+        store.poll_at = now + POLL_HEADS_S
+        return [
+            self._ask(
+                address, store, HeadsRequest(encode_topic(each.name), store.since.get(each, 0)), now, filter_=each
+            )
+            for each in self._filters
+        ]
+
+    def _heard_heads(
+        self, address: str, store: _Store, wanted: Filter, answer: HeadsAnswer, now: float
+    ) -> list[Action]:
+        store.since[wanted] = answer.version
+        for info in answer.infos():
+            if not wanted.matches(info.topic):
+                continue
+            key = (info.topic, info.partition)
+            store.heads[key] = (info.first, info.next)
+            state = self._partitions.get(key)
+            if state is None:
+                state = self._partitions[key] = _Partition()
+            if state.next is None:
+                self._decide(state, wanted, store, info.first, info.next, info.timestamp_min, info.timestamp_max)
+            state.head = max(state.head, info.next)
+            if state.next is None or (state.next < state.head and now - state.live_at > QUIET_S):
+                self._want(key)
+        actions: list[Action] = []
+        if answer.more:
+            actions = self._poll(address, store, now)
+        else:
+            store.synced.add(wanted)
+        return actions + self._read_more(now)
+
+    def _decide(
+        self, state: _Partition, wanted: Filter, store: _Store, first: int, next_: int, oldest: int, newest: int
+    ) -> None:
+        """Where to start in a partition that a store lists; stays None if the store must be asked for a time."""
+        match self._reset.kind:
+            case "earliest":
+                state.next = first
+            case "latest":
+                state.next = first if wanted in store.synced else next_
+            case "offset":
+                state.next, state.strict = self._reset.value, True
+            case "time":
+                if self._reset.value <= oldest:
+                    state.next = first
+                elif self._reset.value > newest:
+                    state.next = next_
+
+    def _sought(self, key: Key, offset: int) -> None:
+        state = self._partitions[key]
+        state.seeking = False
+        if state.next is None and offset >= 0:
+            state.next = offset
+            while state.held and state.held[0].next <= offset:
+                self._held_bytes -= len(state.held.popleft().raw)
+
+    def _want(self, key: Key) -> None:
+        if key not in self._behind:
+            self._behind[key] = None
+
+    def _read_more(self, now: float) -> list[Action]:
+        """Ask for what is missing, as far as the bounds allow."""
+        actions: list[Action] = []
+        if not self._behind or self.paused:
+            return actions
+        self._look_at = now + LOOK_S
+        for key in list(islice(self._behind, LOOK_MAX)):
+            if self._reads >= READS_MAX:
+                break
+            self._behind.move_to_end(key)  # so that everybody's turn comes
+            state = self._partitions[key]
+            if state.reading or now < state.retry_at:
+                continue
+            if state.next is not None and state.next >= state.head and not state.held and not state.strict:
+                del self._behind[key]
+                continue
+            actions += self._get(key, state, now)
+        return actions
+
+    def _get(self, key: Key, state: _Partition, now: float) -> list[Action]:
+        """Ask whoever may have the next offset of one partition."""
+        usable = [(a, s) for a, s in self._stores.items() if now >= s.down_until and key in s.heads]
+        if state.next is None:
+            if not usable or self._reset.kind != "time":
+                return self._undecided(key, state, now)
+            address, store = usable[0]
+            request = SeekRequest(encode_topic(key[0]), encode_topic(key[1]), self._reset.value)
+            return [self._ask(address, store, request, now, key)]
+        having = [(a, s) for a, s in usable if s.heads[key][0] <= state.next < s.heads[key][1]]
+        if having:
+            address, store = having[state.tries % len(having)]
+            read = ReadRequest(encode_topic(key[0]), encode_topic(key[1]), state.next, READ_BYTES)
+            return [self._ask(address, store, read, now, key)]
+        ranges = [s.heads[key] for _, s in usable]
+        first = min((first for first, _ in ranges), default=None)
+        last = max((next_ for _, next_ in ranges), default=0)
+        if first is not None and state.next < first:
+            return self._out_of_range(key, state, first, last, now)
+        if state.strict and first is not None and state.next > max(last, state.head):
+            return self._out_of_range(key, state, first, max(last, state.head), now)
+        if state.strict and first is not None and state.next == last and state.next >= state.head:
+            state.strict = False
+            return []
+        return self._fetch(key, state, now)
+
+    def _undecided(self, key: Key, state: _Partition, now: float) -> list[Action]:
+        """No store can say where to start: start with what came live."""
+        if state.tries < 2:
+            state.tries += 1
+            state.retry_at = now + RETRY_S
+            return []
+        state.next = state.held[0].base if state.held else state.head
+        return self._skip(key, state, now, state.next)
+
+    def _fetch(self, key: Key, state: _Partition, now: float) -> list[Action]:
+        """No store of ours has it: ask the producer and original stores, and skip what nobody has."""
+        assert state.next is not None
+        limit = state.held[0].base if state.held else state.head
+        if limit <= state.next:
+            state.retry_at = now + RETRY_S
+            return []
+        if state.tries >= GIVE_UP_TRIES and state.held:
+            lost = RecordsLost(key[0], key[1], state.next, limit - 1, "no store or producer has them any more")
+            return [Report(lost), *self._skip(key, state, now, limit)]
+        # The first time the store may merely not have written it yet: ask again soon.
+        state.retry_at = now + (RETRY_S if state.tries else RETRY_S / 10)
+        state.tries += 1
+        count = min(limit - state.next, FETCH_RECORDS_MAX)
+        return [Publish(Fetch(key[1], self.address, key[0], state.next, count))]
+
+    def _skip(self, key: Key, state: _Partition, now: float, offset: int) -> list[Action]:
+        """Go on at ``offset``, where the first held batch begins."""
+        state.next = offset
+        state.tries = 0
+        state.retry_at = 0.0
+        if not state.held:
+            self._behind.pop(key, None)
+            return []
+        batch = state.held.popleft()
+        self._held_bytes -= len(batch.raw)
+        return self._advance(key, state, batch, now)
+
+    def _out_of_range(self, key: Key, state: _Partition, first: int, next_: int, now: float) -> list[Action]:
+        """The position is not, or no longer, there: report it, and go on where the policy says."""
+        assert state.next is not None
+        event = OutOfRange(key[0], key[1], state.next, first, next_, state.strict)
+        quiet = not state.strict and state.next == 0 and self._reset.kind == "earliest"
+        state.next = next_ if self._reset.kind == "latest" or state.next > next_ else first
+        state.strict = False
+        state.head = max(state.head, next_)
+        self._drop_held(state)
+        actions: list[Action] = [] if quiet else [Report(event)]
+        return actions + (self._get(key, state, now) if state.next < state.head else [])
+
+    def _read(
+        self, address: str, store: _Store, key: Key, answer: ReadAnswer, batches: list[bytes], now: float
+    ) -> list[Action]:
+        """What a store read for us: deliver it, but ask for more first, so that the store works meanwhile."""
+        state = self._partitions[key]
+        store.heads[key] = (answer.first, answer.next)
+        if not answer.known:
+            del store.heads[key]
+        state.head = max(state.head, answer.next)
+        try:
+            parsed = [Batch.parse(raw) for raw in batches]
+        except ProtocolError:
+            store.down_until = now + ANSWER_S
+            raise
+        if not parsed:
+            if answer.hole_last >= 0:
+                store.heads.pop(key, None)  # damaged here; another store may have it
+                state.tries += 1
+                return self._hole(key, state, answer.hole_last, now)
+            if answer.known and state.next is not None and state.next >= answer.next:
+                state.retry_at = now + RETRY_S / 10
+            return self._read_more(now)
+        actions: list[Action] = []
+        for batch in parsed:
+            if state.next is not None and batch.base <= state.next:
+                actions += self._advance(key, state, batch, now)
+            else:
+                self._hold(state, batch)
+        return actions + self._read_more(now)
+
+    def _hole(self, key: Key, state: _Partition, last: int, now: float) -> list[Action]:
+        """One store has damage at our position: others are asked; if none has it, it is skipped."""
+        assert state.next is not None
+        others = [
+            s for s in self._stores.values() if key in s.heads and s.heads[key][0] <= state.next < s.heads[key][1]
+        ]
+        if others or state.tries < GIVE_UP_TRIES:
+            state.retry_at = 0.0 if others else now + RETRY_S
+            for store in self._stores.values():
+                if key not in store.heads:
+                    store.since.clear()  # list everything again: the damage may be healed by then
+            return self._read_more(now)
+        lost = RecordsLost(key[0], key[1], state.next, last, "they are damaged on disk and no other store has them")
+        state.next = last + 1
+        state.tries = 0
+        return [Report(lost), *self._read_more(now)]

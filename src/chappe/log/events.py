@@ -1,0 +1,131 @@
+"""What the log's cores report to the application: each event is one sentence when printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class TowerLost:
+    """No tower has echoed our beacons for a while; members known so far stay connected."""
+
+    def __str__(self) -> str:
+        return "no tower answers; members known so far stay connected, new ones cannot be found; still trying"
+
+
+@dataclass(frozen=True, slots=True)
+class TowerFound:
+    """A tower echoes our beacons (again)."""
+
+    def __str__(self) -> str:
+        return "connected to a tower"
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityClash:
+    """Another living member uses our address."""
+
+    address: str
+    endpoint: str
+
+    def __str__(self) -> str:
+        return f"another producer with the identity {self.address} is alive at {self.endpoint}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsLost:
+    """Offsets ``first``..``last`` could not be had from anyone and were skipped."""
+
+    topic: str
+    partition: str
+    first: int
+    last: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"records {self.first} to {self.last} of topic {self.topic!r}, partition {self.partition}, "
+            f"are lost: {self.reason}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfRange:
+    """The wanted offset is not within ``first``..``next``; ``strict`` if the user named it."""
+
+    topic: str
+    partition: str
+    offset: int
+    first: int
+    next: int
+    strict: bool = False
+
+    def __str__(self) -> str:
+        return (
+            f"offset {self.offset} of topic {self.topic!r}, partition {self.partition}, is out of range: "
+            f"offsets {self.first} to {self.next - 1} are there"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WritesRefused:
+    """The disk refuses writes; nothing is acknowledged until it takes them again."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"writes are refused, nothing acknowledged is lost: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class WritesResumed:
+    """The disk takes writes again."""
+
+    def __str__(self) -> str:
+        return "writes are accepted again"
+
+
+@dataclass(frozen=True, slots=True)
+class DamageFound:
+    """A part of a partition on disk is damaged; it is fetched from another store if one has it."""
+
+    topic: str
+    partition: str
+    first: int
+    last: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"records {self.first} to {self.last} of topic {self.topic!r}, partition {self.partition}, "
+            f"are damaged on disk ({self.reason})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DamageHealed:
+    """Damaged records were fetched again from another store."""
+
+    topic: str
+    partition: str
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return (
+            f"records {self.first} to {self.last} of topic {self.topic!r}, partition {self.partition}, are whole again"
+        )
+
+
+Event: TypeAlias = (
+    TowerLost
+    | TowerFound
+    | IdentityClash
+    | RecordsLost
+    | OutOfRange
+    | WritesRefused
+    | WritesResumed
+    | DamageFound
+    | DamageHealed
+)

@@ -1,0 +1,274 @@
+"""The messages of Dafka and the few that chappe adds, and their bytes.
+
+Header frame: id octet, topic, NUL, version 1, fields. Strings have a length octet, longstrs four, numbers
+are big endian. RECORD, DIRECT-RECORD and the two batch messages carry a second frame.
+
+Ids M D F K H E G W L are Dafka's, byte for byte. Ids R S A I are chappe's; they reach only members that
+subscribed to them, which an original never does.
+
+Departure: the original accepts cut-off frames with stale fields; here they are a ProtocolError. Trailing
+octets are ignored as the original does.
+
+Source: ZeroMQ RFC 46/DAFKA as corrected by what the C code sends (tests/vectors/dafka).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from chappe.data.topic import decode_topic, encode_topic
+from chappe.defaults import SUBJECTS_MAX, TOPIC_BYTES_MAX
+from chappe.errors import ProtocolError
+
+VERSION: Final = 1
+_U64: Final = struct.Struct(">Q")
+_U32: Final = struct.Struct(">I")
+_FETCH: Final = struct.Struct(">QI")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMessage:
+    """M, or D when direct: one record of the partition ``address``."""
+
+    topic: str
+    address: str
+    subject: str
+    sequence: int
+    content: bytes
+    direct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """F: send me ``count`` records of partition ``topic`` from ``sequence``."""
+
+    topic: str
+    address: str
+    subject: str
+    sequence: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """K: a store holds everything of partition ``topic`` up to and including ``sequence``."""
+
+    topic: str
+    subject: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """H, or E when direct: ``sequence`` is the last one published (or stored)."""
+
+    topic: str
+    address: str
+    subject: str
+    sequence: int
+    direct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GetHeads:
+    """G: which partitions of the topics starting with ``topic`` are there?"""
+
+    topic: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerHello:
+    """W: a consumer tells one store which topics it wants the heads of."""
+
+    topic: str
+    address: str
+    subjects: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreHello:
+    """L: a store tells one consumer that it exists."""
+
+    topic: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMessage:
+    """R, or S when direct (chappe): many records of the partition ``address``; see ``log.batch``."""
+
+    topic: str
+    address: str
+    subject: str
+    body: bytes
+    direct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A (chappe): as ACK, and names the store, so that acknowledgements of several can be counted."""
+
+    topic: str
+    address: str
+    subject: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """I (chappe): a store's lasting id and the address of its query socket."""
+
+    topic: str
+    address: str
+    store_id: str
+    endpoint: str
+
+
+Message: TypeAlias = (
+    RecordMessage | Fetch | Ack | Head | GetHeads | ConsumerHello | StoreHello | BatchMessage | Stored | StoreInfo
+)
+
+
+def _head(id_: bytes, topic: str) -> bytes:
+    return id_ + encode_topic(topic) + b"\0\x01"
+
+
+def _string(text: str) -> bytes:
+    raw = encode_topic(text)  # the same bound of 255 octets
+    return bytes((len(raw),)) + raw
+
+
+def record_header(address: str, subject: str) -> bytes:
+    """Everything of a live RECORD's header frame but the eight octets of its sequence."""
+    return _head(b"M", subject) + _string(address) + _string(subject)
+
+
+def encode(message: Message) -> list[bytes]:
+    """Return the frames of a message.
+
+    Raises:
+        UsageError: A topic or address is longer than 255 bytes or contains NUL.
+    """
+    match message:
+        case RecordMessage(topic, address, subject, sequence, content, direct):
+            id_ = b"D" if direct else b"M"
+            return [_head(id_, topic) + _string(address) + _string(subject) + _U64.pack(sequence), content]
+        case Fetch(topic, address, subject, sequence, count):
+            return [_head(b"F", topic) + _string(address) + _string(subject) + _FETCH.pack(sequence, count)]
+        case Ack(topic, subject, sequence):
+            return [_head(b"K", topic) + _string(subject) + _U64.pack(sequence)]
+        case Head(topic, address, subject, sequence, direct):
+            id_ = b"E" if direct else b"H"
+            return [_head(id_, topic) + _string(address) + _string(subject) + _U64.pack(sequence)]
+        case GetHeads(topic, address):
+            return [_head(b"G", topic) + _string(address)]
+        case ConsumerHello(topic, address, subjects):
+            parts = [_head(b"W", topic), _string(address), _U32.pack(len(subjects))]
+            for subject in subjects:
+                raw = encode_topic(subject)
+                parts += (_U32.pack(len(raw)), raw)
+            return [b"".join(parts)]
+        case StoreHello(topic, address):
+            return [_head(b"L", topic) + _string(address)]
+        case BatchMessage(topic, address, subject, body, direct):
+            return [_head(b"S" if direct else b"R", topic) + _string(address) + _string(subject), body]
+        case Stored(topic, address, subject, sequence):
+            return [_head(b"A", topic) + _string(address) + _string(subject) + _U64.pack(sequence)]
+        case StoreInfo(topic, address, store_id, endpoint):
+            return [_head(b"I", topic) + _string(address) + _string(store_id) + _string(endpoint)]
+
+
+class _Reader:
+    """Takes fields from a header frame; every step checks the end first."""
+
+    __slots__ = ("at", "raw")
+
+    def __init__(self, raw: bytes, at: int) -> None:
+        self.raw = raw
+        self.at = at
+
+    def take(self, size: int) -> bytes:
+        end = self.at + size
+        if end > len(self.raw):
+            raise ProtocolError(f"message cut off: {size} bytes wanted at {self.at} of {len(self.raw)}")
+        piece = self.raw[self.at : end]
+        self.at = end
+        return piece
+
+    def string(self) -> str:
+        return self._text(self.take(1)[0])
+
+    def longstr(self) -> str:
+        size = self.u32()
+        if size > TOPIC_BYTES_MAX:
+            raise ProtocolError(f"topic of {size} bytes, at most {TOPIC_BYTES_MAX} are possible")
+        return self._text(size)
+
+    def _text(self, size: int) -> str:
+        raw = self.take(size)
+        if b"\0" in raw:
+            raise ProtocolError("name with a NUL byte")
+        return decode_topic(raw)
+
+    def u32(self) -> int:
+        return int(_U32.unpack(self.take(4))[0])
+
+    def u64(self) -> int:
+        return int(_U64.unpack(self.take(8))[0])
+
+
+def _decode_consumer_hello(topic: str, r: _Reader) -> ConsumerHello:
+    address = r.string()
+    count = r.u32()
+    if count > SUBJECTS_MAX or count * 4 > len(r.raw) - r.at:
+        raise ProtocolError(f"CONSUMER-HELLO claims {count} topics")
+    return ConsumerHello(topic, address, tuple(r.longstr() for _ in range(count)))
+
+
+_HEADER_ONLY: Final[dict[bytes, Callable[[str, _Reader], Message]]] = {
+    b"F": lambda topic, r: Fetch(topic, r.string(), r.string(), r.u64(), r.u32()),
+    b"K": lambda topic, r: Ack(topic, r.string(), r.u64()),
+    b"H": lambda topic, r: Head(topic, r.string(), r.string(), r.u64()),
+    b"E": lambda topic, r: Head(topic, r.string(), r.string(), r.u64(), direct=True),
+    b"G": lambda topic, r: GetHeads(topic, r.string()),
+    b"W": _decode_consumer_hello,
+    b"L": lambda topic, r: StoreHello(topic, r.string()),
+    b"A": lambda topic, r: Stored(topic, r.string(), r.string(), r.u64()),
+    b"I": lambda topic, r: StoreInfo(topic, r.string(), r.string(), r.string()),
+}
+
+
+def decode(frames: Sequence[bytes]) -> Message:
+    """Return the message in ``frames``.
+
+    Frames after the ones that belong to the message are ignored, as are trailing octets of the header frame.
+
+    Raises:
+        ProtocolError: Unknown id or version, topic over 255 octets, NUL in a name, cut-off field, no content frame.
+    """
+    if not frames:
+        raise ProtocolError("message without frames")
+    header = frames[0]
+    id_ = header[:1]
+    end = header.find(b"\0", 1, TOPIC_BYTES_MAX + 2)
+    if end < 0:
+        raise ProtocolError("message whose topic does not end")
+    if header[end + 1 : end + 2] != b"\x01":
+        raise ProtocolError("message of an unknown version")
+    topic = decode_topic(header[1:end])
+    reader = _Reader(header, end + 2)
+    if id_ in b"MDRS" and id_:
+        if len(frames) < 2:
+            raise ProtocolError("message without its content frame")
+        address, subject = reader.string(), reader.string()
+        if id_ in b"MD":
+            return RecordMessage(topic, address, subject, reader.u64(), frames[1], id_ == b"D")
+        return BatchMessage(topic, address, subject, frames[1], id_ == b"S")
+    decoder = _HEADER_ONLY.get(id_)
+    if decoder is None:
+        raise ProtocolError(f"message of unknown kind {id_!r}")
+    return decoder(topic, reader)

@@ -1,0 +1,35 @@
+"""Who subscribed to what, as a publishing socket tells it: how many peers hold each prefix."""
+
+from __future__ import annotations
+
+
+class Subscriptions:
+    """Counts of subscribers by prefix.
+
+    A member of chappe that wants a topic subscribes to ``M`` and ``R`` of it, an original only to ``M``;
+    so where ``M`` outnumbers ``R``, an original listens.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[bytes, int] = {}
+
+    def change(self, prefix: bytes, on: bool) -> None:
+        """Count one subscriber more or less."""
+        count = self._counts.get(prefix, 0) + (1 if on else -1)
+        if count > 0:
+            self._counts[prefix] = count
+        else:
+            self._counts.pop(prefix, None)
+
+    def has(self, prefix: bytes) -> bool:
+        """Whether somebody holds exactly this prefix."""
+        return prefix in self._counts
+
+    def originals(self, topic: bytes) -> bool:
+        """Whether somebody wants single records of the topic because it does not know batches."""
+        record = b"M" + topic
+        return any(
+            count > self._counts.get(b"R" + prefix[1:], 0)
+            for prefix, count in self._counts.items()
+            if prefix and record.startswith(prefix)
+        )
