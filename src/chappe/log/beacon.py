@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import Final
 
 from chappe.core import Report
+from chappe.data.endpoint import is_endpoint
 from chappe.data.topic import decode_topic, encode_topic
-from chappe.defaults import BEACON_INTERVAL_S, BEACON_TIMEOUT_S, BEACONS_MAX, ENDPOINT_BYTES_MAX
+from chappe.defaults import ADDRESS_BYTES_MAX, BEACON_INTERVAL_S, BEACON_TIMEOUT_S, BEACONS_MAX, ENDPOINT_BYTES_MAX
 from chappe.errors import ProtocolError
 from chappe.log.actions import Action, Beacon, Connect, Disconnect
 from chappe.log.events import IdentityClash, TowerFound, TowerLost
@@ -22,7 +23,6 @@ from chappe.log.events import IdentityClash, TowerFound, TowerLost
 BEACON: Final = b"B"
 GOODBYE: Final = b"G"
 WELCOME: Final = b"W"
-_PREFIXES: Final = ("tcp://", "ipc://", "inproc://")
 
 
 def parse_beacon(frames: list[bytes]) -> tuple[bytes, str, str]:
@@ -30,14 +30,11 @@ def parse_beacon(frames: list[bytes]) -> tuple[bytes, str, str]:
     if len(frames) != 3 or frames[0] not in (BEACON, GOODBYE):
         raise ProtocolError("beacon that is not three frames")
     _, address, endpoint = frames
-    if not 0 < len(address) <= 255 or len(endpoint) > ENDPOINT_BYTES_MAX or not endpoint.isascii():
-        raise ProtocolError("beacon whose fields are wrong")
-    text = endpoint.decode()
-    host, _, port = text.removeprefix("tcp://").rpartition(":")
-    if not text.startswith(_PREFIXES) or (
-        text.startswith("tcp://") and (not host or not port.isdigit() or not 0 < int(port) < 65536)
-    ):
-        raise ProtocolError(f"beacon with the endpoint {text!r}")
+    if not 0 < len(address) <= ADDRESS_BYTES_MAX:
+        raise ProtocolError(f"beacon with an address of {len(address)} bytes")
+    text = decode_topic(endpoint)
+    if not is_endpoint(text):
+        raise ProtocolError(f"beacon with the endpoint {text[:ENDPOINT_BYTES_MAX]!r}")
     return frames[0], decode_topic(address), text
 
 

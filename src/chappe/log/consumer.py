@@ -53,12 +53,14 @@ from chappe.log.queries import (
     SeekAnswer,
     SeekRequest,
 )
+from chappe.log.subscriptions import address_in
 
 ANSWER_S: Final = 2.0  # a store that takes longer is passed over for as long again
 READS_MAX: Final = 32  # READs under way at once
 LOOK_S: Final = 0.05  # how often partitions that miss something are looked at ...
 LOOK_MAX: Final = 256  # ... and how many of them at once
-GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that no store can fill is skipped
+GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that no store can fill is skipped ...
+GIVE_UP_S: Final = 60.0  # ... and where there are or were stores, so long: one that restarts may have it
 QUIET_S: Final = 1.0  # a partition that nothing came live for this long may be behind without a gap to show it
 
 Key = tuple[str, str]
@@ -89,7 +91,11 @@ class _Partition:
     seeking: bool = False
     retry_at: float = 0.0
     tries: int = 0
+    missing_at: float = 0.0  # when the first of these tries was made
+    fetched: int = 0  # the last FETCH asked for what comes before this; not asked again while that arrives
+    kept_from: int = 0  # the last FETCH was answered from here on: the producer has nothing earlier
     strict: bool = False  # an offset the user named: out of range is an error, not a reset
+    hole: tuple[int, int] | None = None  # first, last of damage met; it counts while ``next`` is the first
 
 
 @dataclass(slots=True)
@@ -134,6 +140,7 @@ class LogConsumer:
         self._reset = reset
         self._partitions: dict[Key, _Partition] = {}
         self._stores: dict[str, _Store] = {}
+        self._had_stores = False  # whether any store was ever heard of
         self._asked: dict[int, _Asked] = {}
         self._last_id = 0
         self._reads = 0
@@ -141,6 +148,7 @@ class LogConsumer:
         self._held_bytes = 0
         self._queued_bytes = 0
         self._look_at = -math.inf
+        self._looking = False  # delivering what one partition waited for must not begin to look again at all others
         self.duplicates = 0
         for key, position in (positions or {}).items():
             self._partitions[key] = _Partition(next=position, head=position)
@@ -180,6 +188,7 @@ class LogConsumer:
         state.next = offset
         state.strict = True
         state.tries = 0
+        state.fetched = 0
         self._want((topic, partition))
         return self._read_more(now)
 
@@ -219,9 +228,9 @@ class LogConsumer:
         """A peer listens to us: a store is told what we want, as the original does it."""
         if not on:
             return []
-        if prefix[:1] == b"W" and len(prefix) > 1:
-            store = prefix[1:].decode("utf-8", "surrogateescape")
-            return [] if store in self._stores else [self._hello(store)]
+        if prefix[:1] == b"W":
+            store = address_in(prefix)
+            return [] if store is None or store in self._stores else [self._hello(store)]
         if prefix == b"G" and self._reset is not LATEST:
             return [Publish(GetHeads(each.name, self.address)) for each in self._filters]
         return []
@@ -237,6 +246,7 @@ class LogConsumer:
             case Head(_, partition, topic, sequence, direct):
                 return self._heard_head(topic, partition, sequence, now, live=not direct)
             case StoreHello(topic, store) if topic == self.address and store not in self._stores:
+                self._had_stores = True
                 return [self._hello(store)]
             case StoreInfo(_, store, _, endpoint):
                 return self._found_store(store, endpoint, now)
@@ -333,9 +343,13 @@ class LogConsumer:
         state.head = max(state.head, batch.next)
         if live:
             state.live_at = now
+        elif state.next is not None and state.next < state.fetched:
+            state.retry_at = now + RETRY_S  # the answer is on its way
         if state.next is not None and batch.base <= state.next:
             return self._advance(key, state, batch, now)
-        if not live and state.next is not None and not state.held and state.tries:
+        if not live and not 0 < state.kept_from < batch.base:
+            state.kept_from = batch.base
+        if not live and state.next is not None and not state.held and state.tries and not self._had_stores:
             # The producer answered from the first record that it still keeps: what came before is not there.
             state.tries = max(state.tries, GIVE_UP_TRIES - 1)
         self._hold(state, batch)
@@ -354,6 +368,8 @@ class LogConsumer:
             self._held_bytes -= len(held.raw)
             if held.next > state.next:
                 actions.append(self._deliver(key, state, held))
+        if state.next >= state.fetched:
+            state.retry_at = 0.0
         if key in self._behind:
             if state.next >= state.head and not state.held:
                 del self._behind[key]
@@ -365,7 +381,6 @@ class LogConsumer:
         assert state.next is not None
         start, state.next = state.next, batch.next
         state.tries = 0
-        state.retry_at = 0.0
         state.strict = False
         self._queued_bytes += len(batch.raw)
         return Deliver(key[0], key[1], batch, start)
@@ -400,6 +415,7 @@ class LogConsumer:
         store = self._stores.get(address)
         if store is not None and store.endpoint == endpoint:
             return []
+        self._had_stores = True
         self._stores[address] = _Store(endpoint, poll_at=now)
         return self.handle_timeout(now)
 
@@ -456,11 +472,12 @@ class LogConsumer:
             if state.next is None:
                 self._decide(state, wanted, store, info.first, info.next, info.timestamp_min, info.timestamp_max)
             state.head = max(state.head, info.next)
-            if state.next is None or (state.next < state.head and now - state.live_at > QUIET_S):
+            if state.next is None or state.strict or (state.next < state.head and now - state.live_at > QUIET_S):
                 self._want(key)
         actions: list[Action] = []
         if answer.more:
-            actions = self._poll(address, store, now)
+            request = HeadsRequest(encode_topic(wanted.name), answer.version)
+            actions = [self._ask(address, store, request, now, filter_=wanted)]
         else:
             store.synced.add(wanted)
         return actions + self._read_more(now)
@@ -496,16 +513,27 @@ class LogConsumer:
 
     def _read_more(self, now: float) -> list[Action]:
         """Ask for what is missing, as far as the bounds allow."""
+        if not self._behind or self.paused or self._looking:
+            return []
+        self._looking = True
+        try:
+            return self._look(now)
+        finally:
+            self._looking = False
+
+    def _look(self, now: float) -> list[Action]:
         actions: list[Action] = []
-        if not self._behind or self.paused:
-            return actions
         self._look_at = now + LOOK_S
         for key in list(islice(self._behind, LOOK_MAX)):
             if self._reads >= READS_MAX:
                 break
             self._behind.move_to_end(key)  # so that everybody's turn comes
             state = self._partitions[key]
-            if state.reading or now < state.retry_at:
+            if state.held and state.next is not None and state.held[0].base <= state.next:
+                batch = state.held.popleft()
+                self._held_bytes -= len(batch.raw)
+                actions += self._advance(key, state, batch, now)
+            if state.reading or now < state.retry_at or key not in self._behind:
                 continue
             if state.next is not None and state.next >= state.head and not state.held and not state.strict:
                 del self._behind[key]
@@ -515,6 +543,8 @@ class LogConsumer:
 
     def _get(self, key: Key, state: _Partition, now: float) -> list[Action]:
         """Ask whoever may have the next offset of one partition."""
+        if not state.tries:
+            state.missing_at = now
         usable = [(a, s) for a, s in self._stores.items() if now >= s.down_until and key in s.heads]
         if state.next is None:
             if not usable or self._reset.kind != "time":
@@ -524,9 +554,8 @@ class LogConsumer:
             return [self._ask(address, store, request, now, key)]
         having = [(a, s) for a, s in usable if s.heads[key][0] <= state.next < s.heads[key][1]]
         if having:
-            address, store = having[state.tries % len(having)]
-            read = ReadRequest(encode_topic(key[0]), encode_topic(key[1]), state.next, READ_BYTES)
-            return [self._ask(address, store, read, now, key)]
+            state.fetched = 0
+            return [self._ask_to_read(having[state.tries % len(having)], key, state.next, now)]
         ranges = [s.heads[key] for _, s in usable]
         first = min((first for first, _ in ranges), default=None)
         last = max((next_ for _, next_ in ranges), default=0)
@@ -537,7 +566,16 @@ class LogConsumer:
         if state.strict and first is not None and state.next == last and state.next >= state.head:
             state.strict = False
             return []
+        # What we know of the stores is up to a second old: one of them may have it by now.
+        perhaps = [(a, s) for a, s in usable if s.heads[key][0] <= state.next]
+        if perhaps and state.tries % 2 == 0 and state.next < max(state.head, state.held[0].base if state.held else 0):
+            state.tries += 1
+            return [self._ask_to_read(perhaps[state.tries // 2 % len(perhaps)], key, state.next, now)]
         return self._fetch(key, state, now)
+
+    def _ask_to_read(self, source: tuple[str, _Store], key: Key, offset: int, now: float) -> Action:
+        request = ReadRequest(encode_topic(key[0]), encode_topic(key[1]), offset, READ_BYTES)
+        return self._ask(*source, request, now, key)
 
     def _undecided(self, key: Key, state: _Partition, now: float) -> list[Action]:
         """No store can say where to start: start with what came live."""
@@ -555,14 +593,34 @@ class LogConsumer:
         if limit <= state.next:
             state.retry_at = now + RETRY_S
             return []
-        if state.tries >= GIVE_UP_TRIES and state.held:
-            lost = RecordsLost(key[0], key[1], state.next, limit - 1, "no store or producer has them any more")
+        damaged = state.hole is not None and state.hole[0] == state.next
+        if state.hole is not None and damaged and self._hopeless(state, now):
+            return self._skip_hole(key, state, state.hole[1])
+        if state.held and self._hopeless(state, now):
+            goal = state.kept_from if state.next < state.kept_from < limit else limit
+            lost = RecordsLost(key[0], key[1], state.next, goal - 1, "no store or producer has them any more")
+            if goal < limit:
+                state.next, state.tries = goal, 0
+                return [Report(lost), *self._get(key, state, now)]
             return [Report(lost), *self._skip(key, state, now, limit)]
+        listed = damaged or any(key in s.heads and s.heads[key][1] > state.next for s in self._stores.values())
+        if state.tries >= GIVE_UP_TRIES and not state.held and not listed:
+            # Announced, but nobody has it: wait until somebody speaks of it again.
+            state.tries = 0
+            state.head = state.next
+            return []
         # The first time the store may merely not have written it yet: ask again soon.
         state.retry_at = now + (RETRY_S if state.tries else RETRY_S / 10)
         state.tries += 1
         count = min(limit - state.next, FETCH_RECORDS_MAX)
+        state.fetched = state.next + count
+        state.kept_from = 0
         return [Publish(Fetch(key[1], self.address, key[0], state.next, count))]
+
+    def _hopeless(self, state: _Partition, now: float) -> bool:
+        """Whether everybody was asked for long enough."""
+        waited = not self._had_stores or now - state.missing_at >= GIVE_UP_S
+        return waited and state.tries >= GIVE_UP_TRIES
 
     def _skip(self, key: Key, state: _Partition, now: float, offset: int) -> list[Action]:
         """Go on at ``offset``, where the first held batch begins."""
@@ -621,16 +679,23 @@ class LogConsumer:
     def _hole(self, key: Key, state: _Partition, last: int, now: float) -> list[Action]:
         """One store has damage at our position: others are asked; if none has it, it is skipped."""
         assert state.next is not None
+        state.hole = (state.next, last)
+        for store in self._stores.values():
+            if key not in store.heads:
+                store.since.clear()  # list everything again: the damage may be healed by then
         others = [
             s for s in self._stores.values() if key in s.heads and s.heads[key][0] <= state.next < s.heads[key][1]
         ]
-        if others or state.tries < GIVE_UP_TRIES:
+        if others or not self._hopeless(state, now):
             state.retry_at = 0.0 if others else now + RETRY_S
-            for store in self._stores.values():
-                if key not in store.heads:
-                    store.since.clear()  # list everything again: the damage may be healed by then
             return self._read_more(now)
+        return [*self._skip_hole(key, state, last), *self._read_more(now)]
+
+    def _skip_hole(self, key: Key, state: _Partition, last: int) -> list[Action]:
+        assert state.next is not None
         lost = RecordsLost(key[0], key[1], state.next, last, "they are damaged on disk and no other store has them")
         state.next = last + 1
         state.tries = 0
-        return [Report(lost), *self._read_more(now)]
+        state.retry_at = 0.0
+        state.hole = None
+        return [Report(lost)]

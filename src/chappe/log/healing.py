@@ -18,6 +18,7 @@ from chappe.log.staging import Key
 from chappe.log.storage import Hole, PartitionInfo
 
 ANSWER_S: Final = 5.0
+ASKS_MAX: Final = 64  # requests under way; each may bring READ_BYTES and a batch
 
 
 @dataclass(slots=True)
@@ -48,9 +49,11 @@ class Healer:
         self._asked: dict[int, Asked] = {}
         self._last_id = 0
         self._turn = 0
+        self.ever = False  # whether another store was ever heard of
 
     def found(self, address: str, endpoint: str, now: float) -> None:
         """Another store said where it answers."""
+        self.ever = True
         other = self._others.get(address)
         if other is None or other.endpoint != endpoint:
             self._others[address] = _Other(endpoint, poll_at=now)
@@ -59,6 +62,11 @@ class Healer:
         """Another store left; returns what it will not answer."""
         self._others.pop(address, None)
         return [self._asked.pop(i) for i, asked in list(self._asked.items()) if asked.store == address]
+
+    @property
+    def busy(self) -> bool:
+        """Whether so many requests are under way that no further one should be made."""
+        return len(self._asked) >= ASKS_MAX
 
     def polls(self, now: float) -> list[Action]:
         """Ask for news whom it is time to ask."""

@@ -17,8 +17,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, TypeAlias
 
+from chappe.data.endpoint import is_endpoint
 from chappe.data.topic import decode_topic, encode_topic
 from chappe.defaults import SUBJECTS_MAX, TOPIC_BYTES_MAX
 from chappe.errors import ProtocolError
@@ -142,9 +144,9 @@ def _string(text: str) -> bytes:
     return bytes((len(raw),)) + raw
 
 
-def record_header(address: str, subject: str) -> bytes:
-    """Everything of a live RECORD's header frame but the eight octets of its sequence."""
-    return _head(b"M", subject) + _string(address) + _string(subject)
+@lru_cache(maxsize=1024)
+def _batch_header(id_: bytes, topic: str, address: str, subject: str) -> bytes:
+    return _head(id_, topic) + _string(address) + _string(subject)
 
 
 def encode(message: Message) -> list[bytes]:
@@ -175,7 +177,7 @@ def encode(message: Message) -> list[bytes]:
         case StoreHello(topic, address):
             return [_head(b"L", topic) + _string(address)]
         case BatchMessage(topic, address, subject, body, direct):
-            return [_head(b"S" if direct else b"R", topic) + _string(address) + _string(subject), body]
+            return [_batch_header(b"S" if direct else b"R", topic, address, subject), body]
         case Stored(topic, address, subject, sequence):
             return [_head(b"A", topic) + _string(address) + _string(subject) + _U64.pack(sequence)]
         case StoreInfo(topic, address, store_id, endpoint):
@@ -229,6 +231,13 @@ def _decode_consumer_hello(topic: str, r: _Reader) -> ConsumerHello:
     return ConsumerHello(topic, address, tuple(r.longstr() for _ in range(count)))
 
 
+def _decode_store_info(topic: str, r: _Reader) -> StoreInfo:
+    message = StoreInfo(topic, r.string(), r.string(), r.string())
+    if not is_endpoint(message.endpoint):
+        raise ProtocolError(f"STORE-INFO with the endpoint {message.endpoint!r}")
+    return message
+
+
 _HEADER_ONLY: Final[dict[bytes, Callable[[str, _Reader], Message]]] = {
     b"F": lambda topic, r: Fetch(topic, r.string(), r.string(), r.u64(), r.u32()),
     b"K": lambda topic, r: Ack(topic, r.string(), r.u64()),
@@ -238,7 +247,7 @@ _HEADER_ONLY: Final[dict[bytes, Callable[[str, _Reader], Message]]] = {
     b"W": _decode_consumer_hello,
     b"L": lambda topic, r: StoreHello(topic, r.string()),
     b"A": lambda topic, r: Stored(topic, r.string(), r.string(), r.u64()),
-    b"I": lambda topic, r: StoreInfo(topic, r.string(), r.string(), r.string()),
+    b"I": _decode_store_info,
 }
 
 

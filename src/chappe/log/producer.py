@@ -28,7 +28,7 @@ from chappe.defaults import (
     READ_BYTES_MAX,
     RECORD_BYTES_MAX,
 )
-from chappe.errors import RecordTooLarge
+from chappe.errors import RecordTooLarge, UsageError
 from chappe.log.actions import Action, Persist, Publish, Subscribe, Trim
 from chappe.log.batch import Batch, Headers, encode_batch, encode_headers
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, Message, RecordMessage, Stored
@@ -115,6 +115,7 @@ class LogProducer:
 
         Raises:
             RecordTooLarge: Over ``RECORD_BYTES_MAX``; nothing was added.
+            UsageError: Headers or a timestamp that cannot be carried; nothing was added.
         """
         size = 0 if value is None else len(value)
         if self.extras or key is not None or headers or timestamp is not None or size > BATCH_BYTES:
@@ -196,7 +197,8 @@ class LogProducer:
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
         """A listener came or went."""
         self._subscriptions.change(prefix, on)
-        if on and self.next_offset and prefix[:1] in (b"H", b"M", b"R", b""):
+        if on and self.next_offset and (prefix[:1] == b"R" or prefix in (b"M", b"")):
+            # Not a single original consumer: its first FETCH may go nowhere so early, and it never repeats it.
             self._head_at = min(self._head_at, now + GREET_S)
         return []
 
@@ -235,6 +237,8 @@ class LogProducer:
         size += (len(key) if key else 0) + (len(encode_headers(headers)) if headers else 0)
         if size > RECORD_BYTES_MAX:
             raise RecordTooLarge(f"the record has {size} bytes, at most {RECORD_BYTES_MAX} are possible")
+        if timestamp is not None and not -(1 << 63) <= timestamp < 1 << 63:
+            raise UsageError(f"the timestamp {timestamp} is out of range: microseconds since 1970 are wanted")
         before = len(self.values)
         if key is not None and self._keys is None:
             self._keys = [None] * before

@@ -15,39 +15,45 @@ Source: chappe's own; the original has nothing like it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from chappe.data.topic import decode_topic, encode_topic
-from chappe.defaults import HEADS_PAGE, READ_BYTES
+from chappe.defaults import HEADS_PAGE, READ_BYTES, TOPIC_BYTES_MAX
 from chappe.errors import ProtocolError
 from chappe.log.storage import PartitionInfo
+
+# What a message may hold; anything else does not decode.
+Name = Annotated[bytes, msgspec.Meta(max_length=TOPIC_BYTES_MAX)]
+Number = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+OffsetOrNone = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
 
 
 class ReadRequest(msgspec.Struct, frozen=True, array_like=True, tag="read"):
     """Batches of one partition from ``offset`` on; the first one contains it."""
 
-    topic: bytes
-    partition: bytes
-    offset: int
-    bytes_max: int = READ_BYTES
+    topic: Name
+    partition: Name
+    offset: Number
+    bytes_max: Number = READ_BYTES
 
 
 class HeadsRequest(msgspec.Struct, frozen=True, array_like=True, tag="heads"):
     """Partitions of topics starting with ``topic_prefix`` that changed after ``since``, oldest change first."""
 
-    topic_prefix: bytes
-    since: int = 0
-    limit: int = HEADS_PAGE
+    topic_prefix: Name
+    since: Number = 0
+    limit: Number = HEADS_PAGE
 
 
 class SeekRequest(msgspec.Struct, frozen=True, array_like=True, tag="seek"):
     """The first offset whose batch ends at or after ``timestamp`` (microseconds)."""
 
-    topic: bytes
-    partition: bytes
-    timestamp: int
+    topic: Name
+    partition: Name
+    timestamp: Number
 
 
 class ReadAnswer(msgspec.Struct, frozen=True, array_like=True, tag="read"):
@@ -57,32 +63,34 @@ class ReadAnswer(msgspec.Struct, frozen=True, array_like=True, tag="read"):
     ``hole_last`` >= 0: the wanted offset up to ``hole_last`` is damaged here.
     """
 
-    topic: bytes
-    partition: bytes
-    first: int
-    next: int
+    topic: Name
+    partition: Name
+    first: Offset
+    next: Offset
     known: bool
-    hole_last: int = -1
+    hole_last: OffsetOrNone = -1
 
 
 class HeadsAnswer(msgspec.Struct, frozen=True, array_like=True, tag="heads"):
     """Partitions, and the version to ask from next; ``more`` when the limit cut the answer."""
 
-    partitions: list[tuple[bytes, bytes, int, int, int, int, int, int]]
-    version: int
+    partitions: list[tuple[Name, Name, Offset, Offset, Offset, Number, Number, Offset]]
+    version: Offset
     more: bool
 
     def infos(self) -> list[PartitionInfo]:
-        """The partitions as the storage port describes them."""
+        """The partitions as the storage port describes them. Raises ProtocolError for names that cannot be."""
+        if any(not t or not p or b"\0" in t or b"\0" in p for t, p, *_ in self.partitions):
+            raise ProtocolError("partition without a name, or with NUL in it")
         return [PartitionInfo(decode_topic(t), decode_topic(p), *rest) for t, p, *rest in self.partitions]
 
 
 class SeekAnswer(msgspec.Struct, frozen=True, array_like=True, tag="seek"):
     """The offset; -1 if the partition is unknown."""
 
-    topic: bytes
-    partition: bytes
-    offset: int
+    topic: Name
+    partition: Name
+    offset: OffsetOrNone
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True, array_like=True, tag="error"):
@@ -108,7 +116,7 @@ def decode_request(raw: bytes) -> Request:
     """Raises ProtocolError if the bytes are not a request."""
     try:
         return _requests.decode(raw)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"not a request: {error}") from error
 
 
@@ -116,7 +124,7 @@ def decode_answer(raw: bytes) -> Answer:
     """Raises ProtocolError if the bytes are not an answer."""
     try:
         return _answers.decode(raw)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"not an answer: {error}") from error
 
 

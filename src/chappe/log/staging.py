@@ -28,9 +28,13 @@ class Stream:
     writing: bool = False
     held: deque[Batch] = field(default_factory=deque)  # beyond a gap
     head: int = 0  # offset after the last one known to exist
+    kept_from: int = 0  # the last FETCH was answered from here on: its producer has nothing earlier
+    said: int = 0  # offset after the last one that its producer announced
     active_at: float = 0.0  # when its producer was last heard
     retry_at: float = 0.0
     tries: int = 0
+    missing_at: float = 0.0  # when the first of these tries was made
+    fetched: int = 0  # the last FETCH asked for what comes before this; not asked again while that arrives
     reading: bool = False
 
     @property

@@ -22,6 +22,7 @@ from chappe.defaults import (
     HELD_BYTES_MAX,
     MAINTAIN_S,
     POLL_HEADS_S,
+    RECORD_BYTES_MAX,
     RETRY_S,
     STAGED_BYTES_MAX,
 )
@@ -47,9 +48,10 @@ from chappe.log.queries import Answer, HeadsAnswer, ReadAnswer, Request
 from chappe.log.serving import answer_fetch, answer_heads, answer_query
 from chappe.log.staging import Key, Stream
 from chappe.log.storage import Append, Hole, LogStorage
-from chappe.log.subscriptions import Subscriptions
+from chappe.log.subscriptions import Subscriptions, address_in
 
-GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that nobody can fill is accepted
+GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that nobody can fill is accepted ...
+GIVE_UP_S: Final = 60.0  # ... and so long, where its producer or a store that restarts may still fill it
 QUIET_S: Final = 1.0  # a partition whose producer spoke this lately is not fetched from other stores
 CATCH_UP_S: Final = 0.05  # how often partitions that miss something are looked at ...
 LOOK_MAX: Final = 256  # ... and how many of them at once
@@ -83,6 +85,7 @@ class LogStore:
         self._info_at = math.inf
         self._maintain_at = now + MAINTAIN_S
         self._holes_at = now
+        self._hole_turn = 0
         self._catch_up_at = now
         self._reported: set[tuple[str, str, int, int]] = set()
         self.written_records = 0
@@ -114,9 +117,8 @@ class LogStore:
         self._subscriptions.change(prefix, on)
         if on and prefix[:1] == b"I":
             self._info_at = min(self._info_at, now + GREET_S)
-        if on and prefix[:1] == b"L" and len(prefix) > 1:
-            return [Publish(StoreHello(prefix[1:].decode("utf-8", "surrogateescape"), self.address))]
-        return []
+        consumer = address_in(prefix) if on and prefix[:1] == b"L" else None
+        return [Publish(StoreHello(consumer, self.address))] if consumer else []
 
     def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
         """Something a member published. Raises ProtocolError for a batch that is none."""
@@ -164,15 +166,22 @@ class LogStore:
             return []
         stream = self._stream(asked.key)
         stream.reading = False
+        try:
+            parsed = [Batch.parse(raw) for raw in batches]
+        except ProtocolError:
+            stream.tries += 1
+            stream.retry_at = now + RETRY_S
+            raise
         if not isinstance(answer, ReadAnswer) or not batches:
             stream.tries += 1
             stream.retry_at = now + RETRY_S
             if isinstance(answer, ReadAnswer):
-                self._healer.note(asked.store, asked.key, answer.first, answer.next, self._next(asked.key))
+                first = max(answer.first, answer.hole_last + 1)  # what is damaged there must come from elsewhere
+                self._healer.note(asked.store, asked.key, first, answer.next, self._next(asked.key))
             return self._catch_up(now)
         actions: list[Action] = []
-        for raw in batches:
-            actions += self._arrived(asked.key, Batch.parse(raw), now, live=False)
+        for batch in parsed:
+            actions += self._arrived(asked.key, batch, now, live=False)
         return actions + self._catch_up(now)
 
     def handle_gone(self, address: str, now: float) -> list[Action]:
@@ -250,7 +259,8 @@ class LogStore:
             self._holes_at = now + POLL_HEADS_S
             holes = self.storage.holes()
             actions += self._found_damage(holes)
-            for hole in holes[:4]:
+            turn, self._hole_turn = self._hole_turn % max(1, len(holes)), self._hole_turn + 4
+            for hole in (holes[turn:] + holes[:turn])[:4]:
                 actions += self._healer.heal(hole, now)
         return actions + self._catch_up(now) + self._write(now)
 
@@ -290,6 +300,8 @@ class LogStore:
         stream = self._stream(key)
         if live:
             stream.active_at = now
+        elif stream.next < stream.fetched:
+            stream.retry_at = now + RETRY_S  # the answer is on its way
         if batch.next <= stream.next:
             self.duplicates += 1
             return self._again(key, stream)
@@ -297,12 +309,14 @@ class LogStore:
             self._lag(key, stream, batch.next)
             return []
         if batch.base > stream.next:
-            return self._early(key, stream, batch, now)
+            return self._early(key, stream, batch, now, live=live)
         self._stage(key, stream, batch)
         return self._filled(key, stream, now)
 
     def _record(self, key: Key, sequence: int, content: bytes, now: float, wall_us: int, *, live: bool) -> list[Action]:
         """A single record of an original producer."""
+        if len(content) > RECORD_BYTES_MAX:
+            raise ProtocolError(f"record of {len(content)} bytes")
         stream = self._stream(key)
         if sequence != stream.next or stream.held or now < self._refusing_until:
             if sequence >= (1 << 63) - 1:
@@ -310,9 +324,13 @@ class LogStore:
             return self._arrived(key, Batch.parse(encode_batch(sequence, [content], wall_us)), now, live=live)
         if live:
             stream.active_at = now
+        elif stream.next < stream.fetched:
+            stream.retry_at = now + RETRY_S  # the answer is on its way
         stream.stage_record(content, wall_us)
         stream.head = max(stream.head, stream.next)
         stream.tries = 0
+        if stream.next >= stream.fetched:
+            stream.retry_at = 0.0
         self._staged_bytes += len(content)
         self._dirty[key] = None
         return self._filled(key, stream, now)
@@ -321,7 +339,8 @@ class LogStore:
         stream.stage(batch)
         stream.head = max(stream.head, stream.next)
         stream.tries = 0
-        stream.retry_at = 0.0
+        if stream.next >= stream.fetched:
+            stream.retry_at = 0.0
         self._staged_bytes += len(batch.raw)
         self._dirty[key] = None
 
@@ -336,9 +355,11 @@ class LogStore:
             self._lagging.pop(key, None)
         return self._write(now)
 
-    def _early(self, key: Key, stream: Stream, batch: Batch, now: float) -> list[Action]:
+    def _early(self, key: Key, stream: Stream, batch: Batch, now: float, *, live: bool) -> list[Action]:
         """A batch beyond a gap: keep it if there is room, and ask for what is missing."""
         size = len(batch.raw)
+        if not live and not 0 < stream.kept_from < batch.base:
+            stream.kept_from = batch.base
         if self._held_bytes + size <= HELD_BYTES_MAX and not (stream.held and batch.base < stream.held[-1].next):
             stream.held.append(batch)
             self._held_bytes += size
@@ -354,6 +375,7 @@ class LogStore:
         stream.active_at = now
         if head <= stream.next:
             return self._again(key, stream)
+        stream.said = max(stream.said, head)
         self._lag(key, stream, head)
         return self._recover(key, stream, now)
 
@@ -379,38 +401,41 @@ class LogStore:
     def _catch_up(self, now: float) -> list[Action]:
         """Ask for what is missing, wherever it is time to."""
         actions: list[Action] = []
+        self._catch_up_at = max(now + CATCH_UP_S, self._refusing_until)
         if now < self._refusing_until or self.paused:
             return actions
-        self._catch_up_at = now + CATCH_UP_S
         for key in list(islice(self._lagging, LOOK_MAX)):
             del self._lagging[key]
             stream = self._streams.get(key)
             if stream is None or not stream.behind:
                 continue
             self._lagging[key] = None  # behind the others, so that everybody's turn comes
-            if stream.held or now - stream.active_at > QUIET_S:
+            if stream.held or stream.next < stream.said or now - stream.active_at > QUIET_S:
                 actions += self._recover(key, stream, now)
-            else:
-                stream.retry_at = max(stream.retry_at, stream.active_at + QUIET_S + 0.001)
         return actions
 
     def _recover(self, key: Key, stream: Stream, now: float) -> list[Action]:
         """Ask another store, or else the producer, for the next record of one partition."""
-        if stream.reading or now < max(stream.retry_at, self._refusing_until) or self.paused:
+        if stream.reading or now < max(stream.retry_at, self._refusing_until) or self.paused or self._healer.busy:
             return []
+        if not stream.tries:
+            stream.missing_at = now
         earliest = self._healer.first(key)
         if earliest is not None and earliest > stream.next and self._unknown(key, stream):
             stream.next = earliest  # others removed what came before: begin where they begin
         actions = self._healer.read(key, stream.next, now, stream.tries)
         if actions:
             stream.reading = True
+            stream.fetched = 0
             return actions
-        if stream.tries >= GIVE_UP_TRIES:
+        patient = (stream.held or earliest is not None) and (self._healer.ever or not self._unknown(key, stream))
+        if stream.tries >= GIVE_UP_TRIES and not (patient and now - stream.missing_at < GIVE_UP_S):
             return self._give_up(key, stream, earliest, now)
         stream.tries += 1
         stream.retry_at = now + RETRY_S
         limit = stream.held[0].base if stream.held else stream.head
         count = min(limit - stream.next, FETCH_RECORDS_MAX)
+        stream.fetched = stream.next + count
         return [Publish(Fetch(key[1], self.address, key[0], stream.next, count))]
 
     def _unknown(self, key: Key, stream: Stream) -> bool:
@@ -420,8 +445,12 @@ class LogStore:
         """Nobody has the next record any more: go on with what there is, or wait until somebody speaks."""
         stream.tries = 0
         stream.retry_at = 0.0
-        later = [each for each in (earliest, stream.held[0].base if stream.held else None) if each is not None]
+        known = (earliest, stream.kept_from, stream.held[0].base if stream.held else None)
+        later = [each for each in known if each is not None]
         goal = min((each for each in later if each > stream.next), default=None)
+        if goal is None and earliest is not None:
+            stream.retry_at = now + RETRY_S  # a store has it that does not answer just now
+            return []
         if goal is None:
             stream.head = stream.next
             self._tidy(key, stream)

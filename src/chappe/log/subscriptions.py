@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from chappe.data.topic import decode_topic
+from chappe.defaults import ADDRESS_BYTES_MAX
+
+
+def address_in(prefix: bytes) -> str | None:
+    """The member that a subscription to ``L`` or ``W`` names; None if that cannot be the address of one."""
+    raw = prefix[1:]
+    return decode_topic(raw) if 0 < len(raw) <= ADDRESS_BYTES_MAX and b"\0" not in raw else None
+
 
 class Subscriptions:
     """Counts of subscribers by prefix.
