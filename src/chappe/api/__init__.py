@@ -1,0 +1,1 @@
+"""What users hold: blocking and asyncio faces over the same nodes."""

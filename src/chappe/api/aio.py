@@ -1,0 +1,117 @@
+"""The same for asyncio: nothing here blocks the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from chappe.api.consumer import ConsumedBatch, Consumer, ResetLike
+from chappe.api.producer import Producer
+from chappe.errors import BufferFull
+from chappe.log.batch import Record
+
+ROOM_S = 0.005  # how often a full buffer is looked at again
+
+
+class AsyncProducer:
+    """As ``Producer``; at the bound of the buffer ``send`` waits without blocking the loop.
+
+    Use as ``async with AsyncProducer(topic) as producer``; the arguments are those of ``Producer`` but
+    ``on_full``.
+    """
+
+    def __init__(self, topic: str, **options: Any) -> None:
+        self._producer = Producer(topic, on_full="error", **options)
+
+    @property
+    def partition(self) -> str:
+        """The name of our partition."""
+        return self._producer.partition
+
+    @property
+    def stored(self) -> int:
+        """Every offset before this one is held by ``min_acks`` stores."""
+        return self._producer.stored
+
+    async def send(
+        self,
+        value: bytes | str | None,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]] | None = None,
+        timestamp: int | datetime | None = None,
+    ) -> int:
+        """See ``Producer.send``."""
+        while True:
+            try:
+                return self._producer.send(value, key, headers, timestamp)
+            except BufferFull:
+                await asyncio.sleep(ROOM_S)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """See ``Producer.flush``."""
+        await asyncio.to_thread(self._producer.flush, timeout)
+
+    async def close(self, timeout: float | None = 10.0) -> None:
+        """See ``Producer.close``."""
+        await asyncio.to_thread(self._producer.close, timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._producer.__exit__, kind, error, trace)
+
+
+class AsyncConsumer:
+    """As ``Consumer``: ``async for record in consumer``, or ``await consumer.poll()`` for batches."""
+
+    def __init__(self, *topics: str, reset: ResetLike = "latest", **options: Any) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ready = asyncio.Event()
+        self.consumer = Consumer(*topics, reset=reset, **options)
+        self.consumer.on_ready = self._wake
+
+    def _wake(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._ready.set)
+        except RuntimeError:
+            pass  # the loop is gone; nobody waits
+
+    async def poll(self, timeout: float | None = None) -> ConsumedBatch | None:
+        """The next batch, or None after ``timeout`` seconds (None: wait for ever)."""
+        deadline = None if timeout is None else self._loop.time() + timeout
+        while True:
+            self._ready.clear()
+            found = self.consumer.take()
+            if found is not None:
+                return found
+            left = None if deadline is None else deadline - self._loop.time()
+            try:
+                await asyncio.wait_for(self._ready.wait(), left)
+            except TimeoutError:
+                return None
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        """Records one after the other, for ever."""
+        while True:
+            batch = await self.poll()
+            assert batch is not None
+            for record in self.consumer.iterate(batch):
+                yield record
+
+    async def close(self) -> None:
+        """Leave."""
+        await asyncio.to_thread(self.consumer.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

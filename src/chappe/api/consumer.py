@@ -1,0 +1,310 @@
+"""Reading topics, live and from the beginning."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+import msgspec
+
+from chappe.api.identity import log_event, new_address, state_directory
+from chappe.data.topic import Filter
+from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
+from chappe.drivers.addresses import TowerAddress
+from chappe.drivers.node import Node
+from chappe.errors import ChappeError, Closed, OffsetOutOfRange, StorageFormat, UsageError
+from chappe.log.actions import Deliver
+from chappe.log.batch import Batch, Record
+from chappe.log.consumer import EARLIEST, LATEST, Key, LogConsumer, Reset
+from chappe.log.events import OutOfRange
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+ResetLike = Literal["earliest", "latest"] | int | datetime
+
+
+class ConsumedBatch:
+    """Neighbouring records of one partition: iterate them, or take them as Arrow without unpacking."""
+
+    __slots__ = ("batch", "first", "partition", "topic")
+
+    def __init__(self, topic: str, partition: str, batch: Batch, first: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.batch = batch
+        self.first = first
+
+    @property
+    def next(self) -> int:
+        """The offset after the last record."""
+        return self.batch.next
+
+    def __len__(self) -> int:
+        return self.batch.next - self.first
+
+    def __iter__(self) -> Iterator[Record]:
+        return self.batch.records(self.topic, self.partition, self.first)
+
+    def values(self) -> list[bytes | None]:
+        """The values only."""
+        return self.batch.values()[self.first - self.batch.base :]
+
+    def to_arrow(self) -> pyarrow.RecordBatch:
+        """Columns topic, partition, offset, timestamp, key, value, headers; values are not copied."""
+        from chappe.arrow import to_arrow
+
+        return to_arrow(self.batch, self.topic, self.partition, self.first, self.batch.next)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The same as a pandas DataFrame."""
+        frame: pandas.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+
+class Consumer:
+    """Every record of the wanted topics; of each partition in order, without gaps or repeats.
+
+    Args:
+        topics: ``name``, or ``prefix*`` for all topics that start so.
+        tower: ``HOST[:PORT]``, several separated by commas.
+        listen: Host to listen on; ``*`` for all interfaces.
+        reset: Where to start in partitions without a position: ``earliest``, ``latest``, an offset, or a datetime
+            with a time zone. Positions that retention removed restart there too, with an event.
+        identity: A name whose committed positions survive restarts; see ``commit``.
+        directory: Where identities are kept; the user's data directory by default.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
+        listen: str = TOWER_HOST,
+        reset: ResetLike = "latest",
+        identity: str | None = None,
+        directory: str | Path | None = None,
+    ) -> None:
+        if not topics:
+            raise UsageError("a consumer needs at least one topic: Consumer('metrics') or Consumer('metrics.*')")
+        towers = TowerAddress.parse_many(tower)
+        self._path: Path | None = None
+        if identity is not None:
+            self._path = state_directory("consumers", identity, directory) / "positions.json"
+        self._committed = self._load()
+        self._core = LogConsumer(
+            new_address(), [Filter.parse(each) for each in topics], _reset(reset), dict(self._committed)
+        )
+        self._queue: deque[ConsumedBatch] = deque()
+        self._taken: dict[Key, int] = {}  # offset after the last record handed to the user
+        self._last: Record | None = None
+        self._events: deque[object] = deque(maxlen=1000)
+        self._error: OffsetOutOfRange | None = None
+        self.on_ready: Callable[[], None] | None = None  # called from the node's thread when records came
+        self._node = Node(self._core, towers, listen, on_report=self._report, perform={Deliver: self._deliver})
+        self._lock = self._node.lock
+        self._started = time.monotonic()
+        self._node.start()
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    def poll(self, timeout: float | None = 0.0) -> ConsumedBatch | None:
+        """The next batch, or None after ``timeout`` seconds (None: wait for ever; Ctrl-C ends the wait).
+
+        Raises:
+            OffsetOutOfRange: An offset given to ``seek`` or ``reset`` is not there.
+            Closed: The consumer was closed.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (found := self.take()) is None:
+            left = 0.5 if deadline is None else min(0.5, deadline - time.monotonic())
+            self._node.pump(max(left, 0.0), lambda: bool(self._queue) or self._error is not None)
+            if left <= 0:
+                return self.take()
+        return found
+
+    def take(self) -> ConsumedBatch | None:
+        """A batch that came already, or None; never waits. Raises as ``poll`` does."""
+        with self._lock:
+            self._check()
+            self._last = None
+            if not self._queue:
+                return None
+            found = self._queue.popleft()
+            self._taken[found.topic, found.partition] = found.next
+            was_paused = self._core.paused
+            self._node.perform(self._core.taken(len(found.batch.raw), time.monotonic()))
+            if was_paused and not self._core.paused:
+                self._node.resume()
+                self._node.wake()
+            return found
+
+    def batches(self, timeout: float | None = None) -> Iterator[ConsumedBatch]:
+        """Batches one after the other; ends when none came for ``timeout`` seconds (None: never)."""
+        while (found := self.poll(timeout)) is not None:
+            yield found
+
+    def __iter__(self) -> Iterator[Record]:
+        """Records one after the other, for ever."""
+        while True:
+            batch = self.poll(None)
+            assert batch is not None
+            yield from self.iterate(batch)
+
+    def iterate(self, batch: ConsumedBatch) -> Iterator[Record]:
+        """The records of a batch; meanwhile ``position`` and ``commit`` count one record after the other."""
+        for record in batch:
+            self._last = record
+            yield record
+
+    # -- positions --------------------------------------------------------------------------------------------
+
+    def position(self) -> dict[Key, int]:
+        """The offset of the next record you get, by (topic, partition)."""
+        with self._lock:
+            waiting = {(each.topic, each.partition): each.first for each in reversed(self._queue)}
+            return {**self._core.positions(), **waiting, **self._taken_now()}
+
+    def heads(self) -> dict[Key, int]:
+        """The offset after the last record known to exist, by (topic, partition)."""
+        with self._lock:
+            return self._core.heads()
+
+    def lag(self) -> dict[Key, int]:
+        """How many records you have not got yet, by (topic, partition)."""
+        positions = self.position()
+        return {key: max(0, head - positions.get(key, 0)) for key, head in self.heads().items()}
+
+    def seek(self, topic: str, partition: str, offset: int) -> None:
+        """Go on at ``offset`` in one partition. If it is not there the next ``poll`` raises OffsetOutOfRange."""
+        if offset < 0:
+            raise UsageError(f"an offset is at least 0, not {offset}")
+        with self._lock:
+            self._check()
+            kept = [each for each in self._queue if (each.topic, each.partition) != (topic, partition)]
+            gone = sum(len(each.batch.raw) for each in self._queue) - sum(len(each.batch.raw) for each in kept)
+            self._queue.clear()
+            self._queue.extend(kept)
+            self._last = None
+            self._taken[topic, partition] = offset
+            self._core.taken(gone, time.monotonic())
+            self._node.call(self._core.seek, topic, partition, offset)
+
+    def at_end(self) -> bool:
+        """Whether every record known to exist was handed to you; False until a store has listed what it has."""
+        with self._lock:
+            return not self._queue and self._core.synced and self._core.caught_up
+
+    @property
+    def synced(self) -> bool:
+        """Whether a store was found and has listed its partitions."""
+        with self._lock:
+            return self._core.synced
+
+    @property
+    def tower(self) -> bool:
+        """Whether a tower hears us."""
+        return self._node.discovery.tower
+
+    @property
+    def connected(self) -> int:
+        """Members that we know of."""
+        return self._node.discovery.peers
+
+    def commit(self) -> None:
+        """Keep the present positions on disk: a consumer of the same identity goes on from them.
+
+        Raises:
+            UsageError: The consumer has no identity.
+        """
+        if self._path is None:
+            raise UsageError("only a consumer with an identity can commit: Consumer(..., identity='name')")
+        self._committed.update(self.position())
+        rows = [(topic, partition, offset) for (topic, partition), offset in sorted(self._committed.items())]
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._path.with_suffix(".new")
+        with open(temporary, "wb") as file:
+            file.write(json.dumps(rows).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path)
+
+    def events(self) -> list[object]:
+        """What happened since the last call: lost records, lost towers and the like (``chappe.log.events``)."""
+        with self._lock:
+            found = list(self._events)
+            self._events.clear()
+        return found
+
+    def close(self) -> None:
+        """Leave. Positions are not committed by this."""
+        self._node.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _load(self) -> dict[Key, int]:
+        if self._path is None or not self._path.exists():
+            return {}
+        try:
+            # The library's own JSON: it keeps topics of original producers that are not UTF-8.
+            rows = msgspec.convert(json.loads(self._path.read_bytes()), type=list[tuple[str, str, int]])
+        except (msgspec.ValidationError, ValueError) as error:
+            raise StorageFormat(
+                f"{self._path} does not hold a consumer's positions ({error}): remove it to start anew"
+            ) from None
+        return {(topic, partition): offset for topic, partition, offset in rows}
+
+    def _deliver(self, action: Deliver) -> None:
+        self._queue.append(ConsumedBatch(action.topic, action.partition, action.batch, action.start))
+        if self.on_ready is not None:
+            self.on_ready()
+
+    def _taken_now(self) -> dict[Key, int]:
+        last = self._last
+        if last is None:
+            return dict(self._taken)
+        return {**self._taken, (last.topic, last.partition): last.offset + 1}
+
+    def _check(self) -> None:
+        if self._node.closed:
+            raise Closed("the consumer was closed")
+        if self._node.halted is not None:
+            raise ChappeError(self._node.halted)
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _report(self, event: object) -> None:
+        log_event(event)
+        self._events.append(event)
+        if isinstance(event, OutOfRange) and event.strict:
+            self._error = OffsetOutOfRange(str(event))
+
+
+def _reset(reset: ResetLike) -> Reset:
+    if reset == "earliest":
+        return EARLIEST
+    if reset == "latest":
+        return LATEST
+    if isinstance(reset, datetime):
+        if reset.tzinfo is None:
+            raise UsageError("a time to start from needs a time zone: datetime(..., tzinfo=timezone.utc)")
+        return Reset("time", int(reset.timestamp() * 1_000_000))
+    if isinstance(reset, int) and not isinstance(reset, bool) and reset >= 0:
+        return Reset("offset", reset)
+    raise UsageError(f"reset is 'earliest', 'latest', an offset or a datetime, not {reset!r}")

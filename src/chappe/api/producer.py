@@ -1,0 +1,379 @@
+"""Publishing to a topic."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from chappe.api.identity import log_event, new_address, state_directory
+from chappe.data.topic import check_topic
+from chappe.defaults import BATCH_BYTES, IDLE_S, PRODUCER_BUFFER_BYTES, TOWER_HOST, TOWER_SUB_PORT
+from chappe.drivers.addresses import TowerAddress
+from chappe.drivers.journal import Journal
+from chappe.drivers.node import Node, wall_us
+from chappe.errors import BufferFull, ChappeError, Closed, IdentityInUse, TimedOut, UsageError
+from chappe.log.actions import Persist, Trim
+from chappe.log.batch import Batch, Headers, as_headers
+from chappe.log.events import IdentityClash
+from chappe.log.producer import LogProducer
+
+logger = logging.getLogger(__name__)
+
+CHUNK = 4096  # records of an iterable taken at once
+SERVE_S = 0.05  # so often the network is looked after while an iterable is sent
+BUSY_RECORDS = 16  # so many gathered at once are a fast sequence, and a fast sequence is looked after ...
+BUSY_S = 0.001  # ... this often, without waking a thread for every record
+
+
+class Producer:
+    """The one writer of one partition of a topic.
+
+    Offsets are given at once; records are published as soon as the sender pauses or 64 KiB are gathered, and kept
+    until ``min_acks`` stores hold them. Use from several threads is safe.
+
+    Args:
+        topic: At most 255 bytes, no NUL.
+        tower: ``HOST[:PORT]``, several separated by commas.
+        listen: Host to listen on; ``*`` for all interfaces.
+        min_acks: Stores that must hold a record before it is let go; 0 keeps the newest 16 MiB for those who
+            missed them and waits for nobody.
+        buffer_bytes: Records not yet acknowledged; at this bound ``send`` blocks or raises.
+        on_full: What ``send`` does at the bound: ``block`` or ``error`` (BufferFull).
+        identity: A name under which the partition goes on after a restart, without repeating or skipping an
+            offset: every batch is written to a journal on disk before it is published. None: a new partition.
+        directory: Where identities are kept; the user's data directory by default.
+
+    Raises:
+        IdentityInUse: Another producer uses the identity.
+        StorageFull: No room for the journal.
+        UsageError: An argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
+        listen: str = TOWER_HOST,
+        min_acks: int = 1,
+        buffer_bytes: int = PRODUCER_BUFFER_BYTES,
+        on_full: Literal["block", "error"] = "block",
+        identity: str | None = None,
+        directory: str | Path | None = None,
+    ) -> None:
+        towers = TowerAddress.parse_many(tower)
+        check_topic(topic)
+        if min_acks < 0 or (identity is not None and not min_acks):
+            raise UsageError("min_acks is at least 0, and at least 1 for a producer with an identity")
+        if on_full not in ("block", "error"):
+            raise UsageError(f"on_full is 'block' or 'error', not {on_full!r}")
+        self._journal: Journal | None = None
+        if identity is not None:
+            self._journal = Journal(state_directory("producers", identity, directory), topic, new_address())
+        journal = self._journal
+        self.topic = topic
+        self._core = LogProducer(
+            topic,
+            journal.address if journal else new_address(),
+            min_acks=min_acks,
+            journal=journal.batches if journal else None,
+            next_offset=journal.next_offset if journal else 0,
+        )
+        self._buffer_bytes = max(buffer_bytes, BATCH_BYTES)
+        self._block = on_full == "block"
+        self._error: ChappeError | None = None
+        self._events: deque[object] = deque(maxlen=1000)
+        self._flushed_at = 0.0
+        self._full_at = 0.0  # when last a batch left because it was full
+        self._quiet = True  # nothing is being gathered
+        self._plain = False  # something is, and a further record needs nothing but its place in the batch
+        try:
+            self._node = Node(
+                self._core,
+                towers,
+                listen,
+                on_report=self._report,
+                perform={Persist: self._persist, Trim: self._trim},
+                idle=self._idle,
+            )
+        except BaseException:
+            if journal:
+                journal.close()
+            raise
+        self._lock = self._node.lock
+        self._node.start()
+
+    # -- sending ------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        value: bytes | str | None,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]] | None = None,
+        timestamp: int | datetime | None = None,
+    ) -> int:
+        """Add a record; returns its offset at once.
+
+        Args:
+            value: Text becomes UTF-8; None is a tombstone (the key is deleted).
+            key: As ``value``.
+            headers: Names and values.
+            timestamp: Microseconds since 1970 UTC, or a datetime with a time zone; now by default.
+
+        Raises:
+            RecordTooLarge: Over 8 MiB; nothing was sent.
+            BufferFull: The bound is reached and ``on_full`` is ``error``; nothing was sent.
+            Closed: The producer was closed.
+        """
+        core = self._core
+        with self._lock:
+            if self._plain and type(value) is bytes and key is None and headers is None and timestamp is None:
+                # What ``core.append`` does, written out: this is the one path that runs once for each record.
+                room = core.room - len(value) - 4
+                if room > 0:
+                    core.room = room
+                    core.values.append(value)
+                    offset = core.next_offset
+                    core.next_offset = offset + 1
+                    return offset
+            return self._send(_as_bytes(value), _as_bytes(key), as_headers(headers), _as_micros(timestamp))
+
+    def send_many(self, values: Iterable[bytes | str | None], *, timestamp: int | datetime | None = None) -> range:
+        """Add many records with values only; returns their offsets.
+
+        Raises:
+            BufferFull: The bound was reached; those before it were sent, as ``next_offset`` tells.
+        """
+        stamp = _as_micros(timestamp)
+        core = self._core
+        source = iter(values)
+        with self._lock:
+            self._check()
+            served = time.monotonic()
+            first = core.next_offset
+            while chunk := list(islice(source, CHUNK)):
+                if time.monotonic() >= served + SERVE_S:
+                    self._node.pump(
+                        0.0, lambda: False
+                    )  # the lock is ours: nobody else sends beacons or hears acknowledgements
+                    self._check()
+                    served = time.monotonic()
+                if set(map(type, chunk)) != {bytes} or stamp is not None:
+                    for value in chunk:
+                        self._send(_as_bytes(value), None, (), stamp)
+                    continue
+                self._flush_batch()
+                done = 0
+                while done < len(chunk):
+                    self._make_room()
+                    done = core.append_many(chunk, done)  # type: ignore[arg-type]
+                    self._flush_batch()
+            return range(first, core.next_offset)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Publish everything and wait until ``min_acks`` stores hold it.
+
+        Args:
+            timeout: Seconds; None waits for ever (Ctrl-C ends the wait).
+
+        Raises:
+            TimedOut: Not everything is stored yet; it still may be.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            self._check()
+            self._flush_batch()
+            goal = self._core.next_offset
+            self._core.hurry(time.monotonic(), True)
+        try:
+            while self._core.stored < goal:
+                self._raise_error()
+                left = 0.2 if deadline is None else min(0.2, deadline - time.monotonic())
+                if left <= 0:
+                    missing = goal - self._core.stored
+                    raise TimedOut(
+                        f"{missing} records of topic {self.topic!r} are not stored after {timeout:g} s: "
+                        "is a store running and connected to the same tower?"
+                    )
+                self._node.pump(left, lambda: self._core.stored >= goal)
+        finally:
+            self._core.hurry(time.monotonic(), False)
+
+    # -- looking --------------------------------------------------------------------------------------------
+
+    @property
+    def partition(self) -> str:
+        """The name of our partition."""
+        return self._core.address
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._core.next_offset
+
+    @property
+    def stored(self) -> int:
+        """Every offset before this one is held by ``min_acks`` stores."""
+        return self._core.stored
+
+    @property
+    def connected(self) -> int:
+        """Members that we know of."""
+        return self._node.discovery.peers
+
+    @property
+    def tower(self) -> bool:
+        """Whether a tower hears us."""
+        return self._node.discovery.tower
+
+    def events(self) -> list[object]:
+        """What happened since the last call (``chappe.log.events``)."""
+        with self._lock:
+            found = list(self._events)
+            self._events.clear()
+        return found
+
+    # -- the end ----------------------------------------------------------------------------------------------
+
+    def close(self, timeout: float | None = 10.0) -> None:
+        """Flush, then leave.
+
+        Raises:
+            TimedOut: Not everything was stored within ``timeout`` seconds. The producer is closed all the same;
+                with an identity the rest is published again after a restart, without one it is lost.
+        """
+        if self._node.closed:
+            return
+        try:
+            if self._error is None:
+                self.flush(timeout)
+        finally:
+            self._node.close()
+            if self._journal:
+                self._journal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Leave after an error of the user's program: give what is gathered a moment, and do not hide the error."""
+        try:
+            self.close(1.0)
+        except ChappeError as error:
+            logger.warning("%s", error)
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _send(self, value: bytes | None, key: bytes | None, headers: Headers, timestamp: int | None) -> int:
+        """A record that needs a look: the first one after a flush, the last one of a batch, one with extras."""
+        core = self._core
+        self._make_room()
+        offset = core.append(value, key, headers, timestamp)
+        if core.full:
+            self._flush_batch()
+            self._full_at = self._flushed_at
+        elif self._quiet:
+            # After silence a record leaves at once; in a fast sequence more is gathered.
+            now = time.monotonic()
+            if now - self._flushed_at > IDLE_S:
+                self._flush_batch()
+            else:
+                self._quiet = False
+                self._plain = not core.extras
+                self._node.wake_before(now + BUSY_S)
+        else:
+            self._plain = not core.extras
+        return offset
+
+    def _idle(self) -> float:
+        """Our thread is about to wait: whatever is gathered leaves now. While much is, it looks again soon."""
+        if self._quiet:
+            return math.inf
+        if time.monotonic() - self._full_at < BUSY_S:
+            return BUSY_S  # full batches leave by themselves
+        busy = len(self._core.values) >= BUSY_RECORDS
+        try:
+            self._flush_batch()
+        except ChappeError as error:
+            self._error = error
+        return BUSY_S if busy else math.inf
+
+    def _flush_batch(self) -> None:
+        self._quiet = True
+        self._plain = False
+        self._node.perform(self._core.flush(time.monotonic(), wall_us()))
+        self._flushed_at = time.monotonic()  # after the work: a fast sequence of records is no silence
+
+    def _make_room(self) -> None:
+        self._check()
+        while self._core.kept_bytes >= self._buffer_bytes:
+            if not self._block:
+                raise BufferFull(
+                    f"{self._core.kept_bytes} bytes of topic {self.topic!r} are not stored yet, the buffer is full: "
+                    "send again later, or start a store"
+                )
+            self._node.pump(0.1, lambda: self._core.kept_bytes < self._buffer_bytes)
+            self._check()
+
+    def _check(self) -> None:
+        if self._node.closed:
+            raise Closed("the producer was closed")
+        if self._node.halted is not None:
+            raise ChappeError(self._node.halted)
+        self._raise_error()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _persist(self, action: Persist) -> None:
+        assert self._journal is not None
+        try:
+            self._journal.append(action.body, Batch.parse(action.body, check=False).next)
+        except ChappeError as error:
+            self._error = error  # what was not journaled must not be published, nor anything after it
+            raise
+
+    def _trim(self, action: Trim) -> None:
+        assert self._journal is not None
+        self._journal.trim(action.offset)
+
+    def _report(self, event: object) -> None:
+        log_event(event)
+        self._events.append(event)
+        if isinstance(event, IdentityClash) and self._node.discovery.newcomer(time.monotonic()):
+            self._error = IdentityInUse(f"{event}; this one gives way")
+
+
+def _as_bytes(value: object) -> bytes | None:
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    raise UsageError(f"a record is bytes or text, not {type(value).__name__}: encode it first, for example as JSON")
+
+
+def _as_micros(timestamp: int | datetime | None) -> int | None:
+    if isinstance(timestamp, datetime):
+        if timestamp.tzinfo is None:
+            raise UsageError("a timestamp needs a time zone: datetime.now(timezone.utc)")
+        return int(timestamp.timestamp() * 1_000_000)
+    return timestamp

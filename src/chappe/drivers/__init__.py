@@ -1,0 +1,1 @@
+"""The only sockets, files, clocks and threads."""

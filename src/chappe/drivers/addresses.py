@@ -1,0 +1,75 @@
+"""Addresses as users write them, and the sockets that they become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import zmq
+
+from chappe.defaults import TOWER_HOST, TOWER_PUB_PORT, TOWER_SUB_PORT
+from chappe.errors import AddressInUse, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class TowerAddress:
+    """A tower: nodes publish beacons to ``sub_port`` and hear of others from ``pub_port``."""
+
+    host: str
+    sub_port: int
+    pub_port: int
+
+    @classmethod
+    def parse(cls, text: str) -> TowerAddress:
+        """``HOST[:SUBPORT[:PUBPORT]]``; defaults as the original's, PUBPORT is SUBPORT + 1. 0: any free port.
+
+        Raises:
+            UsageError: It is not of that form.
+        """
+        host, *ports = text.strip().removeprefix("tcp://").rsplit(":", 2) if text.count(":") < 3 else [text]
+        try:
+            numbers = [int(port) for port in ports]
+        except ValueError:
+            numbers = [-1]
+        if not numbers:
+            numbers = [TOWER_SUB_PORT, TOWER_PUB_PORT]
+        if len(numbers) == 1:
+            numbers.append(numbers[0] + 1 if numbers[0] else 0)
+        if not all(0 <= number < 65536 for number in numbers) or any(c in host for c in " /:"):
+            raise UsageError(f"{text!r} is not the address of a tower: HOST:PORT or HOST:PORT:PORT is wanted")
+        return cls(host or TOWER_HOST, numbers[0], numbers[1])
+
+    @classmethod
+    def parse_many(cls, text: str) -> list[TowerAddress]:
+        """Several, separated by commas."""
+        return [cls.parse(each) for each in text.split(",")]
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.sub_port}:{self.pub_port}"
+
+
+def bind(socket: zmq.Socket[bytes], host: str, port: int = 0) -> int:
+    """Bind to ``host``; returns the port. Raises AddressInUse or UsageError with what to do."""
+    try:
+        socket.bind(f"tcp://{host}:{port or '*'}")
+    except zmq.ZMQError as error:
+        if error.errno == zmq.EADDRINUSE:
+            raise AddressInUse(
+                f"port {port} on {host} is in use: stop the program that listens there, or choose another port"
+            ) from None
+        raise UsageError(f"cannot listen on {host}:{port or '*'}: {error.strerror}") from None
+    endpoint: bytes = socket.getsockopt(zmq.LAST_ENDPOINT)  # type: ignore[assignment]
+    return int(endpoint.decode().rstrip("\0").rpartition(":")[2])
+
+
+def reachable_host(listen: str) -> str:
+    """The host that others use to reach a socket listening on ``listen``."""
+    if listen not in ("*", "0.0.0.0", "::"):
+        return listen
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: it only asks which interface would be used
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

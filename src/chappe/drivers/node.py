@@ -1,0 +1,503 @@
+"""A node: one core on its sockets.
+
+Any thread may drive a node: a lock guards the sockets and the core, and waiting is done outside of it on the
+sockets' file descriptors. A thread of the node's own does so whenever no user's thread is waiting in ``pump``;
+so records reach a waiting user, and leave a sending one, without changing threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import select
+import socket
+import struct
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import zmq
+
+from chappe.core import Halt, Report
+from chappe.defaults import (
+    FULL_PEER_LOSSY_MAX_S,
+    FULL_PEER_LOSSY_S,
+    FULL_PEER_WAIT_S,
+    HEARTBEAT_S,
+    MESSAGE_BYTES_MAX,
+    QUEUE_MESSAGES_MAX,
+    RECONNECT_MAX_S,
+    RECONNECT_S,
+)
+from chappe.drivers.addresses import TowerAddress, bind, reachable_host
+from chappe.errors import ProtocolError
+from chappe.log.actions import Action, Ask, Beacon, Connect, Disconnect, Publish, Subscribe, Unsubscribe
+from chappe.log.beacon import BEACON, GOODBYE, WELCOME, Discovery
+from chappe.log.messages import Message, decode, encode
+from chappe.log.queries import Answer, decode_answer, encode_query
+
+logger = logging.getLogger(__name__)
+
+DRAIN_MAX: Final = 256  # messages taken from one socket before the others get their turn
+GRACE_S: Final = 0.05  # the node's own thread stays away this long after a user's thread drove
+DEALERS_MAX: Final = 64  # connections to stores' query sockets; the oldest is closed beyond it
+QUEUE_PEERS_MAX: Final = 1_000
+LINGER_MS: Final = 2_000
+_LAST: Final = int(zmq.NOBLOCK)
+_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
+COMPLAIN_S: Final = 10.0  # malformed messages are logged at most this often
+
+_HEARTBEAT: Final = (
+    (zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000)),
+    (zmq.HEARTBEAT_TIMEOUT, int(3 * HEARTBEAT_S * 1000)),
+)
+# A SUB that is not read for a while does not see the answers to its pings either. It would redial, and libzmq then
+# ends the process with "Assertion failed: _input_stopped" (its issue 3937). The kernel's probes know no such wait.
+_KEEPALIVE: Final = (
+    (zmq.TCP_KEEPALIVE, 1),
+    (zmq.TCP_KEEPALIVE_IDLE, int(HEARTBEAT_S)),
+    (zmq.TCP_KEEPALIVE_INTVL, int(HEARTBEAT_S)),
+    (zmq.TCP_KEEPALIVE_CNT, 3),
+)
+
+
+def wall_us() -> int:
+    """The time of day in microseconds since 1970 UTC."""
+    return time.time_ns() // 1000
+
+
+class Role(Protocol):
+    """What a node runs: the core of a producer, a consumer or a store."""
+
+    address: str
+
+    def start(self, now: float) -> list[Action]:
+        """Begin."""
+
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+        """A peer subscribed to our publications, or no longer."""
+
+    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+        """A peer published something."""
+
+    def handle_gone(self, address: str, now: float) -> list[Action]:
+        """A member left."""
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """Do what is due."""
+
+    def next_timeout(self) -> float:
+        """When something is due."""
+
+
+class Node:
+    """Runs one core.
+
+    Args:
+        role: The core.
+        towers: Where to announce it and to learn of others.
+        listen: Host to listen on; ``*`` for all interfaces.
+        on_report: Called with every event, with the lock held: it must be quick and not call back.
+        perform: Further actions by their class.
+        idle: Called with the lock held before each wait: what piled up is to be sent now. Returns how many seconds
+            it may be until it is called again.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        towers: Sequence[TowerAddress],
+        listen: str,
+        *,
+        on_report: Callable[[object], None],
+        perform: dict[type, Callable[[Any], None]] | None = None,
+        idle: Callable[[], float] | None = None,
+    ) -> None:
+        self.role = role
+        self.lock = threading.RLock()
+        self.malformed = 0
+        self.halted: str | None = None
+        self.closed = False
+        self._on_report = on_report
+        self._idle = idle
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        self._perform: dict[type, Callable[[Any], None]] = {
+            Publish: lambda action: self.publish(encode(action.message)),
+            Subscribe: lambda action: self._sub.setsockopt(zmq.SUBSCRIBE, action.prefix),
+            Unsubscribe: lambda action: self._sub.setsockopt(zmq.UNSUBSCRIBE, action.prefix),
+            Report: lambda action: on_report(action.event),
+            Halt: self._halt,
+            Ask: self._ask,
+            Beacon: self._send_beacon,
+            Connect: self._connect,
+            Disconnect: self._disconnect,
+            **(perform or {}),
+        }
+        # Two, since one cannot be used by two threads at once: our own thread's, and the users'.
+        self._polls = (select.poll(), select.poll())
+        self._users = threading.Lock()
+        self._drains: dict[int, Callable[[], bool]] = {}
+        self._suspects: list[Callable[[], bool]] = []  # sockets used since their descriptor was last looked at
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+        self._watch(self._wake_read.fileno(), self._drain_wake)
+        self._sleep_until = math.inf
+        self._driven_at = -math.inf
+        self._complain_at = -math.inf
+        self._lossy = False
+        self._lossy_until = -math.inf
+        self._lossy_s = FULL_PEER_LOSSY_S
+        self._dealers: OrderedDict[str, zmq.Socket[bytes]] = OrderedDict()
+        self._stop = threading.Event()
+        self._open(towers, listen)
+        self._thread = threading.Thread(target=self._run, name=f"chappe-{type(role).__name__}", daemon=True)
+
+    # -- life -----------------------------------------------------------------------------------------
+
+    def _open(self, towers: Sequence[TowerAddress], listen: str) -> None:
+        self._pub = self._socket(zmq.XPUB)
+        self._pub.setsockopt(zmq.XPUB_MANUAL, 1)
+        self._pub.setsockopt(zmq.XPUB_NODROP, 1)
+        self._pub.setsockopt(zmq.LINGER, LINGER_MS)
+        self.listen = listen
+        self.host = reachable_host(listen)
+        self.port = bind(self._pub, listen)
+        self._sub = self._socket(zmq.SUB)
+        self._beacon_pub = self._socket(zmq.XPUB)
+        self._beacon_pub.setsockopt(zmq.XPUB_VERBOSE, 1)
+        self._beacon_pub.setsockopt(zmq.LINGER, 100)
+        self._beacon_sub = self._socket(zmq.SUB)
+        for kind in (BEACON, GOODBYE, WELCOME):
+            self._beacon_sub.setsockopt(zmq.SUBSCRIBE, kind)
+        self.discovery = Discovery(self.role.address, self.host, self.port, now=time.monotonic())
+        for tower in towers:
+            self._beacon_pub.connect(f"tcp://{tower.host}:{tower.sub_port}")
+            self._beacon_sub.connect(f"tcp://{tower.host}:{tower.pub_port}")
+        for each, drain in (
+            (self._pub, self._drain_pub),
+            (self._sub, self._drain_sub),
+            (self._beacon_pub, self._drain_beacon_pub),
+            (self._beacon_sub, self._drain_beacon_sub),
+        ):
+            self.watch_socket(each, drain)
+
+    def _socket(self, kind: int) -> zmq.Socket[bytes]:
+        made: zmq.Socket[bytes] = self._context.socket(kind)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.SNDHWM, QUEUE_MESSAGES_MAX),
+            (zmq.RCVHWM, QUEUE_MESSAGES_MAX),
+            (zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX),
+            (zmq.RECONNECT_IVL, int(RECONNECT_S * 1000)),
+            (zmq.RECONNECT_IVL_MAX, int(RECONNECT_MAX_S * 1000)),
+            *(_KEEPALIVE if kind == zmq.SUB else _HEARTBEAT),
+        ):
+            made.setsockopt(option, value)
+        return made
+
+    def open_router(self) -> tuple[zmq.Socket[bytes], int]:
+        """A further listening socket for queries, and its port; the caller watches and closes it."""
+        router = self._socket(zmq.ROUTER)
+        return router, bind(router, self.listen)
+
+    def start(self) -> None:
+        """Begin; call once everything else is set up."""
+        self.call(self.role.start)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Say goodbye and release everything; safe to call twice."""
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+            self.perform(self.discovery.goodbye())
+        self._stop.set()
+        self.wake()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+        with self.lock:
+            for each in (self._pub, self._sub, self._beacon_pub, self._beacon_sub, *self._dealers.values()):
+                each.close()
+            self._wake_read.close()
+            self._wake_write.close()
+
+    # -- driving --------------------------------------------------------------------------------------
+
+    def call(self, method: Callable[..., Sequence[Action]], *args: object) -> None:
+        """Make one call into the core and carry out its answer; from any thread."""
+        with self.lock:
+            if self.closed:
+                return
+            self.perform(method(*args, now=time.monotonic()))
+            if self.role.next_timeout() < self._sleep_until:
+                self.wake()
+
+    def perform(self, actions: Sequence[Action]) -> None:
+        """Carry out actions in order; the lock is held."""
+        table = self._perform
+        for action in actions:
+            table[type(action)](action)
+
+    def pump(self, timeout_s: float, until: Callable[[], bool]) -> None:
+        """Wait at most so long for something to happen, and handle it; for a user's thread.
+
+        Does not wait if ``until`` (called with the lock held) says that what the user waits for is there.
+        """
+        self._driven_at = time.monotonic()
+        if self._users.acquire(timeout=timeout_s):
+            try:
+                self._pump(timeout_s, self._polls[1], until)
+            finally:
+                self._users.release()
+        self._driven_at = time.monotonic()
+
+    def wake_before(self, at: float) -> None:
+        """Make the thread that waits look again no later than ``at``."""
+        if self._sleep_until > at:
+            self.wake()
+
+    def wake(self) -> None:
+        """Make the thread that waits look again."""
+        try:
+            self._wake_write.send(b"\0")
+        except OSError:
+            pass  # full: it will look; or closed: nobody is there
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            away = GRACE_S if self._users.locked() else self._driven_at + GRACE_S - time.monotonic()
+            if away > 0:
+                self._stop.wait(away)
+                continue
+            try:
+                self._pump(1.0, self._polls[0])
+                if self._users.locked():
+                    self.wake()  # what was just handled may be what that thread waits for
+            except Exception as error:  # a defect of ours: say so to whoever uses the node, rather than hang
+                logger.exception("the member stopped")
+                self.halted = f"the member stopped because of a defect: {error!r}"
+                return
+
+    def _pump(self, timeout_s: float, poll: select.poll, until: Callable[[], bool] | None = None) -> None:
+        with self.lock:
+            if self.closed:
+                return
+            wait_s = self._before_wait(timeout_s)
+            if until is not None and until():
+                return
+        ready = poll.poll(math.ceil(wait_s * 1000) if wait_s > 0.001 else (1 if wait_s > 0 else 0))
+        with self.lock:
+            self._sleep_until = math.inf
+            if self.closed:
+                return
+            for descriptor, _ in ready:
+                drain = self._drains.get(descriptor)
+                if drain is not None and drain():
+                    self._suspects.append(drain)
+            self._timeouts()
+
+    def _before_wait(self, timeout_s: float) -> float:
+        """Handle what is there already; returns how long to wait for more."""
+        if self._idle is not None:
+            timeout_s = min(timeout_s, self._idle())
+        if self._suspects:
+            suspects, self._suspects = self._suspects, []
+            self._suspects += [drain for drain in suspects if drain()]
+        now = self._timeouts()
+        if self._suspects:
+            return 0.0
+        due = min(self.role.next_timeout(), self.discovery.next_timeout())
+        wait_s = max(0.0, min(timeout_s, due - now))
+        self._sleep_until = now + wait_s
+        return wait_s
+
+    def _timeouts(self) -> float:
+        now = time.monotonic()
+        if now >= self.discovery.next_timeout():
+            self.perform(self.discovery.handle_timeout(now))
+        if now >= self.role.next_timeout():
+            self.perform(self.role.handle_timeout(now))
+        return now
+
+    # -- sockets in -------------------------------------------------------------------------------------
+
+    def _watch(self, descriptor: int, drain: Callable[[], bool]) -> None:
+        self._drains[descriptor] = drain
+        for poll in self._polls:
+            poll.register(descriptor, select.POLLIN)
+
+    def watch_socket(self, sock: zmq.Socket[bytes], drain: Callable[[], bool]) -> None:
+        """Have ``drain`` called when the socket may have something; it returns whether more is there."""
+        self._watch(int(sock.getsockopt(zmq.FD)), drain)
+        self._suspects.append(drain)
+
+    def suspect(self, drain: Callable[[], bool]) -> None:
+        """The socket of ``drain`` was used otherwise: its descriptor may not tell what arrived meanwhile."""
+        if drain not in self._suspects:
+            self._suspects.append(drain)
+
+    def receive(self, sock: zmq.Socket[bytes], handle: Callable[[list[bytes]], Sequence[Action]]) -> bool:
+        """Handle what a socket has; returns whether there may be more. Malformed messages are counted."""
+        for _ in range(DRAIN_MAX):
+            try:
+                frames = sock.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return False
+            except zmq.ZMQError:
+                if self.closed:
+                    return False
+                raise
+            try:
+                self.perform(handle(frames))
+            except ProtocolError as error:
+                self._complain(error)
+        return True
+
+    def _complain(self, error: ProtocolError) -> None:
+        self.malformed += 1
+        now = time.monotonic()
+        if now >= self._complain_at:
+            self._complain_at = now + COMPLAIN_S
+            logger.warning("dropped a malformed message (%s); %d so far", error, self.malformed)
+
+    def _drain_wake(self) -> bool:
+        try:
+            return len(self._wake_read.recv(4096)) == 4096
+        except OSError:
+            return False
+
+    def _drain_sub(self) -> bool:
+        if getattr(self.role, "paused", False):
+            # Left in the queue: it is bounded, and whoever is missed by it is read from a store later.
+            return False
+        return self.receive(self._sub, self._on_message)
+
+    def resume(self) -> None:
+        """The core is no longer paused."""
+        self.suspect(self._drain_sub)
+
+    def _on_message(self, frames: list[bytes]) -> Sequence[Action]:
+        return self.role.handle_message(decode(frames), time.monotonic(), wall_us())
+
+    def _drain_pub(self) -> bool:
+        return self.receive(self._pub, self._on_subscription)
+
+    def _on_subscription(self, frames: list[bytes]) -> Sequence[Action]:
+        raw = frames[0]
+        on, prefix = raw[:1] == b"\1", raw[1:]
+        if len(frames) != 1 or (not on and raw[:1] != b"\0"):
+            raise ProtocolError("message to a publishing socket")
+        self._pub.setsockopt(zmq.SUBSCRIBE if on else zmq.UNSUBSCRIBE, prefix)
+        if on and prefix[:1] == b"R":
+            # This very peer knows batches: spare it the single records, which it also had to ask for because it
+            # cannot know who sends them only.
+            self._pub.setsockopt(zmq.UNSUBSCRIBE, b"M" + prefix[1:])
+        return self.role.handle_subscription(prefix, on, time.monotonic())
+
+    def _drain_beacon_pub(self) -> bool:
+        def handle(frames: list[bytes]) -> Sequence[Action]:
+            return self.discovery.handle_tower_ready(time.monotonic()) if frames[0] == b"\1" + BEACON else ()
+
+        return self.receive(self._beacon_pub, handle)
+
+    def _drain_beacon_sub(self) -> bool:
+        return self.receive(self._beacon_sub, lambda frames: self.discovery.handle_beacon(frames, time.monotonic()))
+
+    def _on_answer(self, frames: list[bytes]) -> Sequence[Action]:
+        if len(frames) < 2 or len(frames[0]) != 8:
+            raise ProtocolError("answer without a request id")
+        (request_id,) = struct.unpack(">Q", frames[0])
+        handle: Callable[[int, Answer, list[bytes], float], Sequence[Action]] = self.role.handle_answer  # type: ignore[attr-defined]
+        return handle(request_id, decode_answer(frames[1]), frames[2:], time.monotonic())
+
+    # -- sockets out --------------------------------------------------------------------------------------
+
+    def publish(self, frames: list[bytes]) -> None:
+        """Send to whoever subscribed.
+
+        A peer whose queue is full is waited for a little; if it stays full, it loses what is published for a while
+        (and fetches that later), each time longer, so that it cannot hold up the others for long.
+        """
+        deadline = 0.0
+        last = len(frames) - 1
+        self.suspect(self._drain_pub)
+        if self._lossy and time.monotonic() >= self._lossy_until:
+            self._lossy = False
+            self._pub.setsockopt(zmq.XPUB_NODROP, 1)
+        for index, frame in enumerate(frames):
+            while True:
+                try:
+                    self._pub.send(frame, _MORE if index < last else _LAST)
+                    break
+                except zmq.Again:
+                    now = time.monotonic()
+                    deadline = deadline or now + FULL_PEER_WAIT_S
+                    if now >= deadline:
+                        soon = now - self._lossy_until < 2 * FULL_PEER_WAIT_S
+                        self._lossy_s = min(2 * self._lossy_s, FULL_PEER_LOSSY_MAX_S) if soon else FULL_PEER_LOSSY_S
+                        self._lossy, self._lossy_until = True, now + self._lossy_s
+                        self._pub.setsockopt(zmq.XPUB_NODROP, 0)
+                    else:
+                        time.sleep(0.0005)
+
+    def _send_beacon(self, action: Beacon) -> None:
+        self._beacon_pub.send_multipart(action.frames, zmq.NOBLOCK)
+        self.suspect(self._drain_beacon_pub)
+
+    def _connect(self, action: Connect) -> None:
+        try:
+            self._sub.connect(action.endpoint)
+        except zmq.ZMQError as error:
+            logger.warning("cannot connect to the member at %s: %s", action.endpoint, error.strerror)
+        self.suspect(self._drain_sub)
+
+    def _disconnect(self, action: Disconnect) -> None:
+        try:
+            self._sub.disconnect(action.endpoint)
+        except zmq.ZMQError:
+            pass  # it never was connected
+        self.suspect(self._drain_sub)
+        self.perform(self.role.handle_gone(action.address, time.monotonic()))
+
+    def _ask(self, action: Ask) -> None:
+        dealer = self._dealers.get(action.endpoint)
+        if dealer is None:
+            dealer = self._dial(action.endpoint)
+            if dealer is None:
+                return
+        try:
+            frames = [struct.pack(">Q", action.request_id), encode_query(action.request)]
+            dealer.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:
+            pass  # nobody takes it; the core asks again or elsewhere
+        self.suspect(self._drains[int(dealer.getsockopt(zmq.FD))])
+
+    def _dial(self, endpoint: str) -> zmq.Socket[bytes] | None:
+        dealer = self._socket(zmq.DEALER)
+        try:
+            dealer.connect(endpoint)
+        except zmq.ZMQError as error:
+            dealer.close()
+            logger.warning("cannot connect to the store at %s: %s", endpoint, error.strerror)
+            return None
+        while len(self._dealers) >= DEALERS_MAX:
+            _, oldest = self._dealers.popitem(last=False)
+            self.unwatch_socket(oldest)
+            oldest.close()
+        self._dealers[endpoint] = dealer
+        self.watch_socket(dealer, lambda: not dealer.closed and self.receive(dealer, self._on_answer))
+        return dealer
+
+    def unwatch_socket(self, sock: zmq.Socket[bytes]) -> None:
+        """Take back ``watch_socket``."""
+        descriptor = int(sock.getsockopt(zmq.FD))
+        for poll in self._polls:
+            poll.unregister(descriptor)
+        self._drains.pop(descriptor, None)
+
+    def _halt(self, action: Halt) -> None:
+        self.halted = action.reason

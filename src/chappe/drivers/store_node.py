@@ -1,0 +1,142 @@
+"""A store on its sockets and its disk: a node with a query socket and a thread that writes."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import zmq
+
+from chappe.drivers.addresses import TowerAddress
+from chappe.drivers.node import Node, wall_us
+from chappe.errors import ProtocolError, StorageError
+from chappe.log.actions import Action, Reply, Retain, Write
+from chappe.log.queries import decode_request, encode_query
+from chappe.log.storage import LogStorage, Retention
+from chappe.log.store import LogStore
+
+logger = logging.getLogger(__name__)
+
+CLOSE_S: Final = 30.0  # a write under way at close may take this long
+
+
+class StoreNode:
+    """Runs one store.
+
+    Args:
+        address: The node's address.
+        storage: Where records are kept; closed with the node.
+        retention: How much to keep, by topic or ``prefix*``; the first that matches counts.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        storage: LogStorage,
+        towers: Sequence[TowerAddress],
+        listen: str,
+        *,
+        retention: Sequence[tuple[str, Retention]] = (),
+        on_report: Callable[[object], None],
+    ) -> None:
+        self.storage = storage
+        self._retention = list(retention)
+        self._work: queue.SimpleQueue[Write | Retain | None] = queue.SimpleQueue()
+        self.core = LogStore(address, storage, "", now=time.monotonic())
+        self.node = Node(
+            self.core,
+            towers,
+            listen,
+            on_report=on_report,
+            perform={Write: self._work.put, Retain: self._work.put, Reply: self._reply},
+        )
+        try:
+            self._router, port = self.node.open_router()
+        except BaseException:
+            self.node.close()
+            raise
+        self._router.setsockopt(zmq.LINGER, 0)
+        self.endpoint = self.core.endpoint = f"tcp://{self.node.host}:{port}"
+        self.node.watch_socket(self._router, self._drain_router)
+        self._writer = threading.Thread(target=self._write_all, name="chappe-disk", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._writer.start()
+        self.node.start()
+
+    def close(self) -> None:
+        """Finish the write under way, acknowledge it, and release everything."""
+        if self.node.closed:
+            return
+        self._work.put(None)
+        self._writer.join(CLOSE_S)
+        self.node.close()
+        with self.node.lock:
+            self._router.close()
+        self.storage.close()
+
+    # -- queries ----------------------------------------------------------------------------------------
+
+    def _drain_router(self) -> bool:
+        return not self._router.closed and self.node.receive(self._router, self._on_query)
+
+    def _on_query(self, frames: list[bytes]) -> Sequence[Action]:
+        if len(frames) != 3 or len(frames[1]) != 8:
+            raise ProtocolError("query that is not two frames")
+        return self.core.handle_query(frames[0], frames[1], decode_request(frames[2]), time.monotonic())
+
+    def _reply(self, reply: Reply) -> None:
+        frames = [reply.client, reply.request_id, encode_query(reply.answer), *reply.batches]
+        try:
+            self._router.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.ZMQError:
+            pass  # the client does not take its answers: it asks again if it still lives
+        self.node.suspect(self._drain_router)
+
+    # -- the disk ---------------------------------------------------------------------------------------
+
+    def _write_all(self) -> None:
+        while (work := self._work.get()) is not None:
+            if isinstance(work, Write):
+                self._write(work)
+            else:
+                self._retain()
+
+    def _write(self, work: Write) -> None:
+        try:
+            written = self.storage.write(work.appends)
+        except StorageError as error:
+            self.node.call(lambda now, reason=str(error): self.core.handle_write_failed(reason, now))
+            return
+        except Exception as error:
+            logger.exception("the write failed in a way that was not foreseen")
+            self.node.call(lambda now, reason=str(error): self.core.handle_write_failed(reason, now))
+            return
+        self.node.call(lambda now: self._written(written, now))
+
+    def _written(self, written: object, now: float) -> Sequence[Action]:
+        self.storage.publish(written)
+        was_paused = self.core.paused
+        actions = self.core.handle_written(now)
+        if was_paused and not self.core.paused:
+            self.node.resume()
+            self.node.wake()
+        return actions
+
+    def _retain(self) -> None:
+        try:
+            retained = self.storage.retain(self._retention, wall_us())
+        except StorageError as error:
+            logger.warning("retention failed and is tried again later: %s", error)
+            self.node.call(lambda now: self.core.handle_retained(now))
+            return
+        self.node.call(lambda now: self._retained(retained, now))
+
+    def _retained(self, retained: object, now: float) -> Sequence[Action]:
+        self.storage.forget(retained)
+        return self.core.handle_retained(now)
