@@ -1,0 +1,155 @@
+"""The calls to the operating system that the storage makes, in one object so that tests can make them fail.
+
+``FileOps`` is a thin layer over ``os``; the functions below build on it what the storage needs: complete
+vectored writes, files replaced atomically, directories synced, and errors turned into chappe's own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from chappe.errors import StorageError, StorageFull
+
+IOV_MAX: Final = 1024  # buffers in one pwritev; what Linux and macOS allow
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+Buffer = bytes | bytearray | memoryview
+
+
+class FileOps:
+    """What the storage asks of the operating system; every method raises OSError as ``os`` does."""
+
+    def open(self, path: str, flags: int) -> int:
+        """Open a file; closed on exec."""
+        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def close(self, fd: int) -> None:
+        """Close a file."""
+        os.close(fd)
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        """Write some or all of at most ``IOV_MAX`` buffers; return how many bytes."""
+        return os.pwritev(fd, buffers, position)
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        """Read up to ``size`` bytes."""
+        return os.pread(fd, size, position)
+
+    def fdatasync(self, fd: int) -> None:
+        """Wait until the file's bytes and its length are on disk."""
+        getattr(os, "fdatasync", os.fsync)(fd)  # macOS has no fdatasync
+
+    def fsync(self, fd: int) -> None:
+        """Wait until everything about the file is on disk."""
+        os.fsync(fd)
+
+    def ftruncate(self, fd: int, length: int) -> None:
+        """Cut the file to ``length``."""
+        os.ftruncate(fd, length)
+
+    def replace(self, source: str, target: str) -> None:
+        """Rename, replacing ``target`` atomically."""
+        os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        """Remove a file."""
+        os.unlink(path)
+
+    def mkdir(self, path: str) -> None:
+        """Make a directory that does not exist yet."""
+        os.mkdir(path)
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes that an ordinary user may still write on the file system of ``path``."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+
+def storage_error(error: OSError, doing: str) -> StorageError:
+    """The error to raise for ``error``; ``doing`` completes the words "cannot ..."."""
+    if error.errno in _FULL:
+        return StorageFull(f"cannot {doing}: the disk is full; free some space and the write is accepted again")
+    return StorageError(f"cannot {doing}: {error.strerror or error}; check the disk and its permissions")
+
+
+def write_all(ops: FileOps, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+    """Write all buffers from ``position`` on; return the position behind them.
+
+    Raises:
+        OSError: Some of the bytes may have been written.
+    """
+    for start in range(0, len(buffers), IOV_MAX):
+        part = buffers[start : start + IOV_MAX]
+        wanted = sum(map(len, part))
+        written = ops.pwritev(fd, part, position)
+        while written < wanted:
+            rest = memoryview(b"".join(part))[written:]
+            more = ops.pwritev(fd, [rest], position + written)
+            if more <= 0:
+                raise OSError(errno.EIO, "the disk accepts no more bytes")
+            written += more
+        position += wanted
+    return position
+
+
+def sync_directory(ops: FileOps, path: str) -> None:
+    """Make creations, renames and removals in a directory durable."""
+    fd = ops.open(path, os.O_RDONLY)
+    try:
+        ops.fsync(fd)
+    finally:
+        ops.close(fd)
+
+
+def replace_file(ops: FileOps, path: str, buffers: Sequence[Buffer], *, durable: bool = True) -> None:
+    """Write a file so that always the old or the new content is found, never a mixture.
+
+    Args:
+        ops: The operating system.
+        path: The file.
+        buffers: Its new content.
+        durable: Return only when it is on disk. Without it a power cut may leave an empty file; for
+            content that carries a checksum and can be made again.
+
+    Raises:
+        OSError: The old content is still there.
+    """
+    temporary = path + ".tmp"
+    try:
+        fd = ops.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            write_all(ops, fd, buffers, 0)
+            if durable:
+                ops.fsync(fd)
+        finally:
+            ops.close(fd)
+        ops.replace(temporary, path)
+    except OSError:
+        try:
+            ops.unlink(temporary)
+        except OSError:
+            pass
+        raise
+    if durable:
+        sync_directory(ops, os.path.dirname(path))
+
+
+def read_file(ops: FileOps, path: str) -> bytes:
+    """The whole content of a file."""
+    fd = ops.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(fd).st_size
+        parts: list[bytes] = []
+        at = 0
+        while at < size:
+            part = ops.pread(fd, size - at, at)
+            if not part:
+                break
+            parts.append(part)
+            at += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+    finally:
+        ops.close(fd)

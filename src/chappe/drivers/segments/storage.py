@@ -1,0 +1,422 @@
+"""``SegmentStorage``: the log storage port on disk."""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import itertools
+import logging
+import os
+import struct
+import time
+from bisect import bisect_left, insort
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from chappe.defaults import ADDRESS_BYTES_MAX, DISK_RESERVE_BYTES, SEGMENT_BYTES, SEGMENT_ENTRIES
+from chappe.drivers.segments.appender import Appender, index_path, segment_path
+from chappe.drivers.segments.blocks import HEADER_BYTES, body_is_sound, header_is_sound, segment_seed
+from chappe.drivers.segments.directory import NAME_FILE, StoreDirectory, folder_name, topic_of
+from chappe.drivers.segments.files import FileOps, replace_file, storage_error, sync_directory
+from chappe.drivers.segments.handles import Handles
+from chappe.drivers.segments.index import Piece, encode_index
+from chappe.drivers.segments.recovery import Pins, TopicOpener, load_index, load_pins, segment_numbers
+from chappe.drivers.segments.retention import choose, pin_resets, remove_first
+from chappe.drivers.segments.slots import LOST, Extent, Slot
+from chappe.drivers.segments.table import Table
+from chappe.drivers.segments.topics import TopicIndex
+from chappe.errors import Damaged, StorageError, StorageFull
+from chappe.log.batch import CRC_AT, Batch
+from chappe.log.storage import Append, Hole, PartitionInfo, Read, Retention
+
+logger: Final = logging.getLogger(__name__)
+_BASE_COUNT: Final = struct.Struct("<QI")  # of a batch, behind its checksum
+APPENDERS_OPEN_MAX: Final = 128  # segments open for writing
+_DAMAGE: Final = frozenset({errno.EIO, errno.ENOENT})  # other errors say nothing about the bytes on disk
+
+
+@dataclass(slots=True)
+class _Written:
+    """What ``publish`` and ``forget`` need to know."""
+
+    sealed: list[tuple[str, int]] = field(default_factory=list)
+    rows: list[tuple[str, Table, int, int]] = field(default_factory=list)
+    removed: list[tuple[str, set[int], Pins]] = field(default_factory=list)
+
+
+class SegmentStorage:
+    """Batches of all partitions, in segment files below ``directory``.
+
+    ``write`` and ``retain`` may run on one other thread, everything else on the thread that opened it; the
+    results of ``write`` and ``retain`` must be given to ``publish`` and ``forget`` in the order of the calls.
+
+    Args:
+        directory: Where the store is, or is to be.
+        create: Make the store if there is none.
+        segment_bytes: A segment is sealed at this size ...
+        segment_entries: ... or at this many blocks.
+        ops: The operating system.
+
+    Raises:
+        StorageLocked: Somebody else uses the directory.
+        StorageFormat: It was written by a newer chappe, or holds something else.
+        StorageError: It cannot be read or written.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        create: bool = True,
+        segment_bytes: int = SEGMENT_BYTES,
+        segment_entries: int = SEGMENT_ENTRIES,
+        ops: FileOps | None = None,
+    ) -> None:
+        self._ops = ops or FileOps()
+        self._segment_bytes = segment_bytes
+        self._segment_entries = segment_entries
+        self._directory = StoreDirectory(os.fspath(directory), self._ops, create=create)
+        self.store_id = self._directory.store_id
+        # read side
+        self._handles = Handles(self._ops, self.store_id)
+        self._index: dict[str, TopicIndex] = {}
+        self._sorted: list[str] = []
+        self._version = 0
+        # write side
+        self._appenders: dict[str, Appender] = {}
+        self._opened: OrderedDict[str, Appender] = OrderedDict()
+        self._sealed: list[tuple[str, int]] = []  # not yet told to the read side, as are ...
+        self._removed: list[tuple[str, set[int], Pins]] = []
+        # from the read side to the write side
+        self._resets: deque[tuple[str, str, int]] = deque()
+        try:
+            self._load()
+        except OSError as error:
+            self._directory.close()
+            raise storage_error(error, f"open the store in {self._directory.path}") from error
+
+    # -- opening and closing ---------------------------------------------------------------------
+
+    def _load(self) -> None:
+        newest_us = time.time_ns() // 1000
+        for name in sorted(os.listdir(self._directory.topics)):
+            folder = os.path.join(self._directory.topics, name)
+            topic = topic_of(self._ops, folder) if os.path.isdir(folder) else None
+            if topic is None:
+                logger.error("%s is not the folder of a topic, or lost its name; it is left alone", folder)
+                continue
+            opener = TopicOpener(self._ops, folder, topic, self.store_id, self._segment_bytes, self._segment_entries)
+            index = self._topic(topic)
+            for segment in opener.segments():
+                if isinstance(segment, Table):
+                    index.load_table(segment)
+                else:
+                    index.load_index(segment, missing=segment.summary.number in opener.missing)
+            index.finish_loading(load_pins(self._ops, folder))
+            self._appenders[topic] = opener.appender
+            newest_us = max(newest_us, opener.newest_us)
+        # Versions go on from the clock (and not behind what was there when the clock was later), so that they
+        # only grow from one start to the next and a reader that remembers one misses nothing.
+        self._version = newest_us
+        for topic in self._sorted:
+            self._touch(self._index[topic], list(self._index[topic].slots.values()))
+            for hole in self._holes_of(self._index[topic]):
+                logger.error(
+                    "topic %r, partition %r: offsets %d to %d are damaged", topic, hole.partition, hole.first, hole.last
+                )
+
+    def close(self) -> None:
+        """Write what makes the next start quick, and release the directory."""
+        for topic, index in self._index.items():
+            appender = self._appenders.get(topic)
+            if appender is None:
+                continue
+            appender.close()
+            for number, positions in index.damaged.items():
+                self._rewrite_index(index, number, positions)
+        try:
+            pin_resets(self._ops, self._appenders, self._resets)
+        except OSError as error:
+            logger.warning("cannot save where partitions start: %s", error)
+        self._handles.close()
+        self._directory.close()
+
+    def _rewrite_index(self, index: TopicIndex, number: int, positions: set[int]) -> None:
+        try:
+            table = load_index(self._ops, index.folder, index.topic, self.store_id, number).table()
+            table.damaged = {row for row, position in enumerate(table.position) if position in positions}
+            replace_file(self._ops, index_path(index.folder, number), [encode_index(table)], durable=False)
+        except (OSError, Damaged) as error:
+            logger.warning("topic %r: cannot note damage in segment %d: %s", index.topic, number, error)
+
+    # -- the writing thread ----------------------------------------------------------------------
+
+    def write(self, appends: Sequence[Append]) -> object:
+        """Make the batches durable; see ``LogStorage``."""
+        by_topic: dict[str, list[Append]] = {}
+        total = 0
+        for each in appends:
+            by_topic.setdefault(each.topic, []).append(each)
+            total += len(each.body)
+        touched: list[Appender] = []
+        try:
+            if self._ops.free_bytes(self._directory.path) < total + DISK_RESERVE_BYTES:
+                raise StorageFull(
+                    f"the disk of {self._directory.path} has less than {DISK_RESERVE_BYTES >> 20} MiB left; "
+                    "free some space and the write is accepted again"
+                )
+            for topic, part in by_topic.items():
+                appender = self._appender(topic)
+                touched.append(appender)
+                appender.write(part)
+            for appender in touched:
+                appender.sync()
+        except BaseException as error:
+            for appender in touched:
+                before = appender.table.number
+                appender.revert()
+                if appender.table.number != before:
+                    self._sealed.append((appender.topic, before))
+            if isinstance(error, OSError):
+                raise storage_error(error, f"write to the store in {self._directory.path}") from error
+            raise
+        written = _Written(sealed=self._sealed)
+        self._sealed = []
+        for appender in touched:
+            table = appender.table
+            written.rows.append((appender.topic, table, *appender.accept()))
+        self._close_some(touched)
+        return written
+
+    def _appender(self, topic: str) -> Appender:
+        """The appender of a topic, with room for a write."""
+        appender = self._appenders.get(topic)
+        if appender is None:
+            appender = self._appenders[topic] = self._create(topic)
+        if appender.is_over(self._segment_bytes, self._segment_entries):
+            self._sealed.append((topic, appender.seal()))
+        self._opened[topic] = appender
+        self._opened.move_to_end(topic)
+        return appender
+
+    def _create(self, topic: str) -> Appender:
+        name = folder_name(topic)
+        folder = os.path.join(self._directory.topics, name)
+        if not os.path.isdir(folder) or topic_of(self._ops, folder) != topic:
+            if not os.path.isdir(folder):
+                self._ops.mkdir(folder)
+            if name.startswith("%%"):
+                replace_file(self._ops, os.path.join(folder, NAME_FILE), [topic.encode("utf-8", "surrogateescape")])
+            sync_directory(self._ops, self._directory.topics)
+        elif os.path.basename(folder) not in os.listdir(self._directory.topics):
+            raise StorageError(f"topic {topic!r} differs only in case from another one, which this disk cannot hold")
+        number = max(set().union(*segment_numbers(folder)), default=0) + 1  # a folder without its name may have some
+        return Appender(self._ops, folder, topic, self.store_id, Table(number), [], indexed=False)
+
+    def _close_some(self, busy: list[Appender]) -> None:
+        while len(self._opened) > max(APPENDERS_OPEN_MAX, len(busy)):
+            self._opened.popitem(last=False)[1].release()
+
+    def retain(self, policies: Sequence[tuple[str, Retention]], now_us: int) -> object:
+        """Decide what to remove; see ``LogStorage``."""
+        try:
+            pin_resets(self._ops, self._appenders, self._resets)
+            for topic, appender in self._appenders.items():
+                choice = choose(appender, topic, policies, now_us)
+                if choice.seal:
+                    self._sealed.append((topic, appender.seal()))
+                    choice = choose(appender, topic, policies, now_us)
+                if choice.remove:
+                    firsts = remove_first(self._ops, appender, self.store_id, choice.remove)
+                    self._removed.append((topic, {each.number for each in choice.remove}, firsts))
+        except OSError as error:
+            raise storage_error(error, f"apply retention in {self._directory.path}") from error
+        retained = _Written(sealed=self._sealed, removed=self._removed)
+        self._sealed, self._removed = [], []
+        return retained
+
+    # -- the reading thread: changes -------------------------------------------------------------
+
+    def publish(self, written: object) -> None:
+        """Make a finished write readable and advance the heads."""
+        assert isinstance(written, _Written)
+        for topic, number in written.sealed:
+            self._topic(topic).seal(number)
+        for topic, table, start, end in written.rows:
+            index = self._topic(topic)
+            self._touch(index, index.publish(table, start, end))
+
+    def forget(self, retained: object) -> None:
+        """Carry out what ``retain`` decided."""
+        assert isinstance(retained, _Written)
+        for topic, number in retained.sealed:
+            self._topic(topic).seal(number)
+        for topic, numbers, firsts in retained.removed:
+            index = self._topic(topic)
+            self._touch(index, index.remove(numbers, firsts))
+            for number in sorted(numbers):
+                self._unlink(index_path(index.folder, number))
+                self._unlink(segment_path(index.folder, number))
+
+    def reset(self, topic: str, partition: str, first: int) -> None:
+        """Start a partition at ``first``; never lowers it. Durable after the next ``retain`` or ``close``."""
+        index = self._topic(topic)
+        slot = index.reset(partition, first)
+        self._touch(index, [slot])
+        self._resets.append((topic, partition, slot.first))
+
+    def _unlink(self, path: str) -> None:
+        try:
+            self._ops.unlink(path)
+        except OSError as error:
+            logger.warning("cannot remove %s, which is no longer needed: %s", path, error)
+
+    def _topic(self, topic: str) -> TopicIndex:
+        index = self._index.get(topic)
+        if index is None:
+            folder = os.path.join(self._directory.topics, folder_name(topic))
+            index = self._index[topic] = TopicIndex(topic, folder, self._handles)
+            insort(self._sorted, topic)
+        return index
+
+    def _touch(self, index: TopicIndex, slots: list[Slot]) -> None:
+        for slot in slots:
+            self._version += 1
+            index.changes.touch(slot, self._version)
+
+    # -- the reading thread: questions -----------------------------------------------------------
+
+    def topics(self) -> list[str]:
+        """All topics, sorted."""
+        return list(self._sorted)
+
+    def partition(self, topic: str, partition: str) -> PartitionInfo | None:
+        """One partition, or None."""
+        slot = self._slot(topic, partition)
+        return None if slot is None else slot.info()
+
+    def changed(self, topic_prefix: str, since: int, limit: int) -> list[PartitionInfo]:
+        """Partitions of matching topics changed after version ``since``, oldest change first."""
+        logs = [index.changes.after(since) for index in self._matching(topic_prefix) if index.changes.newest > since]
+        merged = logs[0] if len(logs) == 1 else heapq.merge(*logs, key=lambda change: change[0])
+        return [slot.info() for _, slot in itertools.islice(merged, limit)]
+
+    @property
+    def version(self) -> int:
+        """The version of the newest change."""
+        return self._version
+
+    def holes(self) -> list[Hole]:
+        """Damage known and not healed."""
+        return [hole for topic in self._sorted for hole in self._holes_of(self._index[topic])]
+
+    def offset_at(self, topic: str, partition: str, timestamp: int) -> int:
+        """The first offset whose batch ends at or after ``timestamp``; ``next`` if all are older."""
+        slot = self._slot(topic, partition)
+        if slot is None:
+            return 0
+        index = self._index[topic]
+        for extent in slot.all():
+            if extent.timestamp_max >= timestamp and extent.next > slot.first:
+                first = max(extent.first, slot.first)
+                try:
+                    found = index.blocks(extent.segment).at_time(partition, first, extent.next, timestamp)
+                except (OSError, Damaged):
+                    found = first  # reading will tell what is wrong
+                if found is not None:
+                    return found
+        return slot.next
+
+    def read(self, topic: str, partition: str, offset: int, bytes_max: int) -> Read:
+        """Batches from the one containing ``offset`` on; see ``LogStorage``."""
+        slot = self._slot(topic, partition)
+        if slot is None or not slot.first <= offset < slot.next:
+            return Read(())
+        batches: list[bytes] = []
+        size, at = 0, offset
+        for body, next_ in self._bodies(slot, self._index[topic], offset, bytes_max):
+            if batches and size + len(body) > bytes_max:
+                break
+            batches.append(body)
+            size += len(body)
+            at = next_
+            if size >= bytes_max:
+                break
+        if batches:
+            return Read(tuple(batches))
+        hole = next(((low, high) for low, high in slot.gaps(slot.first, slot.next) if low <= at < high), None)
+        return Read(()) if hole is None else Read((), Hole(topic, partition, hole[0], hole[1] - 1, LOST))
+
+    def _bodies(self, slot: Slot, index: TopicIndex, offset: int, bytes_max: int) -> Iterator[tuple[bytes, int]]:
+        """Batches from ``offset`` on up to the first hole, with the offsets behind them."""
+        left = bytes_max
+        extent = slot.find(offset)
+        while extent is not None:
+            try:
+                seed = segment_seed(self.store_id, slot.topic, extent.segment)
+                for piece in index.blocks(extent.segment).pieces(slot.name, offset):
+                    if left < bytes_max and piece.size - HEADER_BYTES - ADDRESS_BYTES_MAX > left:
+                        return  # certainly too large to be wanted
+                    body = self._body(slot, index, extent, piece, seed)
+                    if body is None:
+                        index.lose(slot, extent, piece)
+                        self._touch(index, [slot])
+                        return
+                    offset = min(piece.next, extent.next)
+                    yield body, offset
+                    left -= len(body)
+                    if offset == extent.next:
+                        break
+                else:
+                    raise Damaged("its index lacks offsets that it had")
+            except (OSError, Damaged) as error:
+                if isinstance(error, OSError) and error.errno not in _DAMAGE:
+                    raise storage_error(error, f"read topic {slot.topic!r}") from error
+                logger.error("topic %r: segment %d cannot be read: %s", slot.topic, extent.segment, error)
+                index.lose(slot, extent._replace(first=max(extent.first, offset)), None)
+                self._touch(index, [slot])
+                return
+            extent = slot.find(offset) if offset < slot.next else None
+
+    def _body(self, slot: Slot, index: TopicIndex, extent: Extent, piece: Piece, seed: int) -> bytes | None:
+        """The batch of a piece, clipped to the extent; None if it is damaged."""
+        head_size = HEADER_BYTES + len(slot.name.encode("utf-8", "surrogateescape"))
+        try:
+            fd = self._handles.fd(index.folder, extent.segment)
+            head = self._ops.pread(fd, head_size, piece.position)
+            body = self._ops.pread(fd, piece.size - head_size, piece.position + head_size)
+        except OSError as error:
+            if error.errno not in _DAMAGE:
+                raise
+            body = b""
+        if (
+            len(body) != piece.size - head_size
+            or not header_is_sound(head, body, seed, piece.position)
+            or not body_is_sound(body)
+        ):
+            logger.error(
+                "topic %r, partition %r: offsets %d to %d are damaged in segment %d at byte %d",
+                *(slot.topic, slot.name, piece.first, piece.next - 1, extent.segment, piece.position),
+            )
+            return None
+        first, next_ = max(piece.first, extent.first), min(piece.next, extent.next)
+        base, count = _BASE_COUNT.unpack_from(body, CRC_AT)
+        if base == first and base + count == next_:
+            return body
+        return Batch.parse(body, check=False).slice(first, next_)
+
+    def _slot(self, topic: str, partition: str) -> Slot | None:
+        index = self._index.get(topic)
+        return None if index is None else index.slots.get(partition)
+
+    def _matching(self, prefix: str) -> Iterator[TopicIndex]:
+        for at in range(bisect_left(self._sorted, prefix), len(self._sorted)):
+            topic = self._sorted[at]
+            if not topic.startswith(prefix):
+                return
+            yield self._index[topic]
+
+    def _holes_of(self, index: TopicIndex) -> list[Hole]:
+        return [hole for slot in list(index.holed.values()) for hole in slot.holes()]
