@@ -1,0 +1,194 @@
+"""Batches as Arrow record batches, without unpacking their records.
+
+The columns of a batch are Arrow's own layout (``log/batch.py``), so keys, values and timestamps become arrays that
+point into the batch's bytes. What came over a network is validated before Arrow is let loose on it.
+
+pyarrow is imported when it is first needed: ``pip install 'chappe[arrow]'``.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final
+
+from chappe.data.topic import encode_topic
+from chappe.errors import ProtocolError, UsageError
+from chappe.log.batch import HEADERS, Batch, Column, decode_headers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PAGE: Final = 4096  # rows of the constant columns that are kept ready
+_OFFSETS: Final = 16_384  # offsets made at once
+_ALIGNMENT: Final = 8  # bytes; Arrow wants every buffer to start at a multiple of it
+
+
+@cache
+def schema() -> pa.Schema:
+    """The columns of a topic: topic, partition, offset, timestamp (UTC), key, value, headers."""
+    pa = _pyarrow()
+    return pa.schema(
+        [
+            ("topic", pa.string()),
+            ("partition", pa.string()),
+            ("offset", pa.int64()),
+            ("timestamp", pa.timestamp("us", tz="UTC")),
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+            ("headers", pa.list_(pa.field("element", _header_type()))),
+        ]
+    )
+
+
+def to_arrow(batch: Batch, topic: str, partition: str, start: int, end: int) -> pa.RecordBatch:
+    """The records of ``batch`` at offsets ``start`` <= n < ``end``.
+
+    Raises:
+        UsageError: pyarrow is not installed.
+        ProtocolError: The batch's columns are not what they should be.
+    """
+    return run_to_arrow([batch], topic, partition, start, end)
+
+
+def run_to_arrow(batches: Sequence[Batch], topic: str, partition: str, start: int, end: int) -> pa.RecordBatch:
+    """The records at ``start`` <= n < ``end`` of batches that follow each other without a gap; see ``to_arrow``."""
+    pa = _pyarrow()
+    assert batches[0].base <= start < end <= batches[-1].next
+    count = end - start
+    cuts = [(each, max(start - each.base, 0), min(end, each.next) - each.base) for each in batches]
+    try:
+        columns = [
+            _repeated(topic, count),
+            _repeated(partition, count),
+            _offsets(start, count),
+            _concat(_timestamps(batch).slice(low, high - low) for batch, low, high in cuts),
+            _concat(_binary(batch, "keys").slice(low, high - low) for batch, low, high in cuts),
+            _concat(_binary(batch, "values").slice(low, high - low) for batch, low, high in cuts),
+            _headers(cuts, count),
+        ]
+    except pa.ArrowInvalid as error:
+        raise ProtocolError(f"batch whose columns are wrong: {error}") from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema())
+
+
+def concat(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One record batch of several, in order; at least one."""
+    if len(parts) == 1:
+        return parts[0]
+    (whole,) = _pyarrow().Table.from_batches(parts).combine_chunks().to_batches()
+    return whole
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise UsageError("Arrow is not installed; run: pip install 'chappe[arrow]'") from None
+    return pyarrow
+
+
+@cache
+def _header_type() -> pa.DataType:
+    pa = _pyarrow()
+    return pa.struct([("key", pa.string()), ("value", pa.binary())])
+
+
+def _text(topic: str) -> str:
+    """Arrow's strings are UTF-8; other bytes of an original producer are shown as replacement characters."""
+    return encode_topic(topic).decode("utf-8", "replace")
+
+
+@lru_cache(maxsize=64)
+def _page(topic: str) -> pa.Array:
+    return _pyarrow().repeat(_text(topic), _PAGE)
+
+
+def _repeated(topic: str, count: int) -> pa.Array:
+    """The same text ``count`` times; a slice of an array made before where it is long enough."""
+    return _page(topic).slice(0, count) if count <= _PAGE else _pyarrow().repeat(_text(topic), count)
+
+
+@cache
+def _no_headers() -> pa.Array:
+    pa = _pyarrow()
+    return pa.array([[]] * _PAGE, schema().field("headers").type)
+
+
+def _concat(parts: Iterable[pa.Array]) -> pa.Array:
+    arrays = list(parts)
+    return arrays[0] if len(arrays) == 1 else _pyarrow().concat_arrays(arrays)
+
+
+@lru_cache(maxsize=64)
+def _offset_page(page: int) -> pa.Array:
+    pa = _pyarrow()
+    first = page * _OFFSETS
+    return pa.Array.from_buffers(pa.int64(), _OFFSETS, [None, pa.py_buffer(array("q", range(first, first + _OFFSETS)))])
+
+
+def _offsets(start: int, count: int) -> pa.Array:
+    """Consecutive numbers, cut from pages that many batches share."""
+    end = start + count
+    parts = []
+    while start < end:
+        page, at = divmod(start, _OFFSETS)
+        size = min(end - start, _OFFSETS - at)
+        parts.append(_offset_page(page).slice(at, size))
+        start += size
+    return _concat(parts)
+
+
+def _buffer(view: memoryview) -> pa.Buffer:
+    buffer = _pyarrow().py_buffer(view)
+    return buffer if buffer.address % _ALIGNMENT == 0 else _pyarrow().py_buffer(bytes(view))
+
+
+def _timestamps(batch: Batch) -> pa.Array:
+    pa = _pyarrow()
+    type_ = pa.timestamp("us", tz="UTC")
+    raw = batch.timestamp_bytes()
+    if raw is None:
+        return pa.repeat(pa.scalar(batch.timestamp_min, type_), batch.count)
+    return pa.Array.from_buffers(type_, batch.count, [None, _buffer(raw)])
+
+
+def _binary(batch: Batch, name: str) -> pa.Array:
+    pa = _pyarrow()
+    column: Column | None = batch.column(name)
+    if column is None:
+        return pa.nulls(batch.count, pa.binary())
+    validity = None if column.validity is None else _buffer(column.validity)
+    buffers = [validity, _buffer(column.positions), _buffer(column.data)]
+    array = pa.Array.from_buffers(pa.binary(), batch.count, buffers)
+    array.validate(full=True)  # positions of foreign bytes may point anywhere
+    return array
+
+
+def _headers(cuts: Sequence[tuple[Batch, int, int]], count: int) -> pa.Array:
+    """A list per record, empty without headers; these are decoded one by one, for few topics have any."""
+    pa = _pyarrow()
+    if count <= _PAGE and not any(batch.flags & HEADERS for batch, _, _ in cuts):
+        return _no_headers().slice(0, count)
+    sizes: list[int] = []
+    names: list[str] = []
+    values: list[bytes] = []
+    for batch, low, high in cuts:
+        if batch.column("headers") is None:
+            sizes += [0] * (high - low)
+            continue
+        for raw in _binary(batch, "headers").slice(low, high - low).to_pylist():
+            pairs = decode_headers(raw)
+            sizes.append(len(pairs))
+            names += [name for name, _ in pairs]
+            values += [value for _, value in pairs]
+    if names:
+        ends = pa.array([0, *accumulate(sizes)], pa.int32())
+    else:
+        ends = pa.repeat(pa.scalar(0, pa.int32()), count + 1)
+    pairs = pa.StructArray.from_arrays(
+        [pa.array(names, pa.string()), pa.array(values, pa.binary())], fields=list(_header_type())
+    )
+    return pa.ListArray.from_arrays(ends, pairs, type=schema().field("headers").type)

@@ -1,0 +1,154 @@
+"""A Spark session on this machine that starts by itself, quickly and quietly.
+
+Every setting can be overridden with ``conf``. What they are for, and what they gain, was measured on two cores with
+PySpark 4.3.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import resources
+from typing import IO, TYPE_CHECKING, Final
+
+from chappe.errors import SparkUnavailable
+from chappe.spark.archive import archive_options
+from chappe.spark.java import ensure_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NOISE: Final = (
+    b"WARNING: Using incubator modules",
+    b"WARNING: package sun.security.action not in java.base",
+    b"NOTE: Picked up JDK_JAVA_OPTIONS",
+    b"Picked up _JAVA_OPTIONS",
+)
+# A worker that is told to stop while it writes says so with a traceback; nothing is wrong then.
+_STOPPED: Final = b"PySpark daemon failed to flush the output to the worker process:"
+_TAIL_LINES: Final = 5  # of Java's last words, in the error when it does not start
+
+
+def spark_session(
+    app_name: str = "chappe", *, conf: Mapping[str, str] | None = None, master: str = "local[*]"
+) -> SparkSession:
+    """Start a Spark session, or return the one that this process has.
+
+    Args:
+        app_name: What Spark calls the program.
+        conf: Spark settings; they win over ours.
+        master: Where Spark runs. Checkpoints of a local one are expected on a local disk: they are written without
+            the slow detour that a shared file system needs. For others set
+            ``spark.sql.streaming.checkpointFileManagerClass`` back.
+
+    Raises:
+        SparkUnavailable: PySpark or a usable Java is missing, or Java does not start. Definite.
+    """
+    if _running():
+        from pyspark.sql import SparkSession
+
+        return SparkSession.builder.appName(app_name).config(map=dict(conf or {})).getOrCreate()
+    java = ensure_java()
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+    # Python workers must be this Python, and not the first python3 on the PATH
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", os.environ["PYSPARK_PYTHON"])
+    settings = _defaults(master) | dict(conf or {})
+    options = "spark.driver.extraJavaOptions"
+    settings[options] = " ".join(filter(None, [_log_option(), archive_options(java), settings.get(options)]))
+    settings |= {"spark.master": settings.get("spark.master", master), "spark.app.name": app_name}
+    spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    _launch(spark_conf)
+    return SparkSession.builder.config(conf=spark_conf).getOrCreate()
+
+
+def _running() -> bool:
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None
+
+
+def _defaults(master: str) -> dict[str, str]:
+    found = {
+        # Arrow batches to and from Python workers: 10 to 15 % faster, and 45 ms less for each micro-batch
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if master.startswith("local"):
+        found |= {
+            # 200 is for clusters: a stateful micro-batch takes 16 s with it here
+            "spark.sql.shuffle.partitions": str(_cores(master)),
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            # the default starts a chmod for every file; this saves 50 ms for each micro-batch
+            "spark.sql.streaming.checkpointFileManagerClass": (
+                "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+            ),
+        }
+    return found
+
+
+def _cores(master: str) -> int:
+    number = master.partition("[")[2].partition("]")[0].partition(",")[0]
+    return int(number) if number.isdecimal() and int(number) else os.cpu_count() or 1
+
+
+def _log_option() -> str:
+    path = resources.files("chappe.spark") / "log4j2.properties"
+    return f'"-Dlog4j2.configurationFile={path}"'
+
+
+def _launch(conf: object) -> None:
+    """Start the JVM ourselves, since only so its first words can be kept from the terminal."""
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    read, write = os.pipe()
+    said: deque[bytes] = deque(maxlen=_TAIL_LINES)
+    speaker = threading.Thread(target=_forward, args=(os.fdopen(read, "rb"), said), daemon=True, name="spark-stderr")
+    speaker.start()
+    try:
+        gateway = launch_gateway(conf, {"stderr": write})  # type: ignore[no-untyped-call]
+    except (OSError, subprocess.SubprocessError, PySparkRuntimeError) as error:
+        os.close(write)
+        speaker.join(timeout=1)
+        words = b" ".join(said).decode("utf-8", "replace").strip() or str(error)
+        raise SparkUnavailable(f"Java did not start Spark: {words}; see `chappe doctor`") from error
+    os.close(write)
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _forward(source: IO[bytes], said: deque[bytes]) -> None:
+    """Copy what Java says to standard error, without what it always says."""
+    for line in _worth_saying(source):
+        said.append(line.strip())
+        try:
+            sys.stderr.buffer.write(line)
+            sys.stderr.flush()
+        except (AttributeError, ValueError, OSError):  # no such stream here, or closed
+            continue
+
+
+def _worth_saying(lines: Iterable[bytes]) -> Iterator[bytes]:
+    in_traceback = False
+    for line in lines:
+        if line.startswith(_STOPPED):
+            in_traceback = True
+        elif in_traceback:
+            # the traceback ends with the line that names the exception, and an empty one
+            in_traceback = bool(line.strip())
+        elif not line.startswith(_NOISE):
+            yield line

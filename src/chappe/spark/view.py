@@ -1,0 +1,170 @@
+"""What the stores have, as the driver of a query sees it: one picture of all stores, kept up to date by asking
+each only for what changed.
+
+A store that does not answer is left out of the picture and asked again later; with a tower, that is also when the
+stores are looked up anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from chappe.data.topic import Filter
+from chappe.drivers.queries import StoreClient
+from chappe.errors import ProtocolError, TimedOut
+from chappe.log.storage import PartitionInfo
+from chappe.spark.offsets import Key, Known
+
+logger = logging.getLogger(__name__)
+
+HEADS_TIMEOUT_S: Final = 3.0  # a store that has not answered by then is left out
+AWAY_S: Final = 5.0  # ... for this long
+FULL_S: Final = 30.0  # everything is asked anew, in case a store was replaced behind our back
+DISCOVER_S: Final = 2.0  # how long a tower is listened to
+
+
+def discover(tower: str) -> list[str]:
+    """The query endpoints of the stores that a tower knows."""
+    from chappe.api.discovery import discover as ask_tower
+
+    return [each.endpoint for each in ask_tower(tower, timeout=DISCOVER_S)]
+
+
+@dataclass(slots=True)
+class _Store:
+    client: StoreClient | None = None
+    since: list[int] = field(default_factory=list)  # for each filter
+    infos: dict[Key, PartitionInfo] = field(default_factory=dict)
+    away_until: float = 0.0
+    full_at: float = 0.0
+
+
+class StoresView:
+    """All partitions that match ``filters``, over all stores.
+
+    Not for use by two threads at once. Args:
+        stores: Query endpoints; empty to ask ``tower`` for them.
+        tower: Address of a tower, asked when a store is missing.
+        find: Looks stores up at a tower.
+    """
+
+    def __init__(
+        self,
+        filters: Sequence[Filter],
+        stores: Sequence[str] = (),
+        tower: str | None = None,
+        *,
+        timeout_s: float = HEADS_TIMEOUT_S,
+        find: Callable[[str], list[str]] = discover,
+    ) -> None:
+        self.known: dict[Key, Known] = {}
+        self._filters = tuple(filters)
+        self._tower = tower
+        self._find = find
+        self._find_at = 0.0
+        self._timeout_s = timeout_s
+        self._stores = {endpoint: _Store() for endpoint in stores}
+        self._answered = False
+
+    @property
+    def endpoints(self) -> list[str]:
+        """All stores, whether they answer or not."""
+        return list(self._stores)
+
+    @property
+    def away(self) -> list[str]:
+        """The stores that did not answer."""
+        return [endpoint for endpoint, store in self._stores.items() if store.client is None]
+
+    def refresh(self) -> None:
+        """Ask every store what changed.
+
+        Raises:
+            TimedOut: No store has ever answered: most likely the addresses are wrong. Later, a picture of no
+                stores is an empty one, and no error.
+        """
+        self._look_up()
+        changed: set[Key] = set()
+        for endpoint, store in self._stores.items():
+            if store.client is None and time.monotonic() < store.away_until:
+                continue
+            try:
+                changed |= self._ask(endpoint, store)
+                self._answered = True
+            except (TimedOut, ProtocolError) as error:
+                logger.warning("%s; going on without it", error)
+                changed |= self._leave(store)
+        for key in changed:
+            self._merge(key)
+        if not self._answered:
+            raise TimedOut(self._nobody())
+
+    def close(self) -> None:
+        """Close the connections."""
+        for store in self._stores.values():
+            self._leave(store)
+
+    def _nobody(self) -> str:
+        if self._stores:
+            return f"no store answers at {', '.join(self._stores)}; start one or correct the addresses"
+        return f"the tower at {self._tower} knows no store; start one or correct the address"
+
+    def _look_up(self) -> None:
+        if self._tower is None or not (self.away or not self._stores) or time.monotonic() < self._find_at:
+            return
+        found = self._find(self._tower)
+        self._find_at = time.monotonic() + AWAY_S
+        for endpoint in found:
+            self._stores.setdefault(endpoint, _Store())
+        for endpoint in self.away:
+            if endpoint not in found:
+                del self._stores[endpoint]
+
+    def _ask(self, endpoint: str, store: _Store) -> set[Key]:
+        now = time.monotonic()
+        if store.client is None:
+            store.client = StoreClient(endpoint, self._timeout_s)
+            store.full_at = now
+        fresh = now >= store.full_at
+        since = [0] * len(self._filters) if fresh else store.since
+        infos: dict[Key, PartitionInfo] = {}
+        versions = []
+        for each, version in zip(self._filters, since, strict=True):
+            found, newest = store.client.heads(each.name, version)
+            versions.append(newest)
+            infos |= {(info.topic, info.partition): info for info in found if each.matches(info.topic)}
+        changed = set(infos)
+        if fresh:
+            changed |= set(store.infos)
+            store.infos = infos
+            store.full_at = time.monotonic() + FULL_S
+        else:
+            store.infos |= infos
+        store.since = versions
+        return changed
+
+    def _leave(self, store: _Store) -> set[Key]:
+        if store.client is not None:
+            store.client.close()
+        store.client = None
+        store.away_until = time.monotonic() + AWAY_S
+        changed, store.infos = set(store.infos), {}
+        return changed
+
+    def _merge(self, key: Key) -> None:
+        have = {e: s.infos[key] for e, s in self._stores.items() if key in s.infos and s.infos[key].next > 0}
+        if not have:
+            self.known.pop(key, None)
+            return
+        # an empty copy (all retired) says how far the partition went, but where it begins only others can tell
+        kept = [info for info in have.values() if info.first < info.next] or list(have.values())
+        self.known[key] = Known(
+            min(info.first for info in kept),
+            max(info.next for info in have.values()),
+            max(info.bytes for info in have.values()),
+            tuple(have),
+        )

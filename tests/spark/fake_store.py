@@ -1,0 +1,139 @@
+"""A store reduced to its query socket, for reading tests: what it holds is what the test puts in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Self
+
+import zmq
+
+from chappe.data.topic import decode_topic
+from chappe.log.batch import Batch, encode_batch
+from chappe.log.queries import (
+    Answer,
+    HeadsRequest,
+    ReadAnswer,
+    ReadRequest,
+    Request,
+    SeekAnswer,
+    decode_request,
+    encode_query,
+    heads_answer,
+)
+from chappe.log.storage import PartitionInfo
+
+Key = tuple[str, str]
+
+
+class FakeStore:
+    """Answers READ, HEADS and SEEK from memory, on a thread, until closed.
+
+    ``reads_max`` makes it fall silent after so many READs, as a store does that is killed.
+    """
+
+    def __init__(self, *, reads_max: int | None = None, endpoint: str = "tcp://127.0.0.1:*") -> None:
+        self.batches: dict[Key, list[bytes]] = {}
+        self.first: dict[Key, int] = {}
+        self.next: dict[Key, int] = {}
+        self.holes: dict[Key, tuple[int, int]] = {}
+        self.versions: dict[Key, int] = {}
+        self.reads: list[ReadRequest] = []
+        self.heads: list[HeadsRequest] = []
+        self._version = 0
+        self._reads_max = reads_max
+        self._lock = threading.Lock()
+        self._context = zmq.Context()
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.bind(endpoint)
+        self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def put(self, topic: str, partition: str, values: Sequence[bytes | None], *, timestamp: int = 1_000_000) -> None:
+        """Append one batch."""
+        self.put_raw(topic, partition, encode_batch(self.next.get((topic, partition), 0), values, timestamp))
+
+    def put_raw(self, topic: str, partition: str, raw: bytes) -> None:
+        """Append an encoded batch; its base is where the partition goes on."""
+        batch = Batch.parse(raw)
+        key = (topic, partition)
+        with self._lock:
+            self.batches.setdefault(key, []).append(raw)
+            self.first.setdefault(key, batch.base)
+            self.next[key] = batch.next
+            self._touch(key)
+
+    def retire(self, topic: str, partition: str, first: int) -> None:
+        """Forget what lies before ``first``."""
+        key = (topic, partition)
+        with self._lock:
+            self.batches[key] = [raw for raw in self.batches[key] if Batch.parse(raw).base >= first]
+            self.first[key] = first
+            self._touch(key)
+
+    def close(self) -> None:
+        """Fall silent and free the port."""
+        self._stopped.set()
+        self._thread.join()
+        self._context.destroy(linger=0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _touch(self, key: Key) -> None:
+        self._version += 1
+        self.versions[key] = self._version
+
+    def _serve(self) -> None:
+        while not self._stopped.is_set():
+            if not self._socket.poll(20):
+                continue
+            client, raw_id, raw = self._socket.recv_multipart()
+            with self._lock:
+                answered = self._answer(decode_request(raw))
+            if answered is not None:
+                answer, batches = answered
+                self._socket.send_multipart([client, raw_id, encode_query(answer), *batches])
+
+    def _answer(self, request: Request) -> tuple[Answer, list[bytes]] | None:
+        if isinstance(request, HeadsRequest):
+            self.heads.append(request)
+            return self._heads(request), []
+        key = (decode_topic(request.topic), decode_topic(request.partition))
+        if not isinstance(request, ReadRequest):
+            return SeekAnswer(request.topic, request.partition, self.first.get(key, -1)), []
+        self.reads.append(request)
+        if self._reads_max is not None and len(self.reads) > self._reads_max:
+            return None
+        return self._read(key, request)
+
+    def _heads(self, request: HeadsRequest) -> Answer:
+        prefix = decode_topic(request.topic_prefix)
+        found = sorted((v, k) for k, v in self.versions.items() if v > request.since and k[0].startswith(prefix))
+        infos = [
+            PartitionInfo(*key, self.first[key], self.next[key], sum(map(len, self.batches[key])), 0, 0, version)
+            for version, key in found[: request.limit]
+        ]
+        return heads_answer(infos, request.since, request.limit, self._version)
+
+    def _read(self, key: Key, request: ReadRequest) -> tuple[Answer, list[bytes]]:
+        if key not in self.batches:
+            return ReadAnswer(request.topic, request.partition, 0, 0, False), []
+        first, last = self.holes.get(key, (0, -1))
+        hole = last if first <= request.offset <= last else -1
+        found: list[bytes] = []
+        if hole < 0 and self.first[key] <= request.offset < self.next[key]:
+            for raw in self.batches[key]:
+                batch = Batch.parse(raw, check=False)
+                if batch.next <= request.offset:
+                    continue
+                if found and sum(map(len, found)) + len(raw) > request.bytes_max:
+                    break
+                found.append(raw)
+        return ReadAnswer(request.topic, request.partition, self.first[key], self.next[key], True, hole), found

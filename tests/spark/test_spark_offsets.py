@@ -1,0 +1,108 @@
+"""Planning of reads, as functions."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from chappe.spark.offsets import (
+    FROM_LATEST,
+    Known,
+    Range,
+    cut,
+    is_symbolic,
+    latest,
+    ranges,
+    resolve,
+    sort_offsets,
+)
+
+
+def known(first: int, stop: int, size: int = 0) -> Known:
+    return Known(first, stop, size or (stop - first) * 100, ("s",))
+
+
+KNOWN = {("t", "b"): known(0, 100), ("t", "a"): known(50, 60), ("s", "c"): known(0, 5)}
+
+
+def test_offsets_are_sorted_whatever_the_order_they_came_in() -> None:
+    assert json.dumps(sort_offsets({"t": {"b": 1, "a": 2}, "s": {}})) == '{"s": {}, "t": {"a": 2, "b": 1}}'
+
+
+def test_a_start_at_the_latest_becomes_numbers() -> None:
+    assert is_symbolic(FROM_LATEST)
+    assert resolve(FROM_LATEST, KNOWN) == {"s": {"c": 5}, "t": {"a": 60, "b": 100}}
+    assert resolve(FROM_LATEST, {}) == {}
+
+
+def test_single_partitions_can_start_at_the_latest_the_earliest_or_a_number() -> None:
+    start = {"t": {"a": -1, "b": 7}, "s": {"c": -2}}
+    assert is_symbolic(start)
+    assert resolve(start, KNOWN) == {"t": {"a": 60, "b": 7}}
+
+
+def test_the_batch_that_resolves_a_start_is_empty_where_it_was_symbolic() -> None:
+    assert ranges(FROM_LATEST, resolve(FROM_LATEST, KNOWN), KNOWN, []) == []
+    start = {"t": {"a": -1, "b": 7}}
+    assert ranges(start, resolve(start, KNOWN), KNOWN, []) == []
+
+
+def test_a_batch_reads_to_every_head() -> None:
+    assert latest({"t": {"b": 10}}, KNOWN, None) == {"s": {"c": 5}, "t": {"a": 60, "b": 100}}
+
+
+def test_partitions_that_are_gone_keep_their_place() -> None:
+    assert latest({"t": {"gone": 9, "b": 200}}, {("t", "b"): known(0, 100)}, None) == {"t": {"b": 200, "gone": 9}}
+
+
+def test_the_rows_of_a_batch_are_shared_out_in_proportion() -> None:
+    end = latest({}, KNOWN, 23)
+    assert end == {"s": {"c": 1}, "t": {"a": 52, "b": 20}}
+    assert len([*ranges({}, end, KNOWN, [])]) == 3
+    assert sum(map(len, ranges({}, end, KNOWN, []))) == 23
+
+
+def test_one_row_at_a_time_still_gets_everywhere() -> None:
+    start: dict[str, dict[str, int]] = {}
+    for _ in range(115):
+        start = latest(start, KNOWN, 1)
+    assert start == {"s": {"c": 5}, "t": {"a": 60, "b": 100}}
+    assert latest(start, KNOWN, 1) == start
+
+
+def test_a_partition_missing_in_the_start_is_read_from_its_first_record() -> None:
+    assert ranges({}, {"t": {"a": 60}}, KNOWN, []) == [Range("t", "a", 50, 60, ("s",))]
+
+
+def test_a_partition_nobody_tells_of_is_asked_of_everyone() -> None:
+    assert ranges({"t": {"x": 3}}, {"t": {"x": 5}}, {}, ["e", "f"]) == [Range("t", "x", 3, 5, ("e", "f"))]
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_cutting_loses_and_doubles_nothing(seed: int) -> None:
+    rng = random.Random(seed)
+    found = []
+    for n in range(rng.randint(1, 40)):
+        start = rng.randint(0, 1000)
+        found.append(Range("t", str(n), start, start + rng.randint(1, 5000), ("s",), rng.randint(1, 300)))
+    tasks = rng.randint(1, 9)
+    shared = cut(found, tasks, bytes_min=1)
+    assert 1 <= len(shared) <= tasks
+    whole = [(r.partition, n) for r in found for n in range(r.start, r.end)]
+    assert [(r.partition, n) for task in shared for r in task for n in range(r.start, r.end)] == whole
+    sizes = [sum(len(r) * r.record_bytes for r in task) for task in shared]
+    assert max(sizes) <= -(-sum(len(r) * r.record_bytes for r in found) // tasks) + 300
+
+
+def test_little_work_is_one_task() -> None:
+    assert len(cut([Range("t", str(n), 0, 100) for n in range(50)], 8)) == 1
+
+
+def test_large_work_is_as_many_tasks_as_wanted() -> None:
+    assert len(cut([Range("t", "p", 0, 10_000_000)], 8)) == 8
+
+
+def test_no_work_is_no_task() -> None:
+    assert cut([], 8) == []
