@@ -1,0 +1,118 @@
+"""A child's side of its conversation with the suite; standard library only, for peers' interpreters use it too.
+
+Orders come as lines of JSON on standard input, facts leave as lines of JSON on standard output. Instants are
+``time.monotonic_ns()``, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+RECORD_BYTES = 100
+LIST_RECORDS = 10_000  # records made beforehand and sent again and again
+_PR_SET_PDEATHSIG = 1
+
+
+def tether(ending: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send ``ending`` to this process when the suite dies, however it dies; Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ending)
+        if os.getppid() == 1:
+            sys.exit(1)
+
+
+def say(**fact: object) -> None:
+    """Tell the suite a fact."""
+    sys.stdout.write(json.dumps(fact) + "\n")
+    sys.stdout.flush()
+
+
+def orders() -> Iterator[dict[str, Any]]:
+    """What the suite wants, one after the other, until it closes the pipe."""
+    for line in sys.stdin:
+        yield json.loads(line)
+
+
+def records() -> list[bytes]:
+    """Different records of ``RECORD_BYTES`` each."""
+    return [b"%0*d" % (RECORD_BYTES, number) for number in range(LIST_RECORDS)]
+
+
+def lists(count: int) -> Iterator[list[bytes]]:
+    """Lists of records, ``count`` records in all."""
+    whole = records()
+    for _ in range(count // LIST_RECORDS):
+        yield whole
+    if count % LIST_RECORDS:
+        yield whole[: count % LIST_RECORDS]
+
+
+def singles(count: int) -> Iterator[bytes]:
+    """``count`` records, one by one."""
+    return itertools.islice(itertools.cycle(records()), count)
+
+
+class Meter:
+    """Wall and processor time of one order in this process, all threads."""
+
+    def __init__(self) -> None:
+        self.start = time.monotonic_ns()
+        self._cpu = time.process_time()
+
+    def facts(self) -> dict[str, float]:
+        """Instants of begin and now, and processor seconds between them."""
+        return {"start": self.start, "end": time.monotonic_ns(), "cpu_s": time.process_time() - self._cpu}
+
+
+def pace(count: int, rate: int) -> Iterator[None]:
+    """Yield ``count`` times, ``rate`` times a second; late turns follow each other at once."""
+    step = 1_000_000_000 // rate
+    due = time.monotonic_ns()
+    for _ in range(count):
+        wait = due - time.monotonic_ns()
+        if wait > 0:
+            time.sleep(wait / 1e9)
+        yield
+        due += step
+
+
+def stamped() -> bytes:
+    """A record that begins with the present instant."""
+    return time.monotonic_ns().to_bytes(8, "little").ljust(RECORD_BYTES, b".")
+
+
+def age_ns(record: bytes) -> int:
+    """Nanoseconds since ``record`` was stamped."""
+    return time.monotonic_ns() - int.from_bytes(record[:8], "little")
+
+
+def quantiles(ages: list[int], seconds: float) -> dict[str, float]:
+    """Microseconds at 50, 99 and 99.9 percent, and the rate at which the records came."""
+    ages = sorted(ages)
+    last = len(ages) - 1
+    return {
+        "p50_us": ages[last // 2] / 1000,
+        "p99_us": ages[last * 99 // 100] / 1000,
+        "p999_us": ages[last * 999 // 1000] / 1000,
+        "max_us": ages[-1] / 1000,
+        "rate": len(ages) / seconds,
+    }
+
+
+def _end_group(number: int, frame: object) -> None:
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":  # python -m benchmarks.link PROGRAM ARGUMENTS: a program that ends with the suite
+    signal.signal(signal.SIGTERM, _end_group)  # itself and all that it started, for a script may not be the server
+    tether(signal.SIGTERM)
+    sys.exit(subprocess.call(sys.argv[1:]))

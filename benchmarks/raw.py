@@ -1,0 +1,133 @@
+"""Limits that chappe is held against: ZeroMQ without anything around it, and a plain file."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from benchmarks.link import (
+    RECORD_BYTES,
+    Meter,
+    age_ns,
+    orders,
+    pace,
+    quantiles,
+    say,
+    singles,
+    stamped,
+    tether,
+)
+
+FRAME_BYTES = 64 * 1024
+FRAMES_QUEUED = 1_000  # as chappe's own
+SINGLES_QUEUED = 100_000
+SILENCE_MS = 30_000
+Options = dict[str, Any]
+
+
+def _messages(count: int, single: bool) -> int:
+    return count if single else -(-count * RECORD_BYTES // FRAME_BYTES)
+
+
+def _publisher(options: Options) -> zmq.Socket[bytes]:
+    """A publisher that waits at its bound, as chappe's does; returns once somebody subscribed."""
+    sock: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.XPUB)
+    sock.set_hwm(SINGLES_QUEUED if options["single"] else FRAMES_QUEUED)
+    sock.setsockopt(zmq.XPUB_NODROP, 1)
+    sock.setsockopt(zmq.LINGER, 0)
+    port = sock.bind_to_random_port("tcp://127.0.0.1")
+    say(endpoint=f"tcp://127.0.0.1:{port}")
+    if not sock.poll(SILENCE_MS):
+        sys.exit("nobody subscribed")
+    sock.recv()
+    say(ready=True)
+    return sock
+
+
+def _subscriber(options: Options) -> zmq.Socket[bytes]:
+    sock: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB)
+    sock.set_hwm(SINGLES_QUEUED if options["single"] else FRAMES_QUEUED)
+    sock.setsockopt(zmq.RCVTIMEO, SILENCE_MS)
+    sock.setsockopt(zmq.SUBSCRIBE, b"")
+    sock.connect(options["endpoint"])
+    say(ready=True)
+    return sock
+
+
+def publisher(options: Options) -> None:
+    """Order ``count``: send the bytes of so many records, as single messages or in frames."""
+    sock = _publisher(options)
+    frame = os.urandom(FRAME_BYTES)
+    for order in orders():
+        meter = Meter()
+        send = sock.send
+        if options["single"]:
+            for value in singles(order["count"]):
+                send(value)
+        else:
+            for _ in range(_messages(order["count"], False)):
+                send(frame)
+        say(**meter.facts())
+
+
+def subscriber(options: Options) -> None:
+    """Order ``count``: take what ``publisher`` sends for the same order."""
+    sock = _subscriber(options)
+    for order in orders():
+        meter = Meter()
+        recv = sock.recv
+        size = 0
+        for _ in range(_messages(order["count"], options["single"])):
+            size += len(recv())
+        say(bytes=size, **meter.facts())
+
+
+def paced_publisher(options: Options) -> None:
+    """Order ``count`` and ``rate``: send stamped records at that rate."""
+    sock = _publisher(options)
+    for order in orders():
+        meter = Meter()
+        for _ in pace(order["count"], order["rate"]):
+            sock.send(stamped())
+        say(**meter.facts())
+
+
+def timing_subscriber(options: Options) -> None:
+    """Order ``count``: take so many stamped records and say how old they were."""
+    sock = _subscriber(options)
+    for order in orders():
+        meter = Meter()
+        ages = [age_ns(sock.recv()) for _ in range(order["count"])]
+        facts = meter.facts()
+        say(**facts, **quantiles(ages, (facts["end"] - facts["start"]) / 1e9))
+
+
+def writer(options: Options) -> None:
+    """Order ``bytes`` and ``syncs``: write so many bytes to a new file with so many fdatasyncs, evenly spread."""
+    say(ready=True)
+    for order in orders():
+        piece = os.urandom(-(-order["bytes"] // order["syncs"]))
+        meter = Meter()
+        descriptor = os.open(options["path"], os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        for _ in range(order["syncs"]):
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fdatasync(descriptor)
+        say(**meter.facts())
+        os.close(descriptor)
+        os.unlink(options["path"])
+
+
+ROLES: dict[str, Callable[[Options], None]] = {
+    each.__name__: each for each in (publisher, subscriber, paced_publisher, timing_subscriber, writer)
+}
+
+if __name__ == "__main__":
+    tether()
+    ROLES[sys.argv[1]](json.loads(sys.argv[2]))
