@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""Set chappe up in a project-local environment and run it. Needs Python 3.11+ and nothing else.
+
+python3 run.py demo [...]      the demo: this machine's measurements through tower, store, producer and Spark
+python3 run.py test [...]      the whole test suite; further arguments go to pytest
+python3 run.py check           format, lint and types
+python3 run.py chappe ...      any command of chappe
+
+The environment is the folder .venv beside this file. It is made on the first run, and made anew when
+pyproject.toml or the Python version has changed since.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+if sys.version_info < (3, 11):  # noqa: UP036  (before anything that an older Python cannot read)
+    sys.exit(
+        "run.py: chappe needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: python3.12 run.py"
+    )
+
+PROJECT = Path(__file__).resolve().parent
+VENV = PROJECT / ".venv"
+STAMP = VENV / "chappe-stamp"
+BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
+PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
+EXTRAS = "arrow,demo,pandas,spark"
+CHECKS = (("ruff", "format", "--check", "."), ("ruff", "check", "."), ("mypy",))
+
+
+def main(arguments: list[str]) -> int:
+    """Run what ``arguments`` ask for; returns the exit code where it does not replace this process."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(__doc__.strip())
+        return 0 if arguments else 2
+    command, rest = arguments[0], arguments[1:]
+    if command not in ("demo", "test", "check", "chappe"):
+        return _complain(f"unknown command {command!r}; choose demo, test, check or chappe")
+    try:
+        problem = _set_up()
+    except KeyboardInterrupt:
+        return _complain("the set-up was interrupted; the next run goes on with it", 130)
+    if problem:
+        return _complain(problem)
+    if command == "check":
+        return _check()
+    if command == "test":
+        os.chdir(PROJECT)
+        return _become([str(PYTHON), "-m", "pytest", *rest])
+    return _become([str(PYTHON), "-m", "chappe", *([] if command == "chappe" else ["demo"]), *rest])
+
+
+def _complain(text: str, code: int = 1) -> int:
+    print("run.py: " + text, file=sys.stderr)
+    return code
+
+
+def _say(text: str) -> None:
+    print("run.py: " + text, file=sys.stderr, flush=True)
+
+
+def _stamp() -> str:
+    """What the environment depends on: another value means that it must be brought up to date."""
+    parts = (sys.version, EXTRAS, str(PROJECT), (PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _set_up() -> str:
+    """Make the environment unless it is up to date; returns what went wrong, or nothing."""
+    stamp = _stamp()
+    if STAMP.is_file() and PYTHON.exists() and STAMP.read_text(encoding="utf-8").strip() == stamp:
+        return ""
+    STAMP.unlink(missing_ok=True)
+    problem = _make_venv()
+    if problem:
+        return problem
+    _say("installing chappe, Spark and the tools into .venv (once; about 600 MB are fetched, allow some minutes)")
+    # pip's progress goes to standard error: standard output belongs to the command that follows.
+    pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check"]
+    wanted = [*pip, "install", "--editable", f"{PROJECT}[{EXTRAS}]", *_development_tools()]
+    if subprocess.call(wanted, stdout=sys.stderr, stdin=subprocess.DEVNULL):
+        return _why_pip_failed(pip)
+    STAMP.write_text(stamp + "\n", encoding="utf-8")
+    _say("ready")
+    return ""
+
+
+def _make_venv() -> str:
+    version = "import sys; print(sys.version)"
+    if PYTHON.exists():
+        found = subprocess.run([str(PYTHON), "-c", version], capture_output=True, text=True, check=False)
+        if found.returncode == 0 and found.stdout.strip() == sys.version.strip():
+            has_pip = subprocess.run([str(PYTHON), "-m", "pip", "--version"], capture_output=True, check=False)
+            if has_pip.returncode == 0:
+                return ""
+    try:
+        import ensurepip  # noqa: F401
+        import venv  # noqa: F401
+    except ImportError:
+        return (
+            "this Python cannot make virtual environments: its modules venv and ensurepip are missing. "
+            "Install them (Debian and Ubuntu: apt install python3-venv) or use another Python 3.11 or newer"
+        )
+    _say("making .venv with Python " + sys.version.split()[0])
+    shutil.rmtree(VENV, ignore_errors=True)
+    made = subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True, check=False)
+    if made.returncode:
+        return f"the environment {VENV} could not be made: " + " ".join((made.stdout + made.stderr).split()[-40:])
+    return ""
+
+
+def _development_tools() -> list[str]:
+    """The group ``dev`` of pyproject.toml; read here because pip before version 25.1 cannot."""
+    import tomllib
+
+    with (PROJECT / "pyproject.toml").open("rb") as file:
+        tools: list[str] = tomllib.load(file)["dependency-groups"]["dev"]
+    return tools
+
+
+def _why_pip_failed(pip: list[str]) -> str:
+    probe = [*pip, "download", "--quiet", "--retries", "0", "--timeout", "10", "--no-deps", "--no-cache-dir", "--dest"]
+    trial = VENV / "probe"
+    reached = subprocess.run(
+        [*probe, str(trial), "hatchling"], stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    shutil.rmtree(trial, ignore_errors=True)
+    if reached.returncode:
+        return (
+            "pip cannot reach a package index. Check the network and, behind a proxy or mirror, "
+            "set HTTPS_PROXY or PIP_INDEX_URL; then run the same command again"
+        )
+    return "pip could not install what chappe needs; its last lines above say why. Then run the same command again"
+
+
+def _check() -> int:
+    for command in CHECKS:
+        _say(" ".join(command))
+        code = subprocess.call([str(PYTHON), "-m", *command], cwd=PROJECT)
+        if code:
+            return code
+    return 0
+
+
+def _become(command: list[str]) -> int:
+    """Run ``command`` in the place of this process, so that signals and the exit code are its own."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.name == "posix":
+        os.execv(command[0], command)
+    return subprocess.call(command)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

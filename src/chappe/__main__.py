@@ -1,0 +1,5 @@
+"""``python -m chappe`` is the command line."""
+
+from chappe.cli import main
+
+main()

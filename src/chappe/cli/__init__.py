@@ -1,0 +1,32 @@
+"""The command line: ``chappe``. One file per group of commands; heavy modules are imported inside them.
+
+app.py        the program: global options, errors, signals
+options.py    options that several commands share
+config.py     the configuration file, the environment, and which wins
+units.py      "7d", "10GiB", "2026-01-01T12:00", "10m" as numbers
+console.py    what goes to standard error: notes, warnings, errors
+presence.py   whether anything listens where a tower should be
+holdings.py   what all the stores hold
+members.py    tower, store, up
+produce.py    produce; formats.py reads its input
+consume.py    consume; rendering.py writes its output
+topics.py     topics
+settings.py   config
+doctor.py     doctor; checks.py has each check
+demo/         demo
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line with the arguments of this process; never returns."""
+    try:
+        from chappe.cli.app import run
+
+        code = run()
+    except KeyboardInterrupt:  # while modules are still being imported
+        code = 130
+    sys.exit(code)

@@ -1,0 +1,111 @@
+"""The program: its commands, global options, and what happens to errors and signals."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from chappe.cli import consume, doctor, members, produce, settings, topics
+from chappe.cli.console import debugging, drop_stdout, exit_code, obey_sigterm, warn
+from chappe.cli.demo import command as demo
+from chappe.errors import ChappeError, OffsetOutOfRange, RecordTooLarge, UnknownTopic, UsageError
+
+WRONG_USE = UsageError
+NOT_THERE = (OffsetOutOfRange, RecordTooLarge, UnknownTopic)  # about data, not about how the command was given
+
+
+class _Program(TyperGroup):
+    """Ends quietly where that is right: on Ctrl-C and SIGTERM, and when nobody reads the output any more."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; typer would print `Aborted!` and fail."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            drop_stdout()  # the reader, such as `head`, has what it wanted
+            raise typer.Exit(0) from None
+        except KeyboardInterrupt as stop:
+            raise typer.Exit(exit_code(stop)) from None
+
+
+app = typer.Typer(
+    cls=_Program,
+    name="chappe",
+    help="Decentralized event streaming: durable topics without a broker, processed by Spark.",
+    epilog="Start with `chappe demo`, or `chappe up` in one terminal and `chappe produce` in another.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"chappe {version('chappe')}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    context: typer.Context,
+    config_file: Annotated[
+        str | None,
+        typer.Option("--config", envvar="CHAPPE_CONFIG", metavar="FILE", help="Configuration file to use."),
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Read the configuration file; its values become the defaults of the commands' options."""
+    del version
+    if context.resilient_parsing:
+        return
+    obey_sigterm()
+    from chappe.cli import config
+
+    found = config.load(config_file)
+    context.obj = found
+    context.default_map = settings.defaults_of_commands(found)
+
+
+for function in (
+    demo.demo,
+    members.up,
+    members.tower,
+    members.store,
+    produce.produce,
+    consume.consume,
+    topics.topics,
+    doctor.doctor,
+    settings.config,
+):
+    app.command()(function)
+
+
+def run() -> int:
+    """Run the program and return its exit code: 2 for wrong use, 1 for any other failure; one line says why."""
+    try:
+        app(prog_name="chappe")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+    except Exception as error:
+        if debugging():
+            raise
+        warn(_in_one_line(error))
+        return 2 if isinstance(error, WRONG_USE) and not isinstance(error, NOT_THERE) else 1
+    return 0
+
+
+def _in_one_line(error: Exception) -> str:
+    if isinstance(error, ChappeError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    text = " ".join(str(error).split())[:500]
+    return f"unexpected {type(error).__name__}: {text} (CHAPPE_DEBUG=1 shows where)"

@@ -1,0 +1,150 @@
+"""``chappe consume``: records of topics to standard output."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from chappe.cli import options
+from chappe.cli.console import exit_code, hear_warnings, warn
+from chappe.errors import OffsetOutOfRange, UnknownTopic, UsageError
+
+if TYPE_CHECKING:
+    from chappe import Consumer
+    from chappe.api.consumer import ConsumedBatch
+    from chappe.data.topic import Filter
+
+POLL_S: Final = 0.25  # how long a look for records lasts before news and limits are looked at
+OUTPUT_BYTES: Final = 1 << 18  # written to standard output at once
+
+
+class Output(StrEnum):
+    """How records are printed."""
+
+    TEXT = "text"
+    RAW = "raw"
+    JSON = "json"
+    LENGTH = "length"
+
+
+def consume(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics; `name*` is a prefix.")],
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            envvar="CHAPPE_CONSUME_FROM",
+            metavar="WHERE",
+            help="earliest, latest, an offset, an age (10m), or a time (2026-01-31T12:00).",
+        ),
+    ] = "earliest",
+    count: Annotated[int | None, typer.Option(min=0, metavar="N", help="End after N records.")] = None,
+    until_end: Annotated[
+        bool, typer.Option("--until-end/--follow", help="End when all that is stored now is read, or follow for ever.")
+    ] = False,
+    output: Annotated[
+        Output,
+        typer.Option(
+            envvar="CHAPPE_CONSUME_OUTPUT",
+            help="text: for people; raw: values, a newline after each; json: with all metadata; "
+            "length: values, each after its length in 4 bytes.",
+        ),
+    ] = Output.TEXT,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
+    tower: options.Tower = options.TOWER,
+    listen: options.Listen = options.LISTEN,
+) -> None:
+    """Print the records of topics: all of them, from an offset or a time, once or following."""
+    from chappe import Consumer
+    from chappe.cli.units import parse_start
+    from chappe.data.topic import Filter
+
+    hear_warnings(tower)
+    filters = [Filter.parse(topic) for topic in topics]
+    where = parse_start(start)
+    if isinstance(where, datetime) and where > datetime.now(UTC):
+        raise UsageError(f"--from {start} is in the future")
+    ends = _ends(filters, tower, listen) if until_end or isinstance(where, int) else None
+    if isinstance(where, int) and ends and all(where > end for end in ends.values()):
+        raise OffsetOutOfRange(f"offset {where} is not there yet: the last one is {max(ends.values()) - 1}")
+    if not until_end:
+        ends = None
+    if count == 0 or ends == {}:
+        return
+    with Consumer(*topics, tower=tower, listen=listen, reset=where) as consumer:
+        printer = _Printer(Output.JSON if as_json else output, count)
+        try:
+            while not printer.full and not (ends is not None and _reached(consumer, ends)):
+                batch = _next(consumer)
+                if batch is not None:
+                    printer.print(batch, None if ends is None else ends.get((batch.topic, batch.partition), 0))
+        except KeyboardInterrupt as stop:
+            if ends is None and count is None:
+                return  # the proper end of following
+            raise typer.Exit(exit_code(stop)) from None
+
+
+def _next(consumer: Consumer) -> ConsumedBatch | None:
+    try:
+        return consumer.poll(POLL_S)
+    except OffsetOutOfRange as error:
+        warn(f"{error}; skipped")  # other partitions have the offset, this one goes on where it can
+        return None
+
+
+def _ends(filters: list[Filter], tower: str, listen: str) -> dict[tuple[str, str], int]:
+    """The offset after the last stored record of every partition; raises UnknownTopic if there is no such topic."""
+    from chappe.cli.holdings import look
+
+    known = look(tower, filters, listen)
+    for each in filters:
+        if not each.prefix and not any(info.topic == each.name for info in known.partitions):
+            raise UnknownTopic(f"{known.stores_text} a topic {each.name!r}; see: chappe topics")
+    return {(info.topic, info.partition): info.next for info in known.partitions if info.next > info.first}
+
+
+def _reached(consumer: Consumer, ends: dict[tuple[str, str], int]) -> bool:
+    position = consumer.position()
+    return all(position.get(partition, 0) >= end for partition, end in ends.items())
+
+
+class _Printer:
+    """Writes records to standard output until there were ``count`` of them."""
+
+    def __init__(self, output: Output, count: int | None) -> None:
+        from chappe.cli.rendering import RENDERERS
+
+        self._render = RENDERERS[output]
+        self._left = count
+        self._out = sys.stdout.fileno()
+
+    @property
+    def full(self) -> bool:
+        return self._left == 0
+
+    def print(self, batch: ConsumedBatch, end: int | None) -> None:
+        """Print the records of a batch before offset ``end``, as many as are still wanted."""
+        pieces: list[bytes] = []
+        size = 0
+        for record in batch:
+            if self._left == 0 or (end is not None and record.offset >= end):
+                break
+            piece = self._render(record)
+            pieces.append(piece)
+            size += len(piece)
+            if self._left is not None:
+                self._left -= 1
+            if size > OUTPUT_BYTES:
+                self._write(b"".join(pieces))
+                pieces, size = [], 0
+        self._write(b"".join(pieces))
+
+    def _write(self, raw: bytes) -> None:
+        view = memoryview(raw)
+        while view:
+            view = view[os.write(self._out, view) :]

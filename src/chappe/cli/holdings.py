@@ -1,0 +1,98 @@
+"""What the stores hold, asked of all that a tower introduces: used by ``topics`` and ``consume --until-end``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from chappe.cli.console import warn
+from chappe.data.topic import Filter
+from chappe.errors import ChappeError, TimedOut
+
+DISCOVER_S: Final = 2.0
+ANSWER_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class Holding:
+    """One partition, as all its stores together hold it."""
+
+    topic: str
+    partition: str
+    first: int
+    next: int
+    bytes: int
+    oldest: int
+    newest: int
+    stores: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Holdings:
+    """All partitions, by topic and address, and the stores that answered."""
+
+    partitions: list[Holding]
+    stores: list[str]
+
+    @property
+    def stores_text(self) -> str:
+        """The beginning of a sentence about what no store has."""
+        return "the store does not have" if len(self.stores) == 1 else f"none of {len(self.stores)} stores has"
+
+
+def look(tower: str, filters: Sequence[Filter], listen: str) -> Holdings:
+    """Ask every store what it has of the topics that ``filters`` select; none selects all.
+
+    Raises:
+        TimedOut: No store could be found, or none answered.
+    """
+    from chappe.api.discovery import discover
+    from chappe.cli.presence import answers
+    from chappe.drivers.queries import StoreClient
+
+    stores = discover(tower, timeout=DISCOVER_S, listen=listen)
+    if not stores:
+        if not answers(tower):
+            raise TimedOut(f"no tower answers at {tower}; start one with: chappe up")
+        raise TimedOut(f"the tower at {tower} knows no store; start one with: chappe store DIRECTORY")
+    found: dict[tuple[str, str], Holding] = {}
+    answered = []
+    for store in stores:
+        client = StoreClient(store.endpoint, ANSWER_S)
+        try:
+            infos, _ = client.heads(_common_prefix(filters))
+        except ChappeError as error:
+            warn(str(error))
+            continue
+        finally:
+            client.close()
+        answered.append(store.store_id)
+        for info in infos:
+            if filters and not any(each.matches(info.topic) for each in filters):
+                continue
+            seen = found.setdefault(
+                (info.topic, info.partition),
+                Holding(info.topic, info.partition, info.first, 0, 0, info.timestamp_min, info.timestamp_max),
+            )
+            seen.first = min(seen.first, info.first)
+            seen.next = max(seen.next, info.next)
+            seen.bytes = max(seen.bytes, info.bytes)
+            seen.oldest = min(seen.oldest, info.timestamp_min)
+            seen.newest = max(seen.newest, info.timestamp_max)
+            seen.stores.append(store.store_id)
+    if not answered:
+        raise TimedOut(f"none of the {len(stores)} stores that the tower at {tower} knows answered")
+    return Holdings([found[key] for key in sorted(found)], answered)
+
+
+def _common_prefix(filters: Sequence[Filter]) -> str:
+    """The longest text with which every selected topic starts."""
+    names = [each.name for each in filters]
+    if not names:
+        return ""
+    low, high = min(names), max(names)  # what these two share, all between them share
+    same = 0
+    while same < len(low) and low[same] == high[same]:
+        same += 1
+    return low[:same]

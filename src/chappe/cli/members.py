@@ -1,0 +1,124 @@
+"""``chappe tower``, ``chappe store`` and ``chappe up``: members that run until they are stopped."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from chappe.cli import options
+from chappe.cli.console import hear_warnings, say
+from chappe.cli.units import human_bytes
+
+if TYPE_CHECKING:
+    from chappe import Retention, Store
+    from chappe.cli.config import Config
+
+SLEEP_S: Final = 3600.0  # the members work on threads of their own; signals end the sleep
+DIRECTORY: Final = Path("chappe-data/log")
+
+Directory = Annotated[
+    Path, typer.Argument(envvar="CHAPPE_STORE_DIRECTORY", metavar="DIRECTORY", help="Where the records are kept.")
+]
+
+
+def tower(
+    listen: Annotated[
+        str,
+        typer.Option(envvar="CHAPPE_TOWER", metavar="ADDRESS", help="HOST[:PORT[:SECOND-PORT]]; port 0 takes any."),
+    ] = options.TOWER,
+    as_json: options.Json = False,
+) -> None:
+    """Run a tower: producers, consumers and stores find each other through it."""
+    from chappe import Tower
+
+    hear_warnings(listen)
+    with Tower(listen) as running:
+        _started(as_json, f"tower at {running.address}", tower=running.address)
+        _until_stopped()
+        say(f"tower stopped; {running.nodes()} members were connected")
+
+
+def store(
+    context: typer.Context,
+    directory: Directory = DIRECTORY,
+    tower: options.Tower = options.TOWER,
+    listen: options.Listen = options.LISTEN,
+    as_json: options.Json = False,
+) -> None:
+    """Run a store: it keeps every record of every topic in a directory."""
+    from chappe import Store
+
+    hear_warnings(tower)
+    with Store(directory, tower=tower, listen=listen, retention=retention(context.obj)) as running:
+        _started(
+            as_json,
+            f"store in {directory}, answering at {running.endpoint}, tower {tower}",
+            store=running.store_id,
+            endpoint=running.endpoint,
+            directory=str(directory),
+            tower=tower,
+        )
+        _until_stopped()
+        _say_kept(running)
+
+
+def up(
+    context: typer.Context,
+    directory: Directory = DIRECTORY,
+    tower: options.Tower = options.TOWER,
+    listen: options.Listen = options.LISTEN,
+    as_json: options.Json = False,
+) -> None:
+    """Run a tower and a store in one process: all that a laptop needs."""
+    from chappe import Store, Tower
+
+    hear_warnings(tower)
+    with Tower(tower) as introducer:
+        address = introducer.address
+        with Store(directory, tower=address, listen=listen, retention=retention(context.obj)) as running:
+            _started(
+                as_json,
+                f"tower at {address}, store in {directory} answering at {running.endpoint}",
+                tower=address,
+                store=running.store_id,
+                endpoint=running.endpoint,
+                directory=str(directory),
+            )
+            _until_stopped()
+            _say_kept(running)
+
+
+def retention(config: Config | None) -> list[tuple[str, Retention]]:
+    """The retention rules of the configuration file, as stores take them."""
+    from chappe import Retention
+
+    rules = config.retention if config is not None else ()
+    return [(rule.topics, Retention(age_s=rule.age_s, bytes=rule.bytes, records=rule.records)) for rule in rules]
+
+
+def _started(as_json: bool, text: str, **facts: Any) -> None:
+    if as_json:
+        print(json.dumps(facts), flush=True)
+    else:
+        say(f"{text}; Ctrl-C stops")
+
+
+def _until_stopped() -> None:
+    """Wait for Ctrl-C or SIGTERM, both of which are the proper end."""
+    try:
+        while True:
+            time.sleep(SLEEP_S)
+    except KeyboardInterrupt:
+        return
+
+
+def _say_kept(running: Store) -> None:
+    status = running.status()
+    say(
+        f"store stopped; since its start it wrote {status.written_records} records, "
+        f"{human_bytes(status.written_bytes)}; it keeps {status.topics} topics"
+    )

@@ -1,0 +1,230 @@
+"""``chappe produce``: records from a file or standard input into a topic, stored before it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from enum import StrEnum
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from chappe.cli import options
+from chappe.cli.console import Terminated, exit_code, hear_warnings, say, warn
+from chappe.cli.units import human_bytes
+from chappe.errors import ChappeError, TimedOut, UsageError
+
+if TYPE_CHECKING:
+    from chappe import Producer
+    from chappe.cli.formats import Splitter
+
+CHUNK_BYTES: Final = 1 << 20
+FLUSH_STEP_S: Final = 0.25  # between two looks at the progress while waiting for stores
+PATIENCE_S: Final = 5.0  # then the wait is explained
+INTERRUPTED_FLUSH_S: Final = 2.0  # after Ctrl-C stores get this long to acknowledge the rest
+
+
+class Format(StrEnum):
+    """How the input is split into records."""
+
+    LINES = "lines"
+    JSON = "json"
+    LENGTH = "length"
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(help="Topic to write to.")],
+    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="Input; - is standard input.")] = "-",
+    input_format: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            envvar="CHAPPE_PRODUCE_FORMAT",
+            help="lines; json: lines that must be JSON; length: each record after its length in 4 bytes, big endian.",
+        ),
+    ] = Format.LINES,
+    min_acks: Annotated[
+        int,
+        typer.Option(envvar="CHAPPE_PRODUCE_MIN_ACKS", min=0, max=100, help="Stores that must have each record."),
+    ] = 1,
+    tower: options.Tower = options.TOWER,
+    listen: options.Listen = options.LISTEN,
+    as_json: options.Json = False,
+) -> None:
+    """Write records from a file or standard input to a topic, and wait until they are stored."""
+    from chappe import Producer
+    from chappe.cli.formats import SPLITTERS
+    from chappe.data.topic import check_topic
+
+    hear_warnings(tower)
+    source = _open(file)
+    try:
+        size = os.fstat(source).st_size if file != "-" else 0
+        check_topic(topic)
+        with Producer(topic, tower=tower, listen=listen, min_acks=min_acks) as producer:
+            run = _Run(producer, SPLITTERS[input_format](), as_json, min_acks)
+            with _progress(size) as run.show:
+                code = run.all_of(source)
+    finally:
+        if file != "-":
+            os.close(source)
+    if code:
+        raise typer.Exit(code)
+
+
+def _open(file: str) -> int:
+    if file == "-":
+        return sys.stdin.fileno()
+    try:
+        return os.open(file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+
+
+class _Run:
+    """One input on its way into a topic, and the account of it."""
+
+    def __init__(self, producer: Producer, splitter: Splitter, as_json: bool, min_acks: int) -> None:
+        self._producer = producer
+        self._splitter = splitter
+        self._as_json = as_json
+        self._min_acks = min_acks
+        self._first = producer.next_offset
+        self._bytes = 0
+        self._read = 0
+        self._began = time.monotonic()
+        self.show: Callable[[int, int, int], None] = _silent
+
+    @property
+    def _sent(self) -> int:
+        return self._producer.next_offset - self._first
+
+    @property
+    def _stored(self) -> int:
+        return self._sent if self._min_acks == 0 else max(0, self._producer.stored - self._first)
+
+    def all_of(self, source: int) -> int:
+        """Send everything and wait for it; returns the exit code."""
+        problem: ChappeError | None = None
+        try:
+            try:
+                self._send_all(source)
+            except ChappeError as error:
+                problem = error  # what came before the bad record is still to be stored
+            self._wait()
+        except KeyboardInterrupt as stop:
+            return self._interrupted(stop)
+        self._account("stored" if self._min_acks else "sent")
+        if problem is not None:
+            warn(f"{problem}; the {self._sent} records before it are stored")
+            return 1
+        return 0
+
+    def _send_all(self, source: int) -> None:
+        from chappe.cli.formats import BadInput
+
+        try:
+            while chunk := os.read(source, CHUNK_BYTES):
+                self._read += len(chunk)
+                self._send(self._splitter.feed(chunk))
+            self._send(self._splitter.end())
+        except BadInput as bad:
+            self._send(bad.records)
+            raise
+
+    def _send(self, records: list[bytes]) -> None:
+        if records:
+            self._producer.send_many(records)
+            self._bytes += sum(map(len, records))
+        self.show(self._read, self._sent, self._stored)
+
+    def _wait(self) -> None:
+        explain_at = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                self._producer.flush(timeout=FLUSH_STEP_S)
+            except TimedOut:
+                self.show(self._read, self._sent, self._stored)
+                if time.monotonic() > explain_at:
+                    explain_at = float("inf")
+                    stores = "no store has" if self._min_acks == 1 else f"fewer than {self._min_acks} stores have"
+                    left = self._sent - self._stored
+                    warn(f"{stores} acknowledged the last {left} records; still trying (a store: chappe store)")
+            else:
+                self.show(self._read, self._sent, self._stored)
+                return
+
+    def _interrupted(self, stop: KeyboardInterrupt) -> int:
+        with suppress(ChappeError, KeyboardInterrupt):
+            self._producer.flush(timeout=INTERRUPTED_FLUSH_S)
+        lost = self._sent - self._stored
+        self._account("stored" if self._min_acks else "sent")
+        how = "terminated" if isinstance(stop, Terminated) else "interrupted"
+        if lost:
+            warn(f"{how}: {lost} of {self._sent} records are not stored")
+        else:
+            warn(f"{how}: all {self._sent} records read until then are {'stored' if self._min_acks else 'sent'}")
+        with suppress(ChappeError):
+            self._producer.close(timeout=0)
+        return exit_code(stop)
+
+    def _account(self, done: str) -> None:
+        seconds = time.monotonic() - self._began
+        if self._as_json:
+            facts = {
+                "topic": self._producer.topic,
+                "partition": self._producer.partition,
+                "first": self._first,
+                "records": self._sent,
+                "stored": self._stored,
+                "bytes": self._bytes,
+                "seconds": round(seconds, 6),
+            }
+            print(json.dumps(facts), flush=True)
+            return
+        rate = self._stored / seconds if seconds > 0 else 0.0
+        say(
+            f"{done} {self._stored} records, {human_bytes(self._bytes)}, in {seconds:.2f} s "
+            f"({rate:,.0f} records/s) in partition {self._producer.partition}"
+        )
+
+
+def _silent(_read: int, _sent: int, _stored: int) -> None:
+    pass
+
+
+def _progress(size: int) -> AbstractContextManager[Callable[[int, int, int], None]]:
+    """What shows the progress: a bar if standard error is a terminal, else nothing."""
+    return _Bar(size) if sys.stderr.isatty() else nullcontext(_silent)
+
+
+class _Bar:
+    """A progress bar over the bytes of the input; without their total it only counts."""
+
+    def __init__(self, size: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task("connecting", total=size or None)
+        self._began = time.monotonic()
+
+    def __enter__(self) -> Callable[[int, int, int], None]:
+        self._bar.start()
+        return self._show
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def _show(self, read: int, sent: int, stored: int) -> None:
+        rate = sent / max(time.monotonic() - self._began, 1e-3)
+        text = f"{sent:,} sent, {stored:,} stored, {rate:,.0f} records/s"
+        self._bar.update(self._task, completed=read, description=text)

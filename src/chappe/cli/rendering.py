@@ -1,0 +1,74 @@
+"""How ``chappe consume`` prints records: raw, text, JSON, or length-prefixed; each is bytes for standard output."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from chappe.cli.units import iso_time
+from chappe.log.batch import Record
+
+_json: Final = msgspec.json.Encoder()
+_length: Final = struct.Struct(">I")
+
+# What would move the cursor or end the line early: control characters, but not the tab.
+_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != 9} | {10: "\\n"}
+
+
+def as_raw(record: Record) -> bytes:
+    """The value as it is, and a newline; a record without value is an empty line."""
+    return (record.value or b"") + b"\n"
+
+
+def as_length(record: Record) -> bytes:
+    """The length in four bytes, big endian, and the value: what ``produce --format length`` reads."""
+    value = record.value or b""
+    return _length.pack(len(value)) + value
+
+
+def as_text(record: Record) -> bytes:
+    """One line for people: time, partition and offset, key, value."""
+    partition = record.partition[:8]
+    key = "" if record.key is None else f"{_readable(record.key)}  "
+    value = "(no value)" if record.value is None else _readable(record.value)
+    line = f"{iso_time(record.timestamp)}  {record.topic}/{partition}@{record.offset}  {key}{value}\n"
+    return line.encode("utf-8", "backslashreplace")
+
+
+def as_json(record: Record) -> bytes:
+    """One object with all that is known of the record; bytes that are not UTF-8 become ``{"base64": "..."}``."""
+    fields = {
+        "topic": record.topic.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"),
+        "partition": record.partition.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"),
+        "offset": record.offset,
+        "timestamp": iso_time(record.timestamp),
+        "key": _json_value(record.key),
+        "value": _json_value(record.value),
+        "headers": [[name, _json_value(value)] for name, value in record.headers],
+    }
+    return _json.encode(fields) + b"\n"
+
+
+def _readable(raw: bytes) -> str:
+    return raw.decode("utf-8", "backslashreplace").translate(_CONTROLS)
+
+
+def _json_value(raw: bytes | None) -> Any:
+    if raw is None:
+        return None
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(raw).decode()}
+
+
+RENDERERS: Final[dict[str, Callable[[Record], bytes]]] = {
+    "raw": as_raw,
+    "text": as_text,
+    "json": as_json,
+    "length": as_length,
+}

@@ -1,0 +1,74 @@
+"""Ages, sizes and moments as people write them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+
+from chappe.errors import UsageError
+
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_BYTES: Final = {
+    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_AMOUNT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+
+
+def parse_age(text: str) -> float:
+    """Seconds of ``90s``, ``10m``, ``12h``, ``7d`` or ``2w``; raises UsageError."""
+    match = _AMOUNT.fullmatch(text)
+    if match is None or match[2].lower() not in _SECONDS:
+        raise UsageError(f"{text!r} is not an age; write it as 90s, 10m, 12h, 7d or 2w")
+    return float(match[1]) * _SECONDS[match[2].lower()]
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes of ``1000``, ``64KiB``, ``10GiB`` or ``5GB``; raises UsageError."""
+    match = _AMOUNT.fullmatch(str(text))
+    if match is None or match[2].lower() not in _BYTES:
+        raise UsageError(f"{text!r} is not a size; write it as 1000, 64KiB, 500MB or 10GiB")
+    return int(float(match[1]) * _BYTES[match[2].lower()])
+
+
+def parse_start(text: str, now: datetime | None = None) -> Literal["earliest", "latest"] | int | datetime:
+    """Where to begin reading: ``earliest``, ``latest``, an offset, an age ago, or a moment in ISO 8601.
+
+    A moment without zone is local time. Raises UsageError.
+    """
+    text = text.strip()
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    if text.isdecimal():
+        return int(text)
+    match = _AMOUNT.fullmatch(text.removesuffix("ago"))
+    if match is not None and match[2].lower() in _SECONDS:
+        return (now or datetime.now(UTC)) - timedelta(seconds=parse_age(match[0]))
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(
+            f"{text!r} is not a place to begin; write earliest, latest, an offset such as 1000, an age such as 10m, "
+            "or a time such as 2026-01-31T12:00"
+        ) from error
+
+
+def iso_time(timestamp_us: int) -> str:
+    """Microseconds since 1970 as ISO 8601 in UTC; the bare number if the calendar has no such day."""
+    seconds, micros = divmod(timestamp_us, 1_000_000)
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{micros:06d}Z"
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_us)
+
+
+def human_bytes(size: float) -> str:
+    """A size with three or four digits: ``512 B``, ``1.5 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Shell
+
+pytestmark = pytest.mark.process
+
+
+def test_lines_come_back_as_they_were(shell: Shell) -> None:
+    shell.up()
+    lines = b"".join(b"line %d \xff\n" % number for number in range(20_000))
+    produced = shell.run("produce", "numbers", stdin=lines)
+    assert produced.returncode == 0
+    assert re.search(rb"stored 20000 records, .* records/s\)", produced.stderr)
+
+    consumed = shell.run("consume", "numbers", "--until-end", "--output", "raw")
+    assert (consumed.returncode, consumed.stdout) == (0, lines)
+
+
+def test_a_file_of_length_prefixed_records_comes_back(shell: Shell) -> None:
+    shell.up()
+    raw = b"".join(struct.pack(">I", len(each)) + each for each in (b"a\nb", b"", bytes(100_000)))
+    (shell.directory / "records").write_bytes(raw)
+    produced = shell.run("produce", "binary", "records", "--format", "length", "--json")
+    facts = json.loads(produced.stdout)
+    assert (facts["records"], facts["stored"], facts["bytes"], facts["first"]) == (3, 3, 100_003, 0)
+    assert shell.run("consume", "binary", "--until-end", "--output", "length").stdout == raw
+
+
+def test_bad_json_stops_at_its_line_and_keeps_what_came_before(shell: Shell) -> None:
+    shell.up()
+    produced = shell.run("produce", "events", "--format", "json", stdin=b'{"a":1}\n[2]\n{oops\n4\n')
+    assert produced.returncode == 1
+    assert b"line 3 of the input is not JSON" in produced.stderr
+    assert b"the 2 records before it are stored" in produced.stderr
+    assert shell.run("consume", "events", "--until-end", "--output", "raw").stdout == b'{"a":1}\n[2]\n'
+
+
+def test_where_to_begin_and_how_many(shell: Shell) -> None:
+    shell.up()
+    shell.run("produce", "letters", stdin=b"a\nb\nc\nd\n")
+
+    def read(*arguments: str) -> bytes:
+        return shell.run("consume", "letters", "--output", "raw", *arguments).stdout
+
+    assert read("--count", "2") == b"a\nb\n"
+    assert read("--from", "2", "--until-end") == b"c\nd\n"
+    assert read("--from", "10m", "--count", "1") == b"a\n"
+    assert read("--from", "2020-01-01", "--until-end") == b"a\nb\nc\nd\n"
+    assert read("--from", "latest", "--until-end") == b""
+    assert read("--count", "0") == b""
+
+
+def test_an_offset_that_is_not_there_is_an_error(shell: Shell) -> None:
+    shell.up()
+    shell.run("produce", "letters", stdin=b"a\nb\n")
+    for more in ((), ("--until-end",)):
+        consumed = shell.run("consume", "letters", "--from", "7", *more)
+        assert (consumed.returncode, consumed.stdout) == (1, b"")
+        assert b"offset 7 is not there yet: the last one is 1" in consumed.stderr
+
+
+def test_json_output_has_the_metadata(shell: Shell) -> None:
+    shell.up()
+    shell.run("produce", "letters", stdin=b"a\n\xff\n")
+    lines = shell.run("consume", "letters", "--until-end", "--json").stdout.splitlines()
+    first, second = map(json.loads, lines)
+    assert (first["topic"], first["offset"], first["key"], first["value"], first["headers"]) == (
+        "letters", 0, None, "a", []
+    )  # fmt: skip
+    assert second["value"] == {"base64": "/w=="}
+
+
+def test_following_ends_cleanly_on_sigterm_and_ctrl_c(shell: Shell) -> None:
+    shell.up()
+    for how in (signal.SIGTERM, signal.SIGINT):
+        follower = shell.start("consume", "news", "--output", "raw")
+        shell.run("produce", "news", stdin=b"hello\n")
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == b"hello\n"
+        assert shell.stop(follower, how)[0] == 0
+
+
+def test_a_reader_that_has_enough_makes_no_noise(shell: Shell) -> None:
+    shell.up()
+    shell.run("produce", "many", stdin=b"x" * 99 + b"\n" + (b"y" * 99 + b"\n") * 100_000)
+    process = shell.start("consume", "many", "--output", "raw")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"x" * 99 + b"\n"
+    process.stdout.close()
+    assert process.wait(60) == 0
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+
+
+def test_topics_tells_what_is_held(shell: Shell) -> None:
+    store = shell.up()["store"]
+    assert b"no topics yet" in shell.run("topics").stdout
+    shell.run("produce", "letters", stdin=b"a\nb\n")
+    shell.run("produce", "letters", stdin=b"c\n")
+    shell.run("produce", "numbers", stdin=b"1\n")
+
+    letters, numbers = (json.loads(line) for line in shell.run("topics", "--json").stdout.splitlines())
+    assert (letters["topic"], letters["partitions"], letters["records"], letters["head"]) == ("letters", 2, 3, 1)
+    assert (numbers["topic"], numbers["records"], numbers["stores"]) == ("numbers", 1, [store])
+    assert letters["oldest"] <= letters["newest"]
+
+    parts = [json.loads(line) for line in shell.run("topics", "lett*", "--json", "--partitions").stdout.splitlines()]
+    assert sorted(part["records"] for part in parts) == [1, 2]
+    table = shell.run("topics").stdout.decode()
+    assert re.search(r"letters +2 +3 +1 ", table)
+
+
+def test_an_unknown_topic_is_an_error(shell: Shell) -> None:
+    shell.up()
+    for arguments in (("consume", "nosuch", "--until-end"), ("topics", "nosuch")):
+        done = shell.run(*arguments)
+        assert done.returncode == 1
+        assert done.stderr.startswith(b"chappe: the store does not have a topic 'nosuch'")
+
+
+def test_without_a_tower_it_is_said_once_and_tried_on(shell: Shell) -> None:
+    with socket.socket() as taken:  # a port on which nothing listens
+        taken.bind(("127.0.0.1", 0))
+        shell.env["CHAPPE_TOWER"] = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = shell.run("topics")
+        assert done.returncode == 1
+        assert b"no tower answers" in done.stderr
+
+        producer = shell.start("produce", "news")
+        assert producer.stdin is not None
+        producer.stdin.write(b"a\nb\n")
+        producer.stdin.close()
+        producer.stdin = None
+        assert producer.stderr is not None
+        assert b"no tower answers" in producer.stderr.readline()
+        assert b"no store has acknowledged the last 2 records; still trying" in producer.stderr.readline()
+        code, _, err = shell.stop(producer, signal.SIGINT)
+        assert code == 130
+        assert "interrupted: 2 of 2 records are not stored" in err
+
+
+def test_sigterm_while_input_is_awaited_keeps_what_was_read(shell: Shell) -> None:
+    shell.up()
+    producer = shell.start("produce", "news")
+    follower = shell.start("consume", "news", "--output", "raw", "--count", "1")
+    assert producer.stdin is not None
+    producer.stdin.write(b"first\nhalf a li")
+    producer.stdin.flush()
+    assert follower.communicate(timeout=60)[0] == b"first\n"
+    code, _, err = shell.stop(producer)
+    assert code == 143
+    assert "terminated: all 1 records read until then are stored" in err
+
+
+def test_tower_and_store_apart(shell: Shell) -> None:
+    tower = shell.start("tower", "--listen", "127.0.0.1:0", "--json")
+    assert tower.stdout is not None
+    shell.env["CHAPPE_TOWER"] = json.loads(tower.stdout.readline())["tower"]
+    store = shell.start("store", "records", "--json")
+    assert store.stdout is not None
+    assert json.loads(store.stdout.readline())["directory"] == "records"
+    assert shell.run("produce", "news", stdin=b"a\n").returncode == 0
+
+    code, _, err = shell.stop(store)
+    assert (code, err.splitlines()[-1][:20]) == (0, "store stopped; since")
+    assert shell.stop(tower, signal.SIGINT)[0] == 0
+
+
+def test_a_directory_in_use_and_a_port_in_use_are_one_line(shell: Shell) -> None:
+    facts = shell.up("records")
+    done = shell.run("store", "records")
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"chappe: ")
+    assert done.stderr.count(b"\n") == 1
+
+    done = shell.run("tower", "--listen", facts["tower"])
+    assert done.returncode == 1
+    assert b"in use" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("produce",), "Missing argument"),
+        (("produce", ""), "a topic needs a name"),
+        (("produce", "t", "nofile"), "cannot read nofile: No such file"),
+        (("produce", "t", "--format", "xml"), "lines"),
+        (("produce", "t", "--min-acks", "-1"), "min-acks"),
+        (("consume", "t", "--from", "soon"), "'soon' is not a place to begin"),
+        (("consume", "t", "--from", "2999-01-01"), "is in the future"),
+        (("tower", "--listen", "nowhere:port"), "is not the address of a tower"),
+        (("up", "--config", "x"), "No such option"),
+        (("--config", "nofile", "topics"), "there is no configuration file nofile"),
+        (("demo", "--input", "nofile"), "there is no file nofile"),
+        (("nonsense",), "nonsense"),
+    ],
+)
+def test_wrong_use_is_told_with_exit_code_2(shell: Shell, arguments: tuple[str, ...], told: str) -> None:
+    done = shell.run(*arguments)
+    assert done.returncode == 2
+    assert told in done.stderr.decode()
+
+
+def test_options_come_from_command_line_environment_file_and_default_in_this_order(shell: Shell) -> None:
+    def tower() -> dict[str, str]:
+        rows = json.loads(shell.run("config", "--json").stdout)["settings"]
+        return next({"value": row["value"], "source": row["source"]} for row in rows if row["key"] == "tower")
+
+    assert tower() == {"value": "127.0.0.1:5556", "source": "default"}
+    (shell.directory / "chappe.toml").write_text("tower = '127.0.0.1:1'\n[consume]\noutput = 'raw'\n")
+    assert tower() == {"value": "127.0.0.1:1", "source": "chappe.toml"}
+    facts = shell.up()  # the command line wins over the file
+    shell.env.pop("CHAPPE_TOWER")
+    assert b"no tower answers at 127.0.0.1:1" in shell.run("topics").stderr
+    shell.env["CHAPPE_TOWER"] = facts["tower"]  # the environment wins over the file
+    assert tower()["source"] == "CHAPPE_TOWER"
+    assert shell.run("produce", "t", stdin=b"a\n").returncode == 0
+    assert shell.run("consume", "t", "--until-end").stdout == b"a\n"  # the output is the file's
+    assert shell.run("consume", "t", "--until-end", "--json").stdout.startswith(b"{")
+
+
+def test_a_corrupt_configuration_file_names_its_line(shell: Shell) -> None:
+    (shell.directory / "chappe.toml").write_text("tower = 'x'\nlisten =\n")
+    done = shell.run("topics")
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"chappe: chappe.toml, line 2: ")
+
+
+def test_retention_comes_from_the_file(shell: Shell) -> None:
+    (shell.directory / "chappe.toml").write_text("[retention.'short.*']\nrecords = 1\nage = '1h'\n")
+    told = json.loads(shell.run("config", "--json").stdout)
+    assert told["retention"] == [{"topics": "short.*", "age_s": 3600.0, "bytes": None, "records": 1}]
+    shell.up()
+    assert shell.run("produce", "short.lived", stdin=b"a\n").returncode == 0
+
+
+def test_doctor_passes_here_and_fails_where_something_is_wrong(shell: Shell, tmp_path: Path) -> None:
+    facts = shell.up()
+    done = shell.run("doctor", "--json")
+    checks = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, checks
+    assert {check["name"] for check in checks} >= {"python", "zeromq", "port", "clock", "disk", "sync", "java"}
+    assert [check["found"] for check in checks if check["name"] == "port"] == [
+        f"127.0.0.1:{port}: a tower answers" for port in facts["tower"].split(":")[1:]
+    ]
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        (tmp_path / "file").touch()
+        tower = f"127.0.0.1:{other.getsockname()[1]}"
+        done = shell.run("doctor", str(tmp_path / "file" / "x"), "--tower", tower, "--listen", "192.0.2.1", "--json")
+    assert done.returncode == 1
+    failed = {
+        check["name"]: check for check in map(json.loads, done.stdout.splitlines()) if check["status"] == "failed"
+    }
+    assert set(failed) >= {"port", "directory", "interface"}
+    assert all(check["mend"] for check in failed.values())
+
+
+def test_version_help_and_completion(shell: Shell) -> None:
+    assert re.fullmatch(rb"chappe \d+\.\d+\.\d+\S*\n", shell.run("--version").stdout)
+    told = shell.run("--help").stdout.decode()
+    for command in ("demo", "up", "tower", "store", "produce", "consume", "topics", "doctor"):
+        assert command in told
+        assert shell.run(command, "--help").returncode == 0
+    assert "--install-completion" in told
+
+
+def test_help_and_version_load_nothing_heavy(shell: Shell) -> None:
+    code = (
+        "import sys\nfrom chappe.cli.app import app\n"
+        "try: app(['--help'])\nexcept SystemExit: pass\n"
+        "heavy = {'zmq', 'pyarrow', 'pandas', 'pyspark', 'psutil', 'asyncio', 'numpy'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=shell.env, capture_output=True, check=True)
+    assert done.stderr.decode().strip() == "[]"

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+import pyarrow.parquet as parquet
+import pytest
+from tests.cli.conftest import Shell
+
+pytestmark = [pytest.mark.process, pytest.mark.spark]
+
+DEMO_S = 240.0  # Spark takes its time on a busy machine
+
+
+def rows(shell: Shell) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = parquet.read_table(shell.directory / "d" / "windows").to_pylist()
+    return found
+
+
+def left_running(shell: Shell) -> list[str]:
+    """Processes that still work in the directory of the test."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        try:
+            if Path(process.cwd()) == shell.directory:
+                found.append(" ".join(process.info["cmdline"]))
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def nothing_left(shell: Shell) -> None:
+    deadline = time.monotonic() + 20
+    while left_running(shell) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left_running(shell) == []
+
+
+def child(demo: subprocess.Popen[bytes], role: str) -> int:
+    """The process id of a child of the demo, once it is there."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for process in psutil.Process(demo.pid).children():
+            if role in process.cmdline():
+                return int(process.pid)
+        time.sleep(0.05)
+    raise AssertionError(f"no {role}")
+
+
+def test_every_line_is_counted_once_over_two_runs(shell: Shell) -> None:
+    lines = [f"line {number}" for number in range(2000)]
+    (shell.directory / "in.txt").write_text("\n".join(lines[:1500]) + "\n")
+    arguments = ("demo", "--input", "in.txt", "--directory", "d")
+    first = shell.run(*arguments, timeout=DEMO_S)
+    assert first.returncode == 0, first.stderr.decode()
+    assert sum(int(str(row["records"])) for row in rows(shell)) == 1500
+    for told in ("topic demo.lines: d/log", "d/checkpoint", "d/windows", "consume demo.lines", "read_parquet"):
+        assert told in first.stdout.decode()
+    nothing_left(shell)
+
+    (shell.directory / "in.txt").write_text("\n".join(lines) + "\n")
+    second = shell.run(*arguments, timeout=DEMO_S)
+    assert second.returncode == 0, second.stderr.decode()
+    assert "resuming in d" in second.stderr.decode()
+    found = rows(shell)
+    assert sum(int(str(row["records"])) for row in found) == 2000
+    assert sum(float(str(row["total"])) for row in found) == sum(map(len, lines))
+    nothing_left(shell)
+
+    other = shell.run("demo", "--directory", "d")
+    assert other.returncode == 2
+    assert b"--fresh" in other.stderr
+
+
+@pytest.mark.parametrize(("role", "name"), [("log", "store"), ("feed", "producer")])
+def test_a_child_that_dies_is_named(shell: Shell, role: str, name: str) -> None:
+    demo = shell.start("demo", "--directory", "d", "--seconds", "120")
+    child(demo, "feed")
+    pid = child(demo, role)
+    os.kill(pid, signal.SIGKILL)
+    _, err = demo.communicate(timeout=DEMO_S)
+    assert demo.returncode == 1
+    assert f"chappe: the {name} (process {pid}) was killed by signal 9" in err.decode()
+    assert b"Traceback" not in err
+    nothing_left(shell)
+
+
+def test_children_end_with_a_demo_that_was_killed(shell: Shell) -> None:
+    demo = shell.start("demo", "--directory", "d", "--seconds", "120")
+    child(demo, "feed")
+    demo.kill()
+    demo.communicate()
+    nothing_left(shell)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_demo_that_is_stopped_ends_cleanly(shell: Shell, how: signal.Signals) -> None:
+    demo = shell.start("demo", "--directory", "d", "--seconds", "120")
+    child(demo, "feed")
+    demo.send_signal(how)
+    _, err = demo.communicate(timeout=DEMO_S)
+    assert demo.returncode == 0
+    assert b"Traceback" not in err
+    nothing_left(shell)
+
+
+def test_a_directory_of_something_else_is_left_alone(shell: Shell) -> None:
+    (shell.directory / "d").mkdir()
+    (shell.directory / "d" / "precious").write_text("mine")
+    for more in ((), ("--fresh",)):
+        done = shell.run("demo", "--directory", "d", *more)
+        assert done.returncode == 2
+        assert b"not a demo's" in done.stderr
+    assert (shell.directory / "d" / "precious").read_text() == "mine"

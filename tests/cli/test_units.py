@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from chappe.cli.units import human_bytes, iso_time, parse_age, parse_bytes, parse_start
+from chappe.errors import UsageError
+
+NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("7d", 604800), ("2w", 1209600)]
+)
+def test_ages(text: str, seconds: float) -> None:
+    assert parse_age(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1000", 1000), (5, 5), ("64KiB", 65536), ("10 GiB", 10 * 2**30), ("5GB", 5 * 10**9), ("1.5kib", 1536)],
+)
+def test_sizes(text: str | int, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "7", "d", "-1d", "7 years", "7dd", "nan s"])
+def test_what_is_no_age_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not an age"):
+        parse_age(text)
+
+
+@pytest.mark.parametrize("text", ["", "10XB", "-5", "much"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a size"):
+        parse_bytes(text)
+
+
+def test_places_to_begin() -> None:
+    assert parse_start("earliest") == "earliest"
+    assert parse_start("latest") == "latest"
+    assert parse_start("1000") == 1000
+    assert parse_start("10m", NOW) == NOW - timedelta(minutes=10)
+    assert parse_start("2h ago", NOW) == NOW - timedelta(hours=2)
+    assert parse_start("2026-01-31T12:00:00Z") == NOW
+    assert parse_start("2026-01-31T13:00+01:00") == NOW
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "-5", "1.5", "2026-13-01", "10y"])
+def test_what_is_no_place_to_begin_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a place to begin"):
+        parse_start(text)
+
+
+def test_times_outside_the_calendar_stay_numbers() -> None:
+    assert iso_time(1_000_001) == "1970-01-01T00:00:01.000001Z"
+    assert iso_time(-1) == "1969-12-31T23:59:59.999999Z"
+    assert iso_time(2**63 - 1) == str(2**63 - 1)
+
+
+def test_sizes_for_people() -> None:
+    assert [human_bytes(size) for size in (0, 1023, 1536, 5 * 2**20, 2**50)] == [
+        "0 B", "1023 B", "1.5 KiB", "5.0 MiB", "1024.0 TiB"
+    ]  # fmt: skip

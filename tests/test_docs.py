@@ -1,0 +1,178 @@
+"""The documentation does what it says: the tutorial's blocks run, links lead somewhere, options are described."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parent.parent
+PAGES: Final = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+COMMAND_S: Final = 90.0
+START_S: Final = 30.0
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Language and text of every code block of a page."""
+    return re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def free_ports() -> tuple[int, int]:
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0))
+        second.bind(("127.0.0.1", 0))
+        return first.getsockname()[1], second.getsockname()[1]
+
+
+class Reader:
+    """Someone who types what a page says, in a directory of their own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        ports = free_ports()
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        self._tower = f"127.0.0.1:{ports[0]}:{ports[1]}"
+        self._env = os.environ | {"PATH": path, "HOME": str(directory), "CHAPPE_TOWER": self._tower}
+        self._background: list[subprocess.Popen[bytes]] = []
+
+    def type(self, line: str) -> None:
+        if line.endswith("&"):
+            self._background.append(subprocess.Popen(line.rstrip("& ").split(), cwd=self._directory, env=self._env))
+            self._wait_for_tower()
+        elif line == "kill %1":
+            self._background[0].send_signal(signal.SIGTERM)
+            assert self._background.pop(0).wait(START_S) == 0
+        else:
+            subprocess.run(line, shell=True, cwd=self._directory, env=self._env, check=True, timeout=COMMAND_S)
+
+    def run(self, code: str) -> None:
+        # The page relies on the default address; here another may be using it.
+        code = re.sub(r'(Producer|Consumer)\("greetings"(?!, tower)', rf'\1("greetings", tower="{self._tower}"', code)
+        subprocess.run([sys.executable, "-c", code], cwd=self._directory, env=self._env, check=True, timeout=COMMAND_S)
+
+    def _wait_for_tower(self) -> None:
+        host, port, _ = self._tower.split(":")
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            try:
+                socket.create_connection((host, int(port)), 1.0).close()
+                return
+            except OSError:
+                time.sleep(0.05)
+        raise AssertionError("no tower came up")
+
+    def leave(self) -> None:
+        for process in self._background:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    made = Reader(tmp_path)
+    try:
+        yield made
+    finally:
+        made.leave()
+
+
+def play(reader: Reader, page: Path) -> int:
+    """Do everything that a page says; returns how many blocks it had."""
+    code = ""
+    found = blocks(page)
+    for language, text in found:
+        if language == "console":
+            for line in text.splitlines():
+                assert line.startswith("$ "), line
+                reader.type(line[2:])
+        elif language == "python":
+            code += text  # later blocks use the names of earlier ones
+            reader.run(text if "import" in text else imports(code) + text)
+    return len(found)
+
+
+def imports(code: str) -> str:
+    return "".join(line + "\n" for line in code.splitlines() if line.startswith(("from ", "import ")))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "tutorial").glob("*.md")), ids=lambda page: page.stem)
+def test_the_tutorial_runs(reader: Reader, page: Path) -> None:
+    assert play(reader, page) > 3
+
+
+@pytest.mark.process
+def test_the_readmes_first_example_runs(reader: Reader) -> None:
+    code = next(text for language, text in blocks(ROOT / "README.md") if language == "python")
+    reader.run(code)
+
+
+@pytest.mark.process
+def test_the_first_program_of_the_examples_runs(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "hello.py")],
+        cwd=tmp_path,
+        capture_output=True,
+        check=True,
+        timeout=COMMAND_S,
+    )
+    assert done.stdout.splitlines()[0] == b"0 b'first' b'hello'"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
+        if not target.startswith(("http://", "https://", "mailto:")):
+            assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_in_pages_compiles(page: Path) -> None:
+    for language, text in blocks(page):
+        if language == "python":
+            compile(text, str(page), "exec")
+
+
+def test_every_command_and_option_is_in_the_reference() -> None:
+    from typer.main import get_command
+
+    from chappe.cli.app import app
+
+    text = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    text += (ROOT / "docs" / "reference" / "configuration.md").read_text()
+    program = get_command(app)
+    commands = program.commands  # type: ignore[attr-defined]
+    for name, command in commands.items():
+        assert f"chappe {name}" in text
+        for option in (each for param in command.params for each in param.opts if each.startswith("--")):
+            described = option in text or f"`{option[2:]}`" in text
+            assert described, f"{name} {option}"
+
+
+def test_every_setting_is_in_the_reference_with_its_default() -> None:
+    from chappe.cli.config import SETTINGS
+
+    text = (ROOT / "docs" / "reference" / "configuration.md").read_text()
+    for setting in SETTINGS:
+        assert f"| `{setting.key}` | `{setting.variable}` | `{setting.default}` |" in text
+
+
+def test_every_variable_of_the_reference_is_read_by_an_option() -> None:
+    from typer.main import get_command
+
+    from chappe.cli.app import app
+    from chappe.cli.config import SETTINGS
+
+    program = get_command(app)
+    commands = program.commands  # type: ignore[attr-defined]
+    read = {param.envvar for command in commands.values() for param in command.params if param.envvar}
+    assert read == {setting.variable for setting in SETTINGS}

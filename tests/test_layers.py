@@ -1,0 +1,143 @@
+"""Imports go only downwards, and what is pure touches no clock, socket, thread, file or random source.
+
+Read from the source with ``ast``, imports inside functions included, so nothing has to run to be found.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+SOURCE: Final = Path(__file__).parent.parent / "src"
+
+# Each part of the tree, by its longest matching name, and the parts that it may import besides itself.
+BASE: Final = {"chappe.errors", "chappe.defaults", "chappe.security", "chappe.data"}
+CONTRACT: Final = {*BASE, "chappe.core", "chappe.deadlines"}
+PURE: Final = {
+    "chappe.channel": CONTRACT,
+    "chappe.log": CONTRACT,
+    "chappe.mesh": CONTRACT,
+    "chappe.stores": {*CONTRACT, "chappe.channel"},
+    "chappe.replication": CONTRACT,
+    "chappe.hashmap": {*CONTRACT, "chappe.replication"},
+}
+FEATURES: Final = {*CONTRACT, *PURE, "chappe.arrow"}
+FACES: Final = {*BASE, "chappe", "chappe.api"}
+# What reads stores from outside a node: the client of their query sockets, and the form of what they answer.
+READING: Final = {
+    "chappe.drivers.queries",
+    "chappe.log.batch",
+    "chappe.log.queries",
+    "chappe.log.storage",
+    "chappe.log.events",
+    "chappe.arrow",
+}
+ALLOWED: Final[dict[str, set[str]]] = {
+    "chappe": {*BASE, "chappe.api", "chappe.log"},
+    "chappe.__main__": {"chappe.cli"},
+    **{part: {*BASE} for part in BASE},
+    "chappe.core": BASE,
+    "chappe.deadlines": BASE,
+    **PURE,
+    "chappe.arrow": {*BASE, "chappe.log.batch"},
+    "chappe.drivers": FEATURES,
+    "chappe.sim": FEATURES,
+    "chappe.api": {*FEATURES, "chappe.drivers"},
+    "chappe.compat": {*FEATURES, "chappe.drivers", "chappe.api"},
+    "chappe.subscribers": FACES,
+    "chappe.spark": {*FACES, *READING},
+    "chappe.cli": {*FACES, *READING, "chappe.spark"},  # the demo runs a query, the doctor looks at Java
+    "chappe.web": FACES,
+    "pyspark_chappe": {"chappe.spark"},
+}
+IMPURE: Final = {"asyncio", "os", "random", "secrets", "select", "socket", "threading", "time", "zmq"}
+WITHOUT_WORLD: Final = {*CONTRACT, *PURE}
+
+Import = tuple[str, int, bool]  # module, line, only for type checkers
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def part_of(module: str, parts: set[str]) -> str | None:
+    """The longest of ``parts`` that the module is, or lies in."""
+    fitting = [part for part in parts if module == part or (part != "chappe" and module.startswith(part + "."))]
+    return max(fitting, key=len, default=None)
+
+
+def imports_of(tree: ast.AST, module: str, package: bool) -> Iterator[Import]:
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for each in node.body
+        for inner in ast.walk(each)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno, id(node) in typing_only
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = module.split(".")[: len(module.split(".")) - node.level + package]
+                base = ".".join([*above, base] if base else above)
+            for alias in node.names:  # `from chappe.log import batch` imports chappe.log.batch
+                inner = f"{base}.{alias.name}"
+                is_module = (SOURCE / inner.replace(".", "/")).with_suffix(".py").exists()
+                is_module = is_module or (SOURCE / inner.replace(".", "/") / "__init__.py").exists()
+                yield inner if is_module else base, node.lineno, id(node) in typing_only
+
+
+def complaints(source: str, module: str, package: bool = False) -> list[str]:
+    """What is wrong with the imports of one module, one sentence each."""
+    part = part_of(module, set(ALLOWED))
+    if part is None:
+        return [f"{module}: no layer of tests/test_layers.py has a place for it"]
+    found = []
+    for target, line, typing_only in imports_of(ast.parse(source), module, package):
+        top = target.partition(".")[0]
+        if top in ("chappe", "pyspark_chappe"):
+            allowed = ALLOWED[part] | {part}
+            if part_of(target, allowed) is None:
+                found.append(f"{module}, line {line}: {part} must not import {target}")
+        elif top in IMPURE and not typing_only and part_of(module, WITHOUT_WORLD) is not None:
+            found.append(f"{module}, line {line}: a core has no {top}; the driver hands in what it needs")
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_imports_go_downwards(path: Path) -> None:
+    assert complaints(path.read_text(), name_of(path), path.name == "__init__.py") == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("chappe.log.store", "import time"),
+        ("chappe.log.store", "def later():\n    from threading import Event"),
+        ("chappe.log.store", "from chappe.drivers.node import Node"),
+        ("chappe.data.topic", "from chappe.core import Report"),
+        ("chappe.mesh.routing", "from chappe.log import batch"),
+        ("chappe.drivers.node", "import chappe.api"),
+        ("chappe.api.producer", "from ..cli import main"),
+        ("chappe.web.app", "from chappe.drivers import node"),
+        ("chappe.stray", ""),
+    ],
+)
+def test_an_import_upwards_or_of_the_world_is_found(module: str, source: str) -> None:
+    assert len(complaints(source, module)) == 1
+
+
+def test_a_type_of_the_world_may_be_named() -> None:
+    assert complaints("if TYPE_CHECKING:\n    import random", "chappe.log.store") == []
