@@ -8,7 +8,6 @@ pyarrow is imported when it is first needed: ``pip install 'chappe[arrow]'``.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from itertools import accumulate
@@ -122,11 +121,16 @@ def _concat(parts: Iterable[pa.Array]) -> pa.Array:
     return arrays[0] if len(arrays) == 1 else _pyarrow().concat_arrays(arrays)
 
 
+@cache
+def _count_up() -> pa.Array:
+    return _pyarrow().array(range(_OFFSETS), "int64")
+
+
 @lru_cache(maxsize=64)
 def _offset_page(page: int) -> pa.Array:
-    pa = _pyarrow()
-    first = page * _OFFSETS
-    return pa.Array.from_buffers(pa.int64(), _OFFSETS, [None, pa.py_buffer(array("q", range(first, first + _OFFSETS)))])
+    import pyarrow.compute as pc
+
+    return pc.add(_count_up(), page * _OFFSETS)
 
 
 def _offsets(start: int, count: int) -> pa.Array:
@@ -151,8 +155,10 @@ def _timestamps(batch: Batch) -> pa.Array:
     type_ = pa.timestamp("us", tz="UTC")
     raw = batch.timestamp_bytes()
     if raw is None:
-        return pa.repeat(pa.scalar(batch.timestamp_min, type_), batch.count)
-    return pa.Array.from_buffers(type_, batch.count, [None, _buffer(raw)])
+        buffer = pa.py_buffer(batch.timestamp_min.to_bytes(8, "little", signed=True) * batch.count)
+    else:
+        buffer = _buffer(raw)
+    return pa.Array.from_buffers(type_, batch.count, [None, buffer])
 
 
 def _binary(batch: Batch, name: str) -> pa.Array:

@@ -20,7 +20,7 @@ ENDPOINT_BYTES_MAX: Final = 255
 
 # -- records and batches --------------------------------------------------------------------------
 RECORD_BYTES_MAX: Final = 8 * MIB  # value + key + headers; larger is RecordTooLarge
-BATCH_BYTES: Final = 64 * KIB  # a producer seals a batch here: frames of this size move at ~2 GB/s
+BATCH_BYTES: Final = 128 * KIB  # a producer seals a batch here: what each costs is spread over a thousand records
 BATCH_RECORDS_MAX: Final = 65_536  # records in one batch
 BATCH_BYTES_MAX: Final = 9 * MIB  # largest encoded batch: one record of the largest size and its columns
 MESSAGE_BYTES_MAX: Final = 16 * MIB  # larger messages make libzmq close the connection
@@ -32,13 +32,18 @@ SUBJECTS_MAX: Final = 65_536  # topics in one CONSUMER-HELLO
 # -- producer -------------------------------------------------------------------------------------
 HEAD_INTERVAL_S: Final = 1.0  # as the original
 HEAD_HURRY_S: Final = 0.1  # while somebody waits in flush() and nothing is acknowledged
-PRODUCER_BUFFER_BYTES: Final = 64 * MIB  # not yet acknowledged; then block or BufferFull
+# Not yet acknowledged; then block or BufferFull. Less than the queues to a store and in it hold together, so that a
+# slow disk slows the producer down rather than make it lose batches on the way.
+PRODUCER_BUFFER_BYTES: Final = 32 * MIB
 PRODUCER_RING_BYTES: Final = 16 * MIB  # min_acks=0: the newest records kept for those who missed them
 IDLE_S: Final = 0.000_05  # nothing sent for this long: the next record leaves at once
 
 # -- sockets --------------------------------------------------------------------------------------
-QUEUE_MESSAGES_MAX: Final = 1_000  # per peer and direction; with 64 KiB batches at most 64 MiB
+# Per peer and direction; with full batches at most 25 MiB. ZeroMQ reports room only when half of a full queue
+# was taken, so a long queue would make a merely slow peer look stuck.
+QUEUE_MESSAGES_MAX: Final = 200
 FULL_PEER_WAIT_S: Final = 0.5  # how long a publisher waits for a full peer before it lets it lose ...
+FULL_PEER_WAIT_LIVE_S: Final = 3.0  # the same where no store keeps what is lost: min_acks=0
 FULL_PEER_LOSSY_S: Final = 1.0  # ... for this long, and twice as long each time that it is still full, up to ...
 FULL_PEER_LOSSY_MAX_S: Final = 30.0  # ... this; it fetches later what it lost
 HEARTBEAT_S: Final = 2.0  # ZMTP ping; a peer silent for three of them is disconnected and redialled

@@ -101,6 +101,15 @@ def test_a_clean_restart_goes_on_with_the_same_segment(tmp_path: Path) -> None:
     assert len(segments(tmp_path)) == len(segments(tmp_path, "idx")) == 1
 
 
+def test_a_kill_after_going_on_with_a_segment_loses_nothing(tmp_path: Path) -> None:
+    storage = SegmentStorage(tmp_path / "s")
+    keep(storage, batch(0, 3))
+    storage.close()
+    storage = SegmentStorage(tmp_path / "s")
+    keep(storage, batch(3, 3))
+    assert everything(SegmentStorage(crashed(tmp_path / "s", tmp_path / "copy"))) == list(range(6))
+
+
 def test_a_restart_without_a_write_changes_no_file(tmp_path: Path) -> None:
     storage = SegmentStorage(tmp_path / "s")
     keep(storage, batch(0, 3))

@@ -20,11 +20,12 @@ from chappe.log.storage import Append, Retention
 
 
 class FaultyOps(FileOps):
-    """Fails as it is told: ``fail[call]`` is the number of calls until one fails, with ``error``."""
+    """Fails as it is told: ``fail[call]`` is the number of calls until all (or ``once``, one) fail with ``error``."""
 
     def __init__(self) -> None:
         self.fail: dict[str, int] = {}
         self.error = errno.EIO
+        self.once = False
         self.short = False  # a failing write leaves a part of its bytes
         self.room: int | None = None
 
@@ -32,7 +33,7 @@ class FaultyOps(FileOps):
         left = self.fail.get(call)
         if left is not None:
             self.fail[call] = left - 1
-            if left <= 0:
+            if left == 0 or (left < 0 and not self.once):
                 raise OSError(self.error, os.strerror(self.error))
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
@@ -144,6 +145,9 @@ def test_a_refused_write_leaves_no_trace(tmp_path: Path, call: str, calls: int, 
         ops.fail = {}
         if refused is not None:
             assert isinstance(refused, StorageFull) == (error == errno.ENOSPC)
+            killed = reopened(tmp_path / "s", tmp_path / "copy")
+            assert {topic: everything(killed, topic) for topic in good} == good
+            killed.close()
         else:
             for each in appends:
                 good[each.topic].append(each.base)
@@ -156,6 +160,19 @@ def test_a_refused_write_leaves_no_trace(tmp_path: Path, call: str, calls: int, 
     storage.close()
     again = SegmentStorage(tmp_path / "s")
     assert {topic: everything(again, topic) for topic in good} == good
+
+
+def test_after_a_failed_sync_another_segment_is_begun(tmp_path: Path) -> None:
+    ops = FaultyOps()
+    storage = SegmentStorage(tmp_path / "s", ops=ops)
+    keep(storage, batch(0, 3))
+    ops.fail, ops.once = {"fdatasync": 0}, True
+    with pytest.raises(StorageError, match="check the disk"):
+        storage.write([batch(3, 3)])
+    ops.fail = {}
+    keep(storage, batch(3, 2))
+    assert len(list((tmp_path / "s" / "topics" / "t").glob("*.seg"))) == 2
+    assert everything(storage) == [0, 1, 2, 3, 4]
 
 
 def test_a_write_that_cannot_be_taken_back_does_not_come_to_life(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from operator import length_hint
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import msgspec
 
 from chappe.api.identity import log_event, new_address, state_directory
+from chappe.api.times import as_micros
 from chappe.data.topic import Filter
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.drivers.addresses import TowerAddress
@@ -104,7 +106,8 @@ class Consumer:
         )
         self._queue: deque[ConsumedBatch] = deque()
         self._taken: dict[Key, int] = {}  # offset after the last record handed to the user
-        self._last: Record | None = None
+        self._open: ConsumedBatch | None = None  # what a loop over records is in, and ...
+        self._ahead: Iterator[int] = iter(())  # ... the offsets of it that the loop did not get to
         self._events: deque[object] = deque(maxlen=1000)
         self._error: OffsetOutOfRange | None = None
         self.on_ready: Callable[[], None] | None = None  # called from the node's thread when records came
@@ -134,17 +137,33 @@ class Consumer:
         """A batch that came already, or None; never waits. Raises as ``poll`` does."""
         with self._lock:
             self._check()
-            self._last = None
+            rest = self._rest()
+            self._open = None
+            if rest is not None:
+                return rest
             if not self._queue:
                 return None
             found = self._queue.popleft()
             self._taken[found.topic, found.partition] = found.next
-            was_paused = self._core.paused
-            self._node.perform(self._core.taken(len(found.batch.raw), time.monotonic()))
-            if was_paused and not self._core.paused:
-                self._node.resume()
-                self._node.wake()
+            self._release(len(found.batch.raw))
             return found
+
+    def _rest(self) -> ConsumedBatch | None:
+        """What a loop over records that was left early did not get to."""
+        batch, left = self._open, length_hint(self._ahead)
+        return (
+            None
+            if batch is None or not left
+            else ConsumedBatch(batch.topic, batch.partition, batch.batch, batch.next - left)
+        )
+
+    def _release(self, size: int) -> None:
+        """So many bytes of the queue were taken out: more may be read."""
+        was_paused = self._core.paused
+        self._node.perform(self._core.taken(size, time.monotonic()))
+        if was_paused and not self._core.paused:
+            self._node.resume()
+            self._node.wake()
 
     def batches(self, timeout: float | None = None) -> Iterator[ConsumedBatch]:
         """Batches one after the other; ends when none came for ``timeout`` seconds (None: never)."""
@@ -152,17 +171,21 @@ class Consumer:
             yield found
 
     def __iter__(self) -> Iterator[Record]:
-        """Records one after the other, for ever."""
+        """Records one after the other, for ever. A loop that was left goes on with the next record."""
         while True:
             batch = self.poll(None)
             assert batch is not None
             yield from self.iterate(batch)
 
     def iterate(self, batch: ConsumedBatch) -> Iterator[Record]:
-        """The records of a batch; meanwhile ``position`` and ``commit`` count one record after the other."""
-        for record in batch:
-            self._last = record
-            yield record
+        """The records of a batch; meanwhile ``position`` and ``commit`` count one record after the other.
+
+        What is left of it when the loop ends early is what the next ``poll`` returns.
+        """
+        # One offset is taken for each record made, so what is left of them tells where the loop is: the loop itself
+        # need not.
+        self._open, self._ahead = batch, iter(range(batch.batch.base, batch.next))
+        return batch.batch.records(batch.topic, batch.partition, batch.first, self._ahead)
 
     # -- positions --------------------------------------------------------------------------------------------
 
@@ -192,9 +215,14 @@ class Consumer:
             gone = sum(len(each.batch.raw) for each in self._queue) - sum(len(each.batch.raw) for each in kept)
             self._queue.clear()
             self._queue.extend(kept)
-            self._last = None
+            rest = self._rest()
+            self._open = None
+            if rest is not None and (rest.topic, rest.partition) != (topic, partition):
+                self._queue.appendleft(rest)
+                self._taken[rest.topic, rest.partition] = rest.first
+                gone -= len(rest.batch.raw)  # taken once already, and once more when it is polled
             self._taken[topic, partition] = offset
-            self._core.taken(gone, time.monotonic())
+            self._release(gone)
             self._node.call(self._core.seek, topic, partition, offset)
 
     def at_end(self) -> bool:
@@ -275,10 +303,8 @@ class Consumer:
             self.on_ready()
 
     def _taken_now(self) -> dict[Key, int]:
-        last = self._last
-        if last is None:
-            return dict(self._taken)
-        return {**self._taken, (last.topic, last.partition): last.offset + 1}
+        rest = self._rest()
+        return dict(self._taken) if rest is None else {**self._taken, (rest.topic, rest.partition): rest.first}
 
     def _check(self) -> None:
         if self._node.closed:
@@ -294,6 +320,9 @@ class Consumer:
         self._events.append(event)
         if isinstance(event, OutOfRange) and event.strict:
             self._error = OffsetOutOfRange(str(event))
+            self._taken.pop((event.topic, event.partition), None)  # the core has gone on elsewhere
+            if self.on_ready is not None:
+                self.on_ready()
 
 
 def _reset(reset: ResetLike) -> Reset:
@@ -302,9 +331,7 @@ def _reset(reset: ResetLike) -> Reset:
     if reset == "latest":
         return LATEST
     if isinstance(reset, datetime):
-        if reset.tzinfo is None:
-            raise UsageError("a time to start from needs a time zone: datetime(..., tzinfo=timezone.utc)")
-        return Reset("time", int(reset.timestamp() * 1_000_000))
+        return Reset("time", as_micros(reset))
     if isinstance(reset, int) and not isinstance(reset, bool) and reset >= 0:
         return Reset("offset", reset)
     raise UsageError(f"reset is 'earliest', 'latest', an offset or a datetime, not {reset!r}")

@@ -14,8 +14,17 @@ from types import TracebackType
 from typing import Literal, Self
 
 from chappe.api.identity import log_event, new_address, state_directory
+from chappe.api.times import as_micros
 from chappe.data.topic import check_topic
-from chappe.defaults import BATCH_BYTES, IDLE_S, PRODUCER_BUFFER_BYTES, TOWER_HOST, TOWER_SUB_PORT
+from chappe.defaults import (
+    BATCH_BYTES,
+    FULL_PEER_WAIT_LIVE_S,
+    FULL_PEER_WAIT_S,
+    IDLE_S,
+    PRODUCER_BUFFER_BYTES,
+    TOWER_HOST,
+    TOWER_SUB_PORT,
+)
 from chappe.drivers.addresses import TowerAddress
 from chappe.drivers.journal import Journal
 from chappe.drivers.node import Node, wall_us
@@ -36,7 +45,7 @@ BUSY_S = 0.001  # ... this often, without waking a thread for every record
 class Producer:
     """The one writer of one partition of a topic.
 
-    Offsets are given at once; records are published as soon as the sender pauses or 64 KiB are gathered, and kept
+    Offsets are given at once; records are published as soon as the sender pauses or a batch is full, and kept
     until ``min_acks`` stores hold them. Use from several threads is safe.
 
     Args:
@@ -92,6 +101,7 @@ class Producer:
         self._error: ChappeError | None = None
         self._events: deque[object] = deque(maxlen=1000)
         self._flushed_at = 0.0
+        self._served_at = 0.0  # when last a sending thread looked after beacons and acknowledgements
         self._full_at = 0.0  # when last a batch left because it was full
         self._quiet = True  # nothing is being gathered
         self._plain = False  # something is, and a further record needs nothing but its place in the batch
@@ -103,12 +113,14 @@ class Producer:
                 on_report=self._report,
                 perform={Persist: self._persist, Trim: self._trim},
                 idle=self._idle,
+                full_peer_wait_s=FULL_PEER_WAIT_S if min_acks else FULL_PEER_WAIT_LIVE_S,
             )
         except BaseException:
             if journal:
                 journal.close()
             raise
         self._lock = self._node.lock
+        self._acquire, self._unlock = self._lock.acquire, self._lock.release
         self._node.start()
 
     # -- sending ------------------------------------------------------------------------------------------
@@ -134,17 +146,25 @@ class Producer:
             Closed: The producer was closed.
         """
         core = self._core
-        with self._lock:
+        # The one path that runs once for each record. The lock is taken by hand (``with`` costs twice as much) and
+        # within the ``try``, so that a Ctrl-C at any moment leaves it released.
+        try:
+            self._acquire()
             if self._plain and type(value) is bytes and key is None and headers is None and timestamp is None:
-                # What ``core.append`` does, written out: this is the one path that runs once for each record.
                 room = core.room - len(value) - 4
-                if room > 0:
+                if room > 0:  # what ``core.append`` does, written out
                     core.room = room
                     core.values.append(value)
                     offset = core.next_offset
                     core.next_offset = offset + 1
                     return offset
-            return self._send(_as_bytes(value), _as_bytes(key), as_headers(headers), _as_micros(timestamp))
+            stamp = None if timestamp is None else as_micros(timestamp)
+            return self._send(_as_bytes(value), _as_bytes(key), as_headers(headers), stamp)
+        finally:
+            try:
+                self._unlock()
+            except RuntimeError:  # the wait for the lock was interrupted: it is not ours
+                pass
 
     def send_many(self, values: Iterable[bytes | str | None], *, timestamp: int | datetime | None = None) -> range:
         """Add many records with values only; returns their offsets.
@@ -152,20 +172,13 @@ class Producer:
         Raises:
             BufferFull: The bound was reached; those before it were sent, as ``next_offset`` tells.
         """
-        stamp = _as_micros(timestamp)
+        stamp = None if timestamp is None else as_micros(timestamp)
         core = self._core
         source = iter(values)
         with self._lock:
             self._check()
-            served = time.monotonic()
             first = core.next_offset
             while chunk := list(islice(source, CHUNK)):
-                if time.monotonic() >= served + SERVE_S:
-                    self._node.pump(
-                        0.0, lambda: False
-                    )  # the lock is ours: nobody else sends beacons or hears acknowledgements
-                    self._check()
-                    served = time.monotonic()
                 if set(map(type, chunk)) != {bytes} or stamp is not None:
                     for value in chunk:
                         self._send(_as_bytes(value), None, (), stamp)
@@ -319,6 +332,10 @@ class Producer:
         self._plain = False
         self._node.perform(self._core.flush(time.monotonic(), wall_us()))
         self._flushed_at = time.monotonic()  # after the work: a fast sequence of records is no silence
+        if self._flushed_at >= self._served_at + SERVE_S:
+            # A thread that sends without a pause hardly lets another one have the lock.
+            self._served_at = self._flushed_at
+            self._node.pump(0.0, lambda: False)
 
     def _make_room(self) -> None:
         self._check()
@@ -328,7 +345,7 @@ class Producer:
                     f"{self._core.kept_bytes} bytes of topic {self.topic!r} are not stored yet, the buffer is full: "
                     "send again later, or start a store"
                 )
-            self._node.pump(0.1, lambda: self._core.kept_bytes < self._buffer_bytes)
+            self._node.pump_locked(0.1, lambda: self._core.kept_bytes < self._buffer_bytes)
             self._check()
 
     def _check(self) -> None:
@@ -369,11 +386,3 @@ def _as_bytes(value: object) -> bytes | None:
     if isinstance(value, (bytearray, memoryview)):
         return bytes(value)
     raise UsageError(f"a record is bytes or text, not {type(value).__name__}: encode it first, for example as JSON")
-
-
-def _as_micros(timestamp: int | datetime | None) -> int | None:
-    if isinstance(timestamp, datetime):
-        if timestamp.tzinfo is None:
-            raise UsageError("a timestamp needs a time zone: datetime.now(timezone.utc)")
-        return int(timestamp.timestamp() * 1_000_000)
-    return timestamp

@@ -25,7 +25,8 @@ class TowerAddress:
         Raises:
             UsageError: It is not of that form.
         """
-        host, *ports = text.strip().removeprefix("tcp://").rsplit(":", 2) if text.count(":") < 3 else [text]
+        parts = text.strip().removeprefix("tcp://").split(":")
+        host, *ports = parts if len(parts) <= 3 else [text]
         try:
             numbers = [int(port) for port in ports]
         except ValueError:

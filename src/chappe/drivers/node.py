@@ -27,20 +27,22 @@ from chappe.defaults import (
     FULL_PEER_WAIT_S,
     HEARTBEAT_S,
     MESSAGE_BYTES_MAX,
+    MIB,
     QUEUE_MESSAGES_MAX,
     RECONNECT_MAX_S,
     RECONNECT_S,
 )
 from chappe.drivers.addresses import TowerAddress, bind, reachable_host
 from chappe.errors import ProtocolError
-from chappe.log.actions import Action, Ask, Beacon, Connect, Disconnect, Publish, Subscribe, Unsubscribe
+from chappe.log.actions import Action, Ask, Beacon, Connect, Disconnect, Publish, Subscribe, TakeOver, Unsubscribe
 from chappe.log.beacon import BEACON, GOODBYE, WELCOME, Discovery
 from chappe.log.messages import Message, decode, encode
 from chappe.log.queries import Answer, decode_answer, encode_query
 
 logger = logging.getLogger(__name__)
 
-DRAIN_MAX: Final = 256  # messages taken from one socket before the others get their turn
+DRAIN_MAX: Final = 256  # messages taken from one socket before the others get their turn ...
+DRAIN_BYTES: Final = MIB  # ... or so many bytes: what a user takes next is still in the processor's cache
 GRACE_S: Final = 0.05  # the node's own thread stays away this long after a user's thread drove
 DEALERS_MAX: Final = 64  # connections to stores' query sockets; the oldest is closed beyond it
 QUEUE_PEERS_MAX: Final = 1_000
@@ -103,6 +105,7 @@ class Node:
         perform: Further actions by their class.
         idle: Called with the lock held before each wait: what piled up is to be sent now. Returns how many seconds
             it may be until it is called again.
+        full_peer_wait_s: How long ``publish`` waits for a peer whose queue is full.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class Node:
         on_report: Callable[[object], None],
         perform: dict[type, Callable[[Any], None]] | None = None,
         idle: Callable[[], float] | None = None,
+        full_peer_wait_s: float = FULL_PEER_WAIT_S,
     ) -> None:
         self.role = role
         self.lock = threading.RLock()
@@ -122,6 +126,7 @@ class Node:
         self.closed = False
         self._on_report = on_report
         self._idle = idle
+        self._full_peer_wait_s = full_peer_wait_s
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._perform: dict[type, Callable[[Any], None]] = {
             Publish: lambda action: self.publish(encode(action.message)),
@@ -133,10 +138,12 @@ class Node:
             Beacon: self._send_beacon,
             Connect: self._connect,
             Disconnect: self._disconnect,
+            TakeOver: self._take_over,
             **(perform or {}),
         }
-        # Two, since one cannot be used by two threads at once: our own thread's, and the users'.
-        self._polls = (select.poll(), select.poll())
+        # Three, since one cannot be used by two threads at once: our own thread's, the users', and that of the
+        # one user's thread that holds the lock.
+        self._polls = (select.poll(), select.poll(), select.poll())
         self._users = threading.Lock()
         self._drains: dict[int, Callable[[], bool]] = {}
         self._suspects: list[Callable[[], bool]] = []  # sockets used since their descriptor was last looked at
@@ -255,6 +262,12 @@ class Node:
                 self._users.release()
         self._driven_at = time.monotonic()
 
+    def pump_locked(self, timeout_s: float, until: Callable[[], bool]) -> None:
+        """As ``pump``, for a thread that holds the lock: one that is in ``pump`` may be waiting for that lock."""
+        self._driven_at = time.monotonic()
+        self._pump(timeout_s, self._polls[2], until)
+        self._driven_at = time.monotonic()
+
     def wake_before(self, at: float) -> None:
         """Make the thread that waits look again no later than ``at``."""
         if self._sleep_until > at:
@@ -342,7 +355,10 @@ class Node:
 
     def receive(self, sock: zmq.Socket[bytes], handle: Callable[[list[bytes]], Sequence[Action]]) -> bool:
         """Handle what a socket has; returns whether there may be more. Malformed messages are counted."""
+        size = 0
         for _ in range(DRAIN_MAX):
+            if size >= DRAIN_BYTES:
+                return True
             try:
                 frames = sock.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
@@ -351,6 +367,7 @@ class Node:
                 if self.closed:
                     return False
                 raise
+            size += len(frames[-1])
             try:
                 self.perform(handle(frames))
             except ProtocolError as error:
@@ -435,9 +452,9 @@ class Node:
                     break
                 except zmq.Again:
                     now = time.monotonic()
-                    deadline = deadline or now + FULL_PEER_WAIT_S
+                    deadline = deadline or now + self._full_peer_wait_s
                     if now >= deadline:
-                        soon = now - self._lossy_until < 2 * FULL_PEER_WAIT_S
+                        soon = now - self._lossy_until < 2 * self._full_peer_wait_s
                         self._lossy_s = min(2 * self._lossy_s, FULL_PEER_LOSSY_MAX_S) if soon else FULL_PEER_LOSSY_S
                         self._lossy, self._lossy_until = True, now + self._lossy_s
                         self._pub.setsockopt(zmq.XPUB_NODROP, 0)
@@ -462,6 +479,9 @@ class Node:
             pass  # it never was connected
         self.suspect(self._drain_sub)
         self.perform(self.role.handle_gone(action.address, time.monotonic()))
+
+    def _take_over(self, action: TakeOver) -> None:
+        self.perform(self.role.handle_gone(action.former, time.monotonic()))
 
     def _ask(self, action: Ask) -> None:
         dealer = self._dealers.get(action.endpoint)

@@ -112,6 +112,15 @@ class Disconnect:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeOver:
+    """Another member lives at the endpoint of a dead one; the connection redials by itself and is left alone."""
+
+    endpoint: str
+    former: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class Forward:
     """Tower: send these frames to the nodes that subscribed to the first one."""
 
@@ -139,6 +148,7 @@ Action: TypeAlias = (
     | Beacon
     | Connect
     | Disconnect
+    | TakeOver
     | Forward
     | Relay
     | Report

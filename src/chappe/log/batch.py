@@ -27,10 +27,10 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import accumulate, pairwise, repeat
 from typing import Final, NamedTuple
 
+import msgspec
 from crc32c import crc32c
 
 from chappe.defaults import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, HEADERS_MAX
@@ -49,10 +49,11 @@ _ALL_FLAGS: Final = KEYS | KEY_NULLS | TIMESTAMPS | HEADERS | VALUE_NULLS
 Headers = tuple[tuple[str, bytes], ...]
 
 
-class Record(NamedTuple):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One record as a user sees it.
 
-    ``timestamp`` is in microseconds since 1970 UTC; ``partition`` is the address of its producer.
+    ``timestamp`` is in microseconds since 1970 UTC; ``partition`` is the address of its producer. A Struct is made
+    in half the time of a tuple with names, which is what a loop over single records mostly does.
     """
 
     topic: str
@@ -62,9 +63,6 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
-
-
-_record: Final = partial(tuple.__new__, Record)
 
 
 class Column(NamedTuple):
@@ -319,8 +317,20 @@ class Batch:
     def _raw_headers(self) -> list[bytes] | None:
         return self._list("headers")  # type: ignore[return-value]  # this column has no bitmap
 
-    def records(self, topic: str, partition: str, start: int = 0) -> Iterator[Record]:
-        """The records, from offset ``start`` on, made one by one as they are asked for."""
+    def records(
+        self, topic: str, partition: str, start: int = 0, offsets: Iterator[int] | None = None
+    ) -> Iterator[Record]:
+        """The records, from offset ``start`` on, made one by one as they are asked for.
+
+        Raises ProtocolError where headers do not decode.
+
+        Args:
+            topic: The topic.
+            partition: The partition.
+            start: Offset of the first one wanted.
+            offsets: An iterator over all offsets of the batch, of which one is taken for each record: whoever keeps
+                it can see how far the records were taken.
+        """
         keys: Iterable[bytes | None] = repeat(None)
         headers: Iterable[Headers] = repeat(())
         stamps: Iterable[int] = repeat(self.timestamp_min)
@@ -329,19 +339,8 @@ class Batch:
             keys = self.keys() or keys
             headers = self.headers() or headers
             stamps = self.timestamps()
-        rows = map(
-            _record,
-            zip(
-                repeat(topic),
-                repeat(partition),
-                range(self.base, self.next),
-                stamps,
-                keys,
-                values,
-                headers,
-                strict=False,
-            ),
-        )
+        numbers = iter(range(self.base, self.next)) if offsets is None else offsets
+        rows = map(Record, repeat(topic), repeat(partition), numbers, stamps, keys, values, headers)
         for _ in range(start - self.base):
             next(rows)
         return rows

@@ -17,7 +17,7 @@ from chappe.data.endpoint import is_endpoint
 from chappe.data.topic import decode_topic, encode_topic
 from chappe.defaults import ADDRESS_BYTES_MAX, BEACON_INTERVAL_S, BEACON_TIMEOUT_S, BEACONS_MAX, ENDPOINT_BYTES_MAX
 from chappe.errors import ProtocolError
-from chappe.log.actions import Action, Beacon, Connect, Disconnect
+from chappe.log.actions import Action, Beacon, Connect, Disconnect, TakeOver
 from chappe.log.events import IdentityClash, TowerFound, TowerLost
 
 BEACON: Final = b"B"
@@ -81,6 +81,8 @@ class Discovery:
         kind, address, endpoint = parse_beacon(frames)
         if address == self._address:
             return self._own(kind, endpoint, now)
+        if endpoint == self._endpoint:
+            return []  # of somebody dead, who had our port before
         known = self._peers.get(endpoint)
         if kind == GOODBYE:
             if known is None or known[0] != address:
@@ -92,8 +94,8 @@ class Discovery:
         self._peers[endpoint] = (address, now + BEACON_TIMEOUT_S)
         if known is None:
             return [Connect(endpoint, address), *self._beacon(now)]
-        if known[0] != address:  # the port of a dead member was taken over; the connection is redialled by itself
-            return [Disconnect(endpoint, known[0]), Connect(endpoint, address), *self._beacon(now)]
+        if known[0] != address:
+            return [TakeOver(endpoint, known[0], address), *self._beacon(now)]
         return []
 
     def goodbye(self) -> list[Action]:

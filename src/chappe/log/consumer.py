@@ -59,6 +59,7 @@ ANSWER_S: Final = 2.0  # a store that takes longer is passed over for as long ag
 READS_MAX: Final = 32  # READs under way at once
 LOOK_S: Final = 0.05  # how often partitions that miss something are looked at ...
 LOOK_MAX: Final = 256  # ... and how many of them at once
+UNDECIDED_TRIES: Final = 4  # RETRY_S each, for a store to be found that knows where a time begins
 GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that no store can fill is skipped ...
 GIVE_UP_S: Final = 60.0  # ... and where there are or were stores, so long: one that restarts may have it
 QUIET_S: Final = 1.0  # a partition that nothing came live for this long may be behind without a gap to show it
@@ -140,11 +141,12 @@ class LogConsumer:
         self._reset = reset
         self._partitions: dict[Key, _Partition] = {}
         self._stores: dict[str, _Store] = {}
-        self._had_stores = False  # whether any store was ever heard of
+        self._had_stores = bool(positions)  # whether any store was ever heard of, maybe in an earlier life
         self._asked: dict[int, _Asked] = {}
         self._last_id = 0
         self._reads = 0
         self._behind: OrderedDict[Key, None] = OrderedDict()  # partitions with something to get
+        self._unsure: dict[Key, None] = {}  # stores have more of them, but it may come live just now
         self._held_bytes = 0
         self._queued_bytes = 0
         self._look_at = -math.inf
@@ -330,7 +332,7 @@ class LogConsumer:
             elif self._reset.kind == "offset":
                 state.next = self._reset.value
                 state.strict = True
-            elif self._reset.kind == "latest" or not self._stores:
+            elif self._reset.kind == "latest":
                 # All stores listed what they had and this was not in it: it is new, so nothing of it is old.
                 state.next = 0 if self.synced else first_seen
         return state
@@ -472,7 +474,16 @@ class LogConsumer:
             if state.next is None:
                 self._decide(state, wanted, store, info.first, info.next, info.timestamp_min, info.timestamp_max)
             state.head = max(state.head, info.next)
-            if state.next is None or state.strict or (state.next < state.head and now - state.live_at > QUIET_S):
+            if state.next is None or state.strict:
+                self._want(key)
+            elif state.next < state.head:
+                self._unsure[key] = None
+        for key in list(self._unsure):
+            state = self._partitions[key]
+            if state.next is None or state.next >= state.head:
+                del self._unsure[key]
+            elif now - state.live_at > QUIET_S:
+                del self._unsure[key]
                 self._want(key)
         actions: list[Action] = []
         if answer.more:
@@ -559,7 +570,8 @@ class LogConsumer:
         ranges = [s.heads[key] for _, s in usable]
         first = min((first for first, _ in ranges), default=None)
         last = max((next_ for _, next_ in ranges), default=0)
-        if first is not None and state.next < first:
+        damaged = state.hole is not None and state.hole[0] == state.next
+        if first is not None and state.next < first and not damaged:
             return self._out_of_range(key, state, first, last, now)
         if state.strict and first is not None and state.next > max(last, state.head):
             return self._out_of_range(key, state, first, max(last, state.head), now)
@@ -579,7 +591,7 @@ class LogConsumer:
 
     def _undecided(self, key: Key, state: _Partition, now: float) -> list[Action]:
         """No store can say where to start: start with what came live."""
-        if state.tries < 2:
+        if state.tries < UNDECIDED_TRIES:
             state.tries += 1
             state.retry_at = now + RETRY_S
             return []
@@ -597,7 +609,8 @@ class LogConsumer:
         if state.hole is not None and damaged and self._hopeless(state, now):
             return self._skip_hole(key, state, state.hole[1])
         if state.held and self._hopeless(state, now):
-            goal = state.kept_from if state.next < state.kept_from < limit else limit
+            firsts = [s.heads[key][0] for s in self._stores.values() if key in s.heads]
+            goal = min(each for each in (limit, state.kept_from, *firsts) if each > state.next)
             lost = RecordsLost(key[0], key[1], state.next, goal - 1, "no store or producer has them any more")
             if goal < limit:
                 state.next, state.tries = goal, 0
@@ -662,7 +675,8 @@ class LogConsumer:
             raise
         if not parsed:
             if answer.hole_last >= 0:
-                store.heads.pop(key, None)  # damaged here; another store may have it
+                # Damaged here, another store may have it; when it is healed the store lists the partition again.
+                store.heads[key] = (max(answer.first, answer.hole_last + 1), answer.next)
                 state.tries += 1
                 return self._hole(key, state, answer.hole_last, now)
             if answer.known and state.next is not None and state.next >= answer.next:
@@ -680,9 +694,6 @@ class LogConsumer:
         """One store has damage at our position: others are asked; if none has it, it is skipped."""
         assert state.next is not None
         state.hole = (state.next, last)
-        for store in self._stores.values():
-            if key not in store.heads:
-                store.since.clear()  # list everything again: the damage may be healed by then
         others = [
             s for s in self._stores.values() if key in s.heads and s.heads[key][0] <= state.next < s.heads[key][1]
         ]

@@ -137,13 +137,14 @@ class Healer:
         request = ReadRequest(encode_topic(key[0]), encode_topic(key[1]), offset, READ_BYTES)
         return [self._ask(address, request, Asked(address, now + ANSWER_S, key))]
 
-    def heal(self, hole: Hole, now: float) -> list[Action]:
-        """Ask the next store in turn for a damaged range; nothing if there is none."""
+    def heal(self, hole: Hole, now: float, address: str | None = None) -> list[Action]:
+        """Ask a store, or else the next one in turn, for a damaged range; nothing if there is none."""
         usable = [address for address, other in self._others.items() if now >= other.down_until]
         if not usable:
             return []
-        self._turn += 1
-        address = usable[self._turn % len(usable)]
+        if address not in usable:
+            self._turn += 1
+            address = usable[self._turn % len(usable)]
         key = (hole.topic, hole.partition)
         request = ReadRequest(encode_topic(hole.topic), encode_topic(hole.partition), hole.first, READ_BYTES)
         return [self._ask(address, request, Asked(address, now + ANSWER_S, key, hole))]

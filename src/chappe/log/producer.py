@@ -30,6 +30,7 @@ from chappe.defaults import (
 )
 from chappe.errors import RecordTooLarge, UsageError
 from chappe.log.actions import Action, Persist, Publish, Subscribe, Trim
+from chappe.log.answering import Answering
 from chappe.log.batch import Batch, Headers, encode_batch, encode_headers
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, Message, RecordMessage, Stored
 from chappe.log.subscriptions import Subscriptions
@@ -73,6 +74,7 @@ class LogProducer:
         self._journaled = journal is not None
         self._subscriptions = Subscriptions()
         self._kept: deque[_Kept] = deque()
+        self._answering = Answering(self._piece)
         self.kept_bytes = 0
         self.stored = next_offset  # everything before it is held by min_acks stores
         self._acks: dict[str, int] = {}  # store -> offset up to which (exclusive) it holds everything
@@ -210,25 +212,31 @@ class LogProducer:
             case Ack(topic, subject, sequence) if topic == self.address and subject == self.topic:
                 return self._acknowledged(ORIGINAL_STORES, sequence + 1)
             case Fetch(topic, requester, subject, first, count) if topic == self.address and subject == self.topic:
-                return self._answer(requester, first, min(count, FETCH_RECORDS_MAX))
+                if self._subscriptions.has(b"S" + encode_topic(requester)):
+                    return self._answer(requester, first, min(count, FETCH_RECORDS_MAX))
+                return self._answering.fetch(message, now)
         return []
 
     def handle_gone(self, address: str, now: float) -> list[Action]:
-        """A member left; nothing depends on it."""
+        """A member left."""
+        self._answering.gone(address)
         return []
 
     def handle_timeout(self, now: float) -> list[Action]:
-        """Send HEAD when it is due."""
+        """Send HEAD when it is due, and the next piece of an answer."""
+        actions = self._answering.serve(now) if now >= self._answering.due else []
         if now < self._head_at or not self.next_offset:
-            return []
+            return actions
         waiting = self._hurry and self.stored < self.next_offset
         self._head_at = now + (HEAD_HURRY_S if waiting else HEAD_INTERVAL_S)
         published = self.next_offset - len(self.values)
-        return [Publish(Head(self.topic, self.address, self.topic, published - 1))] if published else []
+        if published:
+            actions.append(Publish(Head(self.topic, self.address, self.topic, published - 1)))
+        return actions
 
     def next_timeout(self) -> float:
-        """When the next HEAD is due."""
-        return self._head_at
+        """When something is to be sent."""
+        return min(self._head_at, self._answering.due)
 
     # -- inside ---------------------------------------------------------------------------------------
 
@@ -285,13 +293,11 @@ class LogProducer:
         """What is kept of the wanted range, at most ``READ_BYTES_MAX`` and at least one batch.
 
         If the wanted offset is no longer kept the answer starts at the first one that is: the requester then
-        knows that the rest is to be had from stores only. An original would take that for a gap and ask again,
-        so it gets no answer, as from an original.
+        knows that the rest is to be had from stores only.
         """
-        batches = self._subscriptions.has(b"S" + encode_topic(requester))
         actions: list[Action] = []
         size = 0
-        if not self._kept or (first < self._kept[0].base and not batches):
+        if not self._kept:
             return []
         first = max(first, self._kept[0].base)
         last = first + count
@@ -301,12 +307,30 @@ class LogProducer:
             if kept.base >= last or size >= READ_BYTES_MAX:
                 break
             size += len(kept.body)
-            if batches:
-                actions.append(Publish(BatchMessage(requester, self.address, self.topic, kept.body, direct=True)))
+            actions.append(Publish(BatchMessage(requester, self.address, self.topic, kept.body, direct=True)))
+        return actions
+
+    def _piece(self, wanted: Fetch, limit: int) -> tuple[list[Action], int]:
+        """Single records for an original, and the offset to go on from.
+
+        What is no longer kept is not answered at all: an original would take what follows for a gap and ask again.
+        """
+        actions: list[Action] = []
+        offset = wanted.sequence
+        last = offset + limit
+        if not self._kept or offset < self._kept[0].base:
+            return actions, offset
+        for kept in self._kept:
+            if kept.next <= offset:
                 continue
-            for record in Batch.parse(kept.body, check=False).records(self.topic, self.address, max(first, kept.base)):
+            if kept.base >= last:
+                break
+            for record in Batch.parse(kept.body, check=False).records(self.topic, self.address, offset):
                 if record.offset >= last:
                     break
-                message = RecordMessage(requester, self.address, self.topic, record.offset, record.value or b"", True)
-                actions.append(Publish(message))
-        return actions
+                value = record.value or b""
+                actions.append(
+                    Publish(RecordMessage(wanted.address, self.address, self.topic, record.offset, value, True))
+                )
+                offset = record.offset + 1
+        return actions, offset

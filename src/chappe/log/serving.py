@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chappe.data.topic import decode_topic
-from chappe.defaults import FETCH_RECORDS_MAX, HEADS_PAGE, MESSAGE_BYTES_MAX, READ_BYTES_MAX
+from chappe.defaults import BATCH_BYTES, HEADS_PAGE, READ_BYTES_MAX
 from chappe.errors import ChappeError
 from chappe.log.actions import Action, Publish, Reply
 from chappe.log.batch import Batch
@@ -20,25 +20,25 @@ from chappe.log.queries import (
 )
 from chappe.log.storage import Hole, LogStorage
 
-FETCH_BYTES_MAX = MESSAGE_BYTES_MAX  # single records sent for one FETCH
 HEADS_ALL = 1_000_000  # partitions named to one original consumer
 
 
-def answer_fetch(storage: LogStorage, fetch: Fetch) -> list[Action]:
-    """The wanted records one by one, for an original.
+def answer_fetch(storage: LogStorage, fetch: Fetch, limit: int) -> tuple[list[Action], int]:
+    """At most ``limit`` of the wanted records one by one, for an original; and the offset to go on from.
 
-    If the answer ends before the partition does, a DIRECT-HEAD follows: an original consumer asks for the rest
-    only when it hears of one (it stops for ever at 100,001 records otherwise).
+    If the whole answer ends before the partition does, a DIRECT-HEAD follows: an original consumer asks for the rest
+    only when it hears of one (it stops for ever at 100,001 records otherwise). Not before: what it asks for twice
+    within a second it does not ask for at all.
     """
     topic, partition = fetch.subject, fetch.topic
     info = storage.partition(topic, partition)
     if info is None or not info.first <= fetch.sequence < info.next:
-        return []
+        return [], fetch.sequence
     actions: list[Action] = []
     offset, size = fetch.sequence, 0
-    end = min(info.next, offset + min(max(fetch.count, 1), FETCH_RECORDS_MAX))
-    while offset < end and size < FETCH_BYTES_MAX:
-        read = storage.read(topic, partition, offset, READ_BYTES_MAX)
+    end = min(info.next, offset + limit)
+    while offset < end and size < READ_BYTES_MAX:
+        read = storage.read(topic, partition, offset, BATCH_BYTES)
         if not read.batches:
             break
         for raw in read.batches:
@@ -49,9 +49,9 @@ def answer_fetch(storage: LogStorage, fetch: Fetch) -> list[Action]:
                 message = RecordMessage(fetch.address, partition, topic, record.offset, record.value or b"", True)
                 actions.append(Publish(message))
                 offset = record.offset + 1
-    if actions and offset < info.next:
+    if actions and offset < info.next and offset == fetch.sequence + fetch.count:
         actions.append(Publish(Head(fetch.address, partition, topic, info.next - 1, direct=True)))
-    return actions
+    return actions, offset
 
 
 def answer_heads(storage: LogStorage, prefix: str, requester: str) -> list[Action]:

@@ -28,6 +28,7 @@ class Stream:
     writing: bool = False
     held: deque[Batch] = field(default_factory=deque)  # beyond a gap
     head: int = 0  # offset after the last one known to exist
+    damaged: bool = False  # a store that has more of it answered with a hole
     kept_from: int = 0  # the last FETCH was answered from here on: its producer has nothing earlier
     said: int = 0  # offset after the last one that its producer announced
     active_at: float = 0.0  # when its producer was last heard

@@ -11,6 +11,8 @@ HEAD is acknowledged again; stores fetch from each other; answers are exact, bou
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -28,6 +30,7 @@ from chappe.defaults import (
 )
 from chappe.errors import ProtocolError
 from chappe.log.actions import Action, Publish, Retain, Subscribe, Write
+from chappe.log.answering import Answering
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.events import DamageFound, DamageHealed, RecordsLost, WritesRefused, WritesResumed
 from chappe.log.healing import Asked, Healer
@@ -52,6 +55,7 @@ from chappe.log.subscriptions import Subscriptions, address_in
 
 GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that nobody can fill is accepted ...
 GIVE_UP_S: Final = 60.0  # ... and so long, where its producer or a store that restarts may still fill it
+SILENT_S: Final = 5.0  # a producer not heard for this long is gone
 QUIET_S: Final = 1.0  # a partition whose producer spoke this lately is not fetched from other stores
 CATCH_UP_S: Final = 0.05  # how often partitions that miss something are looked at ...
 LOOK_MAX: Final = 256  # ... and how many of them at once
@@ -73,6 +77,7 @@ class LogStore:
         self.endpoint = endpoint
         self._subscriptions = Subscriptions()
         self._healer = Healer()
+        self._answering = Answering(partial(answer_fetch, storage))
         self._streams: dict[Key, Stream] = {}
         self._dirty: dict[Key, None] = {}  # streams with something staged
         self._lagging: dict[Key, None] = {}  # streams that miss something
@@ -117,6 +122,8 @@ class LogStore:
         self._subscriptions.change(prefix, on)
         if on and prefix[:1] == b"I":
             self._info_at = min(self._info_at, now + GREET_S)
+        if on and prefix == b"G":
+            return [Publish(GetHeads("", self.address))]  # only original stores answer; ours are asked by query
         consumer = address_in(prefix) if on and prefix[:1] == b"L" else None
         return [Publish(StoreHello(consumer, self.address))] if consumer else []
 
@@ -132,7 +139,8 @@ class LogStore:
             case Fetch(_, requester, _, _, _) if requester != self.address:
                 if self._subscriptions.has(b"S" + encode_topic(requester)):
                     return []  # a member of chappe asks us by query; this one is meant for the producer
-                return answer_fetch(self.storage, message)
+                # As the original store, which sends one record if none is asked for.
+                return self._answering.fetch(replace(message, count=max(message.count, 1)), now)
             case GetHeads(prefix, requester):
                 if self._subscriptions.has(b"S" + encode_topic(requester)):
                     return []
@@ -157,11 +165,16 @@ class LogStore:
         if isinstance(answer, HeadsAnswer):
             for info in self._healer.news(asked.store, answer, now):
                 key = (info.topic, info.partition)
-                if self._healer.note(asked.store, key, info.first, info.next, self._next(key)):
+                if self._healer.note(asked.store, key, info.first, info.next, self._stored(key)):
                     self._lag(key, self._stream(key), info.next)
             return self._catch_up(now)
         if asked.hole is not None:
-            return self._healed(asked.hole, [Batch.parse(raw) for raw in batches], now)
+            hole = asked.hole
+            healing = self._healed(hole, [Batch.parse(raw) for raw in batches], now)
+            if isinstance(answer, ReadAnswer) and not batches and hole.first <= answer.hole_last < hole.last:
+                rest = replace(hole, first=answer.hole_last + 1)  # damaged there too, but not all of it
+                healing += self._healer.heal(rest, now, asked.store)
+            return healing
         if asked.key is None:
             return []
         stream = self._stream(asked.key)
@@ -176,8 +189,9 @@ class LogStore:
             stream.tries += 1
             stream.retry_at = now + RETRY_S
             if isinstance(answer, ReadAnswer):
+                stream.damaged = stream.damaged or answer.hole_last >= 0
                 first = max(answer.first, answer.hole_last + 1)  # what is damaged there must come from elsewhere
-                self._healer.note(asked.store, asked.key, first, answer.next, self._next(asked.key))
+                self._healer.note(asked.store, asked.key, first, answer.next, self._stored(asked.key))
             return self._catch_up(now)
         actions: list[Action] = []
         for batch in parsed:
@@ -186,6 +200,7 @@ class LogStore:
 
     def handle_gone(self, address: str, now: float) -> list[Action]:
         """A member left."""
+        self._answering.gone(address)
         self._unanswered(self._healer.gone(address))
         return self._catch_up(now)
 
@@ -224,11 +239,12 @@ class LogStore:
             if stream is not None and not append.heal:
                 stream.writing = False
         for key, stream in list(self._streams.items()):
-            self._lag(key, stream, stream.next)
+            head = stream.next
             self._drop_held(stream)
             stream.staged.clear()
             stream.records.clear()
             stream.next = self._stored(key)
+            self._lag(key, stream, head)
             stream.retry_at = now + DISK_RETRY_S
         self._dirty.clear()
         self._heals.clear()
@@ -262,11 +278,13 @@ class LogStore:
             turn, self._hole_turn = self._hole_turn % max(1, len(holes)), self._hole_turn + 4
             for hole in (holes[turn:] + holes[:turn])[:4]:
                 actions += self._healer.heal(hole, now)
+        if now >= self._answering.due:
+            actions += self._answering.serve(now)
         return actions + self._catch_up(now) + self._write(now)
 
     def next_timeout(self) -> float:
         """When something is due."""
-        due = min(self._info_at, self._maintain_at, self._holes_at, self._healer.next_timeout())
+        due = min(self._info_at, self._maintain_at, self._holes_at, self._healer.next_timeout(), self._answering.due)
         if self._lagging:
             due = min(due, self._catch_up_at)
         if self._dirty and not self._in_flight:
@@ -278,10 +296,6 @@ class LogStore:
     def _stored(self, key: Key) -> int:
         info = self.storage.partition(*key)
         return 0 if info is None else info.next
-
-    def _next(self, key: Key) -> int:
-        stream = self._streams.get(key)
-        return self._stored(key) if stream is None else stream.next
 
     def _stream(self, key: Key) -> Stream:
         stream = self._streams.get(key)
@@ -421,14 +435,20 @@ class LogStore:
         if not stream.tries:
             stream.missing_at = now
         earliest = self._healer.first(key)
-        if earliest is not None and earliest > stream.next and self._unknown(key, stream):
+        if earliest is not None and earliest > stream.next and not stream.damaged and self._unknown(key, stream):
             stream.next = earliest  # others removed what came before: begin where they begin
+            if stream.held and stream.held[0].base <= stream.next:
+                return self._filled(key, stream, now)
         actions = self._healer.read(key, stream.next, now, stream.tries)
         if actions:
             stream.reading = True
             stream.fetched = 0
             return actions
-        patient = (stream.held or earliest is not None) and (self._healer.ever or not self._unknown(key, stream))
+        answered = stream.kept_from > stream.next
+        # A producer that speaks and does not answer does not hear us: what we lack it may still have.
+        deaf = not answered and now - stream.active_at < SILENT_S
+        gap = stream.held or earliest is not None or answered
+        patient = gap and (deaf or self._healer.ever or not self._unknown(key, stream))
         if stream.tries >= GIVE_UP_TRIES and not (patient and now - stream.missing_at < GIVE_UP_S):
             return self._give_up(key, stream, earliest, now)
         stream.tries += 1
@@ -436,6 +456,7 @@ class LogStore:
         limit = stream.held[0].base if stream.held else stream.head
         count = min(limit - stream.next, FETCH_RECORDS_MAX)
         stream.fetched = stream.next + count
+        stream.kept_from = 0
         return [Publish(Fetch(key[1], self.address, key[0], stream.next, count))]
 
     def _unknown(self, key: Key, stream: Stream) -> bool:

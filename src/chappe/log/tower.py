@@ -30,6 +30,7 @@ class TowerCore:
     def __init__(self, own_host: str) -> None:
         self._own_host = own_host
         self._nodes: OrderedDict[str, tuple[bytes, float]] = OrderedDict()  # address -> endpoint, until
+        self._names: dict[bytes, str] = {}  # endpoint -> address
         self._replay_at = math.inf
         self._replayed_at = -math.inf
 
@@ -54,10 +55,15 @@ class TowerCore:
         _, name, _ = parse_beacon([kind, address, endpoint])
         self._expire(now)
         if kind == GOODBYE:
-            self._nodes.pop(name, None)
+            self._forget(name)
         elif name in self._nodes or len(self._nodes) < BEACONS_MAX:
+            former = self._names.get(endpoint, name)
+            if former != name:
+                self._forget(former)  # it is dead, its port was taken over: a replay of it would do harm
+            if name in self._nodes:
+                self._forget(name)
             self._nodes[name] = (endpoint, now + BEACON_TIMEOUT_S)
-            self._nodes.move_to_end(name)
+            self._names[endpoint] = name
         return [Forward((kind, address, endpoint))]
 
     def handle_subscription(self, raw: bytes, now: float) -> list[Action]:
@@ -89,4 +95,8 @@ class TowerCore:
             name, (_, until) = next(iter(self._nodes.items()))
             if now < until:
                 return
-            del self._nodes[name]
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        endpoint, _ = self._nodes.pop(name, (b"", 0.0))
+        self._names.pop(endpoint, None)

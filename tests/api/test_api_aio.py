@@ -1,0 +1,126 @@
+"""The asyncio faces: the same promises, and an event loop that is never blocked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from pathlib import Path
+
+import pytest
+from tests.api.members import PATIENCE_S
+
+from chappe.api.aio import AsyncConsumer, AsyncProducer
+from chappe.api.store import Store
+from chappe.errors import OffsetOutOfRange
+
+KIB = b"x" * 1024
+
+
+async def soon(awaited: Awaitable[None]) -> None:
+    await asyncio.wait_for(awaited, PATIENCE_S)
+
+
+async def beats(done: asyncio.Event) -> float:
+    """The longest time that the loop took to come round."""
+    loop = asyncio.get_running_loop()
+    longest, before = 0.0, loop.time()
+    while not done.is_set():
+        await asyncio.sleep(0.001)
+        longest, before = max(longest, loop.time() - before), loop.time()
+    return longest
+
+
+def test_records_flow_and_the_loop_goes_round(tower: str, store: Store) -> None:
+    async def run() -> None:
+        done = asyncio.Event()
+        watch = asyncio.create_task(beats(done))
+        async with AsyncConsumer("hello", reset="earliest", tower=tower) as consumer:
+            async with AsyncProducer("hello", tower=tower) as producer:
+                for number in range(100):
+                    assert await producer.send(b"%d" % number, key="k") == number
+                await soon(producer.flush(PATIENCE_S))
+                assert producer.stored == 100
+            found = []
+            async for record in consumer:
+                assert (record.partition, record.key) == (producer.partition, b"k")
+                found.append(record.value)
+                if len(found) == 100:
+                    break
+        done.set()
+        assert found == [b"%d" % number for number in range(100)]
+        assert await watch < 2.0
+
+    asyncio.run(soon(run()))
+
+
+def test_a_wait_for_records_ends_with_its_time(tower: str) -> None:
+    async def run() -> None:
+        async with AsyncConsumer("hello", tower=tower) as consumer:
+            assert await consumer.poll(0.05) is None
+
+    asyncio.run(soon(run()))
+
+
+def test_a_loop_left_early_goes_on_with_the_next_record(tower: str, store: Store) -> None:
+    async def run() -> None:
+        async with AsyncProducer("hello", tower=tower) as producer:
+            for number in range(10):
+                await producer.send(b"%d" % number)
+        async with AsyncConsumer("hello", reset="earliest", tower=tower) as consumer:
+            found = []
+            for stop in (3, 7, 9):
+                async for record in consumer:
+                    found.append(record.offset)
+                    if record.offset == stop:
+                        break
+        assert found == list(range(10))
+
+    asyncio.run(soon(run()))
+
+
+def test_a_full_buffer_waits_without_blocking_the_loop(tower: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        producer = AsyncProducer("hello", tower=tower, buffer_bytes=100_000)
+
+        async def send() -> None:
+            for _ in range(300):
+                await producer.send(KIB)
+
+        task = asyncio.create_task(send())
+        while producer._producer._core.kept_bytes < 100_000:
+            await asyncio.sleep(0.001)
+        done, _ = await asyncio.wait({task}, timeout=0.05)
+        assert not done
+        store = await asyncio.to_thread(Store, tmp_path, tower=tower)
+        await task
+        await producer.close()
+        assert producer.stored == 300
+        await asyncio.to_thread(store.close)
+
+    asyncio.run(soon(run()))
+
+
+def test_an_offset_out_of_range_wakes_who_waits(tower: str, store: Store) -> None:
+    async def run() -> None:
+        async with AsyncProducer("hello", tower=tower) as producer:
+            await producer.send(b"x")
+        async with AsyncConsumer("hello", reset=9, tower=tower) as consumer:
+            with pytest.raises(OffsetOutOfRange):
+                await consumer.poll()
+
+    asyncio.run(soon(run()))
+
+
+def test_a_cancelled_wait_takes_no_record_with_it(tower: str, store: Store) -> None:
+    async def run() -> None:
+        async with AsyncConsumer("hello", reset="earliest", tower=tower) as consumer:
+            waiting = asyncio.create_task(consumer.poll())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            async with AsyncProducer("hello", tower=tower) as producer:
+                await producer.send(b"x")
+            batch = await consumer.poll()
+            assert batch is not None
+            assert batch.values() == [b"x"]
+
+    asyncio.run(soon(run()))

@@ -1,0 +1,343 @@
+"""Producers, stores and consumers in one process, on real sockets and a real disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from tests.api.members import patience, read, values, wait_until
+
+from chappe.api.consumer import Consumer
+from chappe.api.discovery import StoreAddress, discover
+from chappe.api.producer import Producer
+from chappe.api.store import Store
+from chappe.api.tower import Tower
+from chappe.errors import AddressInUse, Closed, OffsetOutOfRange, StorageFormat, StorageLocked, UsageError
+
+TEN = [b"%d" % n for n in range(10)]
+
+
+def published(tower: str, topic: str = "hello", records: list[bytes] = TEN) -> str:
+    """Publish records, wait until they are stored; returns the partition."""
+    with Producer(topic, tower=tower) as producer:
+        for value in records:
+            producer.send(value)
+    return producer.partition
+
+
+def test_a_record_arrives_as_it_was_sent(tower: str, store: Store) -> None:
+    moment = datetime(2024, 2, 29, 12, 0, 0, 1, tzinfo=UTC)
+    with Consumer("hello", tower=tower, reset="earliest") as consumer, Producer("hello", tower=tower) as producer:
+        headers: dict[str, str | bytes] = {"a": "1", "b": b"\0"}
+        assert producer.send("tëxt", key="k", headers=headers, timestamp=moment) == 0
+        assert producer.send(b"bytes") == 1
+        assert producer.send(None, key=b"k") == 2
+        assert producer.send_many([b"x", "y", None]) == range(3, 6)
+        producer.flush(20)
+        records = read(consumer, 6)
+
+    assert producer.stored == producer.next_offset == 6
+    first = records[0]
+    assert (first.topic, first.partition, first.offset) == ("hello", producer.partition, 0)
+    assert (first.key, first.value) == (b"k", "tëxt".encode())
+    assert first.headers == (("a", b"1"), ("b", b"\0"))
+    assert datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=first.timestamp) == moment
+    assert values(records[1:]) == [b"bytes", None, b"x", b"y", None]
+    assert store.status().written_records == 6
+
+
+def test_a_late_consumer_reads_everything_though_the_producer_is_gone(tower: str, store: Store) -> None:
+    published(tower)
+    with Consumer("hello", tower=tower, reset="earliest") as consumer:
+        assert values(read(consumer, 10)) == TEN
+        wait_until(consumer.at_end)
+        assert set(consumer.lag().values()) == {0}
+
+
+def test_what_is_stored_survives_the_store(tower: str, tmp_path: Path) -> None:
+    with Store(tmp_path / "s", tower=tower) as store:
+        published(tower)
+        name = store.store_id
+    with Store(tmp_path / "s", tower=tower) as store, Consumer("hello", tower=tower, reset="earliest") as consumer:
+        assert store.store_id == name
+        assert values(read(consumer, 10)) == TEN
+
+
+def test_two_stores_acknowledge_and_either_alone_has_everything(tower: str, tmp_path: Path) -> None:
+    one, two = (Store(tmp_path / name, tower=tower) for name in "ab")
+    with Producer("hello", tower=tower, min_acks=2) as producer:
+        producer.send_many(TEN)
+    for survivor, other in ((one, two),):
+        other.close()
+        assert survivor.status().written_records == 10
+        with Consumer("hello", tower=tower, reset="earliest") as consumer:
+            assert values(read(consumer, 10)) == TEN
+        survivor.close()
+
+
+def test_a_store_that_comes_late_copies_the_others(tower: str, store: Store, tmp_path: Path) -> None:
+    published(tower)
+    with Store(tmp_path / "late", tower=tower) as late:
+        wait_until(lambda: late.status().written_records == 10)
+
+
+def test_a_prefix_selects_topics_and_a_name_only_one(tower: str, store: Store) -> None:
+    for topic in ("m.cpu", "m.disk", "m", "n"):
+        published(tower, topic, [topic.encode()])
+    with Consumer("m.*", tower=tower, reset="earliest") as prefix, Consumer("m", tower=tower, reset="earliest") as one:
+        assert sorted(record.topic for record in read(prefix, 2)) == ["m.cpu", "m.disk"]
+        assert values(read(one, 1)) == [b"m"]
+        wait_until(prefix.at_end)
+        wait_until(one.at_end)
+
+
+def test_latest_gets_only_what_comes_after(tower: str, store: Store) -> None:
+    published(tower, records=[b"old"])
+    with Consumer("hello", tower=tower) as consumer, Producer("hello", tower=tower) as producer:
+        wait_until(lambda: consumer.synced)
+        producer.send(b"new")
+        producer.flush(20)
+        assert values(read(consumer, 1)) == [b"new"]
+
+
+def test_records_flow_without_any_store(tower: str) -> None:
+    with (
+        Consumer("hello", tower=tower, reset="earliest") as consumer,
+        Producer("hello", tower=tower, min_acks=0) as producer,
+    ):
+        wait_until(lambda: producer.connected and consumer.connected)
+        producer.send_many(TEN)
+        producer.flush()
+        assert values(read(consumer, 10)) == TEN
+
+
+# -- positions --------------------------------------------------------------------------------------------
+
+
+def test_seek_position_and_lag(tower: str, store: Store) -> None:
+    key = ("hello", published(tower))
+    with Consumer("hello", tower=tower, reset="earliest") as consumer:
+        wait_until(lambda: consumer.heads().get(key) == 10)
+        assert consumer.position() == {key: 0}
+        assert consumer.lag() == {key: 10}
+        read(consumer, 10)
+        assert (consumer.position(), consumer.lag()) == ({key: 10}, {key: 0})
+        consumer.seek(*key, 7)
+        assert (consumer.position(), consumer.lag()) == ({key: 7}, {key: 3})
+        assert values(read(consumer, 3)) == TEN[7:]
+
+
+def test_position_counts_record_by_record_and_a_loop_left_early_goes_on_there(tower: str, store: Store) -> None:
+    key = ("hello", published(tower))
+    with Consumer("hello", tower=tower, reset="earliest") as consumer, patience(consumer):
+        for record in consumer:
+            if record.offset == 3:
+                break
+        assert consumer.position() == {key: 4}
+        rest = []
+        for record in consumer:
+            rest.append(record.offset)
+            if record.offset == 5:
+                break
+        assert rest == [4, 5]
+        assert [record.offset for record in read(consumer, 4)] == [6, 7, 8, 9]
+
+
+def test_seek_in_a_loop_left_early_forgets_the_rest(tower: str, store: Store) -> None:
+    key = ("hello", published(tower))
+    with Consumer("hello", tower=tower, reset="earliest") as consumer, patience(consumer):
+        for record in consumer:
+            if record.offset == 3:
+                break
+        consumer.seek(*key, 8)
+        assert [record.offset for record in read(consumer, 2)] == [8, 9]
+
+
+def test_seek_elsewhere_in_a_loop_left_early_keeps_the_rest(tower: str, store: Store) -> None:
+    one, two = ("hello", published(tower)), ("hello", published(tower))
+    with Consumer("hello", tower=tower, reset="earliest") as consumer, patience(consumer):
+        wait_until(lambda: len(consumer._queue) >= 2)
+        for record in consumer:
+            if record.offset == 3:
+                break
+        left, other = (one, two) if record.partition == one[1] else (two, one)
+        consumer.seek(*other, 9)
+        assert consumer.position() == {left: 4, other: 9}
+        records = [(record.partition, record.offset) for record in read(consumer, 7)]
+        assert sorted(records) == sorted([*((left[1], offset) for offset in range(4, 10)), (other[1], 9)])
+        assert consumer._core._queued_bytes == 0
+
+
+def test_committed_positions_survive_a_restart(tower: str, store: Store, tmp_path: Path) -> None:
+    published(tower)
+
+    def made() -> Consumer:
+        return Consumer("hello", tower=tower, reset="earliest", identity="me", directory=tmp_path)
+
+    with made() as consumer, patience(consumer):
+        for record in consumer:
+            if record.offset == 3:
+                consumer.commit()
+                break
+    with made() as consumer:
+        assert values(read(consumer, 6)) == TEN[4:]
+    with made() as consumer:  # the second life did not commit
+        assert values(read(consumer, 6)) == TEN[4:]
+
+
+def test_positions_of_topics_that_are_not_utf8_survive_too(tower: str, tmp_path: Path) -> None:
+    key = (b"\xff\xfe".decode("utf-8", "surrogateescape"), "P")
+    for wanted in (0, 5):
+        with Consumer("*", tower=tower, identity="me", directory=tmp_path) as consumer:
+            assert consumer.position().get(key, 0) == wanted
+            consumer._taken[key] = 5
+            consumer.commit()
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'[["t","p"]]', b'[["t","p","x"]]', b"\xff"])
+def test_positions_that_are_none_are_refused(tower: str, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "consumers" / "me" / "positions.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+
+    with pytest.raises(StorageFormat, match="remove it to start anew"):
+        Consumer("hello", tower=tower, identity="me", directory=tmp_path)
+
+
+def test_only_a_consumer_with_an_identity_can_commit(tower: str) -> None:
+    with Consumer("hello", tower=tower) as consumer, pytest.raises(UsageError, match="identity"):
+        consumer.commit()
+
+
+def test_seek_out_of_range_is_an_error_and_reading_goes_on(tower: str, store: Store) -> None:
+    key = ("hello", published(tower))
+    with Consumer("hello", tower=tower, reset="earliest") as consumer:
+        read(consumer, 10)
+        consumer.seek(*key, 99)
+        with pytest.raises(OffsetOutOfRange, match=r"offset 99 .* offsets 0 to 9 are there"):
+            consumer.poll(20)
+        assert consumer.position()[key] <= 10
+        consumer.seek(*key, 9)
+        assert values(read(consumer, 1)) == TEN[9:]
+
+
+@pytest.mark.parametrize(("reset", "first"), [(7, 7), (datetime(1970, 1, 1, tzinfo=UTC), 0)], ids=str)
+def test_an_offset_or_a_time_is_a_place_to_start(tower: str, store: Store, reset: int | datetime, first: int) -> None:
+    published(tower)
+    with Consumer("hello", tower=tower, reset=reset) as consumer:
+        assert values(read(consumer, 10 - first)) == TEN[first:]
+
+
+def test_a_first_offset_out_of_range_is_an_error(tower: str, store: Store) -> None:
+    published(tower)
+    with Consumer("hello", tower=tower, reset=11) as consumer, pytest.raises(OffsetOutOfRange, match="offset 11"):
+        consumer.poll(20)
+
+
+@pytest.mark.parametrize("reset", ["first", -1, 1.5, True, None, datetime(2024, 1, 1)], ids=str)
+def test_a_place_to_start_that_is_none_is_refused(tower: str, reset: object) -> None:
+    with pytest.raises(UsageError):
+        Consumer("hello", tower=tower, reset=reset)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("topics", [(), ("",), ("a" * 300,), ("a\0b",)], ids=str)
+def test_topics_that_are_none_are_refused(tower: str, topics: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError):
+        Consumer(*topics, tower=tower)
+
+
+# -- batches ----------------------------------------------------------------------------------------------
+
+
+def test_a_batch_becomes_arrow_and_pandas(tower: str, store: Store) -> None:
+    pytest.importorskip("pandas")
+    partition = published(tower)
+    with Consumer("hello", tower=tower, reset=3) as consumer:
+        batch = consumer.poll(20)
+
+    assert batch is not None
+    assert (batch.topic, batch.partition, batch.first) == ("hello", partition, 3)
+    assert len(batch) == batch.next - 3 == len(batch.values())
+    table = batch.to_arrow()
+    assert table.column("value").to_pylist() == batch.values() == TEN[3 : batch.next]
+    assert table.column("offset").to_pylist() == list(range(3, batch.next))
+    frame = batch.to_pandas()
+    assert list(frame["value"]) == TEN[3 : batch.next]
+    assert str(frame["timestamp"].dt.tz) == "UTC"
+
+
+def test_batches_end_when_nothing_comes(tower: str, store: Store) -> None:
+    published(tower)
+    with Consumer("hello", tower=tower, reset="earliest") as consumer:
+        assert sum(len(batch) for batch in consumer.batches(1.0)) == 10
+        assert consumer.poll(0.0) is None
+
+
+# -- waiting and ending -----------------------------------------------------------------------------------
+
+
+def test_ctrl_c_ends_a_wait_for_records(tower: str) -> None:
+    with Consumer("hello", tower=tower) as consumer:
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(None)
+        timer.join()
+        assert consumer.poll(0.0) is None
+
+
+def test_ctrl_c_ends_a_wait_for_stores(tower: str) -> None:
+    producer = Producer("hello", tower=tower)
+    producer.send(b"x")
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        producer.flush()
+    timer.join()
+    producer._node.close()
+
+
+def test_what_is_closed_says_so(tower: str) -> None:
+    consumer, producer = Consumer("hello", tower=tower), Producer("hello", tower=tower)
+    for each in (consumer, producer):
+        each.close()
+        each.close()
+    with pytest.raises(Closed):
+        consumer.poll(0.0)
+    with pytest.raises(Closed):
+        producer.send(b"x")
+    with pytest.raises(Closed):
+        producer.send_many([b"x"])
+
+
+def test_members_without_a_tower_keep_trying(tmp_path: Path) -> None:
+    with Tower("127.0.0.1:0") as tower:
+        address = tower.address
+    with Store(tmp_path, tower=address) as store, Producer("hello", tower=address) as producer:
+        producer.send(b"x")
+        assert not store.status().tower
+        with Tower(address):
+            producer.flush(20)
+            assert producer.tower
+
+
+def test_a_port_in_use_is_a_clear_error() -> None:
+    with Tower("127.0.0.1:0") as tower, pytest.raises(AddressInUse, match="in use"):
+        Tower(tower.address)
+
+
+def test_a_directory_has_one_store_at_a_time(store: Store, tower: str, tmp_path: Path) -> None:
+    with pytest.raises(StorageLocked):
+        Store(tmp_path / "store", tower=tower)
+
+
+def test_stores_are_found_through_the_tower(tower: str, store: Store) -> None:
+    assert discover(tower, 20.0) == [StoreAddress(store.store_id, store.endpoint)]
+
+
+def test_without_stores_none_are_found(tower: str) -> None:
+    assert discover(tower, 0.2) == []

@@ -1,0 +1,287 @@
+"""A producer's promises: its bounds, its identity, and what it says when something cannot be."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from tests.api import killed_producer
+from tests.api.members import PATIENCE_S, read, values, wait_until
+
+from chappe.api.consumer import Consumer
+from chappe.api.producer import Producer
+from chappe.api.store import Store
+from chappe.defaults import RECORD_BYTES_MAX
+from chappe.errors import BufferFull, IdentityInUse, RecordTooLarge, StorageFormat, TimedOut, UsageError
+
+KIB = b"x" * 1024
+
+
+def abandon(producer: Producer) -> None:
+    """Close without waiting for stores that will never come."""
+    with pytest.raises(TimedOut):
+        producer.close(0.0)
+
+
+# -- bounds -----------------------------------------------------------------------------------------------
+
+
+def test_a_full_buffer_is_an_error_for_who_asked_for_one(tower: str) -> None:
+    producer = Producer("hello", tower=tower, buffer_bytes=100_000, on_full="error")
+    given: list[int] = []
+    with pytest.raises(BufferFull, match="start a store"):
+        given.extend(producer.send(KIB) for _ in range(1000))
+
+    sent = producer.next_offset
+    assert 60 < sent < 300
+    with pytest.raises(BufferFull):
+        producer.send(KIB)
+    assert producer.next_offset == sent
+    abandon(producer)
+
+
+def test_many_records_over_the_bound_are_sent_up_to_it(tower: str, tmp_path: Path) -> None:
+    producer = Producer("hello", tower=tower, buffer_bytes=100_000, on_full="error")
+    with pytest.raises(BufferFull):
+        producer.send_many([KIB] * 1000)
+    sent = producer.next_offset
+    assert 60 < sent < 300
+
+    with Store(tmp_path, tower=tower):
+        producer.flush(PATIENCE_S)
+        assert producer.stored == sent
+        producer.close()
+
+
+def test_a_full_buffer_blocks_until_a_store_makes_room(tower: str, tmp_path: Path) -> None:
+    producer = Producer("hello", tower=tower, buffer_bytes=100_000)
+    sender = threading.Thread(target=producer.send_many, args=([KIB] * 1000,))
+    sender.start()
+    wait_until(lambda: producer._core.kept_bytes >= 100_000)
+    assert producer.next_offset < 300
+
+    with Store(tmp_path, tower=tower):
+        sender.join(PATIENCE_S)
+        assert not sender.is_alive()
+        producer.close()
+    assert producer.stored == 1000
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_one_thread_may_wait_for_room_while_another_waits_for_stores(tower: str, tmp_path: Path, many: bool) -> None:
+    producer = Producer("hello", tower=tower, buffer_bytes=100_000)
+    producer.send(KIB)
+    waiting: list[Callable[[], object]] = [
+        lambda: producer.flush(PATIENCE_S),
+        lambda: producer.send_many([KIB] * 500) if many else [producer.send(KIB) for _ in range(500)],
+    ]
+    threads = [threading.Thread(target=each) for each in waiting]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: producer._core.kept_bytes >= 100_000)
+
+    with Store(tmp_path, tower=tower):
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert not any(thread.is_alive() for thread in threads)
+        producer.close()
+    assert producer.stored == 501
+
+
+def test_records_from_several_threads_get_offsets_of_their_own(tower: str, store: Store) -> None:
+    found: list[int] = []
+    with Producer("hello", tower=tower) as producer:
+        threads = [
+            threading.Thread(target=lambda: found.extend([producer.send(b"x") for _ in range(500)])) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(found) == list(range(2000))
+    assert producer.stored == 2000
+
+
+def test_a_record_too_large_is_refused_and_the_next_one_is_not(tower: str, store: Store) -> None:
+    with Producer("hello", tower=tower) as producer:
+        producer.send(b"before")
+        for refused in (
+            lambda: producer.send(bytes(RECORD_BYTES_MAX + 1)),
+            lambda: producer.send(bytes(RECORD_BYTES_MAX), key=b"k"),
+            lambda: producer.send_many([bytes(RECORD_BYTES_MAX + 1)]),
+        ):
+            with pytest.raises(RecordTooLarge, match="at most"):
+                refused()
+        assert producer.send(bytes(RECORD_BYTES_MAX)) == 1
+        with Consumer("hello", tower=tower, reset="earliest") as consumer:
+            assert values(read(consumer, 2)) == [b"before", bytes(RECORD_BYTES_MAX)]
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda producer: producer.send(5),
+        lambda producer: producer.send(b"x", key=5),
+        lambda producer: producer.send(b"x", timestamp=datetime(2024, 1, 1)),
+        lambda producer: producer.send(b"x", timestamp=1.5),
+        lambda producer: producer.send(b"x", timestamp=2**63),
+        lambda producer: producer.send(b"x", headers={"h" * 70_000: b""}),
+        lambda producer: producer.send(b"x", headers=[("h", b"")] * 300),
+        lambda producer: producer.send_many([b"x"], timestamp=2**63),
+        lambda producer: producer.send_many([b"x"], timestamp="now"),
+    ],
+)
+def test_what_cannot_be_carried_is_refused_and_the_next_record_is_not(
+    tower: str, store: Store, send: Callable[[Producer], object]
+) -> None:
+    with Producer("hello", tower=tower) as producer:
+        with pytest.raises(UsageError):
+            send(producer)
+        assert producer.send(b"good") == 0
+        producer.flush(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"min_acks": -1}, {"min_acks": 0, "identity": "me"}, {"on_full": "drop"}, {"identity": "../me"}, {"identity": ""}],
+    ids=str,
+)
+def test_options_out_of_their_range_are_refused(tower: str, tmp_path: Path, options: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        Producer("hello", tower=tower, directory=tmp_path, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tower", ["host:port", "h:1:2:3", "h:99999", "a b:1"])
+def test_a_tower_that_cannot_be_is_refused(tower: str) -> None:
+    with pytest.raises(UsageError, match="address of a tower"):
+        Producer("hello", tower=tower)
+
+
+def test_a_flush_that_ends_early_says_what_is_missing(tower: str) -> None:
+    producer = Producer("hello", tower=tower)
+    producer.send_many([b"x"] * 3)
+    with pytest.raises(TimedOut, match=r"3 records .* is a store running"):
+        producer.flush(0.05)
+    assert not TimedOut("").definite
+    abandon(producer)
+
+
+def test_an_error_of_the_users_program_is_not_hidden_by_closing(tower: str) -> None:
+    def program() -> None:
+        with Producer("hello", tower=tower) as producer:
+            producer.send(b"x")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        program()
+
+
+@pytest.mark.parametrize("microsecond", [0, 1, 7, 123_457, 999_999])
+def test_a_moment_keeps_its_microseconds(tower: str, store: Store, microsecond: int) -> None:
+    moment = datetime(2031, 7, 1, 1, 2, 3, microsecond, tzinfo=UTC)
+    with Producer("hello", tower=tower) as producer:
+        producer.send(b"x", timestamp=moment)
+        producer.send_many([b"y"], timestamp=moment)
+    with Consumer("hello", tower=tower, reset="earliest") as consumer:
+        assert {record.timestamp % 1_000_000 for record in read(consumer, 2)} == {microsecond}
+
+
+# -- identity ---------------------------------------------------------------------------------------------
+
+
+def test_an_identity_goes_on_where_it_ended(tower: str, store: Store, tmp_path: Path) -> None:
+    partitions = set()
+    for base in range(0, 9, 3):
+        with Producer("hello", tower=tower, identity="me", directory=tmp_path) as producer:
+            partitions.add(producer.partition)
+            assert producer.send_many([b"%d" % n for n in range(base, base + 3)]) == range(base, base + 3)
+
+    assert len(partitions) == 1
+    with Consumer("hello", tower=tower, reset="earliest") as consumer:
+        assert values(read(consumer, 9)) == [b"%d" % n for n in range(9)]
+
+
+def test_what_was_not_stored_is_published_by_the_next_life(tower: str, tmp_path: Path) -> None:
+    producer = Producer("hello", tower=tower, identity="me", directory=tmp_path)
+    producer.send_many([b"a", b"b"])
+    abandon(producer)
+
+    with (
+        Store(tmp_path / "store", tower=tower),
+        Producer("hello", tower=tower, identity="me", directory=tmp_path) as again,
+    ):
+        assert (again.stored, again.next_offset) == (0, 2)
+        assert again.send(b"c") == 2
+        again.flush(PATIENCE_S)
+        with Consumer("hello", tower=tower, reset="earliest") as consumer:
+            assert values(read(consumer, 3)) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.process
+def test_a_killed_producer_neither_loses_nor_repeats_nor_skips_an_offset(
+    tower: str, store: Store, tmp_path: Path
+) -> None:
+    stored = 0
+    partitions = set()
+    for _ in range(3):
+        child = subprocess.Popen(
+            [sys.executable, killed_producer.__file__, tower, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        try:
+            partition, first = child.stdout.readline().split()
+            assert int(first) >= stored  # where the last life ended, or behind what of it was not known to be stored
+            for _ in range(20):
+                stored = int(child.stdout.readline())
+        finally:
+            child.kill()
+            rest = child.stdout.read()
+            child.wait()
+            child.stdout.close()
+        stored = int([str(stored), *(line for line in rest.splitlines(keepends=True) if line.endswith("\n"))][-1])
+        partitions.add(partition)
+
+    with Producer("hello", tower=tower, identity="me", directory=tmp_path) as producer:
+        end = producer.next_offset
+        assert end >= stored
+        producer.flush(PATIENCE_S)
+    assert partitions == {producer.partition}
+    with Consumer("hello", tower=tower, reset="earliest") as consumer:
+        assert values(read(consumer, end)) == [b"%d" % n for n in range(end)]
+
+
+def test_two_producers_with_one_identity_are_one_too_many(tower: str, store: Store, tmp_path: Path) -> None:
+    with (
+        Producer("hello", tower=tower, identity="me", directory=tmp_path) as first,
+        pytest.raises(IdentityInUse, match="another identity"),
+    ):
+        Producer("hello", tower=tower, identity="me", directory=tmp_path)
+    assert first.stored == 0
+
+
+def test_a_copied_identity_is_noticed_through_the_tower_and_the_newcomer_gives_way(
+    tower: str, store: Store, tmp_path: Path
+) -> None:
+    first = Producer("hello", tower=tower, identity="me", directory=tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    first._node.discovery._started -= 60.0  # it is no newcomer any more
+    second = Producer("hello", tower=tower, identity="me", directory=tmp_path / "b")
+
+    wait_until(lambda: second._error is not None)
+    with pytest.raises(IdentityInUse, match="gives way"):
+        second.send(b"x")
+    second.close()
+    assert first.send(b"x") == 0
+    first.close()
+
+
+def test_an_identity_belongs_to_one_topic(tower: str, store: Store, tmp_path: Path) -> None:
+    Producer("hello", tower=tower, identity="me", directory=tmp_path).close()
+    with pytest.raises(StorageFormat, match="'hello'"):
+        Producer("other", tower=tower, identity="me", directory=tmp_path)

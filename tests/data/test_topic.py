@@ -1,0 +1,67 @@
+"""Topic names, the filters that select them, and endpoints."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chappe.data.endpoint import is_endpoint
+from chappe.data.topic import Filter, check_topic, decode_topic, encode_topic
+from chappe.errors import UsageError
+
+
+@given(st.binary(max_size=255).map(lambda raw: raw.replace(b"\0", b"")))
+def test_any_bytes_without_nul_are_a_topic_and_come_back(raw: bytes) -> None:
+    assert encode_topic(decode_topic(raw)) == raw
+
+
+@pytest.mark.parametrize("topic", ["a" * 256, "é" * 128, "a\0b"])
+def test_a_topic_that_cannot_travel_is_refused(topic: str) -> None:
+    with pytest.raises(UsageError):
+        encode_topic(topic)
+
+
+def test_a_topic_of_exactly_255_bytes_can_travel() -> None:
+    assert encode_topic("a" * 255) == b"a" * 255
+
+
+def test_records_need_a_topic_with_a_name() -> None:
+    assert check_topic("metrics") == "metrics"
+    with pytest.raises(UsageError, match="at least one character"):
+        check_topic("")
+
+
+def test_a_filter_is_a_name_or_a_prefix() -> None:
+    assert Filter.parse("metrics") == Filter("metrics")
+    assert Filter.parse("metrics.*") == Filter("metrics.", prefix=True)
+    assert Filter.parse("*") == Filter("", prefix=True)
+    for text in ("metrics", "metrics.*", "*"):
+        assert str(Filter.parse(text)) == text
+
+
+def test_a_name_selects_one_topic_and_a_prefix_all_that_start_with_it() -> None:
+    """An original consumer of ``tp`` also gets the records of ``tpX``."""
+    assert Filter.parse("tp").matches("tp")
+    assert not Filter.parse("tp").matches("tpX")
+    assert Filter.parse("tp*").matches("tp")
+    assert Filter.parse("tp*").matches("tpX")
+    assert not Filter.parse("tp*").matches("t")
+
+
+@pytest.mark.parametrize("text", ["", "a" * 256, "a" * 256 + "*", "a\0*"])
+def test_a_filter_that_no_topic_can_match_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        Filter.parse(text)
+
+
+@pytest.mark.parametrize("text", ["tcp://127.0.0.1:5000", "tcp://[::1]:1", "tcp://host.example:65535"])
+def test_endpoints_are_tcp(text: str) -> None:
+    assert is_endpoint(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "tcp://", "tcp://h", "tcp://:1", "tcp://h:0", "tcp://h:65536", "tcp://h:²", "ipc://x:1", "tcp://a\0:1"]
+)
+def test_everything_else_is_no_endpoint(text: str) -> None:
+    assert not is_endpoint(text)

@@ -1,0 +1,214 @@
+"""A producer's journal: what was published and not stored survives any end, and nothing else does."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from chappe.drivers import journal as module
+from chappe.drivers.journal import Journal
+from chappe.errors import IdentityInUse, StorageError, StorageFormat, StorageFull
+from chappe.log.batch import encode_batch
+
+
+def batch(base: int, *values: bytes) -> bytes:
+    return encode_batch(base, values or [b"%d" % base], 1)
+
+
+def opened(directory: Path, topic: str = "hello") -> Journal:
+    return Journal(directory, topic, "NEW")
+
+
+def reopened(directory: Path) -> tuple[list[bytes], int]:
+    """What a further life finds."""
+    journal = opened(directory)
+    found = journal.batches, journal.next_offset
+    journal.close()
+    return found
+
+
+def files(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.journal"))
+
+
+def test_the_first_life_names_the_partition_for_all_that_follow(tmp_path: Path) -> None:
+    first = Journal(tmp_path / "made" / "here", "hello", "FIRST")
+    first.close()
+    second = Journal(tmp_path / "made" / "here", "hello", "SECOND")
+
+    assert (first.address, second.address) == ("FIRST", "FIRST")
+    assert (second.batches, second.next_offset) == ([], 0)
+    second.close()
+
+
+def test_what_was_appended_is_there_after_an_end_without_warning(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    journal.append(batch(0, b"a", b"b"), 2)
+    journal.append(batch(2), 3)
+    os.close(journal._lock)  # as a killed process leaves it
+
+    assert reopened(tmp_path) == ([batch(0, b"a", b"b"), batch(2)], 3)
+
+
+def test_lives_follow_each_other_without_a_gap(tmp_path: Path) -> None:
+    for base in range(5):
+        journal = opened(tmp_path)
+        assert journal.next_offset == base
+        journal.append(batch(base), base + 1)
+        journal.close()
+
+    assert reopened(tmp_path) == ([batch(base) for base in range(5)], 5)
+
+
+def test_what_is_stored_is_dropped_but_the_offset_is_remembered(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    for base in range(3):
+        journal.append(batch(base), base + 1)
+    journal.trim(3)
+    journal.close()
+
+    assert reopened(tmp_path) == ([], 3)
+    assert len(files(tmp_path)) == 1
+
+
+def test_a_file_goes_only_when_everything_in_it_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROTATE_BYTES", 2 * len(batch(0)))
+    journal = opened(tmp_path)
+    for base in range(6):
+        journal.append(batch(base), base + 1)
+    assert [int(path.stem) for path in files(tmp_path)] == [0, 2, 4, 6]
+
+    journal.trim(3)
+    assert [int(path.stem) for path in files(tmp_path)] == [2, 4, 6]
+    journal.close()
+    assert reopened(tmp_path) == ([batch(base) for base in range(2, 6)], 6)
+
+
+def test_every_cut_of_the_last_batch_loses_that_batch_alone(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    journal.append(batch(0), 1)
+    journal.append(batch(1), 2)
+    journal.close()
+    (path,) = files(tmp_path)
+    whole = path.read_bytes()
+    for size in range(len(batch(0)), len(whole)):
+        path.write_bytes(whole[:size])
+        for later in files(tmp_path)[1:]:
+            later.unlink()
+        assert reopened(tmp_path) == ([batch(0)], 1)
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 200, b"garbage" * 50, b"CB\x01\0" + b"\xff" * 60])
+def test_bytes_that_are_no_batch_end_the_file(tmp_path: Path, tail: bytes) -> None:
+    journal = opened(tmp_path)
+    journal.append(batch(0), 1)
+    journal.close()
+    with open(files(tmp_path)[0], "ab") as file:
+        file.write(tail)
+
+    assert reopened(tmp_path) == ([batch(0)], 1)
+    journal = opened(tmp_path)
+    journal.append(batch(1), 2)
+    journal.close()
+    assert reopened(tmp_path) == ([batch(0), batch(1)], 2)
+
+
+def test_a_full_disk_refuses_the_batch_and_takes_the_next_one_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = opened(tmp_path)
+    journal.append(batch(0), 1)
+    write = os.write
+
+    def half(file: int, body: bytes) -> int:
+        write(file, body[:10])
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, "write", half)
+    with pytest.raises(StorageFull, match="no space"):
+        journal.append(batch(1), 2)
+    monkeypatch.setattr(os, "write", lambda file, body: write(file, body[:10]))
+    with pytest.raises(StorageFull):
+        journal.append(batch(1), 2)
+    monkeypatch.setattr(os, "write", write)
+    journal.append(batch(1), 2)
+    journal.close()
+
+    assert reopened(tmp_path) == ([batch(0), batch(1)], 2)
+
+
+def hold(directory: Path, ready: object, done: object) -> None:
+    journal = opened(directory)
+    ready.set()  # type: ignore[attr-defined]
+    done.wait(30)  # type: ignore[attr-defined]
+    journal.close()
+
+
+@pytest.mark.process
+def test_two_processes_cannot_have_one_identity(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready, done = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(tmp_path, ready, done))
+    other.start()
+    try:
+        assert ready.wait(30)
+        with pytest.raises(IdentityInUse, match="stop it, or choose another identity"):
+            opened(tmp_path)
+    finally:
+        done.set()
+        other.join(30)
+    opened(tmp_path).close()
+
+
+def test_two_producers_of_one_process_cannot_have_one_identity(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    with pytest.raises(IdentityInUse):
+        opened(tmp_path)
+    journal.close()
+    opened(tmp_path).close()
+
+
+def test_a_journal_of_another_topic_is_refused_and_not_locked(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    for _ in range(2):
+        with pytest.raises(StorageFormat, match="'hello'"):
+            opened(tmp_path, "other")
+    opened(tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not a producer's identity"),
+        (b"{", "not a producer's identity"),
+        (b"[]", "not a producer's identity"),
+        (b'{"format":1}', "not a producer's identity"),
+        (b'{"format":1,"address":"A","topic":"\xff"}', "not a producer's identity"),
+        (b'{"format":2,"address":"A","topic":"hello"}', "newer chappe"),
+        (b'{"format":2,"address":"A","topic":"hello","more":1}', "newer chappe"),
+    ],
+)
+def test_an_identity_that_is_none_or_newer_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "identity.json").write_bytes(content)
+
+    with pytest.raises(StorageFormat, match=message):
+        opened(tmp_path)
+
+
+def test_a_foreign_file_is_refused_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "notes.journal").write_text("mine")
+
+    with pytest.raises(StorageFormat, match=r"notes\.journal"):
+        opened(tmp_path)
+    assert (tmp_path / "notes.journal").read_text() == "mine"
+
+
+def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(StorageError, match="as a journal"):
+        opened(tmp_path / "file" / "below")

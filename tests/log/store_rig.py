@@ -1,0 +1,118 @@
+"""A store core with a disk in memory whose writes end when the test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chappe.errors import StorageError
+from chappe.log.actions import Action, Ask, Publish, Write
+from chappe.log.batch import Batch, encode_batch
+from chappe.log.messages import BatchMessage, Head, RecordMessage, StoreInfo
+from chappe.log.queries import Answer
+from chappe.log.storage import Append, MemoryLogStorage
+from chappe.log.store import LogStore
+
+WALL = 1_700_000_000_000_000
+
+
+class StoreRig:
+    """The core, its storage, a clock, and the write under way."""
+
+    def __init__(self, name: str = "S", storage: MemoryLogStorage | None = None) -> None:
+        self.storage = storage or MemoryLogStorage(f"id-{name}")
+        self.endpoint = f"tcp://{name}:1"
+        self.now = 1000.0
+        self.core = LogStore(name, self.storage, self.endpoint, now=self.now)
+        self.core.start(self.now)
+
+    # -- what happens to it --
+
+    def batch(self, base: int, *values: bytes, direct: bool = False, partition: str = "P") -> list[Action]:
+        body = encode_batch(base, values, WALL)
+        message = BatchMessage(self.core.address if direct else "hello", partition, "hello", body, direct)
+        return self.core.handle_message(message, self.now, WALL)
+
+    def record(self, sequence: int, content: bytes, *, direct: bool = False) -> list[Action]:
+        message = RecordMessage("hello", "P", "hello", sequence, content, direct)
+        return self.core.handle_message(message, self.now, WALL)
+
+    def head(self, sequence: int, partition: str = "P") -> list[Action]:
+        return self.core.handle_message(Head("hello", partition, "hello", sequence), self.now, WALL)
+
+    def subscribe(self, *prefixes: bytes) -> list[Action]:
+        return [each for prefix in prefixes for each in self.core.handle_subscription(prefix, True, self.now)]
+
+    def meet(self, other: StoreRig) -> list[Action]:
+        info = StoreInfo("", other.core.address, other.storage.store_id, other.endpoint)
+        return self.core.handle_message(info, self.now, WALL)
+
+    def answer(self, ask: Ask, answer: Answer, *batches: bytes) -> list[Action]:
+        return self.core.handle_answer(ask.request_id, answer, list(batches), self.now)
+
+    def wait(self, seconds: float) -> list[Action]:
+        """Let time pass, timeout by timeout."""
+        end = self.now + seconds
+        actions: list[Action] = []
+        for _ in range(10_000):
+            due = self.core.next_timeout()
+            if due > end:
+                self.now = end
+                return actions
+            self.now = max(self.now, due)
+            actions += self.core.handle_timeout(self.now)
+        raise AssertionError("it wants to be called again and again without time passing")
+
+    # -- the disk --
+
+    def written(self, actions: Sequence[Action]) -> list[Action]:
+        """Carry out the one write among ``actions``."""
+        (write,) = writes(actions)
+        return self.finish(write)
+
+    def finish(self, write: Write) -> list[Action]:
+        try:
+            done = self.storage.write(write.appends)
+        except StorageError as error:
+            return self.core.handle_write_failed(str(error), self.now)
+        self.storage.publish(done)
+        return self.core.handle_written(self.now)
+
+    def settle(self, actions: Sequence[Action]) -> list[Action]:
+        """Carry out writes until none is wanted; returns everything else."""
+        rest: list[Action] = [each for each in actions if not isinstance(each, Write)]
+        for write in writes(actions):
+            rest += self.settle(self.finish(write))
+        return rest
+
+    def keep(self, base: int, *values: bytes, partition: str = "P") -> None:
+        """Put records on its disk behind its back."""
+        body = encode_batch(base, values, WALL)
+        self.storage.publish(self.storage.write([Append("hello", partition, base, len(values), WALL, WALL, body)]))
+
+    def contents(self, partition: str = "P", topic: str = "hello") -> list[tuple[int, bytes | None]]:
+        """Offset and value of everything readable."""
+        info = self.storage.partition(topic, partition)
+        found: list[tuple[int, bytes | None]] = []
+        at = 0 if info is None else info.first
+        while info is not None and at < info.next:
+            read = self.storage.read(topic, partition, at, 1 << 20)
+            if not read.batches:
+                assert read.hole is not None
+                at = read.hole.last + 1
+                continue
+            for raw in read.batches:
+                found += [(r.offset, r.value) for r in Batch.parse(raw).records(topic, partition, at)]
+                at = found[-1][0] + 1
+        return found
+
+
+def writes(actions: Sequence[Action]) -> list[Write]:
+    return [each for each in actions if isinstance(each, Write)]
+
+
+def asks(actions: Sequence[Action]) -> list[Ask]:
+    return [each for each in actions if isinstance(each, Ask)]
+
+
+def published(actions: Sequence[Action]) -> list[object]:
+    return [each.message for each in actions if isinstance(each, Publish)]

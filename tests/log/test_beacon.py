@@ -1,0 +1,270 @@
+"""How a node learns of others, against the beacons of original nodes and towers, and how it loses them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.log.vectors import frames_of, load
+
+from chappe.core import Report
+from chappe.defaults import BEACON_INTERVAL_S, BEACON_TIMEOUT_S, BEACONS_MAX
+from chappe.errors import ProtocolError
+from chappe.log import beacon
+from chappe.log.actions import Action, Beacon, Connect, Disconnect, TakeOver
+from chappe.log.beacon import Discovery, parse_beacon
+from chappe.log.events import IdentityClash, TowerFound, TowerLost
+
+OURS = Beacon((b"B", b"ME", b"127.0.0.1", b"5000"))
+ECHO = [b"B", b"ME", b"tcp://127.0.0.1:5000"]
+PEER = [b"B", b"PEER", b"tcp://127.0.0.1:6000"]
+ONE = "tcp://127.0.0.1:6000"
+
+
+def discovery(now: float = 0.0) -> Discovery:
+    return Discovery("ME", "127.0.0.1", 5000, now=now)
+
+
+def found(now: float = 0.0) -> Discovery:
+    """One that a tower hears."""
+    made = discovery(now)
+    made.handle_timeout(now)
+    made.handle_beacon(ECHO, now)
+    return made
+
+
+def captured(link: str) -> list[list[bytes]]:
+    """Frames that passed one link of original nodes and towers."""
+    groups: dict[str, Any] = load("beacon_tower.json")
+    return [
+        frames_of(event)
+        for name in ("with_address", "without_address")
+        for event in groups[name]
+        if event["link"] == link and event["kind"] == "message"
+    ]
+
+
+def test_our_beacon_has_the_form_of_the_original() -> None:
+    (theirs,) = [each for each in captured("node->tower XSUB") if each[3] == b"49152" and each[2]]
+
+    made = Discovery(theirs[1].decode(), "127.0.0.1", 49152, now=0.0)
+
+    assert made.handle_timeout(0.0) == [Beacon(tuple(theirs))]
+
+
+def test_what_an_original_tower_sends_is_understood() -> None:
+    made = discovery()
+    connected = []
+    for frames in captured("tower XPUB->node"):
+        connected += [each for each in made.handle_beacon(frames, 0.0) if isinstance(each, Connect | TakeOver)]
+
+    assert connected[0] == Connect("tcp://127.0.0.1:49153", "944B2BFCD9844E4787AF5507036DEF56")
+    assert Connect("tcp://10.77.0.1:49152", "7860B7D4151E4AA3B623DF38CECEB25B") in connected
+    assert len(connected) == 7
+
+
+def test_a_beacon_goes_out_at_once_and_then_every_second() -> None:
+    made = discovery()
+
+    assert made.next_timeout() == 0.0
+    assert made.handle_timeout(0.0) == [OURS]
+    assert made.handle_timeout(0.5) == []
+    assert made.next_timeout() == BEACON_INTERVAL_S
+    assert made.handle_timeout(BEACON_INTERVAL_S) == [OURS]
+
+
+def test_a_welcome_and_a_tower_that_listens_are_answered_with_a_beacon() -> None:
+    made = discovery()
+
+    assert made.handle_beacon([b"W"], 0.1) == [OURS]
+    assert made.handle_tower_ready(0.2) == [OURS]
+
+
+def test_a_new_member_is_connected_and_answered_at_once_but_only_the_first_time() -> None:
+    made = discovery()
+
+    assert made.handle_beacon(PEER, 0.0) == [Connect(ONE, "PEER"), OURS]
+    assert made.handle_beacon(PEER, 0.5) == []
+    assert made.peers == 1
+
+
+def test_our_own_beacon_tells_that_a_tower_is_there() -> None:
+    made = discovery()
+    assert not made.tower
+
+    assert made.handle_beacon(ECHO, 0.0) == [Report(TowerFound())]
+    assert made.handle_beacon(ECHO, 1.0) == []
+    assert made.tower
+    assert made.peers == 0
+
+
+def run(made: Discovery, start: float, end: float, *, heard: list[list[bytes]]) -> list[Action]:
+    """Let time pass second by second, with these beacons in each; returns everything but beacons."""
+    actions: list[Action] = []
+    now = start
+    while now <= end:
+        actions += made.handle_timeout(now)
+        for frames in heard:
+            actions += made.handle_beacon(frames, now)
+        now += BEACON_INTERVAL_S
+    return [each for each in actions if not isinstance(each, Beacon)]
+
+
+def test_a_silent_member_is_disconnected() -> None:
+    made = found()
+    made.handle_beacon(PEER, 0.0)
+
+    assert run(made, 1.0, BEACON_TIMEOUT_S - 0.5, heard=[ECHO]) == []
+    assert run(made, BEACON_TIMEOUT_S, 10.0, heard=[ECHO]) == [Disconnect(ONE, "PEER")]
+    assert made.peers == 0
+
+
+def test_members_stay_connected_while_no_tower_is_heard() -> None:
+    """The original drops everybody four seconds after its tower."""
+    made = found()
+    made.handle_beacon(PEER, 0.0)
+
+    assert run(made, 1.0, 60.0, heard=[]) == [Report(TowerLost())]
+    assert made.peers == 1
+
+
+def test_when_the_tower_is_back_members_get_time_to_be_heard_again() -> None:
+    made = found()
+    made.handle_beacon(PEER, 0.0)
+    run(made, 1.0, 60.0, heard=[])
+
+    assert run(made, 61.0, 63.0, heard=[ECHO]) == [Report(TowerFound())]
+    assert run(made, 64.0, 80.0, heard=[ECHO, PEER]) == []
+    assert made.peers == 1
+
+
+def test_a_member_that_died_with_the_tower_goes_once_the_tower_is_back() -> None:
+    made = found()
+    made.handle_beacon(PEER, 0.0)
+    run(made, 1.0, 60.0, heard=[])
+
+    assert run(made, 61.0, 70.0, heard=[ECHO]) == [Report(TowerFound()), Disconnect(ONE, "PEER")]
+
+
+def test_a_former_owner_of_our_port_is_not_listened_to() -> None:
+    made = discovery()
+    assert made.handle_beacon([b"B", b"OLD", ECHO[2]], 0.0) == []
+    assert made.peers == 0
+
+
+def test_a_port_taken_over_by_another_member_counts_as_new() -> None:
+    """The original keeps such a newcomer waiting for up to a second."""
+    made = discovery()
+    made.handle_beacon(PEER, 0.0)
+
+    assert made.handle_beacon([b"B", b"NEW", PEER[2]], 0.1) == [
+        TakeOver(ONE, "PEER", "NEW"),
+        OURS,
+    ]
+
+
+def test_a_goodbye_disconnects_at_once() -> None:
+    made = discovery()
+    made.handle_beacon(PEER, 0.0)
+
+    assert made.handle_beacon([b"G", *PEER[1:]], 0.1) == [Disconnect(ONE, "PEER")]
+    assert made.handle_beacon([b"G", *PEER[1:]], 0.2) == []
+
+
+def test_a_goodbye_of_the_former_owner_of_a_port_does_not_touch_the_new_one() -> None:
+    made = discovery()
+    made.handle_beacon([b"B", b"NEW", PEER[2]], 0.0)
+
+    assert made.handle_beacon([b"G", b"PEER", PEER[2]], 0.1) == []
+    assert made.peers == 1
+
+
+def test_our_goodbye_names_us() -> None:
+    assert discovery().goodbye() == [Beacon((b"G", *OURS.frames[1:]))]
+
+
+CLASH = [b"B", b"ME", b"tcp://127.0.0.1:7000"]
+
+
+def test_one_beacon_of_our_former_life_is_no_clash() -> None:
+    made = discovery()
+
+    assert made.handle_beacon(CLASH, 0.0) == []
+    assert made.handle_beacon(CLASH, 0.1) == []
+
+
+def test_a_living_member_with_our_address_is_reported_once() -> None:
+    made = discovery()
+    made.handle_beacon(CLASH, 0.0)
+
+    assert made.handle_beacon(CLASH, 1.0) == [Report(IdentityClash("ME", "tcp://127.0.0.1:7000"))]
+    assert made.handle_beacon(CLASH, 2.0) == []
+
+
+def test_the_newcomer_gives_way_in_a_clash() -> None:
+    made = discovery(now=100.0)
+
+    assert made.newcomer(101.0)
+    assert not made.newcomer(100.0 + 2 * BEACON_TIMEOUT_S)
+
+
+def test_members_over_the_bound_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beacon, "BEACONS_MAX", 3)
+    made = discovery()
+    for port in range(6000, 6010):
+        made.handle_beacon([b"B", b"P%d" % port, b"tcp://127.0.0.1:%d" % port], 0.0)
+
+    assert made.peers == 3
+    assert BEACONS_MAX == 100_000
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [],
+        [b""],
+        [b"X"],
+        [b"B"],
+        [b"W", b"W"],
+        [b"B", b"A"],
+        [b"B", b"A", b"tcp://h:1", b"more"],
+        [b"X", b"A", b"tcp://h:1"],
+        [b"B", b"", b"tcp://h:1"],
+        [b"B", b"A" * 256, b"tcp://h:1"],
+        [b"B", b"A", b""],
+        [b"B", b"A", b"tcp://h"],
+        [b"B", b"A", b"tcp://:1"],
+        [b"B", b"A", b"tcp://h:0"],
+        [b"B", b"A", b"tcp://h:70000"],
+        [b"B", b"A", b"tcp://h:-1"],
+        [b"B", b"A", b"tcp://h:1\xff"],
+        [b"B", b"A", b"udp://h:1"],
+        [b"B", b"A", b"tcp://" + b"h" * 250 + b":1"],
+        [b"B", b"A", b"tcp://h\0h:1"],
+        [b"B", b"A", b"inproc://x"],
+        [b"B", b"A", b"ipc:///tmp/x"],
+    ],
+    ids=str,
+)
+def test_what_is_no_beacon_is_refused(frames: list[bytes]) -> None:
+    with pytest.raises(ProtocolError):
+        discovery().handle_beacon(frames, 0.0)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=5))
+def test_random_frames_are_a_beacon_or_a_protocol_error(frames: list[bytes]) -> None:
+    try:
+        discovery().handle_beacon(frames, 0.0)
+    except ProtocolError:
+        pass
+
+
+@given(st.sampled_from([b"B", b"G"]), st.binary(max_size=20), st.binary(max_size=30))
+def test_random_endpoints_are_an_endpoint_or_a_protocol_error(kind: bytes, address: bytes, rest: bytes) -> None:
+    for prefix in (b"", b"tcp://", b"tcp://127.0.0.1:"):
+        try:
+            parse_beacon([kind, address, prefix + rest])
+        except ProtocolError:
+            pass

@@ -1,0 +1,149 @@
+"""Queries and their answers survive the wire; what is none, or names numbers that cannot be, is refused."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chappe.data.topic import decode_topic
+from chappe.errors import ProtocolError
+from chappe.log.queries import (
+    Answer,
+    ErrorAnswer,
+    HeadsAnswer,
+    HeadsRequest,
+    ReadAnswer,
+    ReadRequest,
+    Request,
+    SeekAnswer,
+    SeekRequest,
+    decode_answer,
+    decode_request,
+    encode_query,
+    heads_answer,
+)
+from chappe.log.storage import PartitionInfo
+
+names = st.binary(max_size=30).map(lambda raw: raw.replace(b"\0", b""))
+offsets = st.integers(0, 2**63 - 1)
+times = st.integers(-(2**63), 2**63 - 1)
+parts = names.filter(len)  # a topic or partition that exists has a name
+requests = st.one_of(
+    st.builds(ReadRequest, names, names, offsets, offsets),
+    st.builds(HeadsRequest, names, offsets, offsets),
+    st.builds(SeekRequest, names, names, times),
+)
+infos = st.builds(
+    PartitionInfo,
+    parts.map(decode_topic),
+    parts.map(decode_topic),
+    offsets,
+    offsets,
+    offsets,
+    times,
+    times,
+    offsets,
+)
+answers = st.one_of(
+    st.builds(ReadAnswer, names, names, offsets, offsets, st.booleans(), st.integers(-1, 2**63 - 1)),
+    st.builds(heads_answer, st.lists(infos, max_size=3), offsets, st.just(10), offsets),
+    st.builds(SeekAnswer, names, names, st.integers(-1, 2**63 - 1)),
+    st.builds(ErrorAnswer, st.text(max_size=20)),
+)
+
+
+@given(requests)
+def test_a_request_survives_the_wire(request: Request) -> None:
+    assert decode_request(encode_query(request)) == request
+
+
+@given(answers)
+def test_an_answer_survives_the_wire(answer: Answer) -> None:
+    assert decode_answer(encode_query(answer)) == answer
+
+
+@given(st.lists(infos, max_size=3))
+def test_partitions_come_out_of_an_answer_as_the_storage_described_them(partitions: list[PartitionInfo]) -> None:
+    answer = decode_answer(encode_query(heads_answer(partitions, 0, 10, 7)))
+
+    assert isinstance(answer, HeadsAnswer)
+    assert answer.infos() == partitions
+
+
+def test_a_cut_answer_goes_on_where_its_last_partition_changed() -> None:
+    one = PartitionInfo("t", "p", 0, 1, 1, 1, 1, version=4)
+    two = PartitionInfo("t", "q", 0, 1, 1, 1, 1, version=6)
+
+    cut = heads_answer([one, two], since=0, limit=2, version=9)
+    whole = heads_answer([one, two], since=0, limit=3, version=9)
+
+    assert (cut.version, cut.more) == (6, True)
+    assert (whole.version, whole.more) == (9, False)
+
+
+@given(st.binary(max_size=60))
+def test_random_bytes_are_refused_or_mean_something(raw: bytes) -> None:
+    for decode in (decode_request, decode_answer):
+        try:
+            decode(raw)
+        except ProtocolError:
+            pass
+
+
+@given(st.one_of(requests, answers), st.data())
+def test_one_wrong_byte_is_refused_or_means_something(message: Request | Answer, data: st.DataObject) -> None:
+    wrong = bytearray(encode_query(message))
+    wrong[data.draw(st.integers(0, len(wrong) - 1))] = data.draw(st.integers(0, 255))
+    for decode in (decode_request, decode_answer):
+        try:
+            decode(bytes(wrong))
+        except ProtocolError:
+            pass
+
+
+@given(st.one_of(requests, answers))
+def test_every_cut_is_refused(message: Request | Answer) -> None:
+    raw = encode_query(message)
+    for size in range(len(raw)):
+        with pytest.raises(ProtocolError):
+            decode_request(raw[:size])
+        with pytest.raises(ProtocolError):
+            decode_answer(raw[:size])
+
+
+def test_a_deeply_nested_message_is_refused() -> None:
+    for decode in (decode_request, decode_answer):
+        with pytest.raises(ProtocolError):
+            decode(b"\x91" * 100_000)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ["read", b"t", b"p", -1, 5, True, -1],
+        ["read", b"t", b"p", 0, 2**63, True, -1],
+        ["read", b"t", b"p", 0, 5, True, -2],
+        ["read", b"t" * 256, b"p", 0, 5, True, -1],
+        ["heads", [[b"t", b"p", -5, 5, 0, 0, 0, 1]], 1, False],
+        ["heads", [[b"t", b"p", 0, 2**64 - 1, 0, 0, 0, 1]], 1, False],
+        ["heads", [[b"t" * 256, b"p", 0, 5, 0, 0, 0, 1]], 1, False],
+        ["heads", [[b"t", b"p" * 256, 0, 5, 0, 0, 0, 1]], 1, False],
+        ["heads", [[b"t\0", b"p", 0, 5, 0, 0, 0, 1]], 1, False],
+        ["heads", [[b"t", b"", 0, 5, 0, 0, 0, 1]], 1, False],
+        ["heads", [], -1, False],
+        ["seek", b"t", b"p", -2],
+        ["seek", b"t", b"p", 2**63],
+    ],
+    ids=lambda answer: str(answer)[:40],
+)
+def test_an_answer_with_impossible_numbers_or_names_is_refused(answer: list[object]) -> None:
+    """A consumer would go on with them: it would ask for offset -5, or of a topic that cannot travel."""
+    with pytest.raises(ProtocolError):
+        read(msgspec.msgpack.encode(answer))
+
+
+def read(raw: bytes) -> object:
+    answer = decode_answer(raw)
+    return answer.infos() if isinstance(answer, HeadsAnswer) else answer

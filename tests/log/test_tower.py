@@ -1,0 +1,165 @@
+"""A tower against the beacons of original nodes: the same go in, the same come out, and nonsense does not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.log.vectors import frames_of, load
+
+from chappe.defaults import BEACON_TIMEOUT_S
+from chappe.errors import ProtocolError
+from chappe.log import tower
+from chappe.log.actions import Forward, Relay
+from chappe.log.tower import REPLAY_S, TowerCore
+
+ONE = [b"B", b"ONE", b"127.0.0.1", b"6000"]
+ONE_OUT = Forward((b"B", b"ONE", b"tcp://127.0.0.1:6000"))
+
+
+def links(group: str, link: str) -> list[list[bytes]]:
+    events = load("beacon_tower.json")[group]
+    return [frames_of(event) for event in events if event["link"] == link and event["kind"] == "message"]
+
+
+@pytest.mark.parametrize("group", ["with_address", "without_address"])
+def test_it_sends_what_an_original_tower_sent_for_the_same_beacons(group: str) -> None:
+    """Without an address the captured machine's own one, 10.77.0.1, was put in."""
+    core = TowerCore("10.77.0.1")
+    sent = [
+        list(action.frames)
+        for frames in links(group, "node->tower XSUB")
+        for action in core.handle_beacon(frames, "127.0.0.1", 0.0)
+        if isinstance(action, Forward)
+    ]
+
+    theirs = [frames for frames in links(group, "tower XPUB->node") if frames != [b"W"]]
+    assert sorted(sent) == sorted(theirs)
+
+
+def test_every_beacon_of_a_real_session_passes() -> None:
+    core = TowerCore("127.0.0.1")
+    count = 0
+    for connection in load("session.json")["connections"]:
+        for event in connection["events"]:
+            if event["kind"] == "message" and len(event["frames"]) == 4:
+                assert len(core.handle_beacon(frames_of(event), "127.0.0.1", event["t"])) == 1
+                count += 1
+    assert count == 77
+
+
+def test_a_beacon_without_a_host_gets_the_one_that_it_came_from() -> None:
+    core = TowerCore("192.0.2.1")
+    beacon = [b"B", b"ONE", b"", b"6000"]
+
+    for peer, host in (
+        ("192.0.2.7", b"192.0.2.7"),
+        ("127.0.0.1", b"192.0.2.1"),
+        ("::1", b"192.0.2.1"),
+        ("", b"192.0.2.1"),
+    ):
+        assert core.handle_beacon(beacon, peer, 0.0) == [Forward((b"B", b"ONE", b"tcp://%b:6000" % host))]
+
+
+def test_a_node_is_counted_until_it_is_silent_or_leaves() -> None:
+    core = TowerCore("127.0.0.1")
+    core.handle_beacon(ONE, "", 0.0)
+    core.handle_beacon([b"B", b"TWO", b"127.0.0.1", b"6001"], "", 1.0)
+
+    assert core.nodes(1.0) == 2
+    assert core.nodes(BEACON_TIMEOUT_S) == 1
+    assert core.handle_beacon([b"G", b"TWO", b"127.0.0.1", b"6001"], "", 4.5) == [
+        Forward((b"G", b"TWO", b"tcp://127.0.0.1:6001"))
+    ]
+    assert core.nodes(4.5) == 0
+
+
+def test_a_newcomer_hears_at_once_of_everybody() -> None:
+    """An original tower lets it wait for the next beacon of each."""
+    core = TowerCore("127.0.0.1")
+    core.handle_beacon(ONE, "", 0.0)
+
+    assert core.handle_subscription(b"\1B", 0.5) == [Relay(b"\1B"), ONE_OUT]
+
+
+def test_newcomers_that_come_together_share_one_replay() -> None:
+    core = TowerCore("127.0.0.1")
+    core.handle_beacon(ONE, "", 0.0)
+    core.handle_subscription(b"\1B", 0.5)
+
+    assert core.handle_subscription(b"\1B", 0.51) == [Relay(b"\1B")]
+    assert core.handle_subscription(b"\1B", 0.52) == [Relay(b"\1B")]
+    assert core.next_timeout() == 0.5 + REPLAY_S
+    assert core.handle_timeout(core.next_timeout()) == [ONE_OUT]
+    assert core.next_timeout() == math.inf
+    assert core.handle_timeout(9.0) == []
+
+
+def test_the_silent_are_not_replayed() -> None:
+    core = TowerCore("127.0.0.1")
+    core.handle_beacon(ONE, "", 0.0)
+
+    assert core.handle_subscription(b"\1B", 60.0) == [Relay(b"\1B")]
+
+
+def test_subscriptions_to_beacons_are_relayed_and_those_to_the_welcome_are_not() -> None:
+    core = TowerCore("127.0.0.1")
+
+    assert core.handle_subscription(b"\1G", 0.0) == [Relay(b"\1G")]
+    assert core.handle_subscription(b"\0B", 0.0) == [Relay(b"\0B")]
+    for raw in (b"\1W", b"\0W", b"", b"B", b"\2B"):
+        assert core.handle_subscription(raw, 0.0) == []
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [],
+        [b"B"],
+        [b"B", b"A", b"h"],
+        [b"B", b"A", b"h", b"1", b"more"],
+        [b"X", b"A", b"h", b"1"],
+        [b"B", b"", b"h", b"1"],
+        [b"B", b"A", b"h", b""],
+        [b"B", b"A", b"h", b"0"],
+        [b"B", b"A", b"h", b"70000"],
+        [b"B", b"A", b"h", b"x"],
+        [b"B", b"A", b"h\xff", b"1"],
+        [b"B", b"A", b"h" * 300, b"1"],
+    ],
+    ids=str,
+)
+def test_nonsense_is_not_passed_on(frames: list[bytes]) -> None:
+    """An original tower passes all of these on as endpoints."""
+    core = TowerCore("127.0.0.1")
+    with pytest.raises(ProtocolError):
+        core.handle_beacon(frames, "", 0.0)
+    assert core.nodes(0.0) == 0
+
+
+@given(st.lists(st.binary(max_size=40), max_size=5))
+def test_random_frames_are_a_beacon_or_a_protocol_error(frames: list[bytes]) -> None:
+    try:
+        TowerCore("127.0.0.1").handle_beacon(frames, "", 0.0)
+    except ProtocolError:
+        pass
+
+
+def test_nodes_over_the_bound_are_passed_on_but_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tower, "BEACONS_MAX", 2)
+    core = TowerCore("127.0.0.1")
+    for number in range(5):
+        assert core.handle_beacon([b"B", b"N%d" % number, b"h", b"%d" % (number + 1)], "", 0.0)
+    assert core.nodes(0.0) == 2
+
+
+def test_whose_port_was_taken_over_is_not_replayed() -> None:
+    """Originals are given the lowest free port and say no goodbye: it happens whenever one ends and another starts."""
+    core = TowerCore("127.0.0.1")
+    core.handle_beacon([b"B", b"OLD", b"h", b"49152"], "", 0.0)
+    core.handle_beacon([b"B", b"NEW", b"h", b"49152"], "", 0.1)
+    assert core.nodes(0.1) == 1
+
+    assert core.handle_subscription(b"\1B", 0.2)[1:] == [Forward((b"B", b"NEW", b"tcp://h:49152"))]
