@@ -1,0 +1,278 @@
+"""The promises, one small class each; a broken one raises ``Violation`` at the moment it is seen.
+
+Legitimate loss: a consumer may pass over offsets that no disk holds, that of a store which is down included.
+That is the case for what a producer had not been acknowledged when it died, and for what the faults themselves
+took (``Sent.lost``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, TypeGuard
+
+from chappe.log.actions import Deliver
+from chappe.log.batch import Batch
+from chappe.log.consumer import Key, LogConsumer
+from chappe.log.events import OutOfRange, RecordsLost
+from chappe.log.storage import Append
+from chappe.sim.truth import Content, Violation
+
+if TYPE_CHECKING:
+    from chappe.sim.members import ConsumerHost, ProducerHost, StoreHost
+    from chappe.sim.node import Host
+    from chappe.sim.world import World
+
+ONE_MORE_BYTES = 20_000  # a bound may be passed by the one batch that meets it, and by one answer
+
+
+class Checker:
+    """Watches a world; every hook may raise ``Violation``."""
+
+    name: ClassVar[str] = ""
+    promise: ClassVar[str] = ""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def fail(self, text: str) -> None:
+        """The promise is broken."""
+        raise Violation(self.name, text)
+
+    def on_deliver(self, host: ConsumerHost, action: Deliver) -> None:
+        """A consumer hands records to its application."""
+
+    def on_report(self, host: Host, event: object) -> None:
+        """A member reports something."""
+
+    def on_stored(self, host: ProducerHost, before: int, after: int) -> None:
+        """A producer counts offsets ``before`` <= n < ``after`` as stored."""
+
+    def on_written(self, host: StoreHost, appends: tuple[Append, ...]) -> None:
+        """A store's write is on its disk and about to become readable."""
+
+    def on_tick(self) -> None:
+        """Some time has passed."""
+
+    def unsettled(self) -> str | None:
+        """What is not yet as it must be once all faults are over; None if all is well."""
+        return None
+
+
+def same(found: Content, sent: Content, originals: bool) -> bool:
+    """Whether a record is what was sent; originals carry no keys and no tombstones."""
+    return found == sent or (originals and found[1] is None and (found[0] or b"") == (sent[0] or b""))
+
+
+def is_consumer(host: Host) -> TypeGuard[ConsumerHost]:
+    """Whether a host is a consumer."""
+    return isinstance(host.role, LogConsumer)
+
+
+def contents(batch: Batch, start: int) -> list[Content]:
+    """Values and keys of a batch from offset ``start`` on."""
+    values = batch.values()[start - batch.base :]
+    keys = batch.keys()
+    return [(value, None) for value in values] if keys is None else list(
+        zip(values, keys[start - batch.base :], strict=True)
+    )  # fmt: skip
+
+
+class Order(Checker):
+    """Offsets strictly consecutive, contents as sent, and no gap but for what nobody has."""
+
+    name = "order"
+    promise = "every consumer gets each partition in order, without gaps or repeats, as it was sent"
+
+    def on_deliver(self, host: ConsumerHost, action: Deliver) -> None:
+        """Compare with what is expected next."""
+        key = (action.topic, action.partition)
+        if not host.wants_topic(action.topic):
+            self.fail(f"{host.name} was given {action.topic!r}, which it does not want")
+        batch, start = action.batch, action.start
+        if not batch.base <= start < batch.next:
+            self.fail(f"{host.name} was given a batch of {batch.base}..{batch.next - 1} from {start} on")
+        expected = host.positions.get(key, 0)
+        if start < expected:
+            self.fail(f"{host.name} got {key} offset {start} again, {expected} was next")
+        if start > expected:
+            self._gap(host, key, expected, start)
+        host.positions[key] = batch.next
+        sent = self.world.truth.of(key).records
+        found = contents(batch, start)
+        if sent[start : batch.next] != found:
+            originals = bool(self.world.original_stores())
+            for offset, each in enumerate(found, start):
+                if offset >= len(sent):
+                    self.fail(f"{host.name} got {key} offset {offset}, which was never sent")
+                if not same(each, sent[offset], originals):
+                    self.fail(f"{host.name} got {key} offset {offset} as {each}, sent was {sent[offset]}")
+
+    def on_report(self, host: Host, event: object) -> None:
+        """A consumer gives something up: only what nobody has."""
+        if isinstance(event, RecordsLost) and is_consumer(host):
+            key = (event.topic, event.partition)
+            self._gap(host, key, event.first, event.last + 1)
+            host.positions[key] = max(host.positions.get(key, 0), event.last + 1)
+        elif isinstance(event, OutOfRange) and is_consumer(host):
+            self._gap(host, (event.topic, event.partition), event.offset, event.first)
+
+    def _gap(self, host: ConsumerHost, key: Key, first: int, end: int) -> None:
+        kept = self.world.retained_from(key)
+        if first == 0 and not host.core._had_stores:
+            return  # no store was ever heard of: it starts with what its producer still has
+        offset = self.world.held_within(key, max(first, kept), end)
+        if offset is not None:
+            self.fail(f"{host.name} passes over {key} offsets {first}..{end - 1}; a disk holds {offset}")
+
+
+class Acknowledged(Checker):
+    """What counts as stored was safe on enough disks at that time, and is still somewhere at the end."""
+
+    name = "durability"
+    promise = "no acknowledged record is lost while one store that acknowledged it survives"
+
+    def on_stored(self, host: ProducerHost, before: int, after: int) -> None:
+        """Look at the disks themselves."""
+        world, key = self.world, host.key
+        sent = world.truth.of(key)
+        if host.min_acks == 0:
+            return
+        sent.acknowledged = max(sent.acknowledged, after)
+        originals = [store.parts.get(key, ()) for store in world.original_stores()]
+        flags = [disk.ever[key] for disk in world.disks if key in disk.ever]
+        for offset in range(max(before, world.retained_from(key)), after):
+            count = sum(offset < len(ever) and ever[offset] for ever in flags)
+            count += any(offset < len(kept) for kept in originals)
+            if count < host.min_acks and offset not in sent.lost:
+                self.fail(f"{host.name} counts {key} offset {offset} as stored; {count} disks had it safe")
+
+    def unsettled(self) -> str | None:
+        """Every acknowledged record is on a disk."""
+        world = self.world
+        for key, sent in world.truth.parts.items():
+            for offset in world.missing_within(key, world.retained_from(key), sent.acknowledged):
+                if offset not in sent.lost:
+                    self.fail(f"{key} offset {offset} was acknowledged and is on no disk")
+        return None
+
+
+class Contents(Checker):
+    """What stores write is what producers sent."""
+
+    name = "contents"
+    promise = "stores invent nothing and change nothing"
+
+    def on_written(self, host: StoreHost, appends: tuple[Append, ...]) -> None:
+        """Compare every block; and note a store that begins late because it knew no other."""
+        originals = bool(self.world.original_stores())
+        for each in appends:
+            key = (each.topic, each.partition)
+            sent = self.world.truth.of(key).records[each.base : each.base + each.count]
+            found = contents(Batch.parse(each.body), each.base)
+            if len(sent) < len(found) or not all(same(a, b, originals) for a, b in zip(found, sent, strict=True)):
+                self.fail(f"{host.name} writes {key} {each.base}..{each.base + each.count - 1} otherwise than sent")
+            part = host.disk.parts[key]
+            if not part.version and part.first and not host.core._healer.ever:
+                self.world.begun[key] = max(self.world.begun.get(key, 0), part.first)
+
+
+class Convergence(Checker):
+    """Stores agree, producers are acknowledged, consumers have what is stored; in stated time."""
+
+    name = "convergence"
+    promise = "after all faults everybody has everything that can be had"
+
+    def unsettled(self) -> str | None:
+        """The first thing that is missing."""
+        return self._stores() or self._producers() or self._consumers()
+
+    def _stores(self) -> str | None:
+        stores = self.world.stores()
+        for key, sent in self.world.truth.parts.items():
+            kept = max(self.world.retained_from(key), self.world.begun.get(key, 0))
+            union: list[tuple[int, int]] = []
+            for store in stores:
+                part = store.disk.parts.get(key)
+                found = [] if part is None else [(max(a, kept), b) for a, b in part.sound() if b > kept]
+                if store is stores[0]:
+                    union = found
+                elif found != union:
+                    return f"of {key} {stores[0].name} has {union}, {store.name} has {found}, from {kept} on"
+            if not sent.gone and stores and not sent.original and sent.records:
+                missing = self.world.missing_within(key, kept, len(sent.records))
+                if any(offset not in sent.lost for offset in missing):
+                    return f"of {key} the stores have {union}, sent were {len(sent.records)}"
+        return None
+
+    def _producers(self) -> str | None:
+        for host in self.world.producers():
+            enough = len(self.world.stores()) + bool(self.world.original_stores()) >= host.min_acks
+            if enough and host.core.stored < host.core.next_offset:
+                return f"{host.name} is at {host.core.next_offset}, stored are {host.core.stored}"
+            if enough and host.core.kept_bytes and host.min_acks:
+                return f"{host.name} keeps {host.core.kept_bytes} bytes of stored records"
+        return None
+
+    def _consumers(self) -> str | None:
+        for host in self.world.consumers():
+            for key, end in self.world.ends().items():
+                if host.wants_topic(key[0]) and host.positions.get(key, 0) < end:
+                    return f"{host.name} has {key} up to {host.positions.get(key, 0)}, the stores up to {end}"
+            if self.world.stores() and not host.core.caught_up:
+                at = host.core.positions()
+                behind = {key: head for key, head in host.core.heads().items() if at.get(key, -1) < head}
+                if not any(self.world.incomplete(key) for key in behind):
+                    return f"{host.name} believes that it is not at the end of {behind}, but at {at}"
+        return None
+
+
+class Bounds(Checker):
+    """Memory is bounded all the time, and empty of the past when all is done."""
+
+    name = "bounds"
+    promise = "what members keep in memory has a bound, and goes when it is no longer needed"
+
+    def on_tick(self) -> None:
+        """Look into the cores."""
+        bound = self.world.bounds
+        for store in self.world.stores():
+            core = store.core
+            self._at_most(store, "held", core._held_bytes, bound["HELD_BYTES_MAX"], 0)
+            staged = bound["STAGED_BYTES_MAX"] + bound["HELD_BYTES_MAX"] + bound["READ_BYTES"]
+            self._at_most(store, "staged", core._staged_bytes, staged, ONE_MORE_BYTES)
+            held = sum(len(each.raw) for stream in core._streams.values() for each in stream.held)
+            if held != core._held_bytes:
+                self.fail(f"{store.name} counts {core._held_bytes} held bytes and holds {held}")
+            self._at_most(store, "asked", len(core._healer._asked), 2 * len(core._streams) + 50, 0)
+        for host in self.world.consumers():
+            consumer = host.core
+            self._at_most(host, "held", consumer._held_bytes, bound["HELD_BYTES_MAX"], 0)
+            held = sum(len(each.raw) for state in consumer._partitions.values() for each in state.held)
+            if held != consumer._held_bytes:
+                self.fail(f"{host.name} counts {consumer._held_bytes} held bytes and holds {held}")
+            self._at_most(host, "READs", consumer._reads, bound["READS_MAX"], 1)
+            queue = bound["CONSUMER_QUEUE_BYTES"] + bound["HELD_BYTES_MAX"]
+            reads = bound["READS_MAX"] * (bound["READ_BYTES"] + ONE_MORE_BYTES)
+            self._at_most(host, "queued", consumer._queued_bytes, queue, reads)
+
+    def _at_most(self, host: Host, what: str, found: int, bound: int, more: int) -> None:
+        if found < 0 or found > bound + more:
+            self.fail(f"{host.name}: {what} is {found}, the bound is {bound}")
+
+    def unsettled(self) -> str | None:
+        """Nothing is left over."""
+        for store in self.world.stores():
+            core = store.core
+            streams = {key: s for key, s in core._streams.items() if not self.world.incomplete(key)}
+            if streams or core._dirty or core._staged_bytes or core._held_bytes:
+                rest = {key: (s.next, s.head, s.tries, s.reading, len(s.held)) for key, s in streams.items()}
+                return f"{store.name} keeps streams {rest}, staged {core._staged_bytes}, held {core._held_bytes}"
+        for host in self.world.consumers():
+            behind = [key for key in host.core._behind if not self.world.incomplete(key)]
+            if host.core._held_bytes or behind or host.core._queued_bytes:
+                return f"{host.name} keeps {host.core._held_bytes} held bytes and wants {list(host.core._behind)}"
+        return None
+
+
+def all_checkers(world: World) -> list[Checker]:
+    """Every checker; identity is checked where offsets are given (``Truth.sent``), spinning where timers run."""
+    return [Order(world), Contents(world), Convergence(world), Bounds(world), Acknowledged(world)]

@@ -1,0 +1,242 @@
+"""What goes wrong, drawn from the seed; and the end of all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from chappe.sim.disk import SimDisk
+from chappe.sim.members import ProducerHost, StoreHost
+from chappe.sim.originals import OriginalHost
+
+if TYPE_CHECKING:
+    from chappe.sim.world import Member, World
+
+
+class Faults:
+    """Disturbs a world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = world.rng
+        self._kinds: list[tuple[int, Callable[[], None]]] = [
+            (8, self.crash),
+            (3, self.leave),
+            (4, self.stall),
+            (6, self.break_link),
+            (5, self.hold_link),
+            (5, self.cut),
+            (2, self.cut_from_tower),
+            (2, self.tower_crash),
+            (3, self.disk_full),
+            (3, self.slow_disk),
+            (3, self.damage),
+            (1, self.lose_disk),
+            (2, self.clock_jump),
+            (2, self.bad_queries),
+            (3, self.join),
+        ]
+
+    def plan(self, until: float) -> None:
+        """Draw what happens up to ``until``."""
+        kinds = [kind for _, kind in self._kinds]
+        weights = [weight for weight, _ in self._kinds]
+        for _ in range(self.rng.choice((0, 2, 5, 10, 20))):
+            (kind,) = self.rng.choices(kinds, weights)
+            self.world.clock.at(self.rng.uniform(0.0, until), kind)
+
+    def heal(self) -> None:
+        """End everything that is wrong."""
+        world = self.world
+        world.trace(None, "---- all faults end")
+        world.net.mend()
+        world.net.query_loss = 0.0
+        for tower in world.towers:
+            if not tower.alive:
+                tower.restart()
+        for disk in world.disks:
+            disk.full = False
+            disk.scrub()
+        world.slow_disk_s = min(world.slow_disk_s, 0.01)
+        for member in world.members:
+            member.host.stalled_until = min(member.host.stalled_until, world.now)
+            for link in member.host.links.values():
+                for pipe in (link.up, link.down):
+                    if pipe is not None:
+                        pipe.held_until = 0.0
+            if isinstance(member.host, ProducerHost):
+                member.host.doomed = False
+            member.restart()
+
+    # -- members --------------------------------------------------------------------------------------
+
+    def _member(self) -> Member | None:
+        alive = [m for m in self.world.members if m.alive and not isinstance(m.host, OriginalHost)]
+        return self.rng.choice(alive) if alive else None
+
+    def _down(self, member: Member, *, goodbye: bool = False) -> None:
+        host = member.host
+        member.crash(goodbye=goodbye, notice_s=self.rng.choice((0.0, 0.0, 6.0)))
+        self._mourn(host)
+        self.world.clock.after(self.rng.choice((0.05, 1.0, 3.0, 6.0, 12.0)), member.restart)
+
+    def _mourn(self, host: object) -> None:
+        """A producer without a journal takes with it what was not acknowledged."""
+        if isinstance(host, ProducerHost) and host.journal is None:
+            self.world.truth.of(host.key).gone = True
+
+    def crash(self) -> None:
+        """Kill a member and start it again later; a journal may be torn by it."""
+        member = self._member()
+        if member is None:
+            return
+        host = member.host
+        if isinstance(host, ProducerHost) and host.journal is not None and self.rng.random() < 0.5:
+            host.doomed = True
+            self.world.clock.after(self.rng.uniform(1.0, 4.0), member.restart)
+            return
+        self._down(member)
+
+    def leave(self) -> None:
+        """A member says goodbye, and comes back later."""
+        member = self._member()
+        if member is not None:
+            self._down(member, goodbye=True)
+
+    def stall(self) -> None:
+        """A member stands still for a while."""
+        member = self._member()
+        if member is not None:
+            duration = self.rng.choice((0.2, 1.5, 5.0))
+            self.world.trace(member.host, "stands still for %.1f s", duration)
+            member.host.stalled_until = self.world.now + duration
+            self.world.clock.after(duration, member.host.resume)
+
+    def join(self) -> None:
+        """Somebody new."""
+        world = self.world
+        if len(world.members) < 10:
+            kind = self.rng.choice((world.add_producer, world.add_consumer, world.add_consumer, world.add_store))
+            kind()
+
+    # -- the network --------------------------------------------------------------------------------------
+
+    def break_link(self) -> None:
+        """A connection breaks and is made again."""
+        member = self._member()
+        if member is not None and member.host.links:
+            link = self.rng.choice(list(member.host.links.values()))
+            self.world.trace(member.host, "loses its connection to %s", link.endpoint)
+            link.break_(self.rng.choice((0.0, 0.0, 2.0)))
+
+    def hold_link(self) -> None:
+        """A connection delivers nothing for a while."""
+        member = self._member()
+        if member is not None and member.host.links:
+            link = self.rng.choice(list(member.host.links.values()))
+            duration = self.rng.choice((0.3, 2.0, 5.0))
+            self.world.trace(member.host, "hears nothing of %s for %.1f s", link.endpoint, duration)
+            link.hold(self.world.now + duration)
+
+    def cut(self) -> None:
+        """Two members cannot reach each other for a while."""
+        if len(self.world.members) < 2:
+            return
+        a, b = self.rng.sample(self.world.members, 2)
+        duration = self.rng.choice((0.5, 3.0, 8.0))
+        self.world.trace(a.host, "cannot reach %s for %.1f s", b.name, duration)
+        self.world.net.cut(a.name, b.name, self.world.now + duration)
+        for one, other in ((a.host, b.host), (b.host, a.host)):
+            link = one.links.get(other.endpoint)
+            if link is not None:
+                link.break_(self.rng.choice((0.0, 6.0)))
+
+    def cut_from_tower(self) -> None:
+        """A member cannot reach a tower for a while."""
+        member, tower = self._member(), self.rng.choice(self.world.towers)
+        if member is not None:
+            self.world.trace(member.host, "cannot reach %s", tower.name)
+            self.world.net.cut(member.name, tower.name, self.world.now + self.rng.choice((2.0, 8.0)))
+
+    def tower_crash(self) -> None:
+        """A tower dies and comes back."""
+        tower = self.rng.choice(self.world.towers)
+        if tower.alive:
+            tower.crash()
+            self.world.clock.after(self.rng.choice((0.5, 4.0, 10.0)), self._tower_restart)
+
+    def _tower_restart(self) -> None:
+        for tower in self.world.towers:
+            if not tower.alive:
+                tower.restart()
+
+    def bad_queries(self) -> None:
+        """Requests to stores, and their answers, get lost for a while."""
+        net = self.world.net
+        net.query_loss = self.rng.choice((0.1, 0.5, 1.0))
+
+        def good_again() -> None:
+            net.query_loss = 0.0
+
+        self.world.clock.after(self.rng.uniform(0.5, 6.0), good_again)
+
+    # -- disks and clocks ---------------------------------------------------------------------------------
+
+    def disk_full(self) -> None:
+        """A disk refuses writes for a while."""
+        disk = self.rng.choice(self.world.disks)
+        disk.full = True
+        self.world.trace(None, "%s is full", disk.store_id)
+
+        def empty() -> None:
+            disk.full = False
+
+        self.world.clock.after(self.rng.choice((0.3, 2.0, 6.0)), empty)
+
+    def slow_disk(self) -> None:
+        """Writes take long for a while."""
+        before, self.world.slow_disk_s = self.world.slow_disk_s, 0.7
+
+        def fast_again() -> None:
+            self.world.slow_disk_s = before
+
+        self.world.clock.after(self.rng.uniform(1.0, 5.0), fast_again)
+
+    def _others_hold(self, disk: SimDisk, key: tuple[str, str], offset: int) -> bool:
+        others = [each for each in self.world.disks if each is not disk]
+        return any(each.holds(key, offset) for each in others)
+
+    def damage(self) -> None:
+        """A block on a disk goes bad; what no other disk has is then lost."""
+        disk = self.rng.choice(self.world.disks)
+        places = [(key, block) for key, part in disk.parts.items() for block in part.blocks if not block.damaged]
+        if not places:
+            return
+        key, block = self.rng.choice(places)
+        alone = [o for o in range(block.base, block.next) if not self._others_hold(disk, key, o)]
+        if alone and self.rng.random() < 0.8:
+            return  # unrecoverable damage is the less interesting kind
+        block.damaged = True
+        self.world.truth.of(key).lost.update(alone)
+        self.world.trace(None, "%s: %s/%s %d..%d is damaged", disk.store_id, *key, block.base, block.next - 1)
+
+    def lose_disk(self) -> None:
+        """A store is gone for good, with its disk."""
+        stores = [m for m in self.world.members if isinstance(m.host, StoreHost) and not m.gone]
+        if len(stores) < 2:
+            return
+        member = self.rng.choice(stores)
+        assert isinstance(member.host, StoreHost)
+        disk = member.host.disk
+        member.crash()
+        member.gone = True
+        self.world.trace(None, "%s and its disk are gone for good", member.name)
+        for key, ever_safe in disk.ever.items():
+            flags = enumerate(ever_safe)
+            alone = [o for o, ever in flags if ever and not self._others_hold(disk, key, o)]
+            self.world.truth.of(key).lost.update(alone)
+        disk.parts.clear()
+
+    def clock_jump(self) -> None:
+        """The time of day is set; the monotonic clock goes on."""
+        self.world.clock.wall_jump_us += self.rng.choice((-3_600, -1, 5, 86_400)) * 1_000_000

@@ -1,0 +1,311 @@
+"""What members do in the simulation: stores write, producers send, consumers take what is delivered."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from chappe.data.topic import Filter
+from chappe.errors import StorageError
+from chappe.log.actions import Deliver, Persist, Publish, Reply, Retain, Trim, Write
+from chappe.log.batch import Batch
+from chappe.log.consumer import EARLIEST, Key, LogConsumer
+from chappe.log.messages import BatchMessage, RecordMessage
+from chappe.log.producer import LogProducer
+from chappe.log.queries import decode_request, encode_query
+from chappe.log.storage import Append, Retention
+from chappe.log.store import LogStore
+from chappe.sim.disk import SimDisk
+from chappe.sim.network import Dialogue
+from chappe.sim.node import HOST, Host
+from chappe.sim.truth import Content
+
+if TYPE_CHECKING:
+    from chappe.sim.world import World
+
+BUFFER_BYTES = 20_000  # a producer that is not acknowledged waits here
+RECORDS_MAX = 300  # of one partition: small worlds are quick worlds
+
+
+class StoreHost(Host):
+    """A store, its query socket and the thread that writes; as ``drivers.store_node``."""
+
+    def __init__(self, world: World, name: str, disk: SimDisk, retention: Sequence[tuple[str, Retention]]) -> None:
+        self.disk = disk
+        self.core: LogStore = world.cores.store(world.address(), disk, "", now=world.now)
+        super().__init__(world, name, self.core)
+        self._retention = retention
+        self._work: deque[Write | Retain] = deque()
+        self._running: Write | Retain | None = None
+        self._written: list[tuple[Append, ...]] = []  # durable, and the core does not know yet
+        self._query_port = self.net.port()
+        self.core.endpoint = f"tcp://{HOST}:{self._query_port}"
+        self.net.routers[self.core.endpoint] = self
+        self._perform |= {Write: self._queue, Retain: self._queue, Reply: self._reply}
+        self._clients: dict[bytes, Dialogue] = {}
+
+    def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
+        """Stop; of a write under way any prefix of its blocks may be on the disk afterwards."""
+        super().die(goodbye=goodbye, notice_s=notice_s)
+        del self.net.routers[self.core.endpoint]
+        self.net.release(self._query_port)
+        for written in self._written:
+            self.disk.publish(written)
+        if isinstance(self._running, Write) and not self._written and not self.disk.full:
+            survivors = self.world.rng.randint(0, len(self._running.appends))
+            self.world.trace(self, "tears its write: %d of %d blocks", survivors, len(self._running.appends))
+            self.disk.tear(self._running.appends, survivors)
+
+    def on_query(self, dialogue: Dialogue, request_id: int, raw: bytes) -> None:
+        """A request on the query socket."""
+        if self.alive:
+            client = b"%d" % dialogue.number
+            self._clients[client] = dialogue
+            raw_id = request_id.to_bytes(8, "big")
+            self.call(self.core.handle_query, client, raw_id, decode_request(raw), self.world.now)
+
+    def _reply(self, action: Reply) -> None:
+        dialogue = self._clients.get(action.client)
+        if dialogue is not None:
+            request_id = int.from_bytes(action.request_id, "big")
+            dialogue.reply(request_id, encode_query(action.answer), action.batches)
+
+    # -- the thread that writes -----------------------------------------------------------------------
+
+    def _queue(self, action: Write | Retain) -> None:
+        self._work.append(action)
+        if self._running is None:
+            self._next()
+
+    def _next(self) -> None:
+        self._running = self._work.popleft() if self._work else None
+        if self._running is not None:
+            self.world.clock.after(self.world.write_s(), self._finish, self._running)
+
+    def _finish(self, work: Write | Retain) -> None:
+        world = self.world
+        if not self.alive:
+            return
+        if isinstance(work, Retain):
+            self.disk.forget(self.disk.retain(self._retention, world.clock.wall_us))
+            self.call(self.core.handle_retained, world.now)
+            self._next()
+            return
+        try:
+            written = self.disk.write(work.appends)
+        except StorageError as error:
+            world.trace(self, "cannot write: %s", error)
+            self._tell_failed(str(error))
+            return
+        self._written.append(written)
+        world.clock.after(0.000_1, self._tell_written)
+
+    def _tell_failed(self, reason: str) -> None:
+        """The core hears of it when the member is not stalled."""
+        if self.stalled_until > self.world.now:
+            self.world.clock.at(self.stalled_until, self._tell_failed, reason)
+        elif self.alive:
+            was_paused = self.core.paused
+            self.call(self.core.handle_write_failed, reason, self.world.now)
+            if was_paused and not self.core.paused:
+                self.resume()
+            self._next()
+
+    def _tell_written(self) -> None:
+        if self.stalled_until > self.world.now:
+            self.world.clock.at(self.stalled_until, self._tell_written)
+        elif self.alive:
+            was_paused = self.core.paused
+            written = self._written.pop()
+            for checker in self.world.checkers:
+                checker.on_written(self, written)
+            self.disk.publish(written)
+            self.call(self.core.handle_written, self.world.now)
+            if was_paused and not self.core.paused:
+                self.resume()
+            self._next()
+
+
+class Journal:
+    """A producer's journal; it drops what is stored now or later, as the one on disk drops whole files."""
+
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+        self.next_offset = 0
+
+    def append(self, body: bytes) -> None:
+        """Make a batch durable."""
+        self.batches.append(body)
+        self.next_offset = Batch.parse(body).next
+
+    def trim(self, offset: int, keep: int) -> None:
+        """Everything before ``offset`` is stored; up to ``keep`` such batches stay all the same."""
+        stored = sum(Batch.parse(body, check=False).next <= offset for body in self.batches)
+        del self.batches[: max(0, stored - keep)]
+
+
+class ProducerHost(Host):
+    """A producer that sends now and then."""
+
+    def __init__(self, world: World, name: str, topic: str, address: str, min_acks: int, journal: Journal | None):
+        self.core: LogProducer = world.cores.producer(
+            topic,
+            address,
+            min_acks=min_acks,
+            journal=None if journal is None else list(journal.batches),
+            next_offset=0 if journal is None else journal.next_offset,
+        )
+        super().__init__(world, name, self.core)
+        self.key: Key = (topic, address)
+        self.min_acks = min_acks
+        self.journal = journal
+        self.doomed = False  # dies in the midst of its next Persist
+        self.stored = self.core.stored
+        self.every_s = world.rng.choice((0.02, 0.1, 0.5, 2.0))
+        self._gathered: list[Content] = []
+        self._perform |= {Persist: self._persist, Trim: self._trim}
+        truth = world.truth.of(self.key)
+        known = len(truth.records)
+        if self.core.next_offset != known:
+            world.fail("identity", f"{name} resumes at {self.core.next_offset}, it had published {known} records")
+
+    def start(self) -> None:
+        """Begin to send."""
+        super().start()
+        self.world.clock.after(self.world.rng.random(), self._work)
+
+    def _work(self) -> None:
+        world = self.world
+        if not self.alive:
+            return
+        if self.stalled_until > world.now:
+            world.clock.at(self.stalled_until, self._work)
+            return
+        if (
+            world.sending
+            and self.core.kept_bytes < BUFFER_BYTES
+            and len(world.truth.of(self.key).records) < RECORDS_MAX
+        ):
+            self.send(world.rng.choice((1, 1, 2, 5, 30)))
+        world.clock.after(world.rng.expovariate(1.0) * self.every_s, self._work)
+
+    def send(self, count: int) -> None:
+        """Publish ``count`` records, as many at once as the batch takes."""
+        rng, core = self.world.rng, self.core
+        if rng.random() < 0.3:
+            values = [self._value() for _ in range(count)]
+            at = 0
+            while at < count and self.alive:
+                end = core.append_many(values, at)
+                self._gathered += [(value, None) for value in values[at:end]]
+                at = end
+                self._flush()
+        else:
+            for _ in range(count):
+                value: bytes | None = self._value()
+                key = b"k%d" % rng.randrange(5) if rng.random() < 0.1 else None
+                if rng.random() < 0.02:
+                    value = None
+                headers = (("h", b"x"),) if rng.random() < 0.02 else ()
+                stamp = self.world.clock.wall_us - rng.randrange(10**7) if rng.random() < 0.05 else None
+                core.append(value, key, headers, stamp)
+                self._gathered.append((value, key))
+                if core.full:
+                    self._flush()
+        self._flush()
+        if rng.random() < 0.3 and self.alive:
+            core.hurry(self.world.now, rng.random() < 0.5)
+            self.arm()
+
+    def _value(self) -> bytes:
+        world = self.world
+        world.serial += 1
+        return b"%d:" % world.serial + b"x" * world.rng.choice((0, 0, 3, 40, 400))
+
+    def _flush(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        if not gathered or not self.alive:
+            return
+        base = self.core.next_offset - len(gathered)
+        actions = self.core.flush(self.world.now, self.world.clock.wall_us)
+        if self.doomed:
+            if self.world.rng.random() < 0.5:  # the journal has it, and nobody heard of it
+                self.world.truth.sent(self.key, base, gathered)
+                self.perform(actions[:1])
+            self.die()
+            return
+        self.world.truth.sent(self.key, base, gathered)
+        self.perform(actions)
+        self.arm()
+
+    def _persist(self, action: Persist) -> None:
+        assert self.journal is not None
+        self.journal.append(action.body)
+
+    def _trim(self, action: Trim) -> None:
+        assert self.journal is not None
+        self.journal.trim(action.offset, self.world.rng.choice((0, 1, 5)))
+
+    def _publish(self, action: Publish) -> None:
+        message = action.message
+        if isinstance(message, (BatchMessage, RecordMessage)) and self.journal is not None:
+            end = Batch.parse(message.body).next if isinstance(message, BatchMessage) else message.sequence + 1
+            if end > self.journal.next_offset:
+                self.world.fail("identity", f"{self.name} publishes {end - 1} before its journal has it")
+        super()._publish(action)
+
+    def call(self, method: Any, *args: object) -> None:
+        """As every host's, and note what was acknowledged by it."""
+        super().call(method, *args)
+        if self.core.stored > self.stored:
+            before, self.stored = self.stored, self.core.stored
+            for checker in self.world.checkers:
+                checker.on_stored(self, before, self.stored)
+
+
+class ConsumerHost(Host):
+    """A consumer whose application takes what is delivered, sooner or later."""
+
+    def __init__(self, world: World, name: str, filters: Sequence[Filter], positions: dict[Key, int]) -> None:
+        self.core: LogConsumer = world.cores.consumer(world.address(), filters, EARLIEST, positions)
+        super().__init__(world, name, self.core)
+        self.filters = tuple(filters)
+        self.positions = dict(positions)  # next offset delivered, as the checkers count it
+        self.slow_s = world.rng.choice((0.0, 0.0, 0.01, 0.3))
+        self._waiting: deque[int] = deque()
+        self._taking = False
+        self._perform[Deliver] = self._deliver
+
+    def wants_topic(self, topic: str) -> bool:
+        """Whether a topic is consumed."""
+        return any(each.matches(topic) for each in self.filters)
+
+    def _deliver(self, action: Deliver) -> None:
+        self.world.trace(
+            self, "gets %s/%s %d..%d", action.topic, action.partition[:6], action.start, action.batch.next - 1
+        )
+        for checker in self.world.checkers:
+            checker.on_deliver(self, action)
+        self._waiting.append(len(action.batch.raw))
+        if not self._taking:
+            self._taking = True
+            self.world.clock.after(self.slow_s * self.world.rng.random(), self._take)
+
+    def _take(self) -> None:
+        self._taking = False
+        if not self.alive:
+            return
+        if self.stalled_until > self.world.now:
+            self._taking = True
+            self.world.clock.at(self.stalled_until, self._take)
+            return
+        taken = 1 if self.slow_s and self.world.sending else len(self._waiting)
+        was_paused = self.core.paused
+        for _ in range(taken):
+            self.call(self.core.taken, self._waiting.popleft(), self.world.now)
+        if was_paused and not self.core.paused:
+            self.resume()
+        if self._waiting and not self._taking:
+            self._taking = True
+            self.world.clock.after(self.slow_s * self.world.rng.random(), self._take)

@@ -1,0 +1,288 @@
+"""A member in the simulation: one core on simulated sockets, carried out as ``drivers.node`` does it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from chappe.core import Halt, Report
+from chappe.errors import ProtocolError
+from chappe.log.actions import Action, Ask, Beacon, Connect, Disconnect, Publish, Subscribe, TakeOver, Unsubscribe
+from chappe.log.batch import Batch
+from chappe.log.beacon import Discovery
+from chappe.log.messages import BatchMessage, Message, RecordMessage, decode, encode
+from chappe.log.queries import decode_answer, encode_query
+from chappe.sim.network import Dialogue, Link
+from chappe.sim.truth import Violation
+
+if TYPE_CHECKING:
+    from chappe.sim.towers import Line
+    from chappe.sim.world import World
+
+HOST = "127.0.0.1"
+TICK_S = 0.001  # a timer is never earlier, and never sooner again
+SPINS_MAX = 400  # timeouts of one core in one second; more would keep a processor busy
+
+
+def brief(message: Message) -> str:
+    """A message in one short line, for people."""
+    if isinstance(message, BatchMessage):
+        batch = Batch.parse(message.body, check=False)
+        kind = "direct batch" if message.direct else "batch"
+        return f"{kind} {message.subject}/{message.address[:6]} {batch.base}..{batch.next - 1} to {message.topic[:6]}"
+    if isinstance(message, RecordMessage):
+        kind = "direct record" if message.direct else "record"
+        return f"{kind} {message.subject}/{message.address[:6]} {message.sequence} to {message.topic[:6]}"
+    fields = (str(getattr(message, name)) for name in type(message).__slots__)
+    return f"{type(message).__name__} {' '.join(each[:6] if len(each) == 32 else each for each in fields)}"
+
+
+class Role(Protocol):
+    """A core, as a node runs it."""
+
+    address: str
+
+    def start(self, now: float) -> list[Action]:
+        """Begin."""
+
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+        """A peer subscribed, or no longer."""
+
+    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+        """A peer published something."""
+
+    def handle_gone(self, address: str, now: float) -> list[Action]:
+        """A member left."""
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """Do what is due."""
+
+    def next_timeout(self) -> float:
+        """When something is due."""
+
+
+class Host:
+    """One life of a member; a restarted one is another host of the same name."""
+
+    def __init__(self, world: World, name: str, role: Role) -> None:
+        self.world = world
+        self.net = world.net
+        self.name = name
+        self.role = role
+        self.alive = True
+        self.stalled_until = 0.0
+        self.port = self.net.port()
+        self.endpoint = f"tcp://{HOST}:{self.port}"
+        self.discovery = Discovery(role.address, HOST, self.port, now=world.now)
+        self.wants: dict[bytes, int] = {}
+        self.links: dict[str, Link] = {}  # what we listen to, by endpoint
+        self.listeners: dict[Link, None] = {}
+        self.lines: list[Line] = []
+        self.halted: str | None = None
+        self._dialogues: dict[str, Dialogue] = {}
+        self._timer_at = math.inf
+        self._spins = 0
+        self._second = 0
+        self._perform: dict[type, Callable[[Any], None]] = {
+            Publish: self._publish,
+            Subscribe: self._subscribe,
+            Unsubscribe: self._unsubscribe,
+            Report: self._report,
+            Halt: self._halt,
+            Ask: self._ask,
+            Beacon: self._send_beacon,
+            Connect: self._connect,
+            Disconnect: self._disconnect,
+            TakeOver: self._take_over,
+        }
+        self.net.publishers[self.endpoint] = self
+
+    # -- life -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin."""
+        self.world.trace(self, "starts at %s as %s", self.endpoint, self.role.address[:6])
+        self.call(self.role.start, self.world.now)
+        for tower in self.world.towers:
+            self.lines.append(tower.line_to(self))
+        self.arm()
+
+    def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
+        """Stop at once, or with a goodbye; others notice the broken connections after ``notice_s``."""
+        if goodbye:
+            self.perform(self.discovery.goodbye())
+        self.alive = False
+        self.world.trace(self, "leaves" if goodbye else "dies")
+        del self.net.publishers[self.endpoint]
+        for link in self.links.values():
+            link.closed = True
+            link.break_(notice_s)
+        for link in list(self.listeners):
+            link.break_()
+        for line in self.lines:
+            line.close()
+        self.net.release(self.port)
+
+    def paused(self) -> bool:
+        """Whether the core wants nothing more for now."""
+        return bool(getattr(self.role, "paused", False))
+
+    def resume(self) -> None:
+        """The core is no longer paused."""
+        for link in self.links.values():
+            if link.down is not None:
+                link.down.resume()
+
+    # -- driving --------------------------------------------------------------------------------------
+
+    def call(self, method: Callable[..., Sequence[Action]], *args: object) -> None:
+        """Make one call into the core and carry out its answer."""
+        if not self.alive:
+            return
+        try:
+            self.perform(method(*args))
+        except ProtocolError as error:
+            raise Violation("honest members", f"{self.name} was sent something malformed: {error}") from error
+        self.arm()
+
+    def perform(self, actions: Sequence[Action]) -> None:
+        """Carry out actions in order, until the member dies."""
+        table = self._perform
+        for action in actions:
+            if not self.alive:
+                return
+            table[type(action)](action)
+
+    def arm(self) -> None:
+        """Have the next timeout happen when it is due."""
+        due = min(self.role.next_timeout(), self.discovery.next_timeout())
+        if due < self._timer_at:
+            self._timer_at = max(due, self.world.now + TICK_S)
+            self.world.clock.at(self._timer_at, self._timer)
+
+    def _timer(self) -> None:
+        now = self.world.now
+        if not self.alive or now < self._timer_at:
+            return
+        if self.stalled_until > now:
+            self._timer_at = self.stalled_until
+            self.world.clock.at(self._timer_at, self._timer)
+            return
+        self._timer_at = math.inf
+        if now >= self.discovery.next_timeout():
+            self.perform(self.discovery.handle_timeout(now))
+        if self.alive and now >= self.role.next_timeout():
+            self._count_spins(now)
+            self.call(self.role.handle_timeout, now)
+        if self.alive:
+            self.arm()
+
+    def _count_spins(self, now: float) -> None:
+        if int(now) != self._second:
+            self._second, self._spins = int(now), 0
+        self._spins += 1
+        if self._spins > SPINS_MAX:
+            raise Violation("no spinning", f"{self.name} had {self._spins} timeouts within one second")
+
+    # -- what arrives -----------------------------------------------------------------------------------
+
+    def on_message(self, message: Message) -> None:
+        """A peer published something that we subscribed to."""
+        self.call(self.role.handle_message, message, self.world.now, self.world.clock.wall_us)
+
+    def on_subscription(self, link: Link, prefix: bytes, on: bool) -> None:
+        """A listener subscribed to something, or no longer; see ``drivers.node.Node._on_subscription``."""
+        if on:
+            link.wanted[prefix] = None
+            if prefix[:1] == b"R":
+                link.wanted.pop(b"M" + prefix[1:], None)
+        else:
+            link.wanted.pop(prefix, None)
+        self.call(self.role.handle_subscription, prefix, on, self.world.now)
+
+    def on_listener_gone(self, link: Link, asked: list[bytes]) -> None:
+        """The connection of a listener broke: all that it had asked for is over."""
+        if link.publisher is not self:
+            self.listeners.pop(link, None)
+        for prefix in asked:
+            self.call(self.role.handle_subscription, prefix, False, self.world.now)
+
+    def on_tower_ready(self) -> None:
+        """A tower subscribed to our beacons."""
+        self.call(self.discovery.handle_tower_ready, self.world.now)
+
+    def on_beacon(self, frames: list[bytes]) -> None:
+        """A tower sent a beacon or a welcome."""
+        actions = self.discovery.handle_beacon(frames, self.world.now)
+        if actions:
+            self.perform(actions)
+            self.arm()
+
+    def on_answer(self, thing: tuple[int, bytes, tuple[bytes, ...]]) -> None:
+        """A store answered our query."""
+        request_id, raw, batches = thing
+        handle: Callable[..., Sequence[Action]] = self.role.handle_answer  # type: ignore[attr-defined]
+        self.call(handle, request_id, decode_answer(raw), list(batches), self.world.now)
+
+    def on_query(self, dialogue: Dialogue, request_id: int, raw: bytes) -> None:
+        """Somebody asks us: only stores are asked."""
+        raise AssertionError(f"{self.name} is not a store")
+
+    # -- actions ------------------------------------------------------------------------------------------
+
+    def _publish(self, action: Publish) -> None:
+        frames = encode(action.message)
+        message = decode(frames)
+        if self.world.told:
+            self.world.trace(self, "publishes %s", brief(message))
+        for link in list(self.listeners):
+            link.offer(frames[0], message)
+
+    def _subscribe(self, action: Subscribe) -> None:
+        count = self.wants[action.prefix] = self.wants.get(action.prefix, 0) + 1
+        if count == 1:
+            for link in self.links.values():
+                link.subscribe(True, action.prefix)
+
+    def _unsubscribe(self, action: Unsubscribe) -> None:
+        count = self.wants.get(action.prefix, 0) - 1
+        if count > 0:
+            self.wants[action.prefix] = count
+        elif count == 0:
+            del self.wants[action.prefix]
+            for link in self.links.values():
+                link.subscribe(False, action.prefix)
+
+    def _report(self, action: Report) -> None:
+        self.world.trace(self, "reports: %s", action.event)
+        for checker in self.world.checkers:
+            checker.on_report(self, action.event)
+
+    def _halt(self, action: Halt) -> None:
+        self.halted = action.reason
+
+    def _ask(self, action: Ask) -> None:
+        self.world.trace(self, "asks %s: %s", action.endpoint, action.request)
+        dialogue = self._dialogues.get(action.endpoint)
+        if dialogue is None:
+            dialogue = self._dialogues[action.endpoint] = Dialogue(self.net, self, action.endpoint)
+        dialogue.ask(action.request_id, encode_query(action.request))
+
+    def _send_beacon(self, action: Beacon) -> None:
+        for line in self.lines:
+            line.beacon(action.frames)
+
+    def _connect(self, action: Connect) -> None:
+        assert action.endpoint not in self.links, f"{self.name} connects to {action.endpoint} twice"
+        self.links[action.endpoint] = Link(self.net, self, action.endpoint)
+
+    def _disconnect(self, action: Disconnect) -> None:
+        link = self.links.pop(action.endpoint, None)
+        if link is not None:
+            link.close()
+        self.perform(self.role.handle_gone(action.address, self.world.now))
+
+    def _take_over(self, action: TakeOver) -> None:
+        self._disconnect(Disconnect(action.endpoint, action.former))
+        self._connect(Connect(action.endpoint, action.address))

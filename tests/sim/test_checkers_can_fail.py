@@ -1,0 +1,167 @@
+"""Cores broken on purpose: each promise must be seen to break by some seed among few."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chappe.log.actions import Action, Deliver, Publish, Write
+from chappe.log.batch import Batch
+from chappe.log.consumer import LogConsumer
+from chappe.log.messages import BatchMessage, Stored
+from chappe.log.producer import LogProducer
+from chappe.log.storage import Append
+from chappe.log.store import LogStore
+from chappe.sim.run import play
+from chappe.sim.world import Cores
+
+
+class AcknowledgesBeforeTheWrite(LogStore):
+    def handle_message(self, message: Any, now: float, wall_us: int) -> list[Action]:
+        actions = super().handle_message(message, now, wall_us)
+        if isinstance(message, BatchMessage):
+            end = Batch.parse(message.body).next
+            stored = Stored(message.address, self.storage.store_id, message.subject, end - 1)
+            return [Publish(stored), *actions]
+        return actions
+
+
+class ForgetsHalfOfItsWrite(LogStore):
+    """Acknowledges all of a write of which it hands only the first half to the disk."""
+
+    def _write(self, now: float) -> list[Action]:
+        actions = super()._write(now)
+        return [Write(each.appends[: (len(each.appends) + 1) // 2]) if isinstance(each, Write) else each
+                for each in actions]  # fmt: skip
+
+
+class NeverAsks(LogStore):
+    """Does not fetch from producers, nor from other stores."""
+
+    def _recover(self, *_: Any) -> list[Action]:
+        return []
+
+
+class HoldsWithoutBound(LogStore):
+    def _early(self, key: Any, stream: Any, batch: Batch, now: float, *, live: bool) -> list[Action]:
+        if not stream.held or batch.base >= stream.held[-1].next:
+            stream.held.append(batch)
+            self._held_bytes += len(batch.raw)
+        self._lag(key, stream, batch.next)
+        return self._recover(key, stream, now)
+
+
+class ChangesWhatItStores(LogStore):
+    def _write(self, now: float) -> list[Action]:
+        actions = super()._write(now)
+        for each in actions:
+            if isinstance(each, Write):
+                self._in_flight = tuple(self._moved(append) for append in each.appends)
+                return [Write(self._in_flight)]
+        return actions
+
+    @staticmethod
+    def _moved(append: Append) -> Append:
+        from chappe.log.batch import encode_batch
+
+        body = encode_batch(append.base, [b"?"] * append.count, append.timestamp_min)
+        return Append(append.topic, append.partition, append.base, append.count, 0, 0, body, append.heal)
+
+
+class SkipsGaps(LogConsumer):
+    def _arrived(self, topic: str, partition: str, batch: Batch, now: float, *, live: bool) -> list[Action]:
+        state = self._partition(topic, partition, batch.base)
+        if state.next is not None and batch.base > state.next:
+            state.next = batch.base
+        return super()._arrived(topic, partition, batch, now, live=live)
+
+
+class DeliversTwice(LogConsumer):
+    def _deliver(self, key: Any, state: Any, batch: Batch) -> Deliver:
+        action = super()._deliver(key, state, batch)
+        assert isinstance(action, Deliver)
+        return Deliver(action.topic, action.partition, action.batch, action.batch.base)
+
+    def _advance(self, key: Any, state: Any, batch: Batch, now: float) -> list[Action]:
+        actions = super()._advance(key, state, batch, now)
+        if not actions and batch.next == state.next:
+            return [self._deliver(key, state, batch)]
+        return actions
+
+
+class ReusesAnOffset(LogProducer):
+    def __init__(self, *arguments: Any, next_offset: int = 0, **more: Any) -> None:
+        super().__init__(*arguments, next_offset=max(0, next_offset - 1), **more)
+        self.next_offset = max(0, self.next_offset - 1)
+
+
+class ForgetsWhatNobodyHas(LogProducer):
+    """Lets go of records as soon as they are published."""
+
+    def flush(self, now: float, wall_us: int) -> list[Action]:
+        actions = super().flush(now, wall_us)
+        self._kept = deque()
+        return actions
+
+
+class CountsOneStoreTwice(LogProducer):
+    """Is content with one acknowledgement, whatever ``min_acks`` says."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._min_acks = min(self._min_acks, 1)
+
+
+class AsksWithoutPause(LogConsumer):
+    def next_timeout(self) -> float:
+        return 0.0
+
+
+BROKEN: list[tuple[Cores, tuple[str, ...]]] = [
+    (Cores(store=AcknowledgesBeforeTheWrite), ("durability",)),
+    (Cores(store=ForgetsHalfOfItsWrite), ("durability", "crash", "convergence")),
+    (Cores(store=NeverAsks), ("convergence", "bounds")),
+    (Cores(store=HoldsWithoutBound), ("bounds",)),
+    (Cores(store=ChangesWhatItStores), ("contents",)),
+    (Cores(consumer=SkipsGaps), ("order",)),
+    (Cores(consumer=DeliversTwice), ("order",)),
+    (Cores(consumer=AsksWithoutPause), ("no spinning",)),
+    (Cores(producer=ReusesAnOffset), ("identity", "order", "contents")),
+    (Cores(producer=ForgetsWhatNobodyHas), ("convergence", "order")),
+    (Cores(producer=CountsOneStoreTwice), ("durability",)),
+]
+
+
+def broken_class(cores: Cores) -> type:
+    pairs: list[tuple[type, type]] = [
+        (cores.store, LogStore), (cores.producer, LogProducer), (cores.consumer, LogConsumer)
+    ]  # fmt: skip
+    return next(used for used, right in pairs if used is not right)
+
+
+@pytest.mark.parametrize(("cores", "checkers"), BROKEN, ids=lambda each: broken_class(each).__name__
+                         if isinstance(each, Cores) else "")  # fmt: skip
+def test_a_broken_core_is_caught(cores: Cores, checkers: tuple[str, ...]) -> None:
+    seen: list[str] = []
+    for seed in range(40):
+        failure = play(seed, cores=cores).failure
+        if failure is not None:
+            seen.append(failure)
+            if failure.startswith(checkers):
+                return
+    pytest.fail(f"no seed saw it as one of {checkers}; seen were {seen[:5]}")
+
+
+def test_a_trace_tells_what_happens_and_changes_nothing() -> None:
+    lines: list[str] = []
+    tell: Callable[[str], None] = lines.append
+
+    assert play(3) == play(3, tell=tell)
+    assert any("publishes batch" in line for line in lines)
+
+
+def test_nothing_goes_wrong_where_nothing_is_disturbed() -> None:
+    assert [play(seed, disturb=False).failure for seed in range(10)] == [None] * 10
