@@ -169,27 +169,31 @@ class Producer:
     def send_many(self, values: Iterable[bytes | str | None], *, timestamp: int | datetime | None = None) -> range:
         """Add many records with values only; returns their offsets.
 
+        If another thread sends meanwhile, its records are among them.
+
         Raises:
             BufferFull: The bound was reached; those before it were sent, as ``next_offset`` tells.
         """
         stamp = None if timestamp is None else as_micros(timestamp)
-        core = self._core
         source = iter(values)
-        with self._lock:
-            self._check()
-            first = core.next_offset
-            while chunk := list(islice(source, CHUNK)):
-                if set(map(type, chunk)) != {bytes} or stamp is not None:
-                    for value in chunk:
-                        self._send(_as_bytes(value), None, (), stamp)
-                    continue
-                self._flush_batch()
-                done = 0
-                while done < len(chunk):
-                    self._make_room()
-                    done = core.append_many(chunk, done)  # type: ignore[arg-type]
-                    self._flush_batch()
-            return range(first, core.next_offset)
+        self._check()
+        first = self._core.next_offset
+        while chunk := list(islice(source, CHUNK)):  # without the lock: it may take its time
+            with self._lock:
+                self._send_chunk(chunk, stamp)
+        return range(first, self._core.next_offset)
+
+    def _send_chunk(self, chunk: list[bytes | str | None], stamp: int | None) -> None:
+        if set(map(type, chunk)) != {bytes} or stamp is not None:
+            for value in chunk:
+                self._send(_as_bytes(value), None, (), stamp)
+            return
+        self._flush_batch()
+        done = 0
+        while done < len(chunk):
+            self._make_room()
+            done = self._core.append_many(chunk, done)  # type: ignore[arg-type]
+            self._flush_batch()
 
     def flush(self, timeout: float | None = None) -> None:
         """Publish everything and wait until ``min_acks`` stores hold it.
