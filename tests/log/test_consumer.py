@@ -16,7 +16,7 @@ from chappe.errors import ProtocolError
 from chappe.log import consumer as module
 from chappe.log.actions import Ask, Deliver, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import encode_batch
-from chappe.log.consumer import ANSWER_S, EARLIEST, GIVE_UP_S, LATEST, LogConsumer, Reset
+from chappe.log.consumer import ANSWER_S, EARLIEST, LATEST, PASS_OVER_S, LogConsumer, Reset
 from chappe.log.events import OutOfRange, RecordsLost
 from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, GetHeads, RecordMessage, StoreHello, StoreInfo
 from chappe.log.queries import ErrorAnswer, HeadsRequest, ReadAnswer, ReadRequest
@@ -466,9 +466,9 @@ def test_a_range_damaged_everywhere_is_reported_and_skipped() -> None:
     hurt.storage.damage("hello", "P", 2)
     rig = ConsumerRig(EARLIEST)
     rig.meet(hurt)
-    rig.wait(GIVE_UP_S * 0.9)
+    rig.wait(PASS_OVER_S * 0.9)
     assert rig.offsets() == [0, 1]  # another store that has them may come back
-    rig.wait(GIVE_UP_S * 0.2)
+    rig.wait(PASS_OVER_S * 0.2)
 
     assert rig.offsets() == [0, 1, 3, 4]
     (lost,) = rig.events

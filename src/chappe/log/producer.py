@@ -214,7 +214,8 @@ class LogProducer:
             case Fetch(topic, requester, subject, first, count) if topic == self.address and subject == self.topic:
                 if self._subscriptions.has(b"S" + encode_topic(requester)):
                     return self._answer(requester, first, min(count, FETCH_RECORDS_MAX))
-                return self._answering.fetch(message, now)
+                if self._subscriptions.original(encode_topic(requester)):
+                    return self._answering.fetch(message, now)
         return []
 
     def handle_gone(self, address: str, now: float) -> list[Action]:

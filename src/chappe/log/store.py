@@ -59,7 +59,8 @@ SILENT_S: Final = 5.0  # a producer not heard for this long is gone
 QUIET_S: Final = 1.0  # a partition whose producer spoke this lately is not fetched from other stores
 CATCH_UP_S: Final = 0.05  # how often partitions that miss something are looked at ...
 LOOK_MAX: Final = 256  # ... and how many of them at once
-GREET_S: Final = 0.005  # newcomers within this time share one STORE-INFO
+GREET_S: Final = 0.005  # newcomers within this time share one STORE-INFO ...
+INFO_S: Final = 5.0  # ... which is repeated this often: who was too slow for the first one must not miss us for ever
 
 
 class LogStore:
@@ -137,7 +138,7 @@ class LogStore:
             case Head(_, partition, topic, sequence) if topic and partition and sequence < (1 << 63) - 1:
                 return self._heard_head((topic, partition), sequence + 1, now)
             case Fetch(_, requester, _, _, _) if requester != self.address:
-                if self._subscriptions.has(b"S" + encode_topic(requester)):
+                if not self._subscriptions.original(encode_topic(requester)):
                     return []  # a member of chappe asks us by query; this one is meant for the producer
                 # As the original store, which sends one record if none is asked for.
                 return self._answering.fetch(replace(message, count=max(message.count, 1)), now)
@@ -264,7 +265,7 @@ class LogStore:
         """Do what is due: tell newcomers of us, ask again, heal, keep the retention."""
         actions: list[Action] = []
         if now >= self._info_at:
-            self._info_at = math.inf
+            self._info_at = now + INFO_S
             actions.append(Publish(StoreInfo("", self.address, self.storage.store_id, self.endpoint)))
         if now >= self._maintain_at:
             self._maintain_at = math.inf

@@ -34,6 +34,14 @@ class Subscriptions:
         """Whether somebody holds exactly this prefix."""
         return prefix in self._counts
 
+    def original(self, requester: bytes) -> bool:
+        """Whether a requester is known, and wants single records because it does not know batches.
+
+        Its request may be faster than its subscriptions, which come over another connection; until they are here
+        nobody would get the answer.
+        """
+        return self.has(b"D" + requester) and not self.has(b"S" + requester)
+
     def originals(self, topic: bytes) -> bool:
         """Whether somebody wants single records of the topic because it does not know batches."""
         record = b"M" + topic

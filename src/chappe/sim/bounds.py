@@ -22,6 +22,7 @@ CHOICES: Final[dict[str, tuple[int, ...]]] = {
     "HELD_BYTES_MAX": (500, 5_000, 1_000_000),
     "LOOK_MAX": (1, 4, 256),
     "MAINTAIN_S": (1, 10),
+    "PASS_OVER_S": (30,),
     "PIECE_RECORDS": (20, 1_000),
     "READS_MAX": (1, 3, 32),
     "READ_BYTES": (200, 3_000, 100_000),

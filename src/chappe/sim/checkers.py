@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from chappe.sim.node import Host
     from chappe.sim.world import World
 
+ALONE_S = 2.0  # what a store writes may have been decided so long ago
 ONE_MORE_BYTES = 20_000  # a bound may be passed by the one batch that meets it, and by one answer
 
 
@@ -117,8 +118,8 @@ class Order(Checker):
 
     def _gap(self, host: ConsumerHost, key: Key, first: int, end: int) -> None:
         kept = self.world.retained_from(key)
-        if first == 0 and not host.core._had_stores:
-            return  # no store was ever heard of: it starts with what its producer still has
+        if not host.core._had_stores:
+            return  # no store was ever heard of: it takes what its producer still has
         offset = self.world.held_within(key, max(first, kept), end)
         if offset is not None:
             self.fail(f"{host.name} passes over {key} offsets {first}..{end - 1}; a disk holds {offset}")
@@ -161,6 +162,16 @@ class Contents(Checker):
     name = "contents"
     promise = "stores invent nothing and change nothing"
 
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._company: dict[str, float] = {}  # when a store was first seen to know another
+
+    def on_tick(self) -> None:
+        """See which stores know others."""
+        for store in self.world.stores():
+            if store.core._healer.ever:
+                self._company.setdefault(store.address, self.world.now)
+
     def on_written(self, host: StoreHost, appends: tuple[Append, ...]) -> None:
         """Compare every block; and note a store that begins late because it knew no other."""
         originals = bool(self.world.original_stores())
@@ -171,7 +182,8 @@ class Contents(Checker):
             if len(sent) < len(found) or not all(same(a, b, originals) for a, b in zip(found, sent, strict=True)):
                 self.fail(f"{host.name} writes {key} {each.base}..{each.base + each.count - 1} otherwise than sent")
             part = host.disk.parts[key]
-            if not part.version and part.first and not host.core._healer.ever:
+            alone = self.world.now - self._company.get(host.address, self.world.now) < ALONE_S
+            if not part.version and part.first and alone:
                 self.world.begun[key] = max(self.world.begun.get(key, 0), part.first)
 
 
@@ -250,6 +262,8 @@ class Bounds(Checker):
             if held != consumer._held_bytes:
                 self.fail(f"{host.name} counts {consumer._held_bytes} held bytes and holds {held}")
             self._at_most(host, "READs", consumer._reads, bound["READS_MAX"], 1)
+            pages = 2 * len(consumer._stores) * len(host.filters)
+            self._at_most(host, "asked", len(consumer._asked) - consumer._reads, pages, 0)
             queue = bound["CONSUMER_QUEUE_BYTES"] + bound["HELD_BYTES_MAX"]
             reads = bound["READS_MAX"] * (bound["READ_BYTES"] + ONE_MORE_BYTES)
             self._at_most(host, "queued", consumer._queued_bytes, queue, reads)

@@ -85,6 +85,7 @@ class OriginalStore:
     def __init__(self, address: str) -> None:
         self.address = address
         self.parts: dict[Key, list[bytes]] = {}
+        self._asked: dict[Key, int] = {}  # the second of the last FETCH; one a second is enough
 
     def start(self, now: float) -> list[Action]:
         """Subscribe to everything that an original store wants."""
@@ -105,11 +106,11 @@ class OriginalStore:
                 if sequence == len(kept):
                     kept.append(content)
                     return [Publish(Ack(partition, topic, sequence))]
-                return self._fetch(topic, partition, len(kept)) if sequence > len(kept) else []
+                return self._fetch(topic, partition, len(kept), now) if sequence > len(kept) else []
             case Head(_, partition, topic, sequence):
                 kept = self.parts.get((topic, partition), [])
                 if sequence >= len(kept):
-                    return self._fetch(topic, partition, len(kept))
+                    return self._fetch(topic, partition, len(kept), now)
                 return [Publish(Ack(partition, topic, len(kept) - 1))]
             case Fetch(partition, requester, topic, first, count) if requester != self.address:
                 kept = self.parts.get((topic, partition), [])
@@ -123,7 +124,10 @@ class OriginalStore:
                 return [each for subject in subjects for each in self._heads(subject, requester)]
         return []
 
-    def _fetch(self, topic: str, partition: str, first: int) -> list[Action]:
+    def _fetch(self, topic: str, partition: str, first: int, now: float) -> list[Action]:
+        if self._asked.get((topic, partition)) == int(now):
+            return []
+        self._asked[topic, partition] = int(now)
         return [Publish(Fetch(partition, self.address, topic, first, FETCH_MAX))]
 
     def _heads(self, prefix: str, requester: str) -> list[Action]:

@@ -12,7 +12,7 @@ from chappe.sim.truth import Violation
 from chappe.sim.world import Cores, World
 
 TICK_S = 0.5  # how often the checkers look
-SETTLE_S = 150.0  # everything is settled so long after the last fault: a few times the longest wait of a core
+SETTLE_S = 200.0  # everything is settled so long after the last fault: a few times the longest wait of a core
 EVENTS_MAX = 400_000  # one world; more means that something runs in circles
 
 
@@ -56,7 +56,7 @@ def play(
             world.trace(None, "bounds: %s, queues %d", bounds, world.net.queue_max)
             world.populate()
             faults = Faults(world)
-            until = world.rng.choice((2.0, 5.0, 10.0)) if minutes is None else minutes * 60
+            until = world.rng.choice((2.0, 4.0, 8.0)) if minutes is None else minutes * 60
             if disturb:
                 faults.plan(until)
             _pass_time(world, until)
