@@ -339,7 +339,7 @@ class Producer:
         if self._flushed_at >= self._served_at + SERVE_S:
             # A thread that sends without a pause hardly lets another one have the lock.
             self._served_at = self._flushed_at
-            self._node.pump(0.0, lambda: False)
+            self._node.serve()
 
     def _make_room(self) -> None:
         self._check()

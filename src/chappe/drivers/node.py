@@ -43,7 +43,8 @@ logger = logging.getLogger(__name__)
 
 DRAIN_MAX: Final = 256  # messages taken from one socket before the others get their turn ...
 DRAIN_BYTES: Final = MIB  # ... or so many bytes: what a user takes next is still in the processor's cache
-GRACE_S: Final = 0.05  # the node's own thread stays away this long after a user's thread drove
+GRACE_S: Final = 0.05  # the node's own thread stays away this long after a user's thread drove ...
+GRACE_SENDING_S: Final = 0.001  # ... or so long where users send
 DEALERS_MAX: Final = 64  # connections to stores' query sockets; the oldest is closed beyond it
 QUEUE_PEERS_MAX: Final = 1_000
 LINGER_MS: Final = 2_000
@@ -127,6 +128,8 @@ class Node:
         self._on_report = on_report
         self._idle = idle
         self._full_peer_wait_s = full_peer_wait_s
+        # A thread that gathers records to be sent is not driving: somebody must look after them meanwhile.
+        self._grace_s = GRACE_S if idle is None else GRACE_SENDING_S
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._perform: dict[type, Callable[[Any], None]] = {
             Publish: lambda action: self.publish(encode(action.message)),
@@ -268,6 +271,14 @@ class Node:
         self._pump(timeout_s, self._polls[2], until)
         self._driven_at = time.monotonic()
 
+    def serve(self) -> None:
+        """Handle what is there, without waiting and without keeping our own thread away."""
+        if self._users.acquire(blocking=False):
+            try:
+                self._pump(0.0, self._polls[1])
+            finally:
+                self._users.release()
+
     def wake_before(self, at: float) -> None:
         """Make the thread that waits look again no later than ``at``."""
         if self._sleep_until > at:
@@ -282,7 +293,7 @@ class Node:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            away = GRACE_S if self._users.locked() else self._driven_at + GRACE_S - time.monotonic()
+            away = self._grace_s if self._users.locked() else self._driven_at + self._grace_s - time.monotonic()
             if away > 0:
                 self._stop.wait(away)
                 continue
