@@ -24,6 +24,7 @@ class StoreRig:
         self.now = 1000.0
         self.core = LogStore(name, self.storage, self.endpoint, now=self.now)
         self.core.start(self.now)
+        self.core.handle_subscription(b"DC", True, self.now)  # an original, C, listens to answers
 
     # -- what happens to it --
 

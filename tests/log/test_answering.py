@@ -112,6 +112,7 @@ def test_a_store_says_once_that_there_is_more_and_only_at_the_end() -> None:
 
 def test_a_producer_answers_in_pieces_what_it_still_keeps() -> None:
     producer = LogProducer("hello", "P")
+    producer.handle_subscription(b"DC", True, NOW)
     for _ in range(3):
         for _ in range(1500):
             producer.append(b"x")

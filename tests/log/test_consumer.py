@@ -374,6 +374,18 @@ def test_news_of_a_store_are_asked_for_every_second() -> None:
     assert 3 <= len(polls) <= 5
 
 
+def test_what_its_producer_let_go_just_now_is_soon_read_from_the_store_that_wrote_it() -> None:
+    """Who joins while the first records are written must not wait for the next round of news."""
+    store = StoreRig()
+    rig = ConsumerRig(EARLIEST)
+    rig.meet(store)  # it has nothing yet
+    rig.head(0)
+    store.keep(0, b"a")  # and now the producer keeps it no longer
+    rig.wait(0.2)
+
+    assert rig.values() == [b"a"]
+
+
 def test_a_store_that_does_not_answer_is_passed_over_for_another() -> None:
     one, two = store_with(b"a", b"b", name="ONE"), store_with(b"a", b"b", name="TWO")
     rig = ConsumerRig(EARLIEST)

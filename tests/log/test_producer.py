@@ -20,8 +20,9 @@ WALL = 1_700_000_000_000_000
 
 
 def made(*values: bytes, min_acks: int = 1, journal: list[bytes] | None = None) -> LogProducer:
-    """A producer that published these values, one batch each."""
+    """A producer that published these values, one batch each; an original, ME, listens to its answers."""
     producer = LogProducer("hello", "P", min_acks=min_acks, journal=journal)
+    producer.handle_subscription(b"DME", True, NOW)
     for value in values:
         producer.append(value)
         producer.flush(NOW, WALL)
@@ -395,6 +396,13 @@ def test_a_fetch_for_what_is_not_there_has_no_answer(first: int, count: int) -> 
     producer = made(b"a", b"b")
 
     assert producer.handle_message(Fetch("P", "ME", "hello", first, count), NOW, WALL) == []
+
+
+def test_nobody_is_answered_before_the_subscription_to_the_answer_is_there() -> None:
+    """It may come later than the question, over another connection; who is it then, an original or not?"""
+    producer = made(b"a")
+
+    assert producer.handle_message(Fetch("P", "YOU", "hello", 0, 1), NOW, WALL) == []
 
 
 def test_a_fetch_for_another_partition_or_topic_is_not_for_us() -> None:

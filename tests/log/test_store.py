@@ -402,6 +402,13 @@ def test_a_fetch_for_what_is_not_there_has_no_answer(message: Fetch) -> None:
     assert rig.core.handle_message(message, rig.now, WALL) == []
 
 
+def test_nobody_is_answered_before_the_subscription_to_the_answer_is_there() -> None:
+    rig = StoreRig()
+    rig.keep(0, b"a")
+
+    assert rig.core.handle_message(Fetch("P", "D", "hello", 0, 1), rig.now, WALL) == []
+
+
 def test_our_own_fetch_is_not_answered() -> None:
     rig = StoreRig()
     rig.keep(0, b"a")

@@ -477,6 +477,8 @@ class LogConsumer:
             if state.next is None:
                 self._decide(state, wanted, store, info.first, info.next, info.timestamp_min, info.timestamp_max)
             state.head = max(state.head, info.next)
+            if state.next is not None and state.tries and info.first <= state.next < info.next:
+                state.retry_at = 0.0  # what nobody answered for is here
             if state.next is None or state.strict:
                 self._want(key)
             elif state.next < state.head:
@@ -628,6 +630,9 @@ class LogConsumer:
             state.tries = 0
             state.head = state.next
             return []
+        if state.tries == 1:  # its producer may have it no longer since a store has it: hear of that at once
+            for store in self._stores.values():
+                store.poll_at = min(store.poll_at, now)
         # The first time the store may merely not have written it yet: ask again soon.
         state.retry_at = now + (RETRY_S if state.tries else RETRY_S / 10)
         state.tries += 1

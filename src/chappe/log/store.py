@@ -452,8 +452,9 @@ class LogStore:
         patient = gap and (deaf or self._healer.ever or not self._unknown(key, stream))
         if stream.tries >= GIVE_UP_TRIES and not (patient and now - stream.missing_at < GIVE_UP_S):
             return self._give_up(key, stream, earliest, now)
+        # Who has just met us may not hear us yet: ask again soon.
+        stream.retry_at = now + (RETRY_S if stream.tries else RETRY_S / 10)
         stream.tries += 1
-        stream.retry_at = now + RETRY_S
         limit = stream.held[0].base if stream.held else stream.head
         count = min(limit - stream.next, FETCH_RECORDS_MAX)
         stream.fetched = stream.next + count
