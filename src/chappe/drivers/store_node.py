@@ -111,18 +111,25 @@ class StoreNode:
         try:
             written = self.storage.write(work.appends)
         except StorageError as error:
-            self.node.call(lambda now, reason=str(error): self.core.handle_write_failed(reason, now))
+            self.node.call(lambda now, reason=str(error): self._failed(reason, now))
             return
         except Exception as error:
             logger.exception("the write failed in a way that was not foreseen")
-            self.node.call(lambda now, reason=str(error): self.core.handle_write_failed(reason, now))
+            self.node.call(lambda now, reason=str(error): self._failed(reason, now))
             return
         self.node.call(lambda now: self._written(written, now))
 
     def _written(self, written: object, now: float) -> Sequence[Action]:
         self.storage.publish(written)
+        return self._after(self.core.handle_written, now)
+
+    def _failed(self, reason: str, now: float) -> Sequence[Action]:
+        return self._after(lambda now: self.core.handle_write_failed(reason, now), now)
+
+    def _after(self, tell: Callable[[float], Sequence[Action]], now: float) -> Sequence[Action]:
+        """Tell the core how a write ended; if it waited for that, receiving goes on."""
         was_paused = self.core.paused
-        actions = self.core.handle_written(now)
+        actions = tell(now)
         if was_paused and not self.core.paused:
             self.node.resume()
             self.node.wake()
