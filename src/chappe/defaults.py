@@ -36,7 +36,7 @@ HEAD_HURRY_S: Final = 0.1  # while somebody waits in flush() and nothing is ackn
 # slow disk slows the producer down rather than make it lose batches on the way.
 PRODUCER_BUFFER_BYTES: Final = 32 * MIB
 PRODUCER_RING_BYTES: Final = 16 * MIB  # min_acks=0: the newest records kept for those who missed them
-IDLE_S: Final = 0.000_05  # nothing sent for this long: the next record leaves at once
+IDLE_S: Final = 0.000_03  # nothing sent for this long: the next record leaves at once
 
 # -- sockets --------------------------------------------------------------------------------------
 # Per peer and direction; with full batches at most 25 MiB. ZeroMQ reports room only when half of a full queue
@@ -69,3 +69,13 @@ DISK_RETRY_S: Final = 1.0  # after a full disk a write is tried again
 DISK_RESERVE_BYTES: Final = 16 * MIB  # refuse writes below this much free space
 MAINTAIN_S: Final = 10.0  # retention runs this often
 HEADS_PAGE: Final = 10_000  # partitions in one answer
+
+# -- exactly-once sinks ---------------------------------------------------------------------------
+SINK_NAME_MAX: Final = 255  # characters in the name of a sink or a run
+SINKS_MAX: Final = 10_000  # known to one store; a further one is refused
+RUNS_MAX: Final = 1_000  # fenced runs of one sink that are remembered
+ATTEMPTS_MAX: Final = 65_536  # tasks of one batch, and attempts of one sink that are staged
+COMMIT_CHUNK_BYTES: Final = 32 * MIB  # of a commit in memory at once
+SINK_HEADS_S: Final = 5.0  # heads of a committed batch are told so long: who missed the first one hears the next
+STAGED_FORGET_S: Final = 24 * 3600.0  # staged rows of a sink that nobody used so long are removed
+SINK_FORGET_S: Final = 7 * 24 * 3600.0  # a sink that need not last is forgotten after this

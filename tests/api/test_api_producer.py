@@ -19,6 +19,7 @@ from chappe.api.producer import Producer
 from chappe.api.store import Store
 from chappe.defaults import RECORD_BYTES_MAX
 from chappe.errors import BufferFull, IdentityInUse, RecordTooLarge, StorageFormat, TimedOut, UsageError
+from chappe.log.batch import Batch, encode_batch
 
 KIB = b"x" * 1024
 
@@ -285,3 +286,27 @@ def test_an_identity_belongs_to_one_topic(tower: str, store: Store, tmp_path: Pa
     Producer("hello", tower=tower, identity="me", directory=tmp_path).close()
     with pytest.raises(StorageFormat, match="'hello'"):
         Producer("other", tower=tower, identity="me", directory=tmp_path)
+
+
+def test_batches_come_after_what_was_sent_before_and_keep_their_times(tower: str, store: Store) -> None:
+    stamp = 1_700_000_000_000_000
+    raw = encode_batch(5, [b"b", b"c"], stamp, keys=[b"k", None])
+    with Producer("hello", tower=tower) as producer, Consumer("hello", tower=tower, reset="earliest") as consumer:
+        producer.send(b"a")
+        assert producer.send_batch(raw) == range(1, 3)
+        assert producer.send_batch(Batch.parse(raw)) == range(3, 5)
+        producer.send(b"d")
+        records = read(consumer, 6)
+    assert values(records) == [b"a", b"b", b"c", b"b", b"c", b"d"]
+    assert [record.offset for record in records] == list(range(6))
+    assert [(record.key, record.timestamp) for record in records[1:3]] == [(b"k", stamp), (None, stamp)]
+
+
+def test_a_batch_over_the_bound_waits_for_room_or_is_refused(tower: str) -> None:
+    producer = Producer("hello", tower=tower, buffer_bytes=100_000, on_full="error")
+    raw = encode_batch(0, [KIB] * 100, 0)
+    given: list[range] = []
+    with pytest.raises(BufferFull):
+        given.extend(producer.send_batch(raw) for _ in range(100))
+    assert producer.next_offset == 100 * len(given) < 10_000
+    abandon(producer)

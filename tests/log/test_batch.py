@@ -31,6 +31,7 @@ from chappe.log.batch import (
     encode_batch,
     encode_headers,
     merge,
+    rebase,
 )
 
 blobs = st.binary(max_size=20)
@@ -350,3 +351,23 @@ def test_headers_are_given_as_a_mapping_or_pairs_of_text_or_bytes() -> None:
     assert as_headers(mixed) == (("a", "é".encode()), ("b", b"\0"))
     assert as_headers([("a", "1"), ("a", "2")]) == (("a", b"1"), ("a", b"2"))
     assert as_headers(None) == as_headers({}) == ()
+
+
+@given(st.lists(st.one_of(st.none(), st.binary(max_size=20)), min_size=1, max_size=5), st.integers(0, 2**63 - 10))
+def test_a_batch_can_be_moved_to_another_offset(values: list[bytes | None], base: int) -> None:
+    raw = encode_batch(3, values, 7, keys=[b"k"] * len(values))
+
+    assert rebase(raw, base) == encode_batch(base, values, 7, keys=[b"k"] * len(values))
+
+
+def test_a_damaged_batch_is_not_made_to_look_sound() -> None:
+    raw = bytearray(encode_batch(0, [b"value"], 7))
+    raw[-3] ^= 1
+
+    with pytest.raises(ProtocolError, match="checksum"):
+        rebase(bytes(raw), 5)
+
+
+def test_a_batch_cannot_be_moved_behind_the_last_offset() -> None:
+    with pytest.raises(ProtocolError):
+        rebase(encode_batch(0, [b"x", b"y"], 7), (1 << 63) - 2)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from chappe.defaults import BATCH_BYTES, HEAD_HURRY_S, HEAD_INTERVAL_S, RECORD_BYTES_MAX
-from chappe.errors import RecordTooLarge, UsageError
+from chappe.errors import ProtocolError, RecordTooLarge, UsageError
 from chappe.log import producer as module
 from chappe.log.actions import Action, Persist, Publish, Subscribe, Trim
 from chappe.log.batch import Batch, encode_batch
@@ -495,3 +495,34 @@ def test_an_original_listens_where_records_are_wanted_more_often_than_batches(
         subscriptions.change(prefix, True)
 
     assert subscriptions.originals(b"hello") is wanted
+
+
+# -- batches that are encoded already ---------------------------------------------------------------------
+
+
+def test_a_batch_gets_the_offsets_that_come_next() -> None:
+    producer = made(b"a")
+    raw = encode_batch(700, [b"b", None], WALL - 5, keys=[b"k", None])
+    assert producer.append_batch(raw, NOW) == [
+        Publish(BatchMessage("hello", "P", "hello", encode_batch(1, [b"b", None], WALL - 5, keys=[b"k", None])))
+    ]
+    assert publish(producer, b"c") == [batch(3, b"c")]
+
+
+def test_a_batch_is_journaled_first_and_sent_to_originals_as_single_records() -> None:
+    producer = made(journal=[])
+    producer.handle_subscription(b"Mhello", True, NOW)
+    body = encode_batch(0, [b"a", b"b"], WALL)
+    assert producer.append_batch(body, NOW) == [
+        Persist(body),
+        batch(0, b"a", b"b"),
+        Publish(RecordMessage("hello", "P", "hello", 0, b"a")),
+        Publish(RecordMessage("hello", "P", "hello", 1, b"b")),
+    ]
+
+
+def test_what_is_no_batch_is_refused() -> None:
+    producer = made()
+    with pytest.raises(ProtocolError):
+        producer.append_batch(encode_batch(0, [b"a"], WALL)[:-1] + b"x", NOW)
+    assert producer.next_offset == 0

@@ -38,8 +38,9 @@ logger = logging.getLogger(__name__)
 
 CHUNK = 4096  # records of an iterable taken at once
 SERVE_S = 0.05  # so often the network is looked after while an iterable is sent
-BUSY_RECORDS = 16  # so many gathered at once are a fast sequence, and a fast sequence is looked after ...
-BUSY_S = 0.001  # ... this often, without waking a thread for every record
+BUSY_RECORDS = 16  # so many gathered at once are a fast sequence: nobody looks at the clock for each further one
+BUSY_S = 0.001  # our thread looks this often whether something gathered was left behind ...
+ACTIVE_S = 0.05  # ... until no record came for this long; so none has to wake it
 
 
 class Producer:
@@ -100,7 +101,7 @@ class Producer:
         self._block = on_full == "block"
         self._error: ChappeError | None = None
         self._events: deque[object] = deque(maxlen=1000)
-        self._flushed_at = 0.0
+        self._sent_at = 0.0  # when last a record was added one by one, or a batch left
         self._served_at = 0.0  # when last a sending thread looked after beacons and acknowledgements
         self._full_at = 0.0  # when last a batch left because it was full
         self._quiet = True  # nothing is being gathered
@@ -182,6 +183,29 @@ class Producer:
             with self._lock:
                 self._send_chunk(chunk, stamp)
         return range(first, self._core.next_offset)
+
+    def send_batch(self, batch: bytes | Batch) -> range:
+        """Publish records that are encoded as a batch already, without unpacking them; returns their offsets.
+
+        Keys, headers and timestamps stay as they are; the offsets in the batch are replaced.
+
+        Args:
+            batch: As ``chappe.log.batch`` describes it; with an identity it is best larger than 100 KiB, since each is
+                synced to disk.
+
+        Raises:
+            ProtocolError: It is not a batch; nothing was sent.
+            BufferFull: The bound is reached and ``on_full`` is ``error``; nothing was sent.
+            Closed: The producer was closed.
+        """
+        raw = bytes(batch.raw if isinstance(batch, Batch) else batch)
+        with self._lock:
+            self._make_room()
+            self._flush_batch()  # what was sent before comes first
+            first = self._core.next_offset
+            self._node.perform(self._core.append_batch(raw, time.monotonic()))
+            self._flush_batch()  # nothing is pending: it only looks after the network
+            return range(first, self._core.next_offset)
 
     def _send_chunk(self, chunk: list[bytes | str | None], stamp: int | None) -> None:
         if set(map(type, chunk)) != {bytes} or stamp is not None:
@@ -304,41 +328,39 @@ class Producer:
         offset = core.append(value, key, headers, timestamp)
         if core.full:
             self._flush_batch()
-            self._full_at = self._flushed_at
-        elif self._quiet:
-            # After silence a record leaves at once; in a fast sequence more is gathered.
-            now = time.monotonic()
-            if now - self._flushed_at > IDLE_S:
-                self._flush_batch()
-            else:
-                self._quiet = False
-                self._plain = not core.extras
-                self._node.wake_before(now + BUSY_S)
-        else:
-            self._plain = not core.extras
+            self._full_at = self._sent_at
+            return offset
+        now = time.monotonic()
+        if now - self._sent_at > IDLE_S:  # after silence a record leaves at once, with what was gathered before it
+            self._flush_batch()
+            return offset
+        self._sent_at = now
+        if self._quiet:
+            self._quiet = False
+            self._node.wake_before(now + BUSY_S)  # should nobody follow, our thread sends it
+        self._plain = not core.extras and len(core.values) >= BUSY_RECORDS
         return offset
 
     def _idle(self) -> float:
-        """Our thread is about to wait: whatever is gathered leaves now. While much is, it looks again soon."""
-        if self._quiet:
-            return math.inf
-        if time.monotonic() - self._full_at < BUSY_S:
-            return BUSY_S  # full batches leave by themselves
-        busy = len(self._core.values) >= BUSY_RECORDS
-        try:
-            self._flush_batch()
-        except ChappeError as error:
-            self._error = error
-        return BUSY_S if busy else math.inf
+        """Our thread is about to wait: whatever is gathered leaves now. While records come, it looks again soon."""
+        now = time.monotonic()
+        if not self._quiet:
+            if now - self._full_at < BUSY_S:
+                return BUSY_S  # full batches leave by themselves
+            try:
+                self._flush_batch()
+            except ChappeError as error:
+                self._error = error
+        return BUSY_S if now - self._sent_at < ACTIVE_S else math.inf
 
     def _flush_batch(self) -> None:
         self._quiet = True
         self._plain = False
         self._node.perform(self._core.flush(time.monotonic(), wall_us()))
-        self._flushed_at = time.monotonic()  # after the work: a fast sequence of records is no silence
-        if self._flushed_at >= self._served_at + SERVE_S:
+        self._sent_at = time.monotonic()  # after the work: a fast sequence of records is no silence
+        if self._sent_at >= self._served_at + SERVE_S:
             # A thread that sends without a pause hardly lets another one have the lock.
-            self._served_at = self._flushed_at
+            self._served_at = self._sent_at
             self._node.serve()
 
     def _make_room(self) -> None:

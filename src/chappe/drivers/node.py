@@ -371,7 +371,7 @@ class Node:
             if size >= DRAIN_BYTES:
                 return True
             try:
-                frames = sock.recv_multipart(zmq.NOBLOCK)
+                frames = sock.recv_multipart(_LAST)
             except zmq.Again:
                 return False
             except zmq.ZMQError:

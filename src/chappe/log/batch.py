@@ -38,6 +38,7 @@ from chappe.errors import ProtocolError, UsageError
 
 MAGIC: Final = b"CB\x01"
 HEADER: Final = struct.Struct("<3sBIQIIqq")
+_POSITION: Final = struct.Struct("<i")
 CRC_AT: Final = 8  # the checksum covers everything from here
 KEYS: Final = 1
 KEY_NULLS: Final = 2
@@ -110,6 +111,23 @@ def decode_headers(raw: bytes) -> Headers:
     except (struct.error, UnicodeDecodeError) as error:
         raise ProtocolError("headers cut off") from error
     return tuple(found)
+
+
+def _find_column(view: memoryview, at: int, count: int, nulls: bool) -> tuple[Column, int]:
+    """The column that begins at ``at``, and where the next one does. Raises ProtocolError."""
+    validity = None
+    if nulls:
+        bits = (count + 7) // 8
+        validity = view[at : at + bits]
+        at += bits + 7 & -8
+    end = at + 4 * (count + 1)
+    data = end + 7 & -8
+    if data > len(view):
+        raise ProtocolError("batch whose columns are cut off")
+    (first,), (size,) = _POSITION.unpack_from(view, at), _POSITION.unpack_from(view, end - 4)
+    if first != 0 or size < 0 or data + size > len(view):
+        raise ProtocolError("batch whose columns are cut off")
+    return Column(validity, view[at:end], view[data : data + size]), data + size + 7 & -8
 
 
 def _pad(size: int) -> bytes:
@@ -245,31 +263,14 @@ class Batch:
 
     def _find_columns(self) -> dict[str, Column]:
         view = memoryview(self.raw)
-        at = HEADER.size + (8 * self.count if self.flags & TIMESTAMPS else 0)
+        flags = self.flags
+        at = HEADER.size + (8 * self.count if flags & TIMESTAMPS else 0)
         found: dict[str, Column] = {}
-        for name, present, nulls in (
-            ("keys", self.flags & KEYS, self.flags & KEY_NULLS),
-            ("headers", self.flags & HEADERS, 0),
-            ("values", 1, self.flags & VALUE_NULLS),
-        ):
-            if not present:
-                continue
-            validity = None
-            if nulls:
-                bits = (self.count + 7) // 8
-                validity = view[at : at + bits]
-                at += bits + -bits % 8
-            end = at + 4 * (self.count + 1)
-            if end > len(view):
-                raise ProtocolError("batch whose columns are cut off")
-            positions = view[at:end]
-            at = end + -(end - at) % 8
-            first = int.from_bytes(positions[:4], "little", signed=True)
-            size = int.from_bytes(positions[-4:], "little", signed=True)
-            if first != 0 or size < 0 or at + size > len(view):
-                raise ProtocolError("batch whose columns are cut off")
-            found[name] = Column(validity, positions, view[at : at + size])
-            at += size + -size % 8
+        if flags & KEYS:
+            found["keys"], at = _find_column(view, at, self.count, bool(flags & KEY_NULLS))
+        if flags & HEADERS:
+            found["headers"], at = _find_column(view, at, self.count, False)
+        found["values"], at = _find_column(view, at, self.count, bool(flags & VALUE_NULLS))
         if at != len(view):
             raise ProtocolError("batch whose columns do not fill it")
         return found
@@ -387,6 +388,23 @@ def merge(batches: Sequence[Batch]) -> bytes:
         keys=keys if any(b.flags & KEYS for b in batches) else None,
         headers=headers if any(b.flags & HEADERS for b in batches) else None,
     )
+
+
+def rebase(raw: bytes, base: int) -> bytes:
+    """The same batch beginning at offset ``base``.
+
+    Raises:
+        ProtocolError: It is none, or its checksum is wrong: a new one must not make damage look sound.
+    """
+    batch = Batch.parse(raw)
+    if base + batch.count >= 1 << 63:
+        raise ProtocolError("batch whose header is wrong")
+    if batch.base == base:
+        return raw
+    magic, flags, _, _, count, size, low, high = HEADER.unpack_from(raw)
+    tail = struct.pack("<QIIqq", base, count, size, low, high)
+    rest = memoryview(raw)[HEADER.size :]
+    return b"".join((magic, bytes((flags,)), struct.pack("<I", crc32c(rest, crc32c(tail))), tail, rest))
 
 
 def as_headers(headers: Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]] | None) -> Headers:

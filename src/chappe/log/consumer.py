@@ -62,6 +62,7 @@ LOOK_MAX: Final = 256  # ... and how many of them at once
 UNDECIDED_TRIES: Final = 4  # RETRY_S each, for a store to be found that knows where a time begins
 GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that no store can fill is skipped ...
 PASS_OVER_S: Final = 90.0  # ... and where there are or were stores, so long: longer than they wait for one another
+MATCHING_MAX: Final = 10_000  # topics remembered
 QUIET_S: Final = 1.0  # a partition that nothing came live for this long may be behind without a gap to show it
 
 Key = tuple[str, str]
@@ -139,6 +140,7 @@ class LogConsumer:
         self.address = address
         self._raw = encode_topic(address)
         self._filters = list(filters)
+        self._matching: dict[str, bool] = {}  # what ``_wanted`` found: it is asked for every batch
         self._reset = reset
         self._partitions: dict[Key, _Partition] = {}
         self._stores: dict[str, _Store] = {}
@@ -173,6 +175,7 @@ class LogConsumer:
         if wanted in self._filters:
             return []
         self._filters.append(wanted)
+        self._matching.clear()
         for store in self._stores.values():
             store.poll_at = now
         return [*self._subscribe(wanted), *self.handle_timeout(now)]
@@ -182,6 +185,7 @@ class LogConsumer:
         if wanted not in self._filters:
             return []
         self._filters.remove(wanted)
+        self._matching.clear()
         raw = encode_topic(wanted.name)
         return [Unsubscribe(id_ + raw) for id_ in (b"M", b"R", b"H")]
 
@@ -323,7 +327,12 @@ class LogConsumer:
         return Publish(ConsumerHello(store, self.address, subjects))
 
     def _wanted(self, topic: str) -> bool:
-        return any(each.matches(topic) for each in self._filters)
+        found = self._matching.get(topic)
+        if found is None:
+            if len(self._matching) >= MATCHING_MAX:
+                self._matching.clear()
+            found = self._matching[topic] = any(each.matches(topic) for each in self._filters)
+        return found
 
     def _partition(self, topic: str, partition: str, first_seen: int) -> _Partition:
         """The state of a partition; a new one starts where ``reset`` says, seeing ``first_seen`` now."""

@@ -20,12 +20,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
 
+import msgspec
+
 from chappe.data.endpoint import is_endpoint
 from chappe.data.topic import decode_topic, encode_topic
 from chappe.defaults import SUBJECTS_MAX, TOPIC_BYTES_MAX
 from chappe.errors import ProtocolError
 
 VERSION: Final = 1
+CACHED_HEADER_BYTES_MAX: Final = 1024  # longer than any header that is made of three names
 _U64: Final = struct.Struct(">Q")
 _U32: Final = struct.Struct(">I")
 _FETCH: Final = struct.Struct(">QI")
@@ -99,8 +102,7 @@ class StoreHello:
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class BatchMessage:
+class BatchMessage(msgspec.Struct, frozen=True, gc=False):
     """R, or S when direct (chappe): many records of the partition ``address``; see ``log.batch``."""
 
     topic: str
@@ -251,6 +253,23 @@ _HEADER_ONLY: Final[dict[bytes, Callable[[str, _Reader], Message]]] = {
 }
 
 
+def _begin(header: bytes) -> tuple[str, _Reader]:
+    """The topic of a header frame, and a reader of the fields behind it."""
+    end = header.find(b"\0", 1, TOPIC_BYTES_MAX + 2)
+    if end < 0:
+        raise ProtocolError("message whose topic does not end")
+    if header[end + 1 : end + 2] != b"\x01":
+        raise ProtocolError("message of an unknown version")
+    return decode_topic(header[1:end]), _Reader(header, end + 2)
+
+
+@lru_cache(maxsize=1024)  # a producer's batches all have the same header frame
+def _batch_names(header: bytes) -> tuple[str, str, str]:
+    """Topic, address and subject of a message that carries a batch."""
+    topic, reader = _begin(header)
+    return topic, reader.string(), reader.string()
+
+
 def decode(frames: Sequence[bytes]) -> Message:
     """Return the message in ``frames``.
 
@@ -263,20 +282,14 @@ def decode(frames: Sequence[bytes]) -> Message:
         raise ProtocolError("message without frames")
     header = frames[0]
     id_ = header[:1]
-    end = header.find(b"\0", 1, TOPIC_BYTES_MAX + 2)
-    if end < 0:
-        raise ProtocolError("message whose topic does not end")
-    if header[end + 1 : end + 2] != b"\x01":
-        raise ProtocolError("message of an unknown version")
-    topic = decode_topic(header[1:end])
-    reader = _Reader(header, end + 2)
-    if id_ in b"MDRS" and id_:
-        if len(frames) < 2:
-            raise ProtocolError("message without its content frame")
-        address, subject = reader.string(), reader.string()
-        if id_ in b"MD":
-            return RecordMessage(topic, address, subject, reader.u64(), frames[1], id_ == b"D")
-        return BatchMessage(topic, address, subject, frames[1], id_ == b"S")
+    if id_ and id_ in b"MDRS" and len(frames) < 2:
+        raise ProtocolError("message without its content frame")
+    if id_ in (b"R", b"S"):
+        names = _batch_names if len(header) <= CACHED_HEADER_BYTES_MAX else _batch_names.__wrapped__
+        return BatchMessage(*names(header), frames[1], id_ == b"S")
+    topic, reader = _begin(header)
+    if id_ in (b"M", b"D"):
+        return RecordMessage(topic, reader.string(), reader.string(), reader.u64(), frames[1], id_ == b"D")
     decoder = _HEADER_ONLY.get(id_)
     if decoder is None:
         raise ProtocolError(f"message of unknown kind {id_!r}")

@@ -31,7 +31,7 @@ from chappe.defaults import (
 from chappe.errors import RecordTooLarge, UsageError
 from chappe.log.actions import Action, Persist, Publish, Subscribe, Trim
 from chappe.log.answering import Answering
-from chappe.log.batch import Batch, Headers, encode_batch, encode_headers
+from chappe.log.batch import Batch, Headers, encode_batch, encode_headers, rebase
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, Message, RecordMessage, Stored
 from chappe.log.subscriptions import Subscriptions
 
@@ -177,16 +177,21 @@ class LogProducer:
         self._positions = self._keys = self._headers = self._stamps = None
         self.extras = False
         self.room = BATCH_BYTES
-        self._keep(base, self.next_offset, body)
-        self._head_at = min(self._head_at, now + HEAD_INTERVAL_S)
-        actions: list[Action] = [Persist(body)] if self._journaled else []
-        actions.append(Publish(BatchMessage(self.topic, self.address, self.topic, body)))
-        if self._subscriptions.originals(self._raw_topic):
-            actions += [
-                Publish(RecordMessage(self.topic, self.address, self.topic, base + index, value or b""))
-                for index, value in enumerate(values)
-            ]
-        return actions
+        return self._publish(base, body, values, now)
+
+    def append_batch(self, raw: bytes, now: float) -> list[Action]:
+        """Publish records that are a batch already; nothing may be pending. They get the offsets that come next.
+
+        Raises:
+            ProtocolError: It is not a batch; nothing was added.
+        """
+        assert not self.values
+        base = self.next_offset
+        body = rebase(raw, base)
+        batch = Batch.parse(body, check=False)
+        self.next_offset = base + batch.count
+        values = batch.values() if self._subscriptions.originals(self._raw_topic) else []
+        return self._publish(base, body, values, now)
 
     def hurry(self, now: float, waiting: bool) -> None:
         """Somebody waits for acknowledgements (or no longer): HEAD goes out more often."""
@@ -263,6 +268,19 @@ class LogProducer:
         if self._stamps is not None:
             self._stamps.append(timestamp)
         return size
+
+    def _publish(self, base: int, body: bytes, values: Sequence[bytes | None], now: float) -> list[Action]:
+        """Keep a batch and send it; ``values`` are those in it, needed where originals listen."""
+        self._keep(base, self.next_offset, body)
+        self._head_at = min(self._head_at, now + HEAD_INTERVAL_S)
+        actions: list[Action] = [Persist(body)] if self._journaled else []
+        actions.append(Publish(BatchMessage(self.topic, self.address, self.topic, body)))
+        if self._subscriptions.originals(self._raw_topic):
+            actions += [
+                Publish(RecordMessage(self.topic, self.address, self.topic, base + index, value or b""))
+                for index, value in enumerate(values)
+            ]
+        return actions
 
     def _keep(self, base: int, next_: int, body: bytes) -> None:
         self._kept.append(_Kept(base, next_, body))

@@ -21,9 +21,11 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._counts: dict[bytes, int] = {}
+        self._originals: dict[bytes, bool] = {}  # found since the last change: asked for every batch
 
     def change(self, prefix: bytes, on: bool) -> None:
         """Count one subscriber more or less."""
+        self._originals.clear()
         count = self._counts.get(prefix, 0) + (1 if on else -1)
         if count > 0:
             self._counts[prefix] = count
@@ -44,9 +46,12 @@ class Subscriptions:
 
     def originals(self, topic: bytes) -> bool:
         """Whether somebody wants single records of the topic because it does not know batches."""
-        record = b"M" + topic
-        return any(
-            count > self._counts.get(b"R" + prefix[1:], 0)
-            for prefix, count in self._counts.items()
-            if prefix and record.startswith(prefix)
-        )
+        found = self._originals.get(topic)
+        if found is None:
+            record = b"M" + topic
+            found = self._originals[topic] = any(
+                count > self._counts.get(b"R" + prefix[1:], 0)
+                for prefix, count in self._counts.items()
+                if prefix and record.startswith(prefix)
+            )
+        return found

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from random import Random
 from typing import Final
 
-from chappe.log import answering, consumer, healing, producer, serving, staging, store
+from chappe.log import answering, committing, consumer, healing, producer, serving, staging, store, transactions
 
-CORES: Final = (answering, consumer, healing, producer, serving, staging, store)
+CORES: Final = (answering, committing, consumer, healing, producer, serving, staging, store, transactions)
 CHOICES: Final[dict[str, tuple[int, ...]]] = {
     "BATCH_BYTES": (300, 2_000, 64 * 1024),
     "CONSUMER_QUEUE_BYTES": (1_000, 20_000, 1_000_000),
@@ -30,16 +30,20 @@ CHOICES: Final[dict[str, tuple[int, ...]]] = {
     "SMALL_BATCH_BYTES": (0, 100, 8 * 1024),
     "STAGED_BYTES_MAX": (2_000, 20_000, 1_000_000),
 }
+# Drawn from a source of their own: a world without sinks is what it was before there were any.
+SINK_CHOICES: Final[dict[str, tuple[int, ...]]] = {"COMMIT_CHUNK_BYTES": (100, 500, 1_000_000)}
 
 
 @contextmanager
-def small_bounds(rng: Random) -> Iterator[dict[str, int]]:
-    """Bounds drawn from ``rng`` while the context lasts; yields them by name."""
-    places = [(core, name) for name in CHOICES for core in CORES if hasattr(core, name)]
-    unknown = CHOICES.keys() - {name for _, name in places}
+def small_bounds(rng: Random, sink_rng: Random) -> Iterator[dict[str, int]]:
+    """Bounds drawn from ``rng`` and ``sink_rng`` while the context lasts; yields them by name."""
+    choices_of = CHOICES | SINK_CHOICES
+    places = [(core, name) for name in choices_of for core in CORES if hasattr(core, name)]
+    unknown = choices_of.keys() - {name for _, name in places}
     assert not unknown, f"no core has {sorted(unknown)} any more"
     before = [getattr(core, name) for core, name in places]
     drawn = {name: rng.choice(choices) for name, choices in CHOICES.items()}
+    drawn |= {name: sink_rng.choice(choices) for name, choices in SINK_CHOICES.items()}
     for core, name in places:
         setattr(core, name, drawn[name])
     try:
