@@ -15,6 +15,8 @@ ChappeError
  |   +- StorageLocked     another process uses the directory
  |   +- StorageFormat     written by a newer chappe, or not by chappe at all
  |   +- Damaged           bytes on disk that fail their checksum
+ +- Fenced                another run of the same query took over
+ +- StagedRowsMissing     rows of a batch were lost before its commit
  +- IdentityInUse         two producers with one identity
  +- AddressInUse          a port that somebody else listens on
  +- SparkUnavailable      pyspark or a usable Java is missing
@@ -87,6 +89,14 @@ class StorageFormat(StorageError):
 
 class Damaged(StorageError):
     """Bytes on disk fail their checksum."""
+
+
+class Fenced(ChappeError):
+    """Another run of the same query or write took over; this one may write nothing more."""
+
+
+class StagedRowsMissing(ChappeError):
+    """A store does not have all rows that a commit names; nothing is committed, the batch is to be run again."""
 
 
 class IdentityInUse(ChappeError):

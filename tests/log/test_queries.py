@@ -8,10 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chappe.data.topic import decode_topic
+from chappe.defaults import ATTEMPTS_MAX
 from chappe.errors import ProtocolError
 from chappe.log.queries import (
     Answer,
+    AttachSink,
+    Commit,
+    CommitAnswer,
+    Drop,
     ErrorAnswer,
+    FindSink,
     HeadsAnswer,
     HeadsRequest,
     ReadAnswer,
@@ -19,6 +25,9 @@ from chappe.log.queries import (
     Request,
     SeekAnswer,
     SeekRequest,
+    SinkAnswer,
+    Stage,
+    StagedAnswer,
     decode_answer,
     decode_request,
     encode_query,
@@ -29,11 +38,18 @@ from chappe.log.storage import PartitionInfo
 names = st.binary(max_size=30).map(lambda raw: raw.replace(b"\0", b""))
 offsets = st.integers(0, 2**63 - 1)
 times = st.integers(-(2**63), 2**63 - 1)
+texts = st.text(max_size=40)
+ids = st.integers(0, 2**63 - 1)
 parts = names.filter(len)  # a topic or partition that exists has a name
 requests = st.one_of(
     st.builds(ReadRequest, names, names, offsets, offsets),
     st.builds(HeadsRequest, names, offsets, offsets),
     st.builds(SeekRequest, names, names, times),
+    st.builds(FindSink, texts),
+    st.builds(AttachSink, texts, texts, texts, st.booleans()),
+    st.builds(Stage, texts, texts, ids, ids, ids, ids, names),
+    st.builds(Commit, texts, texts, ids, st.lists(st.tuples(ids, ids, ids, ids), max_size=3)),
+    st.builds(Drop, texts, texts, ids, st.lists(st.tuples(ids, ids), max_size=3)),
 )
 infos = st.builds(
     PartitionInfo,
@@ -50,7 +66,12 @@ answers = st.one_of(
     st.builds(ReadAnswer, names, names, offsets, offsets, st.booleans(), st.integers(-1, 2**63 - 1)),
     st.builds(heads_answer, st.lists(infos, max_size=3), offsets, st.just(10), offsets),
     st.builds(SeekAnswer, names, names, st.integers(-1, 2**63 - 1)),
-    st.builds(ErrorAnswer, st.text(max_size=20)),
+    st.builds(SinkAnswer, texts, texts, texts, st.integers(-1, 2**63 - 1)),
+    st.builds(StagedAnswer, st.integers(-1, 2**63 - 1)),
+    st.builds(CommitAnswer, ids, st.booleans(), st.lists(st.tuples(names, names, ids, ids), max_size=3)),
+    st.builds(
+        ErrorAnswer, st.text(max_size=20), st.sampled_from(["", "fenced", "missing", "full", "elsewhere", "new"])
+    ),
 )
 
 
@@ -142,6 +163,29 @@ def test_an_answer_with_impossible_numbers_or_names_is_refused(answer: list[obje
     """A consumer would go on with them: it would ask for offset -5, or of a topic that cannot travel."""
     with pytest.raises(ProtocolError):
         read(msgspec.msgpack.encode(answer))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ["find-sink", "q" * 256],
+        ["stage", "q", "r", -1, 0, 0, 0, b"t"],
+        ["stage", "q", "r", 0, 0, 0, 2**63, b"t"],
+        ["stage", "q", "r", 0, 0, 0, 0, b"t" * 256],
+        ["commit", "q", "r", 0, [[0, 0, 0]]],
+        ["commit", "q", "r", 0, [[0, 0, 0, -1]]],
+        ["commit", "q", "r", 0, [[0, 0, 0, 0]] * (ATTEMPTS_MAX + 1)],
+        ["drop", "q", "r", 0, [[0, -1]]],
+    ],
+    ids=lambda request: str(request)[:40],
+)
+def test_a_request_with_impossible_numbers_or_names_is_refused(request_: list[object]) -> None:
+    with pytest.raises(ProtocolError):
+        decode_request(msgspec.msgpack.encode(request_))
+
+
+def test_an_error_of_an_older_store_has_no_kind() -> None:
+    assert decode_answer(msgspec.msgpack.encode(["error", "why"])) == ErrorAnswer("why", "")
 
 
 def read(raw: bytes) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,11 @@ from chappe.log.batch import Batch
 from chappe.log.consumer import LogConsumer
 from chappe.log.messages import BatchMessage, Stored
 from chappe.log.producer import LogProducer
+from chappe.log.queries import CommitAnswer
+from chappe.log.staged import Kept
 from chappe.log.storage import Append
 from chappe.log.store import LogStore
+from chappe.log.transactions import Transactions
 from chappe.sim.run import play
 from chappe.sim.world import Cores
 
@@ -69,6 +73,58 @@ class ChangesWhatItStores(LogStore):
 
         body = encode_batch(append.base, [b"?"] * append.count, append.timestamp_min)
         return Append(append.topic, append.partition, append.base, append.count, 0, 0, body, append.heal)
+
+
+class Unfenced(Transactions):
+    """Lets a run write that another one has taken over from."""
+
+    def _current(self, name: str, run: str, now: float) -> Any:
+        sink = self._sinks[name]
+        sink.touched_at = now
+        return sink
+
+
+class CommitsAgain(Transactions):
+    """Does not look whether a batch is committed."""
+
+    def _commit(self, asked: Any, request: Any, now: float) -> list[Action]:
+        sink = self._current(request.sink, request.run, now)
+        sink.state = replace(sink.state, batch=min(sink.state.batch, request.batch - 1))
+        return super()._commit(asked, request, now)
+
+
+class CommitsWhatIsStaged(Transactions):
+    """Commits another attempt of a task, whichever there is."""
+
+    def _commit_job(self, sink: Any, request: Any) -> Any:
+        job = super()._commit_job(sink, request)
+        others = {each.task: each.attempt for each in reversed(sink.staged) if each.batch == request.batch}
+        chosen = tuple((task, others.get(task, attempt), *rest) for task, attempt, *rest in job.attempts)
+        return replace(job, attempts=chosen)
+
+
+class AnswersBeforeTheCommit(Transactions):
+    def _commit(self, asked: Any, request: Any, now: float) -> list[Action]:
+        return [asked.reply(CommitAnswer(request.batch, False, [])), *super()._commit(asked, request, now)]
+
+
+class KeepsRows(Transactions):
+    """Never removes what was staged."""
+
+    def _discard(self, sink: Any, attempts: Any) -> list[Action]:
+        return []
+
+
+def with_sinks(broken: type[Transactions]) -> type[LogStore]:
+    """A store with these sinks."""
+
+    class Store(LogStore):
+        def __init__(self, *arguments: Any, kept: Kept | None = None, now: float, **more: Any) -> None:
+            super().__init__(*arguments, kept=kept, now=now, **more)
+            self.transactions = broken(self.storage.store_id, kept or Kept(), self._next_offset, now=now)
+
+    Store.__name__ = broken.__name__
+    return Store
 
 
 class SkipsGaps(LogConsumer):
@@ -126,6 +182,11 @@ BROKEN: list[tuple[Cores, tuple[str, ...]]] = [
     (Cores(store=NeverAsks), ("convergence", "bounds")),
     (Cores(store=HoldsWithoutBound), ("bounds",)),
     (Cores(store=ChangesWhatItStores), ("contents",)),
+    (Cores(store=with_sinks(Unfenced)), ("exactly once",)),
+    (Cores(store=with_sinks(CommitsAgain)), ("exactly once",)),
+    (Cores(store=with_sinks(CommitsWhatIsStaged)), ("exactly once",)),
+    (Cores(store=with_sinks(AnswersBeforeTheCommit)), ("exactly once",)),
+    (Cores(store=with_sinks(KeepsRows)), ("exactly once",)),
     (Cores(consumer=SkipsGaps), ("order",)),
     (Cores(consumer=DeliversTwice), ("order",)),
     (Cores(consumer=AsksWithoutPause), ("no spinning",)),

@@ -13,6 +13,7 @@ from chappe.api.identity import log_event, new_address
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.drivers.addresses import TowerAddress
 from chappe.drivers.segments import SegmentStorage
+from chappe.drivers.staged_files import StagedFiles
 from chappe.drivers.store_node import StoreNode
 from chappe.log.storage import Hole, Retention
 
@@ -63,10 +64,16 @@ class Store:
         self._storage = SegmentStorage(Path(directory))
         self._events: deque[object] = deque(maxlen=EVENTS_MAX)
         try:
+            staged = StagedFiles(directory)
+        except BaseException:
+            self._storage.close()
+            raise
+        try:
             self._node = StoreNode(
-                new_address(), self._storage, towers, listen, retention=retention, on_report=self._report
+                new_address(), self._storage, staged, towers, listen, retention=retention, on_report=self._report
             )
         except BaseException:
+            staged.close()
             self._storage.close()
             raise
         self._node.start()

@@ -6,15 +6,24 @@ import itertools
 import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeVar
 
 import zmq
 
 from chappe.data.topic import encode_topic
 from chappe.defaults import HEARTBEAT_S, MESSAGE_BYTES_MAX, READ_BYTES, RETRY_S
-from chappe.errors import ProtocolError, TimedOut
+from chappe.errors import ChappeError, Fenced, ProtocolError, StagedRowsMissing, StorageFull, TimedOut
 from chappe.log.queries import (
+    FENCED,
+    FULL,
+    MISSING,
     Answer,
+    AttachSink,
+    Commit,
+    CommitAnswer,
+    Drop,
     ErrorAnswer,
+    FindSink,
     HeadsAnswer,
     HeadsRequest,
     ReadAnswer,
@@ -22,10 +31,16 @@ from chappe.log.queries import (
     Request,
     SeekAnswer,
     SeekRequest,
+    SinkAnswer,
+    StagedAnswer,
     decode_answer,
     encode_query,
 )
 from chappe.log.storage import PartitionInfo
+
+# What is raised for an answer of each kind; a ProtocolError for all others.
+_ERRORS: Final[dict[str, type[ChappeError]]] = {FENCED: Fenced, MISSING: StagedRowsMissing, FULL: StorageFull}
+_Kind = TypeVar("_Kind", bound=Answer)
 
 
 class StoreClient:
@@ -52,7 +67,10 @@ class StoreClient:
 
         Raises:
             TimedOut: The store did not answer in time; asking again, or another store, is safe.
-            ProtocolError: The store refused, or answered something that does not decode.
+            Fenced: Another run of this sink took over.
+            StagedRowsMissing: The store lost rows of the batch; it is to be run again.
+            StorageFull: The store's disk has no room.
+            ProtocolError: The store refused for another reason, or answered something that does not decode.
         """
         (found,) = self.ask_many([request])
         return found
@@ -66,10 +84,16 @@ class StoreClient:
         finally:
             self.forget(wanted)
 
-    def send(self, request: Request) -> bytes:
-        """Send one request without waiting; the result is what ``receive`` or ``forget`` takes."""
+    def send(self, request: Request, payload: bytes | None = None) -> bytes:
+        """Send one request without waiting; the result is what ``receive`` or ``forget`` takes.
+
+        Args:
+            request: The question.
+            payload: The batch of a Stage request; no other has one.
+        """
         raw_id = struct.pack(">Q", next(self._ids))
-        self._socket.send_multipart([raw_id, encode_query(request)])
+        frames = [raw_id, encode_query(request)]
+        self._socket.send_multipart(frames if payload is None else [*frames, payload], copy=payload is None)
         self._waiting[raw_id] = None
         return raw_id
 
@@ -90,7 +114,8 @@ class StoreClient:
         self.forget([raw_id])
         answer, batches = found
         if isinstance(answer, ErrorAnswer):
-            raise ProtocolError(f"the store at {self.endpoint} refused: {answer.text}")
+            kind = _ERRORS.get(answer.kind, ProtocolError)
+            raise kind(f"the store at {self.endpoint} refused: {answer.text}")
         return answer, batches
 
     def forget(self, raw_ids: Iterable[bytes]) -> None:
@@ -102,9 +127,7 @@ class StoreClient:
         """Every partition changed after version ``since``, and the version to ask from next."""
         found: list[PartitionInfo] = []
         while True:
-            answer, _ = self.ask(HeadsRequest(encode_topic(topic_prefix), since))
-            if not isinstance(answer, HeadsAnswer):
-                raise ProtocolError(f"the store at {self.endpoint} answered another question")
+            answer, _ = self._ask_for(HeadsAnswer, HeadsRequest(encode_topic(topic_prefix), since))
             found += answer.infos()
             since = answer.version
             if not answer.more:
@@ -114,17 +137,36 @@ class StoreClient:
         self, topic: str, partition: str, offset: int, bytes_max: int = READ_BYTES
     ) -> tuple[ReadAnswer, list[bytes]]:
         """Batches from the one containing ``offset`` on, as ``log.batch.Batch.parse`` takes them."""
-        answer, batches = self.ask(ReadRequest(encode_topic(topic), encode_topic(partition), offset, bytes_max))
-        if not isinstance(answer, ReadAnswer):
-            raise ProtocolError(f"the store at {self.endpoint} answered another question")
-        return answer, batches
+        return self._ask_for(ReadAnswer, ReadRequest(encode_topic(topic), encode_topic(partition), offset, bytes_max))
 
     def seek(self, topic: str, partition: str, timestamp: int) -> int:
         """The first offset whose batch ends at or after ``timestamp`` (microseconds); -1 if unknown."""
-        answer, _ = self.ask(SeekRequest(encode_topic(topic), encode_topic(partition), timestamp))
-        if not isinstance(answer, SeekAnswer):
-            raise ProtocolError(f"the store at {self.endpoint} answered another question")
+        answer, _ = self._ask_for(SeekAnswer, SeekRequest(encode_topic(topic), encode_topic(partition), timestamp))
         return answer.offset
+
+    # -- exactly-once sinks: see ``log.queries`` for what each promises; all raise as ``ask`` --
+
+    def find_sink(self, sink: str) -> SinkAnswer:
+        """What the store knows of a sink."""
+        return self._ask_for(SinkAnswer, FindSink(sink))[0]
+
+    def attach_sink(self, sink: str, run: str, home: str, lasting: bool) -> SinkAnswer:
+        """Tell the store who the home of a sink is; if it is the home, make ``run`` the current run."""
+        return self._ask_for(SinkAnswer, AttachSink(sink, run, home, lasting))[0]
+
+    def commit(self, sink: str, run: str, batch: int, attempts: Sequence[tuple[int, int, int, int]]) -> CommitAnswer:
+        """Make attempts (task, attempt, pieces, rows) visible; safe to ask again after TimedOut."""
+        return self._ask_for(CommitAnswer, Commit(sink, run, batch, list(attempts)))[0]
+
+    def drop(self, sink: str, run: str, batch: int, attempts: Sequence[tuple[int, int]]) -> None:
+        """Remove what attempts (task, attempt) have staged."""
+        self._ask_for(StagedAnswer, Drop(sink, run, batch, list(attempts)))
+
+    def _ask_for(self, kind: type[_Kind], request: Request) -> tuple[_Kind, list[bytes]]:
+        answer, batches = self.ask(request)
+        if not isinstance(answer, kind):
+            raise ProtocolError(f"the store at {self.endpoint} answered another question")
+        return answer, batches
 
     def close(self) -> None:
         """Close the connection."""

@@ -11,11 +11,15 @@ from typing import Final
 
 import zmq
 
+from chappe.defaults import BATCH_BYTES_MAX, DISK_RETRY_S
 from chappe.drivers.addresses import TowerAddress
+from chappe.drivers.memory import keep_freed
 from chappe.drivers.node import Node, wall_us
-from chappe.errors import ProtocolError, StorageError
-from chappe.log.actions import Action, Reply, Retain, Write
-from chappe.log.queries import decode_request, encode_query
+from chappe.errors import ChappeError, ProtocolError, StorageError
+from chappe.log.actions import Action, Reply, Retain, Transact, Write
+from chappe.log.committing import Finishing, carry_out, recover
+from chappe.log.queries import Stage, decode_request, encode_query
+from chappe.log.staged import CommitBatch, StagedStorage
 from chappe.log.storage import LogStorage, Retention
 from chappe.log.store import LogStore
 
@@ -30,13 +34,18 @@ class StoreNode:
     Args:
         address: The node's address.
         storage: Where records are kept; closed with the node.
+        staged: Where rows of exactly-once sinks wait; closed with the node.
         retention: How much to keep, by topic or ``prefix*``; the first that matches counts.
+
+    Raises:
+        StorageError: The disk refuses what a commit had decided before the store's last end.
     """
 
     def __init__(
         self,
         address: str,
         storage: LogStorage,
+        staged: StagedStorage,
         towers: Sequence[TowerAddress],
         listen: str,
         *,
@@ -44,15 +53,23 @@ class StoreNode:
         on_report: Callable[[object], None],
     ) -> None:
         self.storage = storage
+        self._staged = staged
         self._retention = list(retention)
-        self._work: queue.SimpleQueue[Write | Retain | None] = queue.SimpleQueue()
-        self.core = LogStore(address, storage, "", now=time.monotonic())
+        self._work: queue.SimpleQueue[Write | Retain | Transact | None] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        kept = recover(staged, storage)
+        self.core = LogStore(address, storage, "", now=time.monotonic(), kept=kept)
         self.node = Node(
             self.core,
             towers,
             listen,
             on_report=on_report,
-            perform={Write: self._work.put, Retain: self._work.put, Reply: self._reply},
+            perform={
+                Write: self._work.put,
+                Retain: self._work.put,
+                Transact: self._work.put,
+                Reply: self._reply,
+            },
         )
         try:
             self._router, port = self.node.open_router()
@@ -66,6 +83,7 @@ class StoreNode:
 
     def start(self) -> None:
         """Begin."""
+        keep_freed()
         self._writer.start()
         self.node.start()
 
@@ -73,22 +91,30 @@ class StoreNode:
         """Finish the write under way, acknowledge it, and release everything."""
         if self.node.closed:
             return
+        self._closing.set()
         self._work.put(None)
         self._writer.join(CLOSE_S)
         self.node.close()
         with self.node.lock:
             self._router.close()
         self.storage.close()
+        self._staged.close()
 
     # -- queries ----------------------------------------------------------------------------------------
 
     def _drain_router(self) -> bool:
+        if self.core.transactions.paused:
+            return False  # left in the queue, which is bounded; whoever sends waits
         return not self._router.closed and self.node.receive(self._router, self._on_query)
 
     def _on_query(self, frames: list[bytes]) -> Sequence[Action]:
-        if len(frames) != 3 or len(frames[1]) != 8:
+        if len(frames) < 3 or len(frames[1]) != 8:
             raise ProtocolError("query that is not two frames")
-        return self.core.handle_query(frames[0], frames[1], decode_request(frames[2]), time.monotonic())
+        request = decode_request(frames[2])
+        if len(frames) != (4 if isinstance(request, Stage) else 3) or len(frames[-1]) > BATCH_BYTES_MAX:
+            raise ProtocolError("query with too many frames, too few, or too large ones")
+        payload = frames[3] if isinstance(request, Stage) else b""
+        return self.core.handle_query(frames[0], frames[1], request, time.monotonic(), payload)
 
     def _reply(self, reply: Reply) -> None:
         frames = [reply.client, reply.request_id, encode_query(reply.answer), *reply.batches]
@@ -104,6 +130,8 @@ class StoreNode:
         while (work := self._work.get()) is not None:
             if isinstance(work, Write):
                 self._write(work)
+            elif isinstance(work, Transact):
+                self._transact(work)
             else:
                 self._retain()
 
@@ -132,6 +160,50 @@ class StoreNode:
         actions = tell(now)
         if was_paused and not self.core.paused:
             self.node.resume()
+            self.node.wake()
+        return actions
+
+    def _transact(self, work: Transact) -> None:
+        job = work.job
+        try:
+            if isinstance(job, CommitBatch):
+                finishing = Finishing(self._staged, self.storage, self._staged.prepare(job))
+            else:
+                carry_out(self._staged, job)
+        except ChappeError as error:
+            self.node.call(lambda now, failure=error: self._transacted(work, failure, now))
+            return
+        except Exception as error:
+            logger.exception("a job of a sink failed in a way that was not foreseen")
+            defect = StorageError(f"the store could not do this: {error}; its log says more")
+            self.node.call(lambda now: self._transacted(work, defect, now))
+            return
+        if not isinstance(job, CommitBatch):
+            self.node.call(lambda now: self._transacted(work, None, now))
+        elif self._finish(finishing):
+            self.node.call(lambda now: self._transacted(work, finishing, now))
+
+    def _finish(self, finishing: Finishing) -> bool:
+        """Carry out what is decided, however often the disk refuses; False if the store was closed before."""
+        while not finishing.done:
+            try:
+                finishing.step()
+            except StorageError as error:
+                self.node.call(lambda now, reason=str(error): self.core.handle_commit_waits(reason, now))
+                if self._closing.wait(DISK_RETRY_S):
+                    return False
+        return True
+
+    def _transacted(self, work: Transact, outcome: Finishing | ChappeError | None, now: float) -> Sequence[Action]:
+        was_paused = self.core.transactions.paused
+        if isinstance(outcome, Finishing):
+            for written in outcome.written:
+                self.storage.publish(written)
+            actions = self.core.handle_transacted(work.ticket, outcome.intent, now)
+        else:
+            actions = self.core.handle_transacted(work.ticket, outcome, now)
+        if was_paused and not self.core.transactions.paused:
+            self.node.suspect(self._drain_router)
             self.node.wake()
         return actions
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
+
 from chappe.core import Halt, Report
 from chappe.log.batch import Batch
 from chappe.log.messages import Message
 from chappe.log.queries import Answer, Request
+from chappe.log.staged import Job
 from chappe.log.storage import Append
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(msgspec.Struct, frozen=True):
     """Send a message to whoever subscribed to it."""
 
     message: Message
@@ -65,7 +67,18 @@ class Retain:
 
 
 @dataclass(frozen=True, slots=True)
-class Deliver:
+class Transact:
+    """Do a job of an exactly-once sink, as a write runs, then call ``handle_transacted`` with the ticket.
+
+    A commit that fails before its commit point is reported as failed; after it, it is tried again until it succeeds,
+    and nothing else is written meanwhile. Its records are published in one go.
+    """
+
+    ticket: int
+    job: Job
+
+
+class Deliver(msgspec.Struct, frozen=True):
     """Hand records to the application: those of ``batch`` from offset ``start`` on."""
 
     topic: str
@@ -142,6 +155,7 @@ Action: TypeAlias = (
     | Reply
     | Write
     | Retain
+    | Transact
     | Deliver
     | Persist
     | Trim

@@ -4,8 +4,11 @@ FETCH and DIRECT-RECORD go over publish/subscribe, where a slow reader loses mes
 DEALER/ROUTER pair, one bounded answer for one request, so a reader takes as fast as it can and no faster.
 Used by consumers catching up, by stores healing each other, by Spark and by the command line.
 
-A request is two frames: a request id of eight bytes, then msgpack. The answer is the same id, msgpack, and
-for READ one further frame for each batch.
+A request is two frames: a request id of eight bytes, then msgpack; for STAGE a third frame, the batch. The answer
+is the same id, msgpack, and for READ one further frame for each batch.
+
+The second half is the exactly-once sink (``log.transactions``): rows are staged at one store, the sink's home, and
+a commit makes exactly the attempts that it names visible in one step.
 
 Topics and addresses travel as bytes: an original producer's need not be UTF-8.
 
@@ -20,7 +23,7 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 from chappe.data.topic import decode_topic, encode_topic
-from chappe.defaults import HEADS_PAGE, READ_BYTES, TOPIC_BYTES_MAX
+from chappe.defaults import ATTEMPTS_MAX, HEADS_PAGE, READ_BYTES, SINK_NAME_MAX, TOPIC_BYTES_MAX
 from chappe.errors import ProtocolError
 from chappe.log.storage import PartitionInfo
 
@@ -29,6 +32,9 @@ Name = Annotated[bytes, msgspec.Meta(max_length=TOPIC_BYTES_MAX)]
 Number = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 OffsetOrNone = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
+Text = Annotated[str, msgspec.Meta(max_length=SINK_NAME_MAX)]  # a sink, a run, a store id
+Attempt = tuple[Offset, Offset]  # task, attempt
+Staged = tuple[Offset, Offset, Offset, Offset]  # task, attempt, pieces, rows
 
 
 class ReadRequest(msgspec.Struct, frozen=True, array_like=True, tag="read"):
@@ -54,6 +60,62 @@ class SeekRequest(msgspec.Struct, frozen=True, array_like=True, tag="seek"):
     topic: Name
     partition: Name
     timestamp: Number
+
+
+class FindSink(msgspec.Struct, frozen=True, array_like=True, tag="find-sink"):
+    """What the store knows of a sink; the answer is a SinkAnswer."""
+
+    sink: Text
+
+
+class AttachSink(msgspec.Struct, frozen=True, array_like=True, tag="attach-sink"):
+    """Tell a store who the home of a sink is; the answer, a SinkAnswer, comes when that is on disk.
+
+    To the home itself: ``run`` becomes the current run, and every earlier one is fenced for ever. A sink that is
+    not ``lasting`` may be forgotten ``defaults.SINK_FORGET_S`` after it was last used.
+    """
+
+    sink: Text
+    run: Text
+    home: Text
+    lasting: bool
+
+
+class Stage(msgspec.Struct, frozen=True, array_like=True, tag="stage"):
+    """Keep a piece of an attempt's rows, the batch in the next frame, until it is committed or dropped.
+
+    Pieces count from 0, over all topics, and come in their order; one that is there already is not kept twice. The
+    answer is a StagedAnswer. What was answered survives the death of the store's process, not that of the machine.
+    """
+
+    sink: Text
+    run: Text
+    batch: Offset
+    task: Offset
+    attempt: Offset
+    piece: Offset
+    topic: Name
+
+
+class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
+    """Make these attempts, each with all its pieces and rows, visible in one step: in order of their tasks.
+
+    The answer, a CommitAnswer, comes when all of it is on disk and readable. To ask again is safe.
+    """
+
+    sink: Text
+    run: Text
+    batch: Offset
+    attempts: Annotated[list[Staged], msgspec.Meta(max_length=ATTEMPTS_MAX)]
+
+
+class Drop(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
+    """Forget what these attempts have staged; the answer is a StagedAnswer."""
+
+    sink: Text
+    run: Text
+    batch: Offset
+    attempts: Annotated[list[Attempt], msgspec.Meta(max_length=ATTEMPTS_MAX)]
 
 
 class ReadAnswer(msgspec.Struct, frozen=True, array_like=True, tag="read"):
@@ -93,14 +155,56 @@ class SeekAnswer(msgspec.Struct, frozen=True, array_like=True, tag="seek"):
     offset: OffsetOrNone
 
 
+class SinkAnswer(msgspec.Struct, frozen=True, array_like=True, tag="sink"):
+    """What the store ``store_id`` knows of a sink.
+
+    ``home`` is the id of the store that keeps its commits, "" if this one never heard of the sink. ``run`` and
+    ``batch``, the last committed one (-1: none), are known to the home only.
+    """
+
+    store_id: Text
+    home: Text
+    run: Text
+    batch: OffsetOrNone
+
+
+class StagedAnswer(msgspec.Struct, frozen=True, array_like=True, tag="staged"):
+    """The piece is kept, or not needed any more; or (piece -1) the attempts are dropped."""
+
+    piece: OffsetOrNone
+
+
+class CommitAnswer(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
+    """The batch is committed. ``repeated``: it had been before, and nothing was done.
+
+    ``ends``: topic, partition, first offset of the batch, and the offset after its last.
+    """
+
+    batch: Offset
+    repeated: bool
+    ends: list[tuple[Name, Name, Offset, Offset]]
+
+
 class ErrorAnswer(msgspec.Struct, frozen=True, array_like=True, tag="error"):
-    """The store could not answer; ``text`` says why."""
+    """The store could not answer; ``text`` says why, ``kind`` what to do about it.
+
+    Kinds: ``FENCED`` another run took over; ``MISSING`` a staged piece is not there, run the batch again; ``FULL``
+    no room on the disk; ``ELSEWHERE`` this store is not the sink's home; "" anything else.
+    """
 
     text: str
+    kind: Text = ""
 
 
-Request: TypeAlias = ReadRequest | HeadsRequest | SeekRequest
-Answer: TypeAlias = ReadAnswer | HeadsAnswer | SeekAnswer | ErrorAnswer
+FENCED: Final = "fenced"
+MISSING: Final = "missing"
+FULL: Final = "full"
+ELSEWHERE: Final = "elsewhere"
+
+SinkRequest: TypeAlias = FindSink | AttachSink | Stage | Commit | Drop
+Request: TypeAlias = ReadRequest | HeadsRequest | SeekRequest | SinkRequest
+SinkReply: TypeAlias = SinkAnswer | StagedAnswer | CommitAnswer | ErrorAnswer
+Answer: TypeAlias = ReadAnswer | HeadsAnswer | SeekAnswer | SinkAnswer | StagedAnswer | CommitAnswer | ErrorAnswer
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _requests: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(Request)

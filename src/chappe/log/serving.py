@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from chappe.data.topic import decode_topic
 from chappe.defaults import BATCH_BYTES, HEADS_PAGE, READ_BYTES_MAX
 from chappe.errors import ChappeError
@@ -14,12 +16,13 @@ from chappe.log.queries import (
     HeadsRequest,
     ReadAnswer,
     ReadRequest,
-    Request,
     SeekAnswer,
+    SeekRequest,
     heads_answer,
 )
 from chappe.log.storage import Hole, LogStorage
 
+Question: TypeAlias = ReadRequest | HeadsRequest | SeekRequest
 HEADS_ALL = 1_000_000  # partitions named to one original consumer
 
 
@@ -63,7 +66,7 @@ def answer_heads(storage: LogStorage, prefix: str, requester: str) -> list[Actio
     ]
 
 
-def answer_query(storage: LogStorage, client: bytes, request_id: bytes, request: Request) -> tuple[Reply, Hole | None]:
+def answer_query(storage: LogStorage, client: bytes, request_id: bytes, request: Question) -> tuple[Reply, Hole | None]:
     """The reply to a query, and damage if reading found some."""
     hole: Hole | None = None
     answer: Answer

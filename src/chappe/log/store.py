@@ -28,7 +28,7 @@ from chappe.defaults import (
     RETRY_S,
     STAGED_BYTES_MAX,
 )
-from chappe.errors import ProtocolError
+from chappe.errors import ChappeError, ProtocolError
 from chappe.log.actions import Action, Publish, Retain, Subscribe, Write
 from chappe.log.answering import Answering
 from chappe.log.batch import Batch, encode_batch
@@ -47,11 +47,13 @@ from chappe.log.messages import (
     StoreHello,
     StoreInfo,
 )
-from chappe.log.queries import Answer, HeadsAnswer, ReadAnswer, Request
+from chappe.log.queries import Answer, HeadsAnswer, HeadsRequest, ReadAnswer, ReadRequest, Request, SeekRequest
 from chappe.log.serving import answer_fetch, answer_heads, answer_query
+from chappe.log.staged import Intent, Kept
 from chappe.log.staging import Key, Stream
 from chappe.log.storage import Append, Hole, LogStorage
 from chappe.log.subscriptions import Subscriptions, address_in
+from chappe.log.transactions import Transactions
 
 GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that nobody can fill is accepted ...
 GIVE_UP_S: Final = 60.0  # ... and so long, where its producer or a store that restarts may still fill it
@@ -70,15 +72,19 @@ class LogStore:
         address: Our own address.
         storage: Where records are kept.
         endpoint: Our query socket, as others reach it.
+        kept: The sinks and staged rows that were found on disk.
     """
 
-    def __init__(self, address: str, storage: LogStorage, endpoint: str, *, now: float) -> None:
+    def __init__(
+        self, address: str, storage: LogStorage, endpoint: str, *, now: float, kept: Kept | None = None
+    ) -> None:
         self.address = address
         self.storage = storage
         self.endpoint = endpoint
         self._subscriptions = Subscriptions()
         self._healer = Healer()
         self._answering = Answering(partial(answer_fetch, storage))
+        self.transactions = Transactions(storage.store_id, kept or Kept(), self._next_offset, now=now)
         self._streams: dict[Key, Stream] = {}
         self._dirty: dict[Key, None] = {}  # streams with something staged
         self._lagging: dict[Key, None] = {}  # streams that miss something
@@ -153,8 +159,12 @@ class LogStore:
                 return self._healer.polls(now)
         return []
 
-    def handle_query(self, client: bytes, request_id: bytes, request: Request, now: float) -> list[Action]:
-        """A request on the query socket."""
+    def handle_query(
+        self, client: bytes, request_id: bytes, request: Request, now: float, payload: bytes = b""
+    ) -> list[Action]:
+        """A request on the query socket; ``payload`` is its third frame, if it has one."""
+        if not isinstance(request, ReadRequest | HeadsRequest | SeekRequest):
+            return self.transactions.handle_request(client, request_id, request, payload, now)
         reply, hole = answer_query(self.storage, client, request_id, request)
         return [reply, *self._found_damage([hole] if hole else [])]
 
@@ -256,6 +266,31 @@ class LogStore:
         self._refused = True
         return [Report(WritesRefused(reason))]
 
+    def handle_transacted(self, ticket: int, outcome: Intent | ChappeError | None, now: float) -> list[Action]:
+        """A job of a sink ended; the records of a commit are readable."""
+        actions = self.transactions.handle_done(ticket, outcome, now)
+        if not isinstance(outcome, Intent):
+            return actions
+        if self._refused and now >= self._refusing_until:
+            self._refused = False
+            actions.append(Report(WritesResumed()))
+        for topic, partition, first, end in outcome.ranges:
+            key = (topic, partition)
+            self.written_records += end - first
+            self._healer.caught_up(key, end)
+            stream = self._streams.get(key)
+            if stream is not None:
+                stream.next = max(stream.next, end)
+                self._tidy(key, stream)
+        return actions
+
+    def handle_commit_waits(self, reason: str, now: float) -> list[Action]:
+        """The disk refuses what a commit has decided; it is tried again, and nothing else is written meanwhile."""
+        if self._refused:
+            return []
+        self._refused = True
+        return [Report(WritesRefused(reason))]
+
     def handle_retained(self, now: float) -> list[Action]:
         """Retention ran; it runs again later."""
         self._maintain_at = now + MAINTAIN_S
@@ -281,11 +316,14 @@ class LogStore:
                 actions += self._healer.heal(hole, now)
         if now >= self._answering.due:
             actions += self._answering.serve(now)
+        if now >= self.transactions.next_timeout():
+            actions += self.transactions.handle_timeout(now)
         return actions + self._catch_up(now) + self._write(now)
 
     def next_timeout(self) -> float:
         """When something is due."""
         due = min(self._info_at, self._maintain_at, self._holes_at, self._healer.next_timeout(), self._answering.due)
+        due = min(due, self.transactions.next_timeout())
         if self._lagging:
             due = min(due, self._catch_up_at)
         if self._dirty and not self._in_flight:
@@ -297,6 +335,11 @@ class LogStore:
     def _stored(self, key: Key) -> int:
         info = self.storage.partition(*key)
         return 0 if info is None else info.next
+
+    def _next_offset(self, topic: str, partition: str) -> int:
+        """The next offset of a partition, counting what was received and is not stored yet."""
+        stream = self._streams.get((topic, partition))
+        return max(self._stored((topic, partition)), 0 if stream is None else stream.next)
 
     def _stream(self, key: Key) -> Stream:
         stream = self._streams.get(key)

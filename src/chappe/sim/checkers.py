@@ -17,8 +17,9 @@ from chappe.log.storage import Append
 from chappe.sim.truth import Content, Violation
 
 if TYPE_CHECKING:
-    from chappe.sim.members import ConsumerHost, ProducerHost, StoreHost
+    from chappe.sim.members import ConsumerHost, ProducerHost
     from chappe.sim.node import Host
+    from chappe.sim.stores import StoreHost
     from chappe.sim.world import World
 
 ALONE_S = 2.0  # what a store writes may have been decided so long ago

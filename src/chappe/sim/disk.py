@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from chappe.errors import StorageFull
 from chappe.log.batch import Batch
+from chappe.log.staged import MemoryStaged
 from chappe.log.storage import Append, Hole, PartitionInfo, Read, Retention
 
 Key = tuple[str, str]
@@ -78,6 +79,7 @@ class SimDisk:
         self.parts: dict[Key, Part] = {}
         self.ever: dict[Key, bytearray] = {}  # a byte for every offset, 1 if it once was safe here
         self.full = False
+        self.staged = MemoryStaged()
         self._version = 0
 
     # -- the storage port ---------------------------------------------------------------------------

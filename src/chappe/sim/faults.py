@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from chappe.sim.disk import SimDisk
-from chappe.sim.members import ProducerHost, StoreHost
+from chappe.sim.members import ProducerHost
 from chappe.sim.originals import OriginalHost
+from chappe.sim.stores import StoreHost
 
 if TYPE_CHECKING:
     from chappe.sim.world import Member, World
@@ -235,6 +236,9 @@ class Faults:
             flags = enumerate(ever_safe)
             alone = [o for o, ever in flags if ever and not self._others_hold(disk, key, o)]
             self.world.truth.of(key).lost.update(alone)
+        for query in self.world.queries:
+            if query.home is disk:
+                query.lose_home()
         disk.parts.clear()
 
     def clock_jump(self) -> None:

@@ -1,4 +1,4 @@
-"""What members do in the simulation: stores write, producers send, consumers take what is delivered."""
+"""What members do in the simulation: producers send, consumers take what is delivered; ``stores`` has the third."""
 
 from __future__ import annotations
 
@@ -7,18 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from chappe.data.topic import Filter
-from chappe.errors import StorageError
-from chappe.log.actions import Deliver, Persist, Publish, Reply, Retain, Trim, Write
+from chappe.log.actions import Deliver, Persist, Publish, Trim
 from chappe.log.batch import Batch
 from chappe.log.consumer import EARLIEST, Key, LogConsumer
 from chappe.log.messages import BatchMessage, RecordMessage
 from chappe.log.producer import LogProducer
-from chappe.log.queries import decode_request, encode_query
-from chappe.log.storage import Append, Retention
-from chappe.log.store import LogStore
-from chappe.sim.disk import SimDisk
-from chappe.sim.network import Dialogue
-from chappe.sim.node import HOST, Host
+from chappe.sim.node import Host
 from chappe.sim.truth import Content
 
 if TYPE_CHECKING:
@@ -26,105 +20,6 @@ if TYPE_CHECKING:
 
 BUFFER_BYTES = 20_000  # a producer that is not acknowledged waits here
 RECORDS_MAX = 300  # of one partition: small worlds are quick worlds
-
-
-class StoreHost(Host):
-    """A store, its query socket and the thread that writes; as ``drivers.store_node``."""
-
-    def __init__(self, world: World, name: str, disk: SimDisk, retention: Sequence[tuple[str, Retention]]) -> None:
-        self.disk = disk
-        self.core: LogStore = world.cores.store(world.address(), disk, "", now=world.now)
-        super().__init__(world, name, self.core)
-        self._retention = retention
-        self._work: deque[Write | Retain] = deque()
-        self._running: Write | Retain | None = None
-        self._written: list[tuple[Append, ...]] = []  # durable, and the core does not know yet
-        self._query_port = self.net.port()
-        self.core.endpoint = f"tcp://{HOST}:{self._query_port}"
-        self.net.routers[self.core.endpoint] = self
-        self._perform |= {Write: self._queue, Retain: self._queue, Reply: self._reply}
-        self._clients: dict[bytes, Dialogue] = {}
-
-    def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
-        """Stop; of a write under way any prefix of its blocks may be on the disk afterwards."""
-        super().die(goodbye=goodbye, notice_s=notice_s)
-        del self.net.routers[self.core.endpoint]
-        self.net.release(self._query_port)
-        for written in self._written:
-            self.disk.publish(written)
-        if isinstance(self._running, Write) and not self._written and not self.disk.full:
-            survivors = self.world.rng.randint(0, len(self._running.appends))
-            self.world.trace(self, "tears its write: %d of %d blocks", survivors, len(self._running.appends))
-            self.disk.tear(self._running.appends, survivors)
-
-    def on_query(self, dialogue: Dialogue, request_id: int, raw: bytes) -> None:
-        """A request on the query socket."""
-        if self.alive:
-            client = b"%d" % dialogue.number
-            self._clients[client] = dialogue
-            raw_id = request_id.to_bytes(8, "big")
-            self.call(self.core.handle_query, client, raw_id, decode_request(raw), self.world.now)
-
-    def _reply(self, action: Reply) -> None:
-        dialogue = self._clients.get(action.client)
-        if dialogue is not None:
-            request_id = int.from_bytes(action.request_id, "big")
-            dialogue.reply(request_id, encode_query(action.answer), action.batches)
-
-    # -- the thread that writes -----------------------------------------------------------------------
-
-    def _queue(self, action: Write | Retain) -> None:
-        self._work.append(action)
-        if self._running is None:
-            self._next()
-
-    def _next(self) -> None:
-        self._running = self._work.popleft() if self._work else None
-        if self._running is not None:
-            self.world.clock.after(self.world.write_s(), self._finish, self._running)
-
-    def _finish(self, work: Write | Retain) -> None:
-        world = self.world
-        if not self.alive:
-            return
-        if isinstance(work, Retain):
-            self.disk.forget(self.disk.retain(self._retention, world.clock.wall_us))
-            self.call(self.core.handle_retained, world.now)
-            self._next()
-            return
-        try:
-            written = self.disk.write(work.appends)
-        except StorageError as error:
-            world.trace(self, "cannot write: %s", error)
-            self._tell_failed(str(error))
-            return
-        self._written.append(written)
-        world.clock.after(0.000_1, self._tell_written)
-
-    def _tell_failed(self, reason: str) -> None:
-        """The core hears of it when the member is not stalled."""
-        if self.stalled_until > self.world.now:
-            self.world.clock.at(self.stalled_until, self._tell_failed, reason)
-        elif self.alive:
-            was_paused = self.core.paused
-            self.call(self.core.handle_write_failed, reason, self.world.now)
-            if was_paused and not self.core.paused:
-                self.resume()
-            self._next()
-
-    def _tell_written(self) -> None:
-        if self.stalled_until > self.world.now:
-            self.world.clock.at(self.stalled_until, self._tell_written)
-        elif self.alive:
-            was_paused = self.core.paused
-            written = self._written.pop()
-            for checker in self.world.checkers:
-                checker.on_written(self, written)
-            self.disk.publish(written)
-            self.call(self.core.handle_written, self.world.now)
-            if was_paused and not self.core.paused:
-                self.resume()
-            self._next()
 
 
 class Journal:

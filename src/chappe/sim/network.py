@@ -238,10 +238,19 @@ class Network:
         self._cuts.clear()
 
 
+class Asker(Receiver, Protocol):
+    """Who asks a store."""
+
+    name: str
+
+    def on_answer(self, thing: tuple[int, bytes, tuple[bytes, ...]]) -> None:
+        """The store answered."""
+
+
 class Dialogue:
     """One member's connection to a store's query socket."""
 
-    def __init__(self, net: Network, asker: Host, endpoint: str) -> None:
+    def __init__(self, net: Network, asker: Asker, endpoint: str) -> None:
         self._net = net
         self._asker = asker
         self._endpoint = endpoint
@@ -250,7 +259,7 @@ class Dialogue:
         self.number = net.dialogues
         self._requests: Pipe | None = None
 
-    def ask(self, request_id: int, raw: bytes) -> None:
+    def ask(self, request_id: int, raw: bytes, payload: bytes = b"") -> None:
         """Send a request; lost if nobody is there or the network is bad."""
         net = self._net
         store = net.routers.get(self._endpoint)
@@ -258,9 +267,9 @@ class Dialogue:
             return
         if self._requests is None:
             self._requests = Pipe(net, store, self._arrived, 1_000)
-        self._requests.send((request_id, raw))
+        self._requests.send((request_id, raw, payload))
 
-    def _arrived(self, thing: tuple[int, bytes]) -> None:
+    def _arrived(self, thing: tuple[int, bytes, bytes]) -> None:
         store = self._net.routers.get(self._endpoint)
         if store is not None and self._net.reachable(self._asker.name, store.name):
             store.on_query(self, *thing)

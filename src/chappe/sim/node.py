@@ -228,7 +228,7 @@ class Host:
         handle: Callable[..., Sequence[Action]] = self.role.handle_answer  # type: ignore[attr-defined]
         self.call(handle, request_id, decode_answer(raw), list(batches), self.world.now)
 
-    def on_query(self, dialogue: Dialogue, request_id: int, raw: bytes) -> None:
+    def on_query(self, dialogue: Dialogue, request_id: int, raw: bytes, payload: bytes) -> None:
         """Somebody asks us: only stores are asked."""
         raise AssertionError(f"{self.name} is not a store")
 

@@ -50,7 +50,7 @@ def play(
     failure: str | None = None
     detail = ""
     settle_s = 0.0
-    with small_bounds(world.rng) as bounds:
+    with small_bounds(world.rng, world.sink_rng) as bounds:
         world.bounds = bounds
         try:
             world.trace(None, "bounds: %s, queues %d", bounds, world.net.queue_max)
@@ -59,10 +59,14 @@ def play(
             until = world.rng.choice((2.0, 4.0, 8.0)) if minutes is None else minutes * 60
             if disturb:
                 faults.plan(until)
+            for query in world.queries:
+                query.start(until if disturb else None)
             _pass_time(world, until)
             faults.heal()
             _pass_time(world, world.now + 1.0)
             world.sending = False
+            for query in world.queries:
+                query.finish()
             settle_s = _settle(world)
         except Violation as violation:
             failure = str(violation)

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from chappe.data.topic import Filter
+from chappe.errors import StorageError
 from chappe.log.consumer import Key, LogConsumer
 from chappe.log.producer import LogProducer
+from chappe.log.staged import Intent
 from chappe.log.storage import Retention
 from chappe.log.store import LogStore
 from chappe.sim.checkers import Checker, all_checkers
 from chappe.sim.clock import Clock
 from chappe.sim.disk import SimDisk
-from chappe.sim.members import ConsumerHost, Journal, ProducerHost, StoreHost
+from chappe.sim.exactly_once import ExactlyOnce
+from chappe.sim.members import ConsumerHost, Journal, ProducerHost
 from chappe.sim.network import Network
 from chappe.sim.node import Host
 from chappe.sim.originals import OriginalHost, OriginalProducer, OriginalStore
+from chappe.sim.sinks import Query
+from chappe.sim.stores import StoreHost
 from chappe.sim.towers import Tower
 from chappe.sim.truth import Truth, Violation
 
 TOPICS = ("a", "ab", "b.x")
+SINKS = 0.3  # of the worlds have some
 FILTERS = ("a", "ab", "b.x", "a*", "*")
 
 
@@ -57,8 +64,14 @@ class Member:
 
     def restart(self) -> None:
         """Run it again, if it does not run and may."""
-        if not self.host.alive and not self.gone:
+        if self.host.alive or self.gone:
+            return
+        try:
             self.host = self.make()
+        except StorageError as error:  # a commit is decided, and its disk has no room for it
+            self.world.trace(self.host, "cannot start: %s", error)
+            self.world.clock.after(1.0, self.restart)
+        else:
             self.host.start()
 
 
@@ -69,10 +82,12 @@ class World:
         self.seed = seed
         self.clock = Clock(seed)
         self.rng = self.clock.rng
+        self.sink_rng = Random(f"sinks {seed}")  # of their own: a world without sinks is what it was before
+        self.queries: list[Query] = []
         self.cores = cores or Cores()
         self.truth = Truth()
         self.net = Network(self.clock)
-        self.checkers: list[Checker] = all_checkers(self)
+        self.checkers: list[Checker] = [ExactlyOnce(self), *all_checkers(self)]
         self.bounds: dict[str, int] = {}  # the cores' limits in this world
         self.sending = True
         self.serial = 0
@@ -126,6 +141,10 @@ class World:
             self.add_original_producer()
         if rng.random() < 0.1:
             self.add_original_store()
+        if self.sink_rng.random() < SINKS:
+            for _ in range(self.sink_rng.choice((1, 1, 2))):
+                home = self.sink_rng.choice(self.disks)
+                self.queries.append(Query(self, f"query{len(self.queries)}", home, TOPICS))
 
     def _name(self, kind: str) -> str:
         return f"{kind}{sum(member.name.startswith(kind) for member in self.members)}"
@@ -188,6 +207,10 @@ class World:
     def add_original_store(self) -> Member:
         """A store as the C program is one."""
         return self._add("cstore", lambda name: OriginalHost(self, name, OriginalStore(self.address())))
+
+    def decided(self, intent: Intent) -> None:
+        """A store has decided a commit: from now on it must be there once, as the query staged it."""
+        next(query for query in self.queries if query.sink == intent.sink).decided(intent)
 
     def stores(self) -> list[StoreHost]:
         """The stores that run."""

@@ -1,0 +1,203 @@
+"""A store in the simulation: its query socket, and the thread that writes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from chappe.defaults import DISK_RETRY_S
+from chappe.errors import ChappeError, StorageError
+from chappe.log.actions import Reply, Retain, Transact, Write
+from chappe.log.committing import Finishing, carry_out, recover
+from chappe.log.queries import decode_request, encode_query
+from chappe.log.staged import CommitBatch
+from chappe.log.storage import Append, Retention
+from chappe.log.store import LogStore
+from chappe.sim.disk import SimDisk
+from chappe.sim.network import Dialogue
+from chappe.sim.node import HOST, Host
+
+if TYPE_CHECKING:
+    from chappe.sim.world import World
+
+
+class StoreHost(Host):
+    """A store, its query socket and the thread that writes; as ``drivers.store_node``."""
+
+    def __init__(self, world: World, name: str, disk: SimDisk, retention: Sequence[tuple[str, Retention]]) -> None:
+        self.disk = disk
+        disk.staged.full = disk.full
+        kept = recover(disk.staged, disk)
+        self.core: LogStore = world.cores.store(world.address(), disk, "", now=world.now, kept=kept)
+        super().__init__(world, name, self.core)
+        self._retention = retention
+        self._work: deque[Write | Retain | Transact] = deque()
+        self._running: Write | Retain | Transact | None = None
+        self._finishing: Finishing | None = None  # a commit that is decided
+        self._written: list[tuple[Append, ...]] = []  # durable, and the core does not know yet
+        self._query_port = self.net.port()
+        self.core.endpoint = f"tcp://{HOST}:{self._query_port}"
+        self.net.routers[self.core.endpoint] = self
+        self._perform |= {Write: self._queue, Retain: self._queue, Transact: self._queue, Reply: self._reply}
+        self._clients: dict[bytes, Dialogue] = {}
+
+    def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
+        """Stop; of a write under way any prefix of its blocks may be on the disk afterwards."""
+        super().die(goodbye=goodbye, notice_s=notice_s)
+        del self.net.routers[self.core.endpoint]
+        self.net.release(self._query_port)
+        for written in self._written:
+            self.disk.publish(written)
+        if isinstance(self._running, Write) and not self._written and not self.disk.full:
+            survivors = self.world.rng.randint(0, len(self._running.appends))
+            self.world.trace(self, "tears its write: %d of %d blocks", survivors, len(self._running.appends))
+            self.disk.tear(self._running.appends, survivors)
+        if self._finishing is not None:
+            self._tear_commit(self._finishing)
+        if self.disk.staged.rows:
+            self._lose_rows()
+
+    def _tear_commit(self, finishing: Finishing) -> None:
+        """Of a commit what was written is on the disk, and of the chunk being written any prefix."""
+        for written in finishing.written:
+            self.disk.publish(written)
+        if not self.disk.full and not finishing.done:
+            chunk = finishing.next_chunk()
+            survivors = self.world.sink_rng.randint(0, len(chunk))
+            self.world.trace(self, "tears its commit: %d of %d blocks of a chunk", survivors, len(chunk))
+            self.disk.tear(chunk, survivors)
+
+    def _lose_rows(self) -> None:
+        """If the machine died and not only the process, rows are lost that were not yet durable."""
+        rng = self.world.sink_rng
+        if rng.random() < 0.5:
+            rows = self.disk.staged.rows
+            self.disk.staged.crash({key: rng.randint(0, len(each.pieces)) for key, each in rows.items()})
+
+    def on_query(self, dialogue: Dialogue, request_id: int, raw: bytes, payload: bytes) -> None:
+        """A request on the query socket."""
+        if self.alive:
+            client = b"%d" % dialogue.number
+            self._clients[client] = dialogue
+            raw_id = request_id.to_bytes(8, "big")
+            self.call(self.core.handle_query, client, raw_id, decode_request(raw), self.world.now, payload)
+
+    def _reply(self, action: Reply) -> None:
+        dialogue = self._clients.get(action.client)
+        if dialogue is not None:
+            request_id = int.from_bytes(action.request_id, "big")
+            dialogue.reply(request_id, encode_query(action.answer), action.batches)
+
+    # -- the thread that writes -----------------------------------------------------------------------
+
+    def _queue(self, action: Write | Retain | Transact) -> None:
+        self._work.append(action)
+        if self._running is None:
+            self._next()
+
+    def _next(self) -> None:
+        self._running = self._work.popleft() if self._work else None
+        if self._running is not None:
+            self.world.clock.after(self.world.write_s(), self._finish, self._running)
+
+    def _finish(self, work: Write | Retain | Transact) -> None:
+        world = self.world
+        if not self.alive:
+            return
+        if isinstance(work, Transact):
+            self._transact(work)
+            return
+        if isinstance(work, Retain):
+            self.disk.forget(self.disk.retain(self._retention, world.clock.wall_us))
+            self.call(self.core.handle_retained, world.now)
+            self._next()
+            return
+        try:
+            written = self.disk.write(work.appends)
+        except StorageError as error:
+            world.trace(self, "cannot write: %s", error)
+            self._tell_failed(str(error))
+            return
+        self._written.append(written)
+        world.clock.after(0.000_1, self._tell_written)
+
+    def _tell_failed(self, reason: str) -> None:
+        """The core hears of it when the member is not stalled."""
+        if self.stalled_until > self.world.now:
+            self.world.clock.at(self.stalled_until, self._tell_failed, reason)
+        elif self.alive:
+            was_paused = self.core.paused
+            self.call(self.core.handle_write_failed, reason, self.world.now)
+            if was_paused and not self.core.paused:
+                self.resume()
+            self._next()
+
+    def _tell_written(self) -> None:
+        if self.stalled_until > self.world.now:
+            self.world.clock.at(self.stalled_until, self._tell_written)
+        elif self.alive:
+            was_paused = self.core.paused
+            written = self._written.pop()
+            for checker in self.world.checkers:
+                checker.on_written(self, written)
+            self.disk.publish(written)
+            self.call(self.core.handle_written, self.world.now)
+            if was_paused and not self.core.paused:
+                self.resume()
+            self._next()
+
+    # -- the same thread, for sinks -----------------------------------------------------------------------
+
+    def _transact(self, work: Transact) -> None:
+        staged, job = self.disk.staged, work.job
+        staged.full = self.disk.full
+        try:
+            if isinstance(job, CommitBatch):
+                intent = staged.prepare(job)
+                self._finishing = Finishing(staged, self.disk, intent)
+                self.world.decided(intent)
+                self.world.clock.after(self.world.write_s(), self._step, work)
+                return
+            carry_out(staged, job)
+        except ChappeError as error:
+            self.world.trace(self, "cannot do %s: %s", type(job).__name__, error)
+            self._tell_transacted(work, error)
+            return
+        self._tell_transacted(work, None)
+
+    def _step(self, work: Transact) -> None:
+        """Go on with what is decided; after a refusal a little later."""
+        finishing = self._finishing
+        if not self.alive or finishing is None:
+            return
+        self.disk.staged.full = self.disk.full
+        try:
+            finishing.step()
+        except StorageError as error:
+            self.call(self.core.handle_commit_waits, str(error), self.world.now)
+            self.world.clock.after(DISK_RETRY_S, self._step, work)
+            return
+        if finishing.done:
+            self.world.clock.after(0.000_1, self._tell_transacted, work, None)
+        else:
+            self.world.clock.after(self.world.write_s(), self._step, work)
+
+    def _tell_transacted(self, work: Transact, error: ChappeError | None) -> None:
+        world = self.world
+        if self.stalled_until > world.now:
+            world.clock.at(self.stalled_until, self._tell_transacted, work, error)
+            return
+        if not self.alive:
+            return
+        finishing, self._finishing = self._finishing, None
+        if finishing is None:
+            self.call(self.core.handle_transacted, work.ticket, error, world.now)
+        else:
+            for written in finishing.written:
+                assert isinstance(written, tuple)
+                for checker in world.checkers:
+                    checker.on_written(self, written)
+                self.disk.publish(written)
+            self.call(self.core.handle_transacted, work.ticket, finishing.intent, world.now)
+        self._next()
