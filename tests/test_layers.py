@@ -30,6 +30,7 @@ FACES: Final = {*BASE, "chappe", "chappe.api"}
 # What reads stores from outside a node: the client of their query sockets, and the form of what they answer.
 READING: Final = {
     "chappe.drivers.queries",
+    "chappe.drivers.memory",
     "chappe.log.batch",
     "chappe.log.queries",
     "chappe.log.storage",
@@ -37,7 +38,7 @@ READING: Final = {
     "chappe.arrow",
 }
 ALLOWED: Final[dict[str, set[str]]] = {
-    "chappe": {*BASE, "chappe.api", "chappe.log"},
+    "chappe": {*BASE, "chappe.api", "chappe.log", "chappe.reading"},
     "chappe.__main__": {"chappe.cli"},
     **{part: {*BASE} for part in BASE},
     "chappe.core": BASE,
@@ -49,8 +50,9 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.api": {*FEATURES, "chappe.drivers"},
     "chappe.compat": {*FEATURES, "chappe.drivers", "chappe.api"},
     "chappe.subscribers": FACES,
-    "chappe.spark": {*FACES, *READING},
-    "chappe.cli": {*FACES, *READING, "chappe.spark"},  # the demo runs a query, the doctor looks at Java
+    "chappe.reading": {*FACES, *READING},
+    "chappe.spark": {*FACES, *READING, "chappe.reading", "chappe.log.transactions"},  # where a sink's records lie
+    "chappe.cli": {*FACES, *READING, "chappe.reading", "chappe.spark"},  # the demo runs a query
     "chappe.web": FACES,
     "pyspark_chappe": {"chappe.spark"},
 }

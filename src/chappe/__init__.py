@@ -8,6 +8,7 @@ The public names are here; the tree below, from the bottom up:
     drivers, sim                the same cores on sockets and disks, or in a simulated world
     arrow                       batches as Arrow
     api                         what users hold
+    reading                     topics in bulk, without being a member
     cli, spark                  the command line; Spark's data source
 """
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from chappe.api.tower import Tower
     from chappe.log.batch import Record
     from chappe.log.storage import Retention
+    from chappe.reading.topic import read_batches, read_topic
 
 __version__ = version("chappe")
 
@@ -39,6 +41,8 @@ _HOMES = {
     "Store": "chappe.api.store",
     "StoreStatus": "chappe.api.store",
     "Tower": "chappe.api.tower",
+    "read_batches": "chappe.reading.topic",
+    "read_topic": "chappe.reading.topic",
 }
 
 __all__ = [
@@ -53,6 +57,8 @@ __all__ = [
     "StoreStatus",
     "Tower",
     "__version__",
+    "read_batches",
+    "read_topic",
 ]
 
 

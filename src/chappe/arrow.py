@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from chappe.data.topic import encode_topic
 from chappe.errors import ProtocolError, UsageError
@@ -20,26 +20,27 @@ from chappe.log.batch import HEADERS, Batch, Column, decode_headers
 if TYPE_CHECKING:
     import pyarrow as pa
 
+COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 _PAGE: Final = 4096  # rows of the constant columns that are kept ready
 _OFFSETS: Final = 16_384  # offsets made at once
+_Cut: TypeAlias = tuple[Batch, int, int]  # of a batch the records from one index up to another
 _ALIGNMENT: Final = 8  # bytes; Arrow wants every buffer to start at a multiple of it
 
 
 @cache
-def schema() -> pa.Schema:
-    """The columns of a topic: topic, partition, offset, timestamp (UTC), key, value, headers."""
+def schema(columns: tuple[str, ...] = COLUMNS) -> pa.Schema:
+    """The columns of a topic, all or some of them in any order; timestamps are UTC."""
     pa = _pyarrow()
-    return pa.schema(
-        [
-            ("topic", pa.string()),
-            ("partition", pa.string()),
-            ("offset", pa.int64()),
-            ("timestamp", pa.timestamp("us", tz="UTC")),
-            ("key", pa.binary()),
-            ("value", pa.binary()),
-            ("headers", pa.list_(pa.field("element", _header_type()))),
-        ]
-    )
+    types = {
+        "topic": pa.string(),
+        "partition": pa.string(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "headers": pa.list_(pa.field("element", _header_type())),
+    }
+    return pa.schema([(name, types[name]) for name in columns])
 
 
 def to_arrow(batch: Batch, topic: str, partition: str, start: int, end: int) -> pa.RecordBatch:
@@ -52,25 +53,37 @@ def to_arrow(batch: Batch, topic: str, partition: str, start: int, end: int) -> 
     return run_to_arrow([batch], topic, partition, start, end)
 
 
-def run_to_arrow(batches: Sequence[Batch], topic: str, partition: str, start: int, end: int) -> pa.RecordBatch:
-    """The records at ``start`` <= n < ``end`` of batches that follow each other without a gap; see ``to_arrow``."""
+def run_to_arrow(
+    batches: Sequence[Batch], topic: str, partition: str, start: int, end: int, columns: tuple[str, ...] = COLUMNS
+) -> pa.RecordBatch:
+    """The records at ``start`` <= n < ``end`` of batches that follow each other without a gap; see ``to_arrow``.
+
+    Only the named columns are built, in their order.
+    """
     pa = _pyarrow()
     assert batches[0].base <= start < end <= batches[-1].next
-    count = end - start
     cuts = [(each, max(start - each.base, 0), min(end, each.next) - each.base) for each in batches]
     try:
-        columns = [
-            _repeated(topic, count),
-            _repeated(partition, count),
-            _offsets(start, count),
-            _concat(_timestamps(batch).slice(low, high - low) for batch, low, high in cuts),
-            _concat(_binary(batch, "keys").slice(low, high - low) for batch, low, high in cuts),
-            _concat(_binary(batch, "values").slice(low, high - low) for batch, low, high in cuts),
-            _headers(cuts, count),
-        ]
+        arrays = [_column(name, cuts, topic, partition, start, end - start) for name in columns]
     except pa.ArrowInvalid as error:
         raise ProtocolError(f"batch whose columns are wrong: {error}") from error
-    return pa.RecordBatch.from_arrays(columns, schema=schema())
+    return pa.RecordBatch.from_arrays(arrays, schema=schema(columns))
+
+
+def _column(name: str, cuts: Sequence[_Cut], topic: str, partition: str, start: int, count: int) -> pa.Array:
+    match name:
+        case "topic":
+            return _repeated(topic, count)
+        case "partition":
+            return _repeated(partition, count)
+        case "offset":
+            return _offsets(start, count)
+        case "timestamp":
+            return _concat(_timestamps(batch).slice(low, high - low) for batch, low, high in cuts)
+        case "headers":
+            return _headers(cuts, count)
+        case _:
+            return _concat(_binary(batch, name + "s").slice(low, high - low) for batch, low, high in cuts)
 
 
 def concat(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -95,19 +108,19 @@ def _header_type() -> pa.DataType:
     return pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
-def _text(topic: str) -> str:
+def shown(topic: str) -> str:
     """Arrow's strings are UTF-8; other bytes of an original producer are shown as replacement characters."""
     return encode_topic(topic).decode("utf-8", "replace")
 
 
 @lru_cache(maxsize=64)
 def _page(topic: str) -> pa.Array:
-    return _pyarrow().repeat(_text(topic), _PAGE)
+    return _pyarrow().repeat(shown(topic), _PAGE)
 
 
 def _repeated(topic: str, count: int) -> pa.Array:
     """The same text ``count`` times; a slice of an array made before where it is long enough."""
-    return _page(topic).slice(0, count) if count <= _PAGE else _pyarrow().repeat(_text(topic), count)
+    return _page(topic).slice(0, count) if count <= _PAGE else _pyarrow().repeat(shown(topic), count)
 
 
 @cache
@@ -173,7 +186,7 @@ def _binary(batch: Batch, name: str) -> pa.Array:
     return array
 
 
-def _headers(cuts: Sequence[tuple[Batch, int, int]], count: int) -> pa.Array:
+def _headers(cuts: Sequence[_Cut], count: int) -> pa.Array:
     """A list per record, empty without headers; these are decoded one by one, for few topics have any."""
     pa = _pyarrow()
     if count <= _PAGE and not any(batch.flags & HEADERS for batch, _, _ in cuts):

@@ -63,7 +63,13 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     home.mkdir()
     here = tmp_path / "here"
     here.mkdir()
-    env |= {"HOME": str(home), "XDG_CONFIG_HOME": str(home), "XDG_DATA_HOME": str(home), "TERM": "dumb"}
+    env |= {
+        "HOME": str(home),
+        "XDG_STATE_HOME": str(home),
+        "XDG_CONFIG_HOME": str(home),
+        "XDG_DATA_HOME": str(home),
+        "TERM": "dumb",
+    }
     made = Shell(here, env)
     try:
         yield made

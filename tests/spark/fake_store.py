@@ -17,6 +17,7 @@ from chappe.log.queries import (
     ReadRequest,
     Request,
     SeekAnswer,
+    SeekRequest,
     decode_request,
     encode_query,
     heads_answer,
@@ -105,9 +106,10 @@ class FakeStore:
         if isinstance(request, HeadsRequest):
             self.heads.append(request)
             return self._heads(request), []
+        assert isinstance(request, (ReadRequest, SeekRequest))
         key = (decode_topic(request.topic), decode_topic(request.partition))
         if not isinstance(request, ReadRequest):
-            return SeekAnswer(request.topic, request.partition, self.first.get(key, -1)), []
+            return SeekAnswer(request.topic, request.partition, self._seek(key, request.timestamp)), []
         self.reads.append(request)
         if self._reads_max is not None and len(self.reads) > self._reads_max:
             return None
@@ -117,10 +119,24 @@ class FakeStore:
         prefix = decode_topic(request.topic_prefix)
         found = sorted((v, k) for k, v in self.versions.items() if v > request.since and k[0].startswith(prefix))
         infos = [
-            PartitionInfo(*key, self.first[key], self.next[key], sum(map(len, self.batches[key])), 0, 0, version)
+            PartitionInfo(
+                *key, self.first[key], self.next[key], sum(map(len, self.batches[key])), *self._times(key), version
+            )
             for version, key in found[: request.limit]
         ]
         return heads_answer(infos, request.since, request.limit, self._version)
+
+    def _times(self, key: Key) -> tuple[int, int]:
+        found = [Batch.parse(raw, check=False) for raw in self.batches[key]]
+        low = min((each.timestamp_min for each in found), default=0)
+        return low, max((each.timestamp_max for each in found), default=0)
+
+    def _seek(self, key: Key, timestamp: int) -> int:
+        if key not in self.batches:
+            return -1
+        found = (Batch.parse(raw, check=False) for raw in self.batches[key])
+        late = (max(each.base, self.first[key]) for each in found if each.timestamp_max >= timestamp)
+        return next(late, self.next[key])
 
     def _read(self, key: Key, request: ReadRequest) -> tuple[Answer, list[bytes]]:
         if key not in self.batches:

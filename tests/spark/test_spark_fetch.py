@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from tests.spark.fake_store import FakeStore
 
 from chappe.errors import OffsetOutOfRange, TimedOut
 from chappe.log.batch import encode_batch
-from chappe.spark import fetch
-from chappe.spark.fetch import Task, read_task
-from chappe.spark.offsets import Range
+from chappe.reading import fetch
+from chappe.reading.fetch import Task, read_task
+from chappe.reading.offsets import Range
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +31,7 @@ def fill(store: FakeStore, partition: str = "p", batches: int = 10, rows: int = 
 
 
 def offsets(task: Task, patience_s: float = 5.0) -> list[int]:
-    return [n for part in read_task(task, patience_s) for n in part.column("offset").to_pylist()]
+    return [n for part in read_task(replace(task, patience_s=patience_s)) for n in part.column("offset").to_pylist()]
 
 
 def one(start: int, end: int, *stores: FakeStore, size: int = 100) -> Range:

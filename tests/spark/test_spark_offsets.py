@@ -7,16 +7,20 @@ import random
 
 import pytest
 
-from chappe.spark.offsets import (
+from chappe.errors import StorageFormat
+from chappe.reading.offsets import (
     FROM_LATEST,
     Known,
     Range,
+    check_offsets,
     cut,
+    from_moment,
     is_symbolic,
     latest,
     ranges,
     resolve,
     sort_offsets,
+    without_retired,
 )
 
 
@@ -70,6 +74,48 @@ def test_one_row_at_a_time_still_gets_everywhere() -> None:
         start = latest(start, KNOWN, 1)
     assert start == {"s": {"c": 5}, "t": {"a": 60, "b": 100}}
     assert latest(start, KNOWN, 1) == start
+
+
+def test_the_bytes_of_a_batch_are_shared_out_as_its_rows_are() -> None:
+    sizes = {("t", "large"): known(0, 100, 100_000), ("t", "small"): known(0, 100, 10_000)}
+    assert latest({}, sizes, None, 11_000) == {"t": {"large": 10, "small": 10}}
+    assert latest({}, sizes, 4, 11_000) == {"t": {"large": 2, "small": 2}}
+    assert latest({}, sizes, 50, 200_000) == {"t": {"large": 25, "small": 25}}
+
+
+def test_a_limit_below_one_record_still_reads_one() -> None:
+    assert sum(map(len, ranges({}, latest({}, KNOWN, None, 1), KNOWN, []))) == 1
+
+
+def test_partitions_that_retention_emptied_leave_the_offsets() -> None:
+    kept = {("t", "empty"): Known(9, 9, 0, ("s",)), ("t", "p"): known(0, 5)}
+    end = {"t": {"empty": 9, "p": 5, "unknown": 3}}
+    assert without_retired(end, kept, kept) == {"t": {"p": 5, "unknown": 3}}
+    # when it goes on, what is missing begins with the next record
+    later = {("t", "empty"): known(9, 12)}
+    assert ranges({}, {"t": {"empty": 12}}, later, []) == [Range("t", "empty", 9, 12, ("s",))]
+
+
+def test_a_start_at_a_moment_becomes_numbers() -> None:
+    start = from_moment(5)
+    assert is_symbolic(start)
+    end = resolve(start, KNOWN, {("t", "b"): 7, ("t", "a"): 50})
+    assert end == {"t": {"a": 50, "b": 7}}
+    assert ranges(start, end, KNOWN, []) == []
+
+
+@pytest.mark.parametrize(
+    ("offsets", "text"),
+    [({"": {"format": 2}}, "a newer chappe"), ({"t": 5}, "does not hold offsets"), ([1], "does not hold offsets")],
+)
+def test_offsets_of_something_else_are_refused(offsets: object, text: str) -> None:
+    with pytest.raises(StorageFormat, match=text):
+        check_offsets(offsets)
+
+
+def test_offsets_of_before_are_read() -> None:
+    for offsets in (FROM_LATEST, {}, {"t": {"p": 5, "q": -1}}, from_moment(3)):
+        check_offsets(offsets)
 
 
 def test_a_partition_missing_in_the_start_is_read_from_its_first_record() -> None:

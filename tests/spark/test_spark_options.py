@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from chappe.arrow import COLUMNS
 from chappe.data.topic import Filter
 from chappe.errors import UsageError
+from chappe.reading.bounds import Moment
+from chappe.reading.selection import Selection
 from chappe.spark.options import Options
 
 STORE = "tcp://127.0.0.1:5558"
@@ -13,44 +16,99 @@ STORE = "tcp://127.0.0.1:5558"
 
 def test_the_usual_options() -> None:
     parsed = Options.parse({"stores": f"{STORE}, tcp://h:1", "SUBSCRIBE": "a, b", "startingOffsets": "earliest"})
-    assert parsed.stores == (STORE, "tcp://h:1")
-    assert parsed.filters == (Filter("a"), Filter("b"))
-    assert parsed.starting == "earliest"
-    assert parsed.fail_on_data_loss
-    assert parsed.tower is None
+    assert parsed.reading.stores == (STORE, "tcp://h:1")
+    assert parsed.reading.selection.filters == (Filter("a"), Filter("b"))
+    assert parsed.reading.starting == "earliest"
+    assert parsed.reading.fail_on_data_loss
+    assert parsed.reading.towers is None
+    assert parsed.reading.columns == ("topic", "partition", "offset", "timestamp", "key", "value")
 
 
 def test_without_stores_the_tower_of_this_machine_is_asked() -> None:
-    assert Options.parse({"subscribePattern": "a.*"}).tower == "127.0.0.1:5556"
+    assert Options.parse({"subscribePattern": "a.*"}).reading.towers == "127.0.0.1:5556"
 
 
 def test_offsets_as_json_are_sorted() -> None:
     parsed = Options.parse({"subscribe": "t", "startingOffsets": '{"t": {"b": 5, "a": -1}}'})
-    assert repr(parsed.starting) == "{'t': {'a': -1, 'b': 5}}"
+    assert repr(parsed.reading.starting) == "{'t': {'a': -1, 'b': 5}}"
+
+
+def test_a_moment_wins_over_offsets() -> None:
+    given = {"subscribe": "t", "startingOffsets": "latest", "startingTimestamp": "1700000000000"}
+    assert Options.parse(given).reading.starting == Moment(1_700_000_000_000_000)
+    for text in ("2023-11-14T22:13:20Z", "2023-11-14T23:13:20+01:00"):
+        assert Options.parse(given | {"startingTimestamp": text}).reading.starting == Moment(1_700_000_000_000_000)
+
+
+def test_columns_are_those_named_in_their_order() -> None:
+    given = {"subscribe": "t", "columns": "value, Offset"}
+    assert Options.parse(given).reading.columns == ("value", "offset")
+    assert Options.parse({"subscribe": "t", "includeHeaders": "true"}).reading.columns == COLUMNS
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("metrics.*", ["metrics.cpu", "metrics."], ["metrics", "metricsx"]),
+        ("*", ["a", "b.c"], []),
+        ("^metrics.*", ["metrics", "metricsx", "metrics.cpu"], ["a.metrics"]),
+        (r"metrics\.(cpu|disk)", ["metrics.cpu", "metrics.disk"], ["metrics.cpux", "metrics.net"]),
+        ("ab?c", ["ac", "abc"], ["abbc"]),
+        ("a|b", ["a", "b"], ["c"]),
+    ],
+)
+def test_a_pattern_is_a_prefix_or_a_regular_expression(pattern: str, matching: list[str], others: list[str]) -> None:
+    found = Selection.of_pattern(pattern)
+    (asked,) = found.filters
+    assert all(found.has(topic, "p") and asked.matches(topic) for topic in matching)
+    assert not any(found.has(topic, "p") for topic in others)
+
+
+def test_single_partitions() -> None:
+    found = Options.parse({"assign": '{"t": ["p", "q"], "u": ["p"]}'}).reading.selection
+    assert found.filters == (Filter("t"), Filter("u"))
+    assert found.has("t", "q")
+    assert not found.has("u", "q")
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({}, "say what to read with `subscribe`"),
-        ({"subscribe": "a", "subscribePattern": "b*"}, "not both"),
+        ({}, "exactly one of `subscribe`"),
+        ({"subscribe": "a", "subscribePattern": "b*"}, "exactly one"),
+        ({"subscribe": "a", "assign": '{"a": ["p"]}'}, "exactly one"),
         ({"subscribe": " , "}, "names no topic"),
         ({"subscribe": "a*"}, "for a prefix use `subscribePattern`"),
-        ({"subscribePattern": "a.+"}, r"a prefix with \* at its end"),
+        ({"subscribePattern": "a(.+"}, r"neither a prefix\* nor a regular expression"),
+        ({"assign": '{"a": "p"}'}, "`assign` is JSON such as"),
+        ({"assign": "{}"}, "`assign` is JSON such as"),
         ({"subscribe": "a", "stores": "localhost:1"}, "tcp://host:port"),
-        ({"subscribe": "a", "stores": STORE, "tower": "h"}, "not both"),
+        ({"subscribe": "a", "stores": STORE, "towers": "h"}, "not both"),
+        ({"subscribe": "a", "tower": "h"}, "did you mean `towers`?"),
+        ({"subscribe": "a", "kafka.bootstrap.servers": "h:1"}, "did you mean `towers` or `stores`?"),
+        ({"subscribe": "a", "kafka.security.protocol": "SSL"}, "no Kafka clients to configure"),
         ({"subscribe": "a", "maxOffsetsPerTrigger": "1"}, "did you mean `maxRecordsPerTrigger`?"),
+        ({"subscribe": "a", "startingOffsetsByTimestamp": "{}"}, "did you mean `startingTimestamp`?"),
         ({"subscribe": "a", "startingOfsets": "1"}, "did you mean `startingOffsets`?"),
-        ({"subscribe": "a", "zzz": "1"}, "unknown option `zzz` of format chappe: there are stores, tower"),
+        ({"subscribe": "a", "zzz": "1"}, "unknown option `zzz` of format chappe: there are stores, towers"),
         ({"subscribe": "a", "startingOffsets": "first"}, '`startingOffsets` is "earliest", "latest" or JSON'),
         ({"subscribe": "a", "startingOffsets": "[1]"}, "or JSON"),
         ({"subscribe": "a", "startingOffsets": '{"a": {"p": -3}}'}, "or JSON"),
         ({"subscribe": "a", "startingOffsets": '{"a": {"p": 1.5}}'}, "or JSON"),
         ({"subscribe": "a", "startingOffsets": '{"b": {"p": 1}}'}, "'b', which is not subscribed to"),
+        ({"assign": '{"a": ["p"]}', "startingOffsets": '{"a": {"q": 1}}'}, "'q' of topic 'a', which is not assigned"),
         ({"subscribe": "a", "endingOffsets": "earliest"}, "nothing would be read"),
-        ({"subscribe": "a", "maxRecordsPerTrigger": "0"}, "a number of at least 1"),
-        ({"subscribe": "a", "minPartitions": "many"}, "a number of at least 1"),
+        ({"subscribe": "a", "startingTimestamp": "yesterday"}, "`startingTimestamp` is milliseconds since 1970"),
+        ({"subscribe": "a", "startingTimestamp": "2023-11-14T22:13:20"}, "a time with its zone"),
+        ({"subscribe": "a", "startingTimestamp": "-5"}, "milliseconds since 1970"),
+        ({"subscribe": "a", "maxRecordsPerTrigger": "0"}, "a whole number of at least 1"),
+        ({"subscribe": "a", "maxBytesPerTrigger": "1m"}, "a whole number of at least 1"),
+        ({"subscribe": "a", "minPartitions": "many"}, "a whole number of at least 1"),
         ({"subscribe": "a", "failOnDataLoss": "yes"}, "true or false"),
+        ({"subscribe": "a", "fetchTimeout": "nan"}, "a number of seconds above 0"),
+        ({"subscribe": "a", "columns": "ofset"}, "did you mean offset?"),
+        ({"subscribe": "a", "columns": "key,key"}, "twice"),
+        ({"subscribe": "a", "columns": "key", "includeHeaders": "true"}, "has no headers"),
     ],
 )
 def test_mistakes_are_named(options: dict[str, str], text: str) -> None:

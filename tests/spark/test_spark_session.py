@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from chappe.spark import archive
+from chappe.errors import SparkUnavailable
+from chappe.spark import class_archive
 from chappe.spark.java import JavaFound
-from chappe.spark.session import _cores, _defaults, _worth_saying
+from chappe.spark.session import _cores, _defaults, _server, _worth_saying, spark_session
 
 
 def test_only_what_java_always_says_is_kept_from_the_terminal() -> None:
@@ -41,11 +42,27 @@ def test_an_archive_is_used_only_if_it_is_there(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "jdk" / "bin").mkdir(parents=True)
     (tmp_path / "jdk" / "bin" / "java").write_text("")
     old, new = (JavaFound(tmp_path / "jdk", major, "PATH") for major in (17, 25))
-    assert archive.archive_options(old) == ""
-    path = archive.archive_path(old)
+    assert class_archive.archive_options(old) == ""
+    path = class_archive.archive_path(old)
     path.parent.mkdir(parents=True)
     path.write_text("")
-    assert f"-XX:SharedArchiveFile={path}" in archive.archive_options(old)
-    assert f"-XX:AOTCache={path}" in archive.archive_options(new)
+    assert f"-XX:SharedArchiveFile={path}" in class_archive.archive_options(old)
+    assert f"-XX:AOTCache={path}" in class_archive.archive_options(new)
     (tmp_path / "jdk" / "release").write_text("another build")
-    assert archive.archive_options(old) == ""
+    assert class_archive.archive_options(old) == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "server"),
+    [("sc://host", ("host", 15002)), ("sc://10.0.0.1:99/;token=x", ("10.0.0.1", 99)), ("sc://[::1]:3", ("::1", 3))],
+)
+def test_addresses_of_spark_connect(url: str, server: tuple[str, int]) -> None:
+    assert _server(url) == server
+
+
+@pytest.mark.parametrize("url", ["sc://127.0.0.1:9", "sc://", "sc://a:b"])
+def test_no_spark_connect_server_is_one_sentence(url: str) -> None:
+    pytest.importorskip("grpc")
+    with pytest.raises(SparkUnavailable, match="Spark Connect server") as caught:
+        spark_session(master=url)
+    assert "\n" not in str(caught.value)

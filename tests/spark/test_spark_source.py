@@ -65,7 +65,8 @@ def test_the_columns(spark: SparkSession, store: FakeStore) -> None:
     stamp = 1_700_000_000_000_000
     raw = encode_batch(0, [b"v", None], stamp, keys=[b"k", None], headers=[(("h", b"x"),), ()])
     store.put_raw("t", "p", raw)
-    frame = read(spark, store)
+    assert "headers" not in read(spark, store).columns
+    frame = read(spark, store, includeHeaders="true")
     assert frame.schema.simpleString() == (
         "struct<topic:string,partition:string,offset:bigint,timestamp:timestamp,key:binary,value:binary,"
         "headers:array<struct<key:string,value:binary>>>"
@@ -150,7 +151,7 @@ def test_a_store_that_does_not_answer_is_named(spark: SparkSession, store: FakeS
 
 
 def test_a_store_that_dies_in_the_middle_of_a_read_is_replaced(spark: SparkSession, store: FakeStore) -> None:
-    with FakeStore(reads_max=3) as dying:
+    with FakeStore(reads_max=1) as dying:
         for name in ("p", "q"):
             for each in (store, dying):
                 for _ in range(10):
@@ -158,7 +159,7 @@ def test_a_store_that_dies_in_the_middle_of_a_read_is_replaced(spark: SparkSessi
                     each.put("t", name, [f"{name}{base + n}".encode() + b" " * 4000 for n in range(100)])
         frame = read(spark, dying, store, minPartitions=2)
         found = Counter((r.partition, r.offset, bytes(r.value).strip()) for r in frame.collect())
-        assert len(dying.reads) > 3
+        assert len(dying.reads) > 1
     assert found == Counter({(name, n, f"{name}{n}".encode()): 1 for name in ("p", "q") for n in range(1000)})
 
 

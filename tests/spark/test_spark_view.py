@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from tests.spark.fake_store import FakeStore
 
-from chappe.data.topic import Filter
 from chappe.errors import TimedOut
-from chappe.spark import view as module
-from chappe.spark.offsets import Known
-from chappe.spark.view import StoresView
+from chappe.reading import view as module
+from chappe.reading.offsets import Known
+from chappe.reading.selection import Selection
+from chappe.reading.view import StoresView
 
-T = (Filter("t"),)
+T = Selection.of_topics(["t"])
 
 
 def test_one_picture_of_all_stores() -> None:
@@ -22,7 +22,9 @@ def test_one_picture_of_all_stores() -> None:
         one.retire("t", "p", 2)
         view = StoresView(T, [one.endpoint, two.endpoint])
         view.refresh()
-        assert view.known["t", "p"] == Known(0, 10, view.known["t", "p"].bytes, (one.endpoint, two.endpoint))
+        assert view.known["t", "p"] == Known(
+            0, 10, view.known["t", "p"].bytes, (one.endpoint, two.endpoint), 0, 1_000_000
+        )
         assert view.known["t", "q"].holders == (two.endpoint,)
         view.close()
 
@@ -43,8 +45,8 @@ def test_a_topic_is_not_its_prefix() -> None:
     with FakeStore() as store:
         store.put("t", "p", [b"x"])
         store.put("tt", "p", [b"x"])
-        for filters, topics in ((T, {"t"}), ((Filter("t", prefix=True),), {"t", "tt"})):
-            view = StoresView(filters, [store.endpoint])
+        for selection, topics in ((T, {"t"}), (Selection.of_topics(["t*"]), {"t", "tt"})):
+            view = StoresView(selection, [store.endpoint])
             view.refresh()
             assert {topic for topic, _ in view.known} == topics
             view.close()

@@ -13,13 +13,14 @@ from chappe.cli.options import Json
 if TYPE_CHECKING:
     from chappe.cli.config import Config
 
-COMMANDS = ("tower", "store", "up", "produce", "consume", "topics", "demo", "doctor")
+COMMANDS = ("tower", "store", "up", "produce", "consume", "topics", "demo", "doctor", "archive", "replay")
 
 
 def defaults_of_commands(found: Config) -> dict[str, Any]:
     """The file's values as defaults of each command's options, by the names of their parameters."""
     everywhere = {key: found.values[key] for key in ("tower", "listen") if key in found.values}
-    commands: dict[str, dict[str, str]] = {name: dict(everywhere) for name in COMMANDS}
+    commands: dict[str, dict[str, Any]] = {name: dict(everywhere) for name in COMMANDS}
+    commands["pipeline"] = {name: dict(everywhere) for name in ("run", "check")}
     if "tower" in found.values:  # the tower listens where everybody else looks for it
         commands["tower"] = {"listen": found.values["tower"]}
     for key, value in found.values.items():

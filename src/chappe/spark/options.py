@@ -1,4 +1,4 @@
-"""The options of ``format("chappe")``: read, checked and explained in one place.
+"""The options of ``format("chappe")`` for reading: read, checked and explained in one place.
 
 Names are Kafka's where the meaning is the same. Spark hands options over case-insensitively, as text.
 """
@@ -7,31 +7,60 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
-from chappe.data.topic import Filter
+from chappe.api.times import as_micros
+from chappe.arrow import COLUMNS
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import UsageError
-from chappe.spark.offsets import EARLIEST, LATEST, Offsets, sort_offsets
+from chappe.reading.bounds import Bound, Moment, Reading
+from chappe.reading.fetch import PATIENCE_S
+from chappe.reading.offsets import EARLIEST, LATEST, Offsets, sort_offsets
+from chappe.reading.selection import Selection
 
 NAMES: Final = (
     "stores",
-    "tower",
+    "towers",
     "subscribe",
     "subscribePattern",
+    "assign",
     "startingOffsets",
     "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
     "maxRecordsPerTrigger",
-    "failOnDataLoss",
+    "maxBytesPerTrigger",
     "minPartitions",
+    "failOnDataLoss",
+    "includeHeaders",
+    "columns",
+    "fetchTimeout",
 )
-# Kafka's name -> ours, where a user of Kafka would look for it
+PLAIN: Final = COLUMNS[:-1]  # without headers, as Kafka's
+# Kafka's name -> what to say, where a user of Kafka would look for it
 _ELSEWHERE: Final = {
-    "maxoffsetspertrigger": "maxRecordsPerTrigger",
-    "kafka.bootstrap.servers": "stores",
-    "assign": "subscribe",
+    "kafka.bootstrap.servers": "did you mean `towers` or `stores`?",
+    "tower": "did you mean `towers`?",
+    "store": "did you mean `stores`?",
+    "topic": "did you mean `subscribe`?",
+    "topics": "did you mean `subscribe`?",
+    "maxoffsetspertrigger": "did you mean `maxRecordsPerTrigger`?",
+    "minoffsetspertrigger": "a batch takes what is there; to have larger ones use trigger(processingTime=...)",
+    "maxtriggerdelay": "a batch takes what is there; to have larger ones use trigger(processingTime=...)",
+    "maxrecordsperpartition": "say with `minPartitions` how many tasks share the work",
+    "startingoffsetsbytimestamp": "did you mean `startingTimestamp`? It is one moment for all partitions",
+    "endingoffsetsbytimestamp": "did you mean `endingTimestamp`? It is one moment for all partitions",
+    "startingoffsetsbytimestampstrategy": "a partition without a record after `startingTimestamp` starts at its end",
+    "kafkaconsumer.polltimeoutms": "did you mean `fetchTimeout`? It is in seconds",
+    "fetchoffset.numretries": "did you mean `fetchTimeout`? Stores are asked again for so many seconds",
+    "fetchoffset.retryintervalms": "did you mean `fetchTimeout`? Stores are asked again for so many seconds",
+    "groupidprefix": "there are no groups: the position of a query is in its checkpoint alone",
+    "kafka.group.id": "there are no groups: the position of a query is in its checkpoint alone",
+    "path": "topics are named by `subscribe`; call load() without a path",
 }
 
 
@@ -39,58 +68,61 @@ _ELSEWHERE: Final = {
 class Options:
     """What the user asked for.
 
-    ``stores`` are query endpoints; without any, ``tower`` names whom to ask for them. ``starting`` and ``ending``
-    are "earliest", "latest" or offsets; None leaves the default of batch or stream.
+    Args:
+        reading: Topics, stores, bounds and columns.
+        max_records: Of one micro-batch.
+        max_bytes: Of one micro-batch, about.
+        tasks: How many share the work; None leaves it to the number of processors.
     """
 
-    stores: tuple[str, ...]
-    tower: str | None
-    filters: tuple[Filter, ...]
-    starting: str | Offsets | None
-    ending: str | Offsets | None
-    max_records: int | None
-    fail_on_data_loss: bool
-    tasks: int | None
+    reading: Reading
+    max_records: int | None = None
+    max_bytes: int | None = None
+    tasks: int | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
         """Raises UsageError; its text names the option."""
         options = {name.lower(): value for name, value in given.items()}
-        _refuse_unknown(options)
-        stores = _stores(options.get("stores"))
-        tower = options.get("tower")
-        if stores and tower:
-            raise UsageError("give `stores` or `tower`, not both")
-        if not stores and not tower:
-            tower = f"{TOWER_HOST}:{TOWER_SUB_PORT}"
-        filters = _filters(options.get("subscribe"), options.get("subscribepattern"))
-        starting = _offsets(options, "startingOffsets", filters)
-        ending = _offsets(options, "endingOffsets", filters)
+        refuse_unknown(options, NAMES, _ELSEWHERE)
+        stores, towers = stores_of(options.get("stores")), options.get("towers")
+        if stores and towers:
+            raise UsageError("give `stores` or `towers`, not both")
+        if not stores and not towers:
+            towers = f"{TOWER_HOST}:{TOWER_SUB_PORT}"
+        selection = _selection(options)
+        # as Kafka's: a moment wins over offsets
+        starting = _moment(options, "startingTimestamp") or _offsets(options, "startingOffsets", selection)
+        ending = _moment(options, "endingTimestamp") or _offsets(options, "endingOffsets", selection)
         if ending == EARLIEST:
             raise UsageError('`endingOffsets` cannot be "earliest": nothing would be read')
+        lossless = _flag(options, "failOnDataLoss", True)
+        timeout_s = seconds(options, "fetchTimeout", PATIENCE_S)
         return cls(
-            stores,
-            tower,
-            filters,
-            starting,
-            ending,
-            _positive(options, "maxRecordsPerTrigger"),
-            _flag(options, "failOnDataLoss"),
-            _positive(options, "minPartitions"),
+            Reading(selection, stores, towers, starting, ending, lossless, _columns(options), timeout_s),
+            positive(options, "maxRecordsPerTrigger"),
+            positive(options, "maxBytesPerTrigger"),
+            positive(options, "minPartitions"),
         )
 
 
-def _refuse_unknown(options: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in NAMES}
+def refuse_unknown(options: Mapping[str, str], names: Sequence[str], elsewhere: Mapping[str, str]) -> None:
+    """Raise UsageError for the first option that is none of ``names``, with what ``elsewhere`` says of it."""
+    known = {name.lower(): name for name in names}
     for name in options:
         if name in known:
             continue
-        close = _ELSEWHERE.get(name) or next(iter(difflib.get_close_matches(name, known, 1)), None)
-        hint = f"did you mean `{known.get(close, close)}`?" if close else f"there are {', '.join(NAMES)}"
+        hint = elsewhere.get(name)
+        if hint is None and name.startswith("kafka."):
+            hint = "chappe has no Kafka clients to configure; leave it out"
+        if hint is None:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean `{known[close[0]]}`?" if close else f"there are {', '.join(names)}"
         raise UsageError(f"unknown option `{name}` of format chappe: {hint}")
 
 
-def _stores(text: str | None) -> tuple[str, ...]:
+def stores_of(text: str | None) -> tuple[str, ...]:
+    """The endpoints that ``stores`` names. Raises UsageError."""
     found = tuple(part.strip() for part in (text or "").split(",") if part.strip())
     for each in found:
         host, _, port = each.removeprefix("tcp://").rpartition(":")
@@ -99,26 +131,41 @@ def _stores(text: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _filters(topics: str | None, pattern: str | None) -> tuple[Filter, ...]:
-    if (topics is None) == (pattern is None):
+def _selection(options: Mapping[str, str]) -> Selection:
+    topics, pattern, assigned = (options.get(name) for name in ("subscribe", "subscribepattern", "assign"))
+    if sum(each is not None for each in (topics, pattern, assigned)) != 1:
         raise UsageError(
-            'say what to read with `subscribe` ("topic,other") or `subscribePattern` ("prefix*"), not both'
+            'say what to read with exactly one of `subscribe` ("topic,other"), `subscribePattern` ("prefix*" or a '
+            'regular expression) and `assign` ({"topic": ["partition"]})'
         )
+    if assigned is not None:
+        return _assigned(assigned)
     if pattern is not None:
-        if not pattern.endswith("*"):
-            raise UsageError(
-                f"`subscribePattern` is a prefix with * at its end, not {pattern!r}; for a topic: `subscribe`"
-            )
-        return (Filter.parse(pattern),)
+        try:
+            return Selection.of_pattern(pattern.strip())
+        except UsageError as error:
+            raise UsageError(f"`subscribePattern`: {error}") from None
     names = [part.strip() for part in (topics or "").split(",") if part.strip()]
     if not names:
         raise UsageError("`subscribe` names no topic")
     if any(name.endswith("*") for name in names):
         raise UsageError("`subscribe` takes names of topics; for a prefix use `subscribePattern`")
-    return tuple(Filter.parse(name) for name in dict.fromkeys(names))
+    return Selection.of_topics(names)
 
 
-def _offsets(options: Mapping[str, str], name: str, filters: tuple[Filter, ...]) -> str | Offsets | None:
+def _assigned(text: str) -> Selection:
+    try:
+        parsed = json.loads(text)
+        found = [(topic, each) for topic, partitions in parsed.items() for each in partitions]
+        fits = all(isinstance(partitions, list) for partitions in parsed.values())
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        found, fits = [], False
+    if not fits or not found or not all(isinstance(each, str) and each for _, each in found):
+        raise UsageError(f'`assign` is JSON such as {{"topic": ["partition", "other"]}}, not {text[:200]!r}')
+    return Selection.of_partitions(found)
+
+
+def _offsets(options: Mapping[str, str], name: str, selection: Selection) -> str | Offsets | None:
     text = options.get(name.lower())
     if text is None:
         return None
@@ -130,9 +177,12 @@ def _offsets(options: Mapping[str, str], name: str, filters: tuple[Filter, ...])
     except (ValueError, AttributeError, RecursionError):
         wanted = '"earliest", "latest" or JSON such as {"topic": {"partition": 42}} (-2: earliest, -1: latest)'
         raise UsageError(f"`{name}` is {wanted}, not {text[:200]!r}") from None
-    for topic in found:
-        if not any(each.matches(topic) for each in filters):
+    for topic, partitions in found.items():
+        if not topic or not selection.has_topic(topic):
             raise UsageError(f"`{name}` names topic {topic!r}, which is not subscribed to")
+        for partition in partitions:
+            if not selection.has(topic, partition):
+                raise UsageError(f"`{name}` names partition {partition!r} of topic {topic!r}, which is not assigned")
     return sort_offsets(found)
 
 
@@ -142,17 +192,65 @@ def _offset(value: object) -> int:
     return value
 
 
-def _positive(options: Mapping[str, str], name: str) -> int | None:
+def _moment(options: Mapping[str, str], name: str) -> Bound | None:
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    text = text.strip()
+    if text.isdecimal() and int(text) < 1 << 53:
+        return Moment(int(text) * 1000)
+    try:
+        return Moment(as_micros(datetime.fromisoformat(text)))
+    except (ValueError, UsageError):
+        raise UsageError(
+            f"`{name}` is milliseconds since 1970, or a time with its zone such as 2025-01-31T12:00:00Z, not {text!r}"
+        ) from None
+
+
+def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    headers = _flag(options, "includeHeaders", False)
+    text = options.get("columns")
+    if text is None:
+        return COLUMNS if headers else PLAIN
+    names = tuple(part.strip().lower() for part in text.split(","))
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], COLUMNS, 1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(COLUMNS)}"
+        raise UsageError(f"`columns` names {unknown[0]!r}: {hint}")
+    if len(set(names)) < len(names):
+        raise UsageError("`columns` names a column twice")
+    if headers and "headers" not in names:
+        raise UsageError("`includeHeaders` is true and `columns` has no headers: name them there, or leave one out")
+    return names
+
+
+def positive(options: Mapping[str, str], name: str) -> int | None:
+    """The whole number of at least 1 that an option gives, None without it. Raises UsageError."""
     text = options.get(name.lower())
     if text is None:
         return None
     if not text.strip().isdecimal() or not 0 < int(text) < 1 << 63:
-        raise UsageError(f"`{name}` is a number of at least 1, not {text!r}")
+        raise UsageError(f"`{name}` is a whole number of at least 1, not {text!r}")
     return int(text)
 
 
-def _flag(options: Mapping[str, str], name: str) -> bool:
-    text = options.get(name.lower(), "true").strip().lower()
+def seconds(options: Mapping[str, str], name: str, default: float) -> float:
+    """The seconds that an option gives. Raises UsageError."""
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise UsageError(f"`{name}` is a number of seconds above 0, such as 30, not {text!r}")
+    return found
+
+
+def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    text = options.get(name.lower(), str(default)).strip().lower()
     if text not in ("true", "false"):
         raise UsageError(f"`{name}` is true or false, not {text!r}")
     return text == "true"

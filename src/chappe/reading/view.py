@@ -1,5 +1,5 @@
-"""What the stores have, as the driver of a query sees it: one picture of all stores, kept up to date by asking
-each only for what changed.
+"""What the stores have, as the driver of a query or a reader sees it: one picture of all stores, kept up to date by
+asking each only for what changed.
 
 A store that does not answer is left out of the picture and asked again later; with a tower, that is also when the
 stores are looked up anew.
@@ -13,17 +13,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from chappe.data.topic import Filter
 from chappe.drivers.queries import StoreClient
 from chappe.errors import ProtocolError, TimedOut
 from chappe.log.storage import PartitionInfo
-from chappe.spark.offsets import Key, Known
+from chappe.reading.offsets import Key, Known
+from chappe.reading.selection import Selection
 
 logger = logging.getLogger(__name__)
 
 HEADS_TIMEOUT_S: Final = 3.0  # a store that has not answered by then is left out
 AWAY_S: Final = 5.0  # ... for this long
-FULL_S: Final = 30.0  # everything is asked anew, in case a store was replaced behind our back
+FULL_S: Final = 30.0  # everything is asked anew, in case a store was replaced behind our back ...
+FULL_SHARE: Final = 50  # ... but at most this part of the time goes into that: it takes long where partitions are many
 DISCOVER_S: Final = 2.0  # how long a tower is listened to
 
 
@@ -44,7 +45,7 @@ class _Store:
 
 
 class StoresView:
-    """All partitions that match ``filters``, over all stores.
+    """All selected partitions, over all stores.
 
     Not for use by two threads at once. Args:
         stores: Query endpoints; empty to ask ``tower`` for them.
@@ -54,7 +55,7 @@ class StoresView:
 
     def __init__(
         self,
-        filters: Sequence[Filter],
+        selection: Selection,
         stores: Sequence[str] = (),
         tower: str | None = None,
         *,
@@ -62,13 +63,15 @@ class StoresView:
         find: Callable[[str], list[str]] = discover,
     ) -> None:
         self.known: dict[Key, Known] = {}
-        self._filters = tuple(filters)
+        """Of every partition, what all stores together have."""
+        self._selection = selection
         self._tower = tower
         self._find = find
         self._find_at = 0.0
         self._timeout_s = timeout_s
         self._stores = {endpoint: _Store() for endpoint in stores}
         self._answered = False
+        self._most = len(self._stores)  # that were there at once
 
     @property
     def endpoints(self) -> list[str]:
@@ -80,8 +83,18 @@ class StoresView:
         """The stores that did not answer."""
         return [endpoint for endpoint, store in self._stores.items() if store.client is None]
 
-    def refresh(self) -> None:
-        """Ask every store what changed.
+    @property
+    def whole(self) -> bool:
+        """Whether everybody answers, and no fewer stores than there once were: nobody else has what these lack."""
+        return not self.away and len(self._stores) >= self._most
+
+    def client(self, endpoint: str) -> StoreClient | None:
+        """The connection to a store; None while it is away."""
+        store = self._stores.get(endpoint)
+        return None if store is None else store.client
+
+    def refresh(self) -> set[Key]:
+        """Ask every store what changed; return the partitions for which anything did.
 
         Raises:
             TimedOut: No store has ever answered: most likely the addresses are wrong. Later, a picture of no
@@ -102,6 +115,7 @@ class StoresView:
             self._merge(key)
         if not self._answered:
             raise TimedOut(self._nobody())
+        return changed
 
     def close(self) -> None:
         """Close the connections."""
@@ -123,6 +137,7 @@ class StoresView:
         for endpoint in self.away:
             if endpoint not in found:
                 del self._stores[endpoint]
+        self._most = max(self._most, len(self._stores))
 
     def _ask(self, endpoint: str, store: _Store) -> set[Key]:
         now = time.monotonic()
@@ -130,18 +145,22 @@ class StoresView:
             store.client = StoreClient(endpoint, self._timeout_s)
             store.full_at = now
         fresh = now >= store.full_at
-        since = [0] * len(self._filters) if fresh else store.since
+        filters = self._selection.filters
+        since = [0] * len(filters) if fresh else store.since
         infos: dict[Key, PartitionInfo] = {}
         versions = []
-        for each, version in zip(self._filters, since, strict=True):
+        for each, version in zip(filters, since, strict=True):
             found, newest = store.client.heads(each.name, version)
             versions.append(newest)
-            infos |= {(info.topic, info.partition): info for info in found if each.matches(info.topic)}
+            infos |= {
+                (info.topic, info.partition): info for info in found if self._selection.has(info.topic, info.partition)
+            }
         changed = set(infos)
         if fresh:
             changed |= set(store.infos)
             store.infos = infos
-            store.full_at = time.monotonic() + FULL_S
+            took = time.monotonic() - now
+            store.full_at = now + max(FULL_S, FULL_SHARE * took)
         else:
             store.infos |= infos
         store.since = versions
@@ -167,4 +186,6 @@ class StoresView:
             max(info.next for info in have.values()),
             max(info.bytes for info in have.values()),
             tuple(have),
+            min((info.timestamp_min for info in kept if info.first < info.next), default=0),
+            max((info.timestamp_max for info in kept if info.first < info.next), default=0),
         )

@@ -1,4 +1,4 @@
-"""How a task reads its ranges from the stores. Runs in Spark's executors.
+"""How a task reads its ranges from the stores; in Spark it runs in the executors.
 
 The next request of a partition goes out before the last answer is turned into Arrow, and the first requests of the
 following ranges are under way too, so the store works while the task does. A range is asked of one of its stores;
@@ -12,17 +12,18 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from chappe.arrow import concat, run_to_arrow
+from chappe.arrow import COLUMNS, concat, run_to_arrow
 from chappe.data.topic import encode_topic
 from chappe.defaults import MIB
 from chappe.drivers.queries import StoreClient
 from chappe.errors import OffsetOutOfRange, ProtocolError, TimedOut
 from chappe.log.batch import Batch
 from chappe.log.queries import ReadAnswer, ReadRequest
-from chappe.spark.offsets import Range
-from chappe.spark.view import discover
+from chappe.reading.offsets import Range
+from chappe.reading.view import discover
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,14 +45,30 @@ _clients: dict[str, StoreClient] = {}
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one Spark task reads."""
+    """What one task reads.
+
+    Args:
+        ranges: Read in this order.
+        fail_on_data_loss: Whether records that no store has any more are an error.
+        towers: Asked for other stores when none of a range's answers.
+        columns: What is built of each record.
+        patience_s: How long stores that are away or behind are waited for.
+        since: Batches that are wholly older (microseconds since 1970) are left out.
+        until: Batches that are wholly younger are left out.
+        turn: Tasks with different numbers begin with different stores.
+    """
 
     ranges: tuple[Range, ...]
     fail_on_data_loss: bool = True
-    tower: str | None = None
+    towers: str | None = None
+    columns: tuple[str, ...] = COLUMNS
+    patience_s: float = PATIENCE_S
+    since: int | None = None
+    until: int | None = None
+    turn: int = 0
 
 
-def read_task(task: Task, patience_s: float = PATIENCE_S) -> Iterator[pa.RecordBatch]:
+def read_task(task: Task) -> Iterator[pa.RecordBatch]:
     """The records of the task's ranges, in order.
 
     Raises:
@@ -60,15 +77,29 @@ def read_task(task: Task, patience_s: float = PATIENCE_S) -> Iterator[pa.RecordB
     """
     parts: list[pa.RecordBatch] = []
     rows = size = 0
-    for found, start, end, batches in _Fetch(task, patience_s).chunks():
-        parts.append(run_to_arrow(batches, found.topic, found.partition, start, end))
-        rows += end - start
-        size += parts[-1].nbytes
-        if rows >= ROWS_MIN or size >= ARROW_BYTES:
-            yield concat(parts)
-            parts, rows, size = [], 0, 0
+    for found, low, high, run in _Fetch(task).chunks():
+        for start, end, batches in _in_time(task, low, high, run):
+            parts.append(run_to_arrow(batches, found.topic, found.partition, start, end, task.columns))
+            rows += end - start
+            size += parts[-1].nbytes
+            if rows >= ROWS_MIN or size >= ARROW_BYTES:
+                yield concat(parts)
+                parts, rows, size = [], 0, 0
     if parts:
         yield concat(parts)
+
+
+def _in_time(task: Task, start: int, end: int, batches: list[Batch]) -> Iterator[tuple[int, int, list[Batch]]]:
+    """The neighbouring batches of which anything may lie between the task's ``since`` and ``until``."""
+    if task.since is None and task.until is None:
+        yield start, end, batches
+        return
+    since = -(1 << 63) if task.since is None else task.since
+    until = (1 << 63) - 1 if task.until is None else task.until
+    for fits, group in groupby(batches, lambda each: each.timestamp_max >= since and each.timestamp_min <= until):
+        if fits:
+            run = list(group)
+            yield max(start, run[0].base), min(end, run[-1].next), run
 
 
 def _client(endpoint: str) -> StoreClient:
@@ -101,9 +132,8 @@ class _Round:
 
 
 class _Fetch:
-    def __init__(self, task: Task, patience_s: float) -> None:
+    def __init__(self, task: Task) -> None:
         self._task = task
-        self._patience_s = patience_s
         self._ahead: dict[int, _Sent] = {}
         self._away: dict[str, None] = {}  # stores that failed during this task: asked last
 
@@ -122,15 +152,16 @@ class _Fetch:
         sent = self._ahead.pop(index, None) or self._send(index, wanted, offset)
         for later in range(index + 1, min(index + 1 + AHEAD, len(self._task.ranges))):
             if later not in self._ahead:
-                self._ahead[later] = self._send(later, self._task.ranges[later], self._task.ranges[later].start)
+                following = self._send(later, self._task.ranges[later], self._task.ranges[later].start)
+                if following is not None:
+                    self._ahead[later] = following
         while offset < wanted.end:
-            batches = self._receive(sent, wanted, offset)
+            batches = [] if sent is None else self._receive(sent, wanted, offset)
+            client = None if sent is None else sent.client
             if not batches:
                 offset, batches, client = self._elsewhere(wanted, offset)
-                if not batches:
-                    return
-            else:
-                client = sent.client
+            if client is None:
+                return
             end = min(batches[-1].next, wanted.end)
             if end < wanted.end:
                 sent = _Sent(client, client.send(_request(wanted, end)))
@@ -139,9 +170,11 @@ class _Fetch:
             self._ahead.pop(index, None)
             offset = end
 
-    def _send(self, index: int, wanted: Range, offset: int) -> _Sent:
+    def _send(self, index: int, wanted: Range, offset: int) -> _Sent | None:
         holders = wanted.holders
-        start = index % max(len(holders), 1)  # tasks and ranges spread over the stores
+        if not holders:  # every store was away when this was planned
+            return None
+        start = (self._task.turn + index) % len(holders)  # tasks and ranges spread over the stores
         turn = holders[start:] + holders[:start]
         endpoint = next((each for each in turn if each not in self._away), turn[0])
         client = _client(endpoint)
@@ -163,12 +196,12 @@ class _Fetch:
         self._away[endpoint] = None
         _drop(endpoint)
 
-    def _elsewhere(self, wanted: Range, offset: int) -> tuple[int, list[Batch], StoreClient]:
+    def _elsewhere(self, wanted: Range, offset: int) -> tuple[int, list[Batch], StoreClient | None]:
         """Ask all stores, with patience; the offset moves on where records are lost and may be.
 
-        No batches: everything up to the end is lost.
+        No batches and nobody who has them: everything up to the end is lost.
         """
-        deadline = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self._task.patience_s
         pause = PAUSE_S
         stores = list(wanted.holders)
         while True:
@@ -179,7 +212,7 @@ class _Fetch:
                 offset = self._lose(wanted, offset, min(found.lost_to))
             elif time.monotonic() >= deadline:
                 if found.waiting or not stores:
-                    asked = ", ".join(found.waiting) or f"the tower {self._task.tower}"
+                    asked = ", ".join(found.waiting) or f"the tower {self._task.towers}"
                     raise TimedOut(f"{_rest(wanted, offset)}: no answer from {asked}; start the store and run again")
                 offset = self._lose(wanted, offset, min(found.lost_to, default=wanted.end))
             else:
@@ -187,7 +220,7 @@ class _Fetch:
                 pause = min(pause * 2, PAUSE_MAX_S)
                 stores = self._look_up(stores)
             if offset >= wanted.end:
-                return offset, [], _client(stores[0])
+                return offset, [], None
 
     def _ask_all(self, wanted: Range, offset: int, stores: Sequence[str]) -> tuple[list[Batch], StoreClient] | _Round:
         said = _Round([], [], [])
@@ -223,9 +256,9 @@ class _Fetch:
 
     def _look_up(self, stores: list[str]) -> list[str]:
         """Stores may have come back at another address."""
-        if self._task.tower is None:
+        if self._task.towers is None:
             return stores
-        return list(dict.fromkeys([*discover(self._task.tower), *stores]))
+        return list(dict.fromkeys([*discover(self._task.towers), *stores]))
 
 
 def _request(wanted: Range, offset: int) -> ReadRequest:

@@ -1,0 +1,12 @@
+"""Reading topics in bulk from stores, without being a member: what Spark's tasks and ``chappe.read_topic`` share.
+
+selection.py  which topics and partitions
+offsets.py    where a read starts and ends, and how it is cut into tasks
+view.py       what the stores have
+moments.py    which offset a moment is at
+bounds.py     the ranges that lie between a start and an end
+fetch.py      how ranges are read, failing over from store to store
+topic.py      ``read_topic`` and ``read_batches``
+
+Nothing here imports pyspark, and pyarrow only when records are read.
+"""

@@ -1,0 +1,155 @@
+"""Whole topics as Arrow, pandas or Polars, for Python users without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from chappe.api.times import as_micros
+from chappe.arrow import COLUMNS, schema
+from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
+from chappe.errors import UsageError
+from chappe.reading.bounds import Bound, Moment, Reading, bounded
+from chappe.reading.fetch import read_task
+from chappe.reading.offsets import EARLIEST, LATEST, sort_offsets
+from chappe.reading.selection import Selection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Where: TypeAlias = Literal["earliest", "latest"] | datetime | Mapping[str, Mapping[str, int]]
+Frame: TypeAlias = Literal["arrow", "pandas", "polars"]
+FRAMES: Final = ("arrow", "pandas", "polars")
+
+
+def read_topic(
+    topic: str | Sequence[str],
+    *,
+    tower: str | None = None,
+    stores: str | Sequence[str] | None = None,
+    start: Where = "earliest",
+    end: Where = "latest",
+    columns: Sequence[str] | None = None,
+    as_: Frame = "arrow",
+) -> Any:
+    """Read what stores have of a topic now, into memory; see ``read_batches`` for topics that do not fit there.
+
+    Args:
+        topic: ``name``, or ``prefix*`` for all topics that start so; or several of them.
+        tower: ``HOST[:PORT]`` of the towers that know the stores, separated by commas.
+        stores: Query endpoints of stores, instead of a tower.
+        start: ``"earliest"``, ``"latest"``, a datetime with a time zone, or ``{topic: {partition: offset}}``, where
+            partitions that are not named begin at their first record. Of a moment: at the first record of each
+            partition that is not older.
+        end: The same; it is not read any more. Partitions that are not named are read to their end.
+        columns: Which of topic, partition, offset, timestamp, key, value and headers, in this order; all by default.
+        as_: ``"arrow"`` for a ``pyarrow.Table``, ``"pandas"`` or ``"polars"`` for a DataFrame.
+
+    Returns:
+        Each partition in the order of its offsets, one partition after the other.
+
+    Raises:
+        UsageError: An argument is wrong, or pyarrow, pandas or Polars is not installed.
+        UnknownTopic: No store has a topic that was named.
+        OffsetOutOfRange: A bound is behind the end, or no store has the records any more.
+        TimedOut: No store is there, or one that may have records that others lack does not answer.
+    """
+    if as_ not in FRAMES:
+        raise UsageError(f"as_ is one of {', '.join(map(repr, FRAMES))}, not {as_!r}")
+    convert = _converter(as_)
+    wanted = _reading(topic, tower, stores, start, end, columns)
+    import pyarrow as pa
+
+    return convert(pa.Table.from_batches(_batches(wanted), schema=schema(wanted.columns)))
+
+
+def read_batches(
+    topic: str | Sequence[str],
+    *,
+    tower: str | None = None,
+    stores: str | Sequence[str] | None = None,
+    start: Where = "earliest",
+    end: Where = "latest",
+    columns: Sequence[str] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The same as Arrow record batches of a few MiB, read as they are asked for: for data larger than memory.
+
+    Arguments and errors are those of ``read_topic``; wrong arguments are found at once.
+    """
+    schema()  # says so if pyarrow is missing
+    return _batches(_reading(topic, tower, stores, start, end, columns))
+
+
+def _batches(wanted: Reading) -> Iterator[pa.RecordBatch]:
+    view = wanted.view()
+    try:
+        found = bounded(wanted, view)
+    finally:
+        view.close()
+    yield from read_task(wanted.task(tuple(found)))
+
+
+def _reading(
+    topic: str | Sequence[str],
+    tower: str | None,
+    stores: str | Sequence[str] | None,
+    start: Where,
+    end: Where,
+    columns: Sequence[str] | None,
+) -> Reading:
+    if tower is not None and stores is not None:
+        raise UsageError("give `tower` or `stores`, not both")
+    topics = [topic] if isinstance(topic, str) else list(topic)
+    if not topics:
+        raise UsageError("name a topic to read")
+    endpoints = tuple(stores.split(",")) if isinstance(stores, str) else tuple(stores or ())
+    for each in endpoints:
+        if not each.startswith("tcp://") or not each.rpartition(":")[2].isdigit():
+            raise UsageError(f"a store is tcp://host:port, and not {each!r}")
+    if not endpoints and tower is None:
+        tower = f"{TOWER_HOST}:{TOWER_SUB_PORT}"
+    ending = _bound(end, "end")
+    if ending == EARLIEST:
+        raise UsageError('end cannot be "earliest": nothing would be read')
+    return Reading(
+        Selection.of_topics(topics), endpoints, tower, _bound(start, "start"), ending, True, _columns(columns)
+    )
+
+
+def _bound(where: Where, name: str) -> Bound:
+    if isinstance(where, str):
+        if where in (EARLIEST, LATEST):
+            return where
+    elif isinstance(where, datetime):
+        return Moment(as_micros(where))
+    elif isinstance(where, Mapping):
+        numbers = [n for each in where.values() for n in each.values()]
+        if all(isinstance(n, int) and n >= 0 for n in numbers):
+            return sort_offsets(where)
+    raise UsageError(f'{name} is "earliest", "latest", a datetime or {{topic: {{partition: offset}}}}, not {where!r}')
+
+
+def _columns(columns: Iterable[str] | None) -> tuple[str, ...]:
+    found = COLUMNS if columns is None else tuple(columns)
+    if not found or set(found) - set(COLUMNS) or len(set(found)) < len(found):
+        raise UsageError(f"columns are some of {', '.join(COLUMNS)}, each once, not {list(found)}")
+    return found
+
+
+def _converter(as_: Frame) -> Any:
+    """What makes of a table what is wanted; looked up before anything is read."""
+    schema()
+    if as_ == "pandas":
+        try:
+            import pandas  # noqa: F401
+        except ImportError:
+            raise UsageError("pandas is not installed; run: pip install 'chappe[pandas]'") from None
+        return lambda table: table.to_pandas()
+    if as_ == "polars":
+        try:
+            import polars
+        except ImportError:
+            raise UsageError("Polars is not installed; run: pip install polars") from None
+        return polars.from_arrow
+    return lambda table: table

@@ -1,0 +1,233 @@
+"""Following topics in a stream.
+
+Spark's driver keeps one reader for as long as the query runs; the offsets that it hands out go into the checkpoint and
+come back from there. See ``reading/offsets.py`` for what they hold.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from chappe.errors import OffsetOutOfRange, UnknownTopic, UsageError
+from chappe.reading.bounds import Moment, check_ends, without_lost
+from chappe.reading.moments import offsets_at
+from chappe.reading.offsets import (
+    AT_LATEST,
+    FROM_LATEST,
+    LATEST,
+    SYMBOLS,
+    TIME,
+    Key,
+    Known,
+    Offsets,
+    check_offsets,
+    flatten,
+    from_moment,
+    is_symbolic,
+    latest,
+    ranges,
+    resolve,
+    unflatten,
+    without_retired,
+)
+from chappe.reading.view import StoresView
+from chappe.spark.options import Options
+from chappe.spark.tasks import read_partition, tasks_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+REPORTED_MAX: Final = 10_000  # partitions in a progress report; with more of them, only those that lag
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows topics; executors only use ``read``."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._view: StoresView | None = None
+        self._target: dict[Key, int] | None = None
+        self._start: Offsets | None = None  # of the batch that was planned last, ...
+        self._end: Offsets = {}  # ... its end, ...
+        self._looked_at: set[Key] = set()  # ... and all partitions that differ between the two
+        self._news: set[Key] = set()  # partitions with records that no batch has yet, or of which anything changed
+        self._missed_at: float | None = None
+
+    def initialOffset(self) -> Offsets:
+        """Where a new query starts; symbols stay symbols, see ``offsets.py``."""
+        starting = self._options.reading.starting or LATEST
+        if isinstance(starting, Moment):
+            return from_moment(starting.timestamp)
+        if isinstance(starting, dict):
+            given = {key: n for key, n in flatten(starting).items() if n >= AT_LATEST}
+            check_ends(given, self._refreshed().known, "startingOffsets")
+            return unflatten(given)
+        return FROM_LATEST if starting == LATEST else {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """One of the limits, so that Spark knows of any; ``latestOffset`` keeps to both."""
+        if self._options.max_records is not None:
+            return ReadMaxRows(self._options.max_records)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is there now is where the query ends."""
+        self._target = {key: each.next for key, each in self._refreshed().known.items()}
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        """How far the next batch reads.
+
+        Raises:
+            StorageFormat: The checkpoint is a newer chappe's.
+            UsageError: The checkpoint is of a query over other topics.
+            UnknownTopic: A topic that was read is gone.
+            OffsetOutOfRange: Partitions end before what was read of them.
+        """
+        self._check(start)
+        view = self._refreshed() if self._view is None or self._target is None else self._view
+        if is_symbolic(start):
+            known = self._bounded(view, view.known)
+            moment = start.get(SYMBOLS, {}).get(TIME)
+            end = resolve(start, known, None if moment is None else offsets_at(view, moment, known))
+            return self._planned(start, end, set(view.known), view)
+        # usually the start is the last end: then only what is new needs a look
+        keys = self._news if self._start is not None and start == self._end else {*view.known, *flatten(start)}
+        self._check_left(start, view, keys)
+        known = self._bounded(view, keys)
+        limited = not isinstance(limit, ReadAllAvailable)  # Trigger.Once wants everything
+        rows_max = self._options.max_records if limited else None
+        bytes_max = self._options.max_bytes if limited else None
+        begin = without_retired(start, view.known, keys) if view.whole else start
+        return self._planned(start, latest(begin, known, rows_max, bytes_max, keys), keys, view)
+
+    def reportLatestOffset(self) -> Offsets | None:
+        """The heads, for the lag in the query's progress."""
+        if self._view is None:
+            return None
+        known = self._view.known
+        keys = known if len(known) <= REPORTED_MAX else self._news  # Spark keeps a hundred reports in memory
+        return unflatten({key: known[key].next for key in keys if key in known})
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """Cut what lies between two offsets into tasks; on a restart these come from the checkpoint."""
+        self._check(start)
+        self._check(end)
+        reading = self._options.reading
+        planned = self._view is not None and self._start == start and self._end == end
+        view = self._view if self._view is not None and planned else self._refreshed()
+        wanted = ranges(start, end, view.known, view.endpoints, self._looked_at if planned else None)
+        wanted = without_lost(wanted, view.known, reading.fail_on_data_loss)
+        return tasks_of(wanted, self._options.tasks, reading.task)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Called in the executors."""
+        return read_partition(partition)
+
+    def commit(self, end: Offsets) -> None:
+        """Nothing to do: the checkpoint is the only place where the query's position is kept."""
+
+    def stop(self) -> None:
+        """Close the connections."""
+        if self._view is not None:
+            self._view.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options}  # all that the executors need
+
+    def _refreshed(self) -> StoresView:
+        if self._view is None:
+            self._view = self._options.reading.view()
+        self._news |= self._view.refresh()
+        return self._view
+
+    def _bounded(self, view: StoresView, keys: Iterable[Key]) -> Mapping[Key, Known]:
+        """Of these partitions, what was there when an available-now run was prepared; otherwise all that is there."""
+        if self._target is None:
+            return view.known
+        found = {}
+        for key in keys:
+            have, stop = view.known.get(key), self._target.get(key)
+            if have is not None and stop is not None:
+                found[key] = have if have.next <= stop else replace(have, next=stop)
+        return found
+
+    def _planned(self, start: Offsets, end: Offsets, keys: set[Key], view: StoresView) -> Offsets:
+        """Keep what the calls that follow would have to find out again."""
+        self._start, self._end, self._looked_at = start, end, keys
+        self._news = {
+            key
+            for key in keys
+            if key in view.known and view.known[key].next > end.get(key[0], {}).get(key[1], view.known[key].first)
+        }
+        return end
+
+    def _check(self, offsets: Offsets) -> None:
+        """Look at what comes from a checkpoint."""
+        check_offsets(offsets)
+        selection = self._options.reading.selection
+        others = [topic for topic in offsets if topic != SYMBOLS and not selection.has_topic(topic)]
+        if others and self._options.reading.fail_on_data_loss:
+            raise UsageError(
+                f"the checkpoint is of a query that reads topic {', '.join(others)}, and this one reads {selection}: "
+                "give it a checkpoint of its own, or set failOnDataLoss to false to go on without what was read there"
+            )
+
+    def _check_left(self, start: Offsets, view: StoresView, keys: set[Key]) -> None:
+        """See that what was read is not gone from the stores.
+
+        A store may come back, so that is an error only when everybody answers, and in a query that goes on only when it
+        stays so.
+        """
+        watched = view.whole and self._options.reading.fail_on_data_loss
+        lost = None
+        if watched and (self._missed_at is not None or any(_shrank(key, start, view.known) for key in keys)):
+            lost = _gone(start, view.known)
+        if lost is None:
+            self._missed_at = None
+            return
+        now = time.monotonic()
+        if self._missed_at is None:
+            self._missed_at = now
+        if self._target is not None or now - self._missed_at >= self._options.reading.fetch_timeout_s:
+            raise lost
+
+
+def _shrank(key: Key, start: Offsets, known: Mapping[Key, Known]) -> bool:
+    have = known.get(key)
+    return (have.next if have else 0) < start.get(key[0], {}).get(key[1], 0)
+
+
+def _gone(start: Offsets, known: Mapping[Key, Known]) -> UnknownTopic | OffsetOutOfRange | None:
+    """What is missing of the topics and partitions that were read."""
+    topics = {topic for topic, _ in known}
+    for topic, partitions in start.items():
+        if topic not in topics and any(n > 0 for n in partitions.values()):
+            return UnknownTopic(
+                f"no store has topic {topic} any more, which this query has read: bring its store back, or set "
+                "failOnDataLoss to false to wait for new records"
+            )
+        for partition, n in partitions.items():
+            have = known.get((topic, partition))
+            if have is not None and have.next < n:
+                return OffsetOutOfRange(
+                    f"partition {partition} of topic {topic} ends before offset {have.next}, and this query has read "
+                    f"up to {n - 1}: bring the store back that has the rest, or set failOnDataLoss to false to wait"
+                )
+    return None
