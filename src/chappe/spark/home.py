@@ -1,0 +1,249 @@
+"""The home of a sink: the one store that stages its rows and commits them, found before a row is sent.
+
+Every store remembers on disk who the home is. A query that starts again asks them all, so it finds its commits
+wherever they are; a home that came back on another port is known by its store id. While the home is only away nobody
+chooses another one: what it had committed would be written again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from chappe.api.discovery import discover
+from chappe.drivers.queries import StoreClient
+from chappe.errors import ChappeError, ProtocolError, TimedOut, UsageError
+from chappe.log.queries import FindSink, SinkAnswer
+
+logger = logging.getLogger(__name__)
+
+FIND_S: Final = 1.0  # a store that has not answered by then counts as away, for this round
+ANSWER_S: Final = 5.0  # for one answer of the home; then it is looked for
+PAUSE_S: Final = 0.1  # between two rounds over all stores, doubled up to ...
+PAUSE_MAX_S: Final = 1.0
+DISCOVER_S: Final = 2.0  # how long a tower is listened to
+CLIENTS_MAX: Final = 32  # connections that a worker keeps from task to task
+
+_clients: dict[str, StoreClient] = {}
+_known: dict[str, tuple[str, ...]] = {}  # towers: the endpoints that they told
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The stores that a sink may use.
+
+    Args:
+        endpoints: Query endpoints. With ``towers`` those that were there when the write began.
+        towers: Asked again for a store that is not where it was.
+        patience_s: How long a store that is away is waited for.
+    """
+
+    endpoints: tuple[str, ...]
+    towers: str | None
+    patience_s: float
+
+    def looked_up(self) -> Stores:
+        """With the stores that the towers know now, if there are towers and they know any."""
+        if self.towers is None:
+            return self
+        found = tuple(each.endpoint for each in discover(self.towers, timeout=DISCOVER_S))
+        if found:
+            _known[self.towers] = found
+        return replace(self, endpoints=found) if found else self
+
+    def known(self) -> Stores:
+        """As ``looked_up``, but the towers are asked once in a process: they are slow to answer.
+
+        In the driver, before the tasks begin, so that all of these choose among the same stores.
+        """
+        if self.towers is None:
+            return self
+        if self.towers not in _known:
+            return self.looked_up()
+        return replace(self, endpoints=_known[self.towers])
+
+    def __str__(self) -> str:
+        return ", ".join(self.endpoints) or f"the tower {self.towers}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """What writes: a query, or one batch write.
+
+    Args:
+        name: The same for ever, through all restarts.
+        run: New with every start; the newest one fences all others.
+        lasting: Whether it may come back after days.
+    """
+
+    name: str
+    run: str
+    lasting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The store that stages and commits for a sink, where it was last seen, and the last batch it has committed."""
+
+    store_id: str
+    endpoint: str
+    committed: int = -1
+
+
+def client_of(endpoint: str) -> StoreClient:
+    """This process's connection to a store."""
+    client = _clients.pop(endpoint, None) or StoreClient(endpoint, ANSWER_S)
+    _clients[endpoint] = client  # the most recently used is the last
+    if len(_clients) > CLIENTS_MAX:
+        forget_client(next(iter(_clients)))
+    return client
+
+
+def forget_client(endpoint: str) -> None:
+    """Close the connection to a store."""
+    client = _clients.pop(endpoint, None)
+    if client is not None:
+        client.close()
+
+
+def ask_all(endpoints: Iterable[str], sink: str) -> dict[str, SinkAnswer]:
+    """What each store knows of a sink; those that do not answer are left out."""
+    found: dict[str, SinkAnswer] = {}
+    clients = [StoreClient(endpoint, FIND_S) for endpoint in dict.fromkeys(endpoints)]
+    try:
+        asked = [(client, client.send(FindSink(sink))) for client in clients]
+        for client, raw_id in asked:
+            try:
+                answer, _ = client.receive(raw_id)
+                if isinstance(answer, SinkAnswer):
+                    found[client.endpoint] = answer
+            except (TimedOut, ProtocolError) as error:
+                logger.warning("%s", error)
+    finally:
+        for client in clients:
+            client.close()
+    return found
+
+
+class _Patience:
+    """Rounds with growing pauses, until a deadline."""
+
+    def __init__(self, seconds: float) -> None:
+        self._deadline = time.monotonic() + seconds
+        self._pause_s = PAUSE_S
+
+    def pause(self) -> bool:
+        """Wait a little; False once it is over."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(self._pause_s, left))
+        self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
+        return True
+
+
+def settle(stores: Stores, sink: Sink, batch: int) -> Home:
+    """Find the sink's home, or choose it, and make this run the current one.
+
+    Args:
+        stores: Among these.
+        sink: Whose home.
+        batch: The batch about to be written. After the first one there is a home somewhere.
+
+    Raises:
+        TimedOut: The home, or a store that may know it, is away. Trying again later is safe.
+        UsageError: The store with the commits of earlier batches is not among the stores.
+        Fenced: Another run took over.
+    """
+    patience = _Patience(stores.patience_s)
+    while True:
+        answers = ask_all(stores.endpoints, sink.name)
+        endpoint = _chosen(stores, answers, sink, batch)
+        trouble: ChappeError
+        if isinstance(endpoint, ChappeError):
+            trouble = endpoint
+        else:
+            try:
+                return _attach(endpoint, answers, sink)
+            except (TimedOut, ProtocolError) as error:  # also: another one is the home, which all will say next time
+                trouble = error
+        if (isinstance(trouble, UsageError) and stores.towers is None) or not patience.pause():
+            raise trouble
+        stores = stores.looked_up()
+
+
+def _chosen(stores: Stores, answers: dict[str, SinkAnswer], sink: Sink, batch: int) -> str | ChappeError:
+    """The endpoint of the home, or what is in the way."""
+    named = _named(answers.values())
+    ids = {answer.store_id: endpoint for endpoint, answer in answers.items()}
+    away = [endpoint for endpoint in stores.endpoints if endpoint not in answers]
+    if named:
+        home = _preferred(sink.name, named)
+        return ids.get(home) or TimedOut(
+            f"the store {home}, which keeps the commits of this query, is not there; start it, and name it in `stores`"
+        )
+    if not answers:
+        return TimedOut(f"no store answers at {stores}; start one or correct the address")
+    if away and sink.lasting:
+        return TimedOut(
+            f"the store at {', '.join(away)} does not answer and may keep the commits of this query; start it, or "
+            "leave it out of `stores`"
+        )
+    if batch > 0:
+        return UsageError(
+            f"no store at {stores} keeps commits of this query, which is at batch {batch} already; add the store that "
+            "does, or begin with a new checkpoint"
+        )
+    return ids[_preferred(sink.name, ids)]
+
+
+def _named(answers: Iterable[SinkAnswer]) -> set[str]:
+    """The stores that may be the home: one that has commits, else all that are named and do not name another."""
+    own = {answer.store_id: answer for answer in answers}
+    named = {answer.home for answer in own.values() if answer.home}
+    agreed = {home for home in named if home not in own or own[home].home == home}
+    return {home for home in agreed if home in own and own[home].batch >= 0} or agreed or named
+
+
+def _preferred(sink: str, store_ids: Iterable[str]) -> str:
+    """The same one for everybody who knows the same stores, and others for other sinks (rendezvous hashing)."""
+    return max(store_ids, key=lambda store_id: hashlib.sha256(f"{sink}\0{store_id}".encode()).digest())
+
+
+def _attach(endpoint: str, answers: dict[str, SinkAnswer], sink: Sink) -> Home:
+    """Tell the home first, then the others. For a sink that nobody knew, all must have it on disk."""
+    home = answers[endpoint].store_id
+    answer = client_of(endpoint).attach_sink(sink.name, sink.run, home, sink.lasting)
+    others = [each for each, said in answers.items() if each != endpoint and said.home != home]
+    is_new = not any(each.home for each in answers.values())
+    for other in others if sink.lasting else ():
+        try:
+            client_of(other).attach_sink(sink.name, sink.run, home, sink.lasting)
+        except (TimedOut, ProtocolError):
+            if is_new:
+                raise
+    return Home(home, endpoint, answer.batch)
+
+
+def found_again(stores: Stores, home: Home, sink: str) -> Home:
+    """The home, once it answers, wherever it is now.
+
+    Raises:
+        TimedOut: It does not for ``patience_s``. Trying again later is safe.
+    """
+    patience = _Patience(stores.patience_s)
+    forget_client(home.endpoint)
+    while True:
+        for endpoint, answer in ask_all((home.endpoint, *stores.endpoints), sink).items():
+            if answer.store_id == home.store_id:
+                return Home(home.store_id, endpoint, answer.batch)
+        if not patience.pause():
+            raise TimedOut(
+                f"the store {home.store_id}, which keeps the commits of this query, does not answer (it was at "
+                f"{home.endpoint}); start it and run again"
+            )
+        stores = stores.looked_up()

@@ -1,0 +1,143 @@
+"""``df.write.format("chappe")`` and ``df.writeStream.format("chappe")``: rows become records, exactly once.
+
+Tasks stage their rows at the sink's home (``home.py``) under batch, task and attempt. When Spark has decided which
+attempts count, the driver has exactly these made visible in one step. A batch that was committed before is not
+written again, however often and in whatever order Spark runs its tasks.
+
+Spark makes these objects in one process and pickles them into others: they hold no connection.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from chappe.errors import ChappeError, UsageError
+from chappe.spark.committing import Staged, abort, commit
+from chappe.spark.encode import Encoder, sort_rows
+from chappe.spark.home import Home, Sink, Stores, settle
+from chappe.spark.sink_columns import Columns
+from chappe.spark.sink_options import SinkOptions
+from chappe.spark.staging import Staging
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HOMES_MAX: Final = 16  # that a worker remembers
+
+_homes: OrderedDict[Sink, Home] = OrderedDict()
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the driver tells every task."""
+
+    columns: Columns
+    topic: str | None
+    stores: Stores
+    min_acks: int
+
+    @classmethod
+    def make(cls, options: SinkOptions, schema: StructType) -> _Plan:
+        columns = Columns.find(schema, options.topic, options.order)
+        stores = Stores(options.stores, options.towers, options.patience_s).known()
+        return cls(columns, options.topic, stores, options.min_acks)
+
+
+class TopicWriter(DataSourceArrowWriter):
+    """Writes one DataFrame. Spark makes it once, in the driver."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise UsageError('records cannot be overwritten, only appended: use mode("append")')
+        self._plan = _Plan.make(options, schema)
+        name = f"write {options.write_id}" if options.write_id else str(uuid.uuid4())
+        self._sink = Sink(name, str(uuid.uuid4()), lasting=options.write_id is not None)
+        self._batch = options.write_batch
+        self._home = settle(self._plan.stores, self._sink, self._batch)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Called in the executors."""
+        return _write(iterator, self._plan, self._sink, _homes.get(self._sink, self._home), self._batch)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Called in the driver once all tasks have ended well."""
+        commit(self._plan.stores, _staged(messages), self._plan.min_acks)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Called in the driver if a task or the commit failed."""
+        abort(_staged(messages))
+
+
+class TopicStreamWriter(DataSourceStreamArrowWriter):
+    """Writes one micro-batch. Spark makes it twice for each: for the tasks, and for the commit."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        if options.write_id is not None:
+            raise UsageError("`writeId` is for batch writes; a stream is known by its checkpoint")
+        self._plan = _Plan.make(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Called in the executors."""
+        sink = Sink(_property("sql.streaming.queryId"), _property("spark.jobGroup.id"), lasting=True)
+        batch = int(_property("streaming.sql.batchId"))
+        home = _homes.get(sink) or settle(self._plan.stores, sink, batch)
+        return _write(iterator, self._plan, sink, home, batch)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Called in the driver once all tasks have ended well."""
+        commit(self._plan.stores, _staged(messages), self._plan.min_acks)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Called in the driver if a task or the commit failed."""
+        abort(_staged(messages))
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    return [each for each in messages if isinstance(each, Staged)]
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None, "write() was called outside of a task"
+    return context
+
+
+def _property(name: str) -> str:
+    found = _context().getLocalProperty(name)
+    if not found:
+        raise ChappeError(f"Spark does not tell its tasks {name}, so exactly-once cannot be kept; report this")
+    return found
+
+
+def _write(batches: Iterator[pa.RecordBatch], plan: _Plan, sink: Sink, home: Home, batch: int) -> Staged:
+    """Stage one task's rows."""
+    context = _context()
+    task, attempt = context.partitionId(), context.taskAttemptId()
+    staging = Staging(plan.stores, home, sink, batch, task, attempt)
+    if batch <= home.committed:
+        for _ in batches:  # committed before; but what is upstream, state above all, is only complete when it was read
+            pass
+    else:
+        try:
+            encoder = Encoder(plan.columns, plan.topic)
+            for each in sort_rows(batches, plan.columns.order) if plan.columns.order else batches:
+                for piece in encoder.add(each):
+                    staging.put(piece)
+            for piece in encoder.finish():
+                staging.put(piece)
+            staging.finish()
+        except BaseException:
+            staging.give_up()
+            raise
+    _homes[sink] = staging.home
+    while len(_homes) > HOMES_MAX:
+        _homes.popitem(last=False)
+    return Staged(sink, staging.home, batch, task, attempt, staging.pieces, staging.rows, tuple(staging.topics))

@@ -1,0 +1,140 @@
+"""Which columns of a DataFrame become what of a record, checked before a single row is written."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from chappe.errors import UsageError
+
+WRITTEN: Final = ("value", "key", "topic", "headers", "timestamp")
+# A topic that was read has them: they say where records came from, and the new ones lie elsewhere.
+PASSED_OVER: Final = frozenset({"partition", "offset"})
+_SORTABLE: Final = (NumericType, StringType, BinaryType, DateType, TimestampType, TimestampNTZType)
+_EXAMPLES: Final = {
+    "value": "string or binary, for example to_json(struct(*))",
+    "key": "string or binary",
+    "topic": "string",
+    "headers": "array<struct<key:string,value:binary>> or map<string,binary>",
+    "timestamp": "timestamp",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Where each part of a record is found: indexes of the DataFrame's columns, None for what it has not.
+
+    ``topic`` is None where an option names the topic, whatever the columns. ``order`` are the columns that each
+    task's rows are sorted by.
+    """
+
+    value: int
+    topic: int | None
+    key: int | None
+    headers: int | None
+    timestamp: int | None
+    order: tuple[int, ...] = ()
+
+    @classmethod
+    def find(cls, schema: StructType, topic: str | None, order: Sequence[str] = ()) -> Columns:
+        """Find them by name, upper or lower case.
+
+        Args:
+            schema: The columns of the DataFrame.
+            topic: What the option ``topic`` says.
+            order: The names that ``orderBy`` gives.
+
+        Raises:
+            UsageError: One is missing, has a type that cannot be written, or is of no use; the text names it.
+        """
+        places = _places(schema)
+        if "value" not in places:
+            raise UsageError(f"there is no column `value` to write: there are {', '.join(schema.fieldNames())}")
+        if topic is None and "topic" not in places:
+            raise UsageError("nothing says which topic to write to: give the option `topic`, or a column `topic`")
+        for name, index in places.items():
+            if name in WRITTEN and not (name == "topic" and topic is not None):
+                _check(name, schema.fields[index])
+        _refuse_others(places, order)
+        return cls(
+            places["value"],
+            places.get("topic") if topic is None else None,
+            places.get("key"),
+            places.get("headers"),
+            places.get("timestamp"),
+            tuple(_sorted_by(name, schema, places) for name in order),
+        )
+
+
+def _places(schema: StructType) -> dict[str, int]:
+    places: dict[str, int] = {}
+    for index, each in enumerate(schema.fields):
+        name = each.name.lower()
+        if name in places:
+            raise UsageError(f"there are two columns named `{name}`; drop one")
+        places[name] = index
+    return places
+
+
+def _check(name: str, column: StructField) -> None:
+    kind = column.dataType
+    fits = {
+        "value": isinstance(kind, StringType | BinaryType),
+        "key": isinstance(kind, StringType | BinaryType),
+        "topic": isinstance(kind, StringType),
+        "headers": _are_headers(kind),
+        "timestamp": isinstance(kind, TimestampType),
+    }
+    if not fits[name]:
+        raise UsageError(
+            f"column `{name}` is {kind.simpleString()}, which cannot be written; make it {_EXAMPLES[name]}"
+        )
+
+
+def _are_headers(kind: DataType) -> bool:
+    if isinstance(kind, MapType):
+        return isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType | BinaryType)
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = kind.elementType.fields
+    return (
+        [each.name for each in fields] == ["key", "value"]
+        and isinstance(fields[0].dataType, StringType)
+        and isinstance(fields[1].dataType, StringType | BinaryType)
+    )
+
+
+def _refuse_others(places: dict[str, int], order: Sequence[str]) -> None:
+    """A column that would be left out in silence is more likely a mistake than a wish."""
+    expected = {*WRITTEN, *PASSED_OVER, *(each.lower() for each in order)}
+    for name in places:
+        if name not in expected:
+            close = difflib.get_close_matches(name, [each for each in WRITTEN if each not in places], 1)
+            hint = f"did you mean `{close[0]}`?" if close else "drop it, or put it into `value`"
+            raise UsageError(f"column `{name}` has no place in a record: {hint}")
+
+
+def _sorted_by(name: str, schema: StructType, places: dict[str, int]) -> int:
+    index = places.get(name.lower())
+    if index is None:
+        raise UsageError(f"`orderBy` names `{name}`, and there are only {', '.join(schema.fieldNames())}")
+    kind = schema.fields[index].dataType
+    if not isinstance(kind, _SORTABLE):
+        raise UsageError(f"`orderBy` names `{name}`, which is {kind.simpleString()} and cannot be sorted by")
+    return index

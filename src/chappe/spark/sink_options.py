@@ -1,0 +1,115 @@
+"""The options of ``format("chappe")`` for writing. The names shared with reading mean the same there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from chappe.data.topic import check_topic
+from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
+from chappe.errors import UsageError
+from chappe.reading.fetch import PATIENCE_S
+from chappe.spark.options import positive, refuse_unknown, seconds, stores_of
+
+NAMES: Final = ("stores", "towers", "topic", "minAcks", "writeId", "writeBatch", "orderBy", "fetchTimeout")
+# Spark hands these over too: they are for itself.
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+# Kafka's name, or the reader's -> what to say
+_ELSEWHERE: Final = {
+    "kafka.bootstrap.servers": "did you mean `towers` or `stores`?",
+    "tower": "did you mean `towers`?",
+    "store": "did you mean `stores`?",
+    "topics": "did you mean `topic`?",
+    "subscribe": "that is for reading; did you mean `topic`?",
+    "kafka.acks": "did you mean `minAcks`?",
+    "acks": "did you mean `minAcks`?",
+    "includeheaders": "that is for reading; a column `headers` is always written",
+    "path": "the topic is named by `topic`; call start() or save() without a path",
+}
+WRITE_ID_MAX: Final = 200  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """What the user asked for.
+
+    Args:
+        stores: Query endpoints; without any, ``towers`` are asked for them.
+        towers: Addresses of towers.
+        topic: Where all rows go; None to take it from the column ``topic``.
+        min_acks: Stores that hold a batch before it counts as written.
+        write_id: The name of a batch write, by which its repetition is known.
+        order: Columns by which each task sorts its rows.
+        patience_s: How long a store that is away is waited for.
+        write_batch: The number of this write among those of one name, which come in order: one that is not above
+            the last is a repetition.
+    """
+
+    stores: tuple[str, ...]
+    towers: str | None
+    topic: str | None
+    min_acks: int
+    write_id: str | None
+    order: tuple[str, ...]
+    patience_s: float
+    write_batch: int = 0
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> SinkOptions:
+        """Raises UsageError; its text names the option."""
+        options = {name.lower(): value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
+        refuse_unknown(options, NAMES, _ELSEWHERE)
+        stores, towers = stores_of(options.get("stores")), options.get("towers")
+        if stores and towers:
+            raise UsageError("give `stores` or `towers`, not both")
+        if not stores and not towers:
+            towers = f"{TOWER_HOST}:{TOWER_SUB_PORT}"
+        min_acks = positive(options, "minAcks") or 1
+        if stores and min_acks > len(stores):
+            raise UsageError(f"`minAcks` is {min_acks}, and `stores` names only {len(stores)}")
+        return cls(
+            stores,
+            towers,
+            _topic(options.get("topic")),
+            min_acks,
+            _write_id(options.get("writeid")),
+            _names(options.get("orderby")),
+            seconds(options, "fetchTimeout", PATIENCE_S),
+            _write_batch(options),
+        )
+
+
+def _topic(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return check_topic(text)
+    except UsageError as error:
+        raise UsageError(f"`topic`: {error}") from None
+
+
+def _write_id(text: str | None) -> str | None:
+    if text is not None and not 0 < len(text.encode()) <= WRITE_ID_MAX:
+        raise UsageError(f"`writeId` is a name of 1 to {WRITE_ID_MAX} bytes, not {text[:WRITE_ID_MAX]!r}")
+    return text
+
+
+def _write_batch(options: Mapping[str, str]) -> int:
+    text = options.get("writebatch")
+    if text is None:
+        return 0
+    if "writeid" not in options:
+        raise UsageError("`writeBatch` numbers the writes of a `writeId`: give that too")
+    if not text.strip().isdecimal() or int(text) >= 1 << 63:
+        raise UsageError(f"`writeBatch` is a number of at least 0, not {text!r}")
+    return int(text)
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    found = tuple(part.strip() for part in text.split(","))
+    if not all(found):
+        raise UsageError(f"`orderBy` names columns, separated by commas, not {text!r}")
+    return found
