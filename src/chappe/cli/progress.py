@@ -1,0 +1,58 @@
+"""A progress bar with rate and time left on a terminal; elsewhere a line now and then."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+LINE_EVERY_S: Final = 5.0  # without a terminal
+
+
+class Bar:
+    """A context that shows how far something is on standard error; ``quiet`` shows nothing."""
+
+    def __init__(self, text: str, *, quiet: bool) -> None:
+        self._console = Console(file=sys.stderr)
+        self._quiet = quiet
+        self._bar: Progress | None = None
+        if self._console.is_terminal and not quiet:
+            columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+            self._bar = Progress(*columns, console=self._console, transient=True, redirect_stderr=False)
+            self._task = self._bar.add_task(text, total=None)
+        self._line_at = time.monotonic() + LINE_EVERY_S
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, text: str, done: int, total: int | None) -> None:
+        """Show this; ``total`` None: nobody knows."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total, description=text)
+        elif not self._quiet and time.monotonic() >= self._line_at:
+            self._line_at = time.monotonic() + LINE_EVERY_S
+            self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def left_text(seconds: float | None) -> str:
+    """``12 s left``, ``3:04 left``, ``2:03:04 left``, ``3 days 2:03:04 left``; nothing if nobody knows."""
+    if seconds is None:
+        return ""
+    if seconds < 60:
+        return f", {seconds:.0f} s left"
+    days, rest = divmod(round(seconds), 86_400)
+    hours, rest = divmod(rest, 3600)
+    clock = f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if days or hours else f"{rest // 60}:{rest % 60:02d}"
+    return f", {f'{days} days ' if days else ''}{clock} left"

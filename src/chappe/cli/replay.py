@@ -1,0 +1,137 @@
+"""``chappe replay``: archived records back into topics."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import ExitStack
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from chappe.cli import options
+from chappe.cli.archive import need_packages
+from chappe.cli.console import exit_code, hear_warnings, say, warn
+from chappe.cli.units import parse_start
+from chappe.errors import UsageError
+
+if TYPE_CHECKING:
+    from chappe.cli.progress import Bar
+    from chappe.spark.archive.replay import Progress, Replay
+
+INTERRUPTED_FLUSH_S: Final = 2.0  # after Ctrl-C stores get this long to acknowledge the rest
+
+
+def replay(
+    source: Annotated[Path, typer.Option("--from", metavar="DIR", help="An archive that `chappe archive` made.")],
+    topic: Annotated[
+        str | None, typer.Option(metavar="TOPIC|PREFIX*", help="What to replay; all topics by default.")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Where one topic's records go; by default where they came from.")
+    ] = None,
+    speed: Annotated[
+        str,
+        typer.Option(metavar="original|N|max", help="original: as the timestamps say; N: so many times faster; max."),
+    ] = "original",
+    start: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only records from this time on: 2026-01-31T12:00, or 2h (ago).")
+    ] = None,
+    end: Annotated[str | None, typer.Option(metavar="TIME", help="Only records before this time.")] = None,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Start from the beginning even if this replay was interrupted before.")
+    ] = False,
+    tower: options.Tower = options.TOWER,
+    listen: options.Listen = options.LISTEN,
+    as_json: options.Json = False,
+) -> None:
+    """Bring archived records back into topics, in order, and wait until they are stored.
+
+    An interrupted replay goes on where it stopped when the same command is given again.
+    """
+    factor = parse_speed(speed)
+    need_packages("pyarrow", "numpy")
+    since, until = _micros(start, "--start"), _micros(end, "--end")
+    from chappe.cli.progress import Bar
+    from chappe.data.topic import check_topic
+    from chappe.spark.archive.order import EARLIEST_US, LATEST_US
+    from chappe.spark.archive.replay import Order, Replay
+
+    order = Order(
+        topic,
+        None if to is None else check_topic(to),
+        factor,
+        EARLIEST_US if since is None else since,
+        LATEST_US if until is None else until,
+    )
+    hear_warnings(tower)
+    with ExitStack() as ending:
+        bar = ending.enter_context(Bar("looking at the archive", quiet=as_json))
+        run = ending.enter_context(Replay(source, order, tower=tower, listen=listen, anew=anew))
+        if run.resumed:
+            say(f"going on after {run.progress.earlier:,} records that an earlier run has sent (--anew starts again)")
+        code = _to_the_end(run, bar)
+    _account(run.progress, source, as_json)
+    if code:
+        raise typer.Exit(code)
+
+
+def parse_speed(text: str) -> float | None:
+    """1.0 for ``original``, None for ``max``, or a factor. Raises UsageError."""
+    if text == "max":
+        return None
+    if text == "original":
+        return 1.0
+    try:
+        factor = float(text.removesuffix("x"))
+    except ValueError:
+        factor = math.nan
+    if not 0 < factor < math.inf:
+        raise UsageError(f"--speed is original, max, or how many times faster, such as 10; not {text!r}")
+    return factor
+
+
+def _micros(text: str | None, option: str) -> int | None:
+    if text is None:
+        return None
+    from chappe.api.times import as_micros
+
+    moment = parse_start(text)
+    if not isinstance(moment, datetime):
+        raise UsageError(f"{option} is a time such as 2026-01-31T12:00 or an age such as 2h, not {text!r}")
+    return as_micros(moment)
+
+
+def _to_the_end(run: Replay, bar: Bar) -> int:
+    from chappe.cli.progress import left_text
+
+    def show(now: Progress) -> None:
+        rate = (now.sent - now.earlier) / now.seconds if now.seconds > 0 else 0.0
+        text = f"{now.sent:,} sent, {now.stored:,} stored, {rate:,.0f} records/s{left_text(now.left_s)}"
+        bar.update(text, now.sent, now.total)
+
+    run.show = show
+    try:
+        run.run()
+    except KeyboardInterrupt as stop:
+        run.interrupted(INTERRUPTED_FLUSH_S)
+        warn(
+            f"interrupted: {run.progress.sent:,} of {run.progress.total:,} records are sent; "
+            "the same command goes on from there"
+        )
+        return exit_code(stop)
+    return 0
+
+
+def _account(done: Progress, source: Path, as_json: bool) -> None:
+    if as_json:
+        facts = asdict(done) | {"directory": str(source), "seconds": round(done.seconds, 3)}
+        del facts["left_s"]
+        print(json.dumps(facts), flush=True)
+        return
+    records = done.sent - done.earlier
+    rate = records / done.seconds if done.seconds > 0 else 0.0
+    say(f"replayed {records:,} records in {done.seconds:.1f} s ({rate:,.0f} records/s), {done.stored:,} are stored")

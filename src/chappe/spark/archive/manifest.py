@@ -1,0 +1,275 @@
+"""What has been archived: the manifest, the one truth about an archive, and the steps in which it changes.
+
+Every version is a file of its own that holds everything; the highest number counts. See the package's text for why
+the order of steps here leaves every reader with each record once, wherever a job is killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+
+from chappe.data.topic import Filter
+from chappe.errors import StorageError, StorageFormat, StorageFull, StorageLocked, UnknownTopic, UsageError
+from chappe.spark.archive.layout import LOCK, META, STAGING
+
+FORMAT: Final = 1
+KEEP: Final = 2  # manifests: a reader may have listed the one before the newest
+_NAME: Final = re.compile(r"manifest-(\d{8,})\.json")
+_NO_SPACE: Final = frozenset({28, 122})  # ENOSPC, EDQUOT
+
+
+class Span(msgspec.Struct, array_like=True, frozen=True):
+    """Of one partition the offsets ``first`` <= n < ``next`` are archived: ``rows``, fewer if some were lost."""
+
+    first: int
+    next: int
+    rows: int
+
+
+class ArchivedFile(msgspec.Struct, frozen=True):
+    """A Parquet file: its place below the archive, and what is in it; timestamps in microseconds since 1970."""
+
+    path: str
+    topic: str
+    rows: int
+    bytes: int
+    timestamp_min: int
+    timestamp_max: int
+
+    @property
+    def directory(self) -> str:
+        """Where it lies, below the archive."""
+        return self.path.rpartition("/")[0]
+
+
+class Move(msgspec.Struct, array_like=True, frozen=True):
+    """A staged file that is to be renamed; both below the archive."""
+
+    staged: str
+    place: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """One version of an archive."""
+
+    archive: str
+    format: int = FORMAT
+    version: int = 0
+    files: tuple[ArchivedFile, ...] = ()
+    positions: dict[str, dict[str, Span]] = {}  # msgspec copies it
+    moves: tuple[Move, ...] = ()
+
+    def next_of(self, topic: str, partition: str) -> int | None:
+        """Where a partition goes on; None if nothing of it is archived."""
+        span = self.positions.get(topic, {}).get(partition)
+        return None if span is None else span.next
+
+    @property
+    def topics(self) -> list[str]:
+        """All topics of which anything is archived."""
+        return sorted(self.positions)
+
+    def select(self, topic: str | None) -> list[str]:
+        """The topics that ``name`` or ``prefix*`` stands for; None: all. Raises UnknownTopic for none."""
+        wanted = None if topic is None else Filter.parse(topic)
+        found = [each for each in self.topics if wanted is None or wanted.matches(each)]
+        if not found:
+            has = ", ".join(self.topics) or "none yet"
+            raise UnknownTopic(f"the archive has no topic {topic or ''}".rstrip() + f"; it has {has}")
+        return found
+
+    @property
+    def rows(self) -> int:
+        """All records."""
+        return sum(each.rows for each in self.files)
+
+
+def load(directory: Path) -> Manifest:
+    """The newest version.
+
+    Raises:
+        UsageError: There is no archive.
+        StorageFormat: The archive was written by a newer chappe, or is damaged.
+    """
+    while True:
+        found = _versions(directory)
+        if not found:
+            raise UsageError(f"{directory} is not an archive; make one with: chappe archive TOPIC --to {directory}")
+        version = max(found)
+        try:
+            raw = found[version].read_bytes()
+        except FileNotFoundError:  # a job has gone on by more than one version meanwhile
+            if _versions(directory).keys() == found.keys():
+                raise
+            continue
+        try:
+            manifest = msgspec.json.decode(raw, type=Manifest)
+        except msgspec.MsgspecError as error:
+            raise StorageFormat(f"{found[version]} is not the manifest of an archive: {error}") from None
+        if manifest.format > FORMAT:
+            raise StorageFormat(f"the archive {directory} was written by a newer chappe; install that version")
+        return manifest
+
+
+def path_of(directory: Path, manifest: Manifest, file: ArchivedFile) -> Path:
+    """Where a file is now: a job may have been killed before it renamed the last staged files."""
+    for move in manifest.moves:
+        if move.place == file.path and (directory / move.staged).exists():
+            return directory / move.staged
+    return directory / file.path
+
+
+def _versions(directory: Path) -> dict[int, Path]:
+    try:
+        entries = list((directory / META).iterdir())
+    except FileNotFoundError:
+        return {}
+    return {int(match[1]): each for each in entries if (match := _NAME.fullmatch(each.name))}
+
+
+class ArchiveWriter:
+    """An archive that this process writes to; made if it is not there.
+
+    Opening it finishes what a killed job had committed, and removes what it had not.
+
+    Raises:
+        StorageLocked: Another job writes to it.
+        StorageFormat: As ``load``, or the directory holds something else.
+        StorageFull, StorageError: The disk.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        with _Disk(directory):
+            meta = directory / META
+            if directory.exists() and not meta.exists() and any(directory.iterdir()):
+                raise StorageFormat(f"{directory} holds something else; choose an empty directory for the archive")
+            meta.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(meta / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise StorageLocked(f"another job archives to {directory}; wait for it or stop it") from None
+        try:
+            self.manifest = load(directory) if _versions(directory) else Manifest(uuid.uuid4().hex)
+            with _Disk(directory):
+                self._settle()
+                shutil.rmtree(meta / STAGING, ignore_errors=True)
+                self.run = f"{META}/{STAGING}/{uuid.uuid4().hex}"
+                (directory / self.run).mkdir(parents=True)
+                for each in (meta / STAGING, meta, directory):
+                    _sync(each)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def commit(self, following: Manifest) -> None:
+        """Make the next version the one that counts, then rename its files.
+
+        Raises:
+            StorageLocked: Somebody else has written a version; nothing of ours is visible.
+            StorageFull, StorageError: The disk. If the version does not count yet, nothing is visible.
+        """
+        assert following.version == self.manifest.version + 1
+        with _Disk(self.directory):
+            meta = self.directory / META
+            name = f"manifest-{following.version:08d}.json"
+            temporary = meta / f"{name}.{uuid.uuid4().hex}"
+            _sync(self.directory / self.run)  # the staged files have their names for good
+            try:
+                with open(temporary, "wb") as file:
+                    file.write(msgspec.json.encode(following))
+                    file.flush()
+                    os.fsync(file.fileno())
+                try:
+                    os.link(temporary, meta / name)  # unlike a rename, it fails if somebody was faster
+                except FileExistsError:
+                    raise StorageLocked(f"another job archives to {self.directory}; stop one of them") from None
+            finally:
+                temporary.unlink(missing_ok=True)
+            _sync(meta)
+            self.manifest = following
+            self._settle()
+            for version, path in _versions(self.directory).items():
+                if version <= following.version - KEEP:
+                    path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove what was staged and not committed, and let others write."""
+        shutil.rmtree(self.directory / self.run, ignore_errors=True)
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _settle(self) -> None:
+        """Do the renames of the newest version; those that are done are passed over."""
+        touched = set()
+        for move in self.manifest.moves:
+            staged, place = self.directory / move.staged, self.directory / move.place
+            if staged.exists():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(staged, place)
+                touched |= {place.parent, place.parent.parent, self.directory}
+            elif not place.exists():
+                raise StorageError(f"the archive {self.directory} is damaged: {move.place} is missing")
+        for each in touched:
+            _sync(each)
+
+
+def followed_by(
+    manifest: Manifest, files: Iterable[ArchivedFile], spans: dict[str, dict[str, Span]], moves: Iterable[Move]
+) -> Manifest:
+    """The next version: files of the same path are replaced, and positions go on."""
+    kept = {each.path: each for each in manifest.files} | {each.path: each for each in files}
+    positions = dict(manifest.positions)
+    for topic, partitions in spans.items():
+        known = dict(positions.get(topic, {}))
+        for partition, span in partitions.items():
+            before = known.get(partition)
+            known[partition] = span if before is None else Span(before.first, span.next, before.rows + span.rows)
+        positions[topic] = known
+    return Manifest(
+        manifest.archive,
+        version=manifest.version + 1,
+        files=tuple(kept[path] for path in sorted(kept)),
+        positions=positions,
+        moves=tuple(moves),
+    )
+
+
+def _sync(directory: Path) -> None:
+    opened = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+class _Disk:
+    """Turns the operating system's complaints into ours."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            full = error.errno in _NO_SPACE
+            reason = f"{error.filename or self._directory}: {error.strerror}"
+            raise (StorageFull if full else StorageError)(f"cannot write the archive: {reason}") from error

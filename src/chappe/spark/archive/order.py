@@ -1,0 +1,286 @@
+"""Archived records in the order of their times, while each partition keeps its own order.
+
+A record counts as sent when it was, or when any record before it in its partition was, whichever is later: so times
+never go back within a partition, and sorting by (that time, partition, offset) is an order for all records that keeps
+the order of each partition. It depends on nothing but the records, so a replay that was interrupted can go on in it.
+
+The order is found without sorting everything. Parquet's statistics tell of most row groups that they hold neighbours of
+one partition, and between which times; only of the others are the three small columns read. From that follows the
+earliest time of each row group. Row groups are then read in the order of these times, and what lies before the
+earliest time of all that were not read yet is complete, and can be sorted and passed on. So about one row group of
+each partition is in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from chappe.defaults import MIB
+from chappe.errors import StorageError
+from chappe.spark.archive.manifest import ArchivedFile
+
+HELD_BYTES: Final = 64 * MIB  # read before anything is passed on; more where more partitions overlap in time
+EARLIEST_US: Final = -(1 << 63)
+LATEST_US: Final = (1 << 63) - 1
+RECORD_COLUMNS: Final = ["offset", "timestamp", "key", "value", "headers"]
+_SORTED_BY: Final = ["partition", "offset", "timestamp"]
+
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which records: ``since`` <= timestamp < ``until``, and of each partition those before an offset.
+
+    Args:
+        bounds: By topic and partition; partitions that are missing are left out.
+        since: Microseconds since 1970.
+        until: The same.
+        passed: Records whose time in the order is before this one were passed on already.
+    """
+
+    bounds: Mapping[str, Mapping[str, int]]
+    since: int = EARLIEST_US
+    until: int = LATEST_US
+    passed: int = EARLIEST_US
+
+
+@dataclass(slots=True)
+class Piece:
+    """Neighbours of one partition in one row group.
+
+    ``floor`` is the latest time of what comes before in the partition.
+    """
+
+    partition: tuple[str, str]
+    first: int
+    start: int
+    rows: int
+    timestamp_min: int
+    timestamp_max: int
+    floor: int = EARLIEST_US
+
+
+@dataclass(slots=True)
+class Group:
+    """A row group; its records have times in the order from ``low`` to ``high``."""
+
+    path: Path
+    index: int
+    topic: str
+    pieces: list[Piece] = field(default_factory=list)
+    low: int = LATEST_US
+    high: int = EARLIEST_US
+
+    @property
+    def rows(self) -> int:
+        """Records in its pieces."""
+        return sum(each.rows for each in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Records of one topic in the order; ``times`` are theirs in it, rising."""
+
+    topic: str
+    records: pa.Table
+    times: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """All records of all topics with times before ``end`` that did not come before; of each topic at most one run."""
+
+    runs: tuple[Run, ...]
+    end: int
+
+
+def plan(files: Iterable[tuple[Path, ArchivedFile]], wanted: Wanted) -> list[Group]:
+    """The row groups that hold wanted records, by their earliest times.
+
+    Raises:
+        StorageError: A file cannot be read.
+    """
+    groups: list[Group] = []
+    for path, each in files:
+        if each.topic in wanted.bounds and _overlaps(each.timestamp_min, each.timestamp_max, wanted):
+            groups += _groups_of(path, each.topic, wanted)
+    _set_times(groups, wanted)
+    found = [each for each in groups if each.high >= wanted.passed]
+    return sorted(found, key=attrgetter("low", "topic", "path", "index"))
+
+
+def sweep(groups: list[Group], wanted: Wanted, held_bytes: int = HELD_BYTES) -> Iterator[Window]:
+    """All wanted records, in the order; ``groups`` is what ``plan`` found."""
+    ranks = {each: n for n, each in enumerate(sorted({p.partition for group in groups for p in group.pieces}))}
+    held: list[_Held] = []
+    for n, group in enumerate(groups):
+        end = group.low
+        if sum(each.size for each in held) >= held_bytes and any(each.times[0] < end for each in held):
+            runs, held = _take_before(held, end)
+            yield Window(runs, end)
+        loaded = _load(group, wanted, ranks)
+        if len(loaded.times):
+            held.append(loaded)
+        groups[n] = Group(group.path, group.index, group.topic)  # its pieces are not needed any more
+    runs, _ = _take_before(held, None)
+    if runs:
+        yield Window(runs, LATEST_US)
+
+
+# -- what is where ----------------------------------------------------------------------------------------
+
+
+def _overlaps(low: int, high: int, wanted: Wanted) -> bool:
+    return high >= wanted.since and low < wanted.until
+
+
+def _groups_of(path: Path, topic: str, wanted: Wanted) -> Iterator[Group]:
+    try:
+        with pq.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            columns = [names.index(name) for name in _SORTED_BY]
+            for index in range(file.num_row_groups):
+                group = Group(path, index, topic)
+                pieces = _known_piece(file.metadata.row_group(index), topic, columns) or _scan(file, index, topic)
+                for each in pieces:
+                    bound = wanted.bounds[topic].get(each.partition[1], 0)
+                    if each.first < bound and _overlaps(each.timestamp_min, each.timestamp_max, wanted):
+                        group.pieces.append(each)
+                if group.pieces:
+                    yield group
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(f"{path} cannot be read: {error}") from error
+
+
+def _known_piece(meta: pq.RowGroupMetaData, topic: str, columns: list[int]) -> list[Piece]:
+    """The one piece of a row group, if its statistics show that it is one."""
+    partition, offset, stamp = (meta.column(each).statistics for each in columns)
+    if not all(each is not None and each.has_min_max for each in (partition, offset, stamp)):
+        return []
+    if partition.min != partition.max or offset.max - offset.min + 1 != meta.num_rows:
+        return []
+    return [Piece((topic, partition.min), offset.min, 0, meta.num_rows, stamp.min_raw, stamp.max_raw)]
+
+
+def _scan(file: pq.ParquetFile, index: int, topic: str) -> Iterator[Piece]:
+    """The pieces of a row group, from its records."""
+    table = file.read_row_group(index, columns=_SORTED_BY)
+    coded = table.column("partition").combine_chunks().dictionary_encode()
+    names, codes = coded.dictionary.to_pylist(), coded.indices.to_numpy()
+    offsets = table.column("offset").to_numpy()
+    stamps = table.column("timestamp").cast(pa.int64()).to_numpy()
+    breaks = (np.diff(codes) != 0) | (np.diff(offsets) != 1)
+    starts = [0, *(np.flatnonzero(breaks) + 1).tolist()]
+    lows, highs = np.minimum.reduceat(stamps, starts).tolist(), np.maximum.reduceat(stamps, starts).tolist()
+    for start, end, low, high in zip(starts, [*starts[1:], len(offsets)], lows, highs, strict=True):
+        yield Piece((topic, names[codes[start]]), int(offsets[start]), start, end - start, low, high)
+
+
+def _set_times(groups: list[Group], wanted: Wanted) -> None:
+    """Find out when each piece and each group begins and ends."""
+    parts = [(piece, group) for group in groups for piece in group.pieces]
+    parts.sort(key=lambda part: (part[0].partition, part[0].first))
+    partition: tuple[str, str] | None = None
+    latest = EARLIEST_US
+    for piece, group in parts:
+        if piece.partition != partition:
+            partition, latest = piece.partition, EARLIEST_US
+        piece.floor = latest
+        group.low = min(group.low, max(latest, piece.timestamp_min, wanted.since))
+        latest = max(latest, min(piece.timestamp_max, wanted.until - 1))
+        group.high = max(group.high, latest)
+
+
+# -- reading ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Records that were read, sorted; their times, partitions (by rank) and offsets; about their size in bytes."""
+
+    topic: str
+    size: int
+    records: pa.Table
+    times: Numbers
+    ranks: Numbers
+    offsets: Numbers
+
+    def part(self, start: int, end: int) -> _Held:
+        rows = slice(start, end)
+        return _Held(
+            self.topic,
+            self.size * (end - start) // len(self.times),
+            self.records.slice(start, end - start),
+            self.times[rows],
+            self.ranks[rows],
+            self.offsets[rows],
+        )
+
+    def sorted(self) -> _Held:
+        order = np.lexsort((self.offsets, self.ranks, self.times))
+        if (np.diff(order) == 1).all():
+            return self
+        records = self.records.take(pa.array(order))
+        return _Held(self.topic, self.size, records, self.times[order], self.ranks[order], self.offsets[order])
+
+
+def _load(group: Group, wanted: Wanted, ranks: Mapping[tuple[str, str], int]) -> _Held:
+    """Read a row group."""
+    try:
+        with pq.ParquetFile(group.path) as file:
+            table = file.read_row_group(group.index, columns=RECORD_COLUMNS)
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(f"{group.path} cannot be read: {error}") from error
+    offsets = table.column("offset").to_numpy()
+    stamps = table.column("timestamp").cast(pa.int64()).to_numpy()
+    times = np.full(len(offsets), EARLIEST_US)
+    places = np.zeros(len(offsets), np.int64)
+    keep = np.zeros(len(offsets), np.bool_)
+    for each in group.pieces:
+        rows = slice(each.start, each.start + each.rows)
+        capped = np.minimum(stamps[rows], wanted.until - 1)
+        times[rows] = np.maximum(np.maximum.accumulate(capped), each.floor)
+        places[rows] = ranks[each.partition]
+        keep[rows] = offsets[rows] < wanted.bounds[group.topic][each.partition[1]]
+    keep &= (stamps >= wanted.since) & (stamps < wanted.until) & (times >= wanted.passed)
+    records = table.drop_columns(["offset"])
+    if not keep.all():
+        records, times, places, offsets = records.filter(pa.array(keep)), times[keep], places[keep], offsets[keep]
+    return _Held(group.topic, records.nbytes, records, times, places, offsets).sorted()
+
+
+def _take_before(held: list[_Held], end: int | None) -> tuple[tuple[Run, ...], list[_Held]]:
+    """What lies before a time, as one run for each topic, and the rest."""
+    found: dict[str, list[_Held]] = {}
+    rest = []
+    for each in held:
+        cut = len(each.times) if end is None else int(np.searchsorted(each.times, end))
+        if cut:
+            found.setdefault(each.topic, []).append(each.part(0, cut))
+        if cut < len(each.times):
+            rest.append(each.part(cut, len(each.times)))
+    runs = []
+    for topic, parts in sorted(found.items()):
+        whole = parts[0] if len(parts) == 1 else _together(parts).sorted()
+        runs.append(Run(topic, whole.records, whole.times))
+    return tuple(runs), rest
+
+
+def _together(parts: list[_Held]) -> _Held:
+    return _Held(
+        parts[0].topic,
+        sum(each.size for each in parts),
+        pa.concat_tables(each.records for each in parts),
+        np.concatenate([each.times for each in parts]),
+        np.concatenate([each.ranks for each in parts]),
+        np.concatenate([each.offsets for each in parts]),
+    )

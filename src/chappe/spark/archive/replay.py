@@ -1,0 +1,356 @@
+"""Archived records on their way back into topics.
+
+All records of a topic go through one producer, in the order of ``order.py``: so they are one partition of the new
+topic, and each original partition keeps its order in it. A producer for each original partition would keep no more,
+and cost a member of the network for each start of a program that ever produced, of which there may be a hundred
+thousand.
+
+**Interrupted replays go on.** The producers have an identity: each batch is in their journal before it is published, so
+after a kill they know how many records they have sent, and what of that is not stored yet. As the order depends
+on the archived records alone, the number of records says where to go on: none is lost or sent twice. Where the archive
+ended when the replay began is kept too, so that it may grow meanwhile. From time to time it is noted how far the
+replay is, so that what was sent need not be read again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+import msgspec
+import numpy as np
+import platformdirs
+import pyarrow as pa
+
+from chappe.api.producer import Producer
+from chappe.defaults import KIB, TOWER_HOST, TOWER_SUB_PORT
+from chappe.errors import StorageFormat, TimedOut, UsageError
+from chappe.spark.archive.manifest import Manifest, load, path_of
+from chappe.spark.archive.order import EARLIEST_US, LATEST_US, Run, Wanted, plan, sweep
+from chappe.spark.encode import encode_rows, encoded_headers
+
+if TYPE_CHECKING:
+    from chappe.spark.archive.order import Group
+
+FORMAT: Final = 1
+PIECE_BYTES: Final = 256 * KIB  # of records in one batch: each is synced to the journal
+NOTE_S: Final = 2.0  # so often it is noted how far the replay is
+STEP_S: Final = 0.005  # at a given speed, records that are due are sent this often
+SHOW_S: Final = 0.1
+FLUSH_STEP_S: Final = 0.25
+
+
+class Noted(msgspec.Struct, frozen=True):
+    """What is kept of a replay while it is not finished.
+
+    ``bounds`` are the ends of the partitions when it began, by topic; everything before ``passed`` in the order was
+    sent, and that were ``sent`` records of each topic.
+    """
+
+    bounds: dict[str, dict[str, int]]
+    passed: int = EARLIEST_US
+    sent: dict[str, int] = {}
+    format: int = FORMAT
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a replay is.
+
+    Args:
+        sent: Records, those of earlier runs included.
+        stored: Those of them that a store has acknowledged.
+        total: All there are to send, at most.
+        earlier: Those that earlier runs had sent.
+        seconds: Since this run began.
+        left_s: Until everything is sent, about; None before that can be told.
+    """
+
+    sent: int = 0
+    stored: int = 0
+    total: int = 0
+    earlier: int = 0
+    seconds: float = 0.0
+    left_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to replay.
+
+    Args:
+        topic: ``name``, ``prefix*``, or None for all topics.
+        to: The topic that the records of one topic go to; None: to the topics that they came from.
+        speed: 1.0 is the original speed, 10.0 ten times that; None: as fast as stores and consumers take it.
+        since: Only records with timestamps from this one on, in microseconds since 1970.
+        until: Only records with timestamps before this one.
+    """
+
+    topic: str | None = None
+    to: str | None = None
+    speed: float | None = None
+    since: int = EARLIEST_US
+    until: int = LATEST_US
+
+
+class Replay:
+    """One replay; a context.
+
+    Args:
+        directory: The archive.
+        order: What to replay.
+        tower: Where producers find the stores.
+        listen: Interface of the producers.
+        anew: Forget where an earlier run of the same replay was interrupted.
+        state: Where it is kept how far the replay is; the user's data directory by default.
+
+    Raises:
+        UsageError: There is no archive, or several topics for one target.
+        UnknownTopic: The archive has no such topic.
+        IdentityInUse: The same replay is running.
+        StorageFormat, StorageError: The archive or the state cannot be read.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        order: Order,
+        *,
+        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
+        listen: str = TOWER_HOST,
+        anew: bool = False,
+        state: Path | None = None,
+    ) -> None:
+        manifest = load(directory)
+        topics = manifest.select(order.topic)
+        if order.to is not None and len(topics) > 1:
+            raise UsageError(f"one target for the topics {', '.join(topics)} would mix them: name one with --topic")
+        self._order = order
+        self._state = (state or platformdirs.user_data_path("chappe") / "replays") / _name(manifest, order)
+        if anew:
+            shutil.rmtree(self._state, ignore_errors=True)
+        self.resumed = (self._state / "replay.json").exists()
+        self._noted = self._read() if self.resumed else _begin(manifest, topics)
+        if not self.resumed:
+            self._write(self._noted)
+        self._wanted = Wanted(self._noted.bounds, order.since, order.until, self._noted.passed)
+        files = [(path_of(directory, manifest, each), each) for each in manifest.files]
+        self._groups: list[Group] = plan(files, self._wanted)
+        self.progress = Progress(total=sum(self._noted.sent.values()) + sum(each.rows for each in self._groups))
+        self._producers: dict[str, Producer] = {}
+        self._skip: dict[str, int] = {}
+        self._began = time.monotonic()
+        self._noted_at = self._shown_at = self._began
+        self._pace = Pace(order.speed)
+        self._last = max((each.high for each in self._groups), default=0)
+        self.show: Callable[[Progress], None] = lambda progress: None
+        try:
+            for topic in topics:
+                self._open(topic, tower, listen)
+        except BaseException:
+            self.abandon()
+            raise
+        self.progress.earlier = self.progress.sent = self._sent
+
+    def run(self) -> None:
+        """Send everything and wait until it is stored; Ctrl-C ends it at any time.
+
+        Raises:
+            ChappeError: Of the archive or of a producer. The same replay can be started again, and goes on.
+        """
+        for window in sweep(self._groups, self._wanted):
+            self._send_window([self._not_sent(run) for run in window.runs])
+            self._note(window.end)
+        while not self._flush(FLUSH_STEP_S):
+            self._look()
+        self.progress.total = self._sent
+        self._look()
+        self._close()
+        shutil.rmtree(self._state, ignore_errors=True)
+
+    def interrupted(self, patience_s: float) -> int:
+        """Leave in the middle; returns how many records that were sent no store has yet. They are not lost."""
+        self._flush(patience_s)
+        self._look()
+        left = self.progress.sent - self.progress.stored
+        self.abandon()
+        return left
+
+    def abandon(self) -> None:
+        """Leave without waiting."""
+        for each in self._producers.values():
+            try:
+                each.close(0.0)
+            except TimedOut:
+                pass  # its journal has the rest
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abandon()
+
+    # -- sending --------------------------------------------------------------------------------------------
+
+    def _open(self, topic: str, tower: str, listen: str) -> None:
+        target = self._order.to or topic
+        identity = hashlib.sha256(target.encode()).hexdigest()[:16]
+        producer = Producer(target, tower=tower, listen=listen, identity=identity, directory=self._state)
+        self._producers[topic] = producer
+        self._skip[topic] = producer.next_offset - self._noted.sent.get(topic, 0)
+        if self._skip[topic] < 0:
+            raise StorageFormat(f"{self._state} does not fit together: start the replay anew with --anew")
+
+    def _not_sent(self, run: Run) -> Run:
+        """Without what an earlier run sent after it had last noted how far it was."""
+        skip = min(self._skip[run.topic], len(run.times))
+        if not skip:
+            return run
+        self._skip[run.topic] -= skip
+        return Run(run.topic, run.records.slice(skip), run.times[skip:])
+
+    def _send_window(self, runs: list[Run]) -> None:
+        at = [0] * len(runs)
+        while any(start < len(run.times) for start, run in zip(at, runs, strict=True)):
+            due = self._pace.due(min(int(r.times[n]) for n, r in zip(at, runs, strict=True) if n < len(r.times)))
+            for index, run in enumerate(runs):
+                end = len(run.times) if due is None else int(np.searchsorted(run.times, due, "right"))
+                if end > at[index]:
+                    self._send(run.topic, run.records.slice(at[index], end - at[index]))
+                    at[index] = end
+            following = [int(run.times[n]) for n, run in zip(at, runs, strict=True) if n < len(run.times)]
+            if following:
+                self._pace.wait(min(following), self._look)
+
+    def _send(self, topic: str, records: pa.Table) -> None:
+        producer = self._producers[topic]
+        for part in pieces(records):
+            for piece in encode_rows(part, topic):
+                producer.send_batch(piece.raw)
+            if time.monotonic() - self._shown_at >= SHOW_S:
+                self._look()
+
+    def _flush(self, timeout_s: float) -> bool:
+        try:
+            for each in self._producers.values():
+                each.flush(timeout_s)
+        except TimedOut:
+            return False
+        return True
+
+    def _close(self) -> None:
+        for each in self._producers.values():
+            each.close()
+
+    # -- how far it is --------------------------------------------------------------------------------------
+
+    @property
+    def _sent(self) -> int:
+        return sum(each.next_offset for each in self._producers.values())
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        self._shown_at = now
+        progress = self.progress
+        progress.sent = self._sent
+        progress.stored = sum(each.stored for each in self._producers.values())
+        progress.seconds = now - self._began
+        done = progress.sent - progress.earlier
+        if self._order.speed is not None:
+            progress.left_s = self._pace.left_s(self._last)
+        elif done:
+            progress.left_s = (progress.total - progress.sent) * progress.seconds / done
+        self.show(progress)
+
+    def _note(self, passed: int) -> None:
+        now = time.monotonic()
+        if now - self._noted_at >= NOTE_S and not any(self._skip.values()):
+            self._noted_at = now
+            sent = {topic: each.next_offset for topic, each in self._producers.items()}
+            self._write(Noted(self._noted.bounds, passed, sent))
+
+    def _read(self) -> Noted:
+        path = self._state / "replay.json"
+        try:
+            noted = msgspec.json.decode(path.read_bytes(), type=Noted)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise StorageFormat(f"{path} cannot be read ({error}): start the replay anew with --anew") from None
+        if noted.format > FORMAT:
+            raise StorageFormat(f"{path} was written by a newer chappe: install that version, or use --anew")
+        return noted
+
+    def _write(self, noted: Noted) -> None:
+        self._state.mkdir(parents=True, exist_ok=True)
+        path = self._state / "replay.json"
+        temporary = path.with_suffix(".new")
+        with open(temporary, "wb") as file:
+            file.write(msgspec.json.encode(noted))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+
+
+@dataclass(slots=True)
+class Pace:
+    """Says when records are due; ``speed`` None: at once."""
+
+    speed: float | None
+    _origin: tuple[float, int] | None = field(default=None, init=False)  # a moment of ours, and the time due then
+
+    def due(self, first: int) -> int | None:
+        """What may be sent now: everything up to this time; None: everything. ``first`` is the next that waits."""
+        if self.speed is None:
+            return None
+        now = time.monotonic()
+        if self._origin is None:
+            self._origin = (now, first)
+        began, at = self._origin
+        return at + int((now - began) * self.speed * 1e6)
+
+    def wait(self, time_us: int, meanwhile: Callable[[], None]) -> None:
+        """Until a record of this time is due, at least a little."""
+        while (left := self.left_s(time_us)) > 0:
+            time.sleep(min(max(left, STEP_S), SHOW_S))
+            meanwhile()
+
+    def left_s(self, time_us: int) -> float:
+        """Seconds until a record of this time is due."""
+        if self.speed is None or self._origin is None:
+            return 0.0
+        began, at = self._origin
+        return max(began + (time_us - at) / 1e6 / self.speed - time.monotonic(), 0.0)
+
+
+def pieces(records: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Records in parts of about ``PIECE_BYTES``, with columns as batches carry them."""
+    for batch in records.to_batches():
+        rows = max(batch.num_rows * PIECE_BYTES // max(batch.nbytes, 1), 1)
+        for start in range(0, batch.num_rows, rows):
+            part = batch.slice(start, rows)
+            columns = {
+                "value": part.column("value"),
+                "key": part.column("key"),
+                "headers": encoded_headers(part.column("headers")),
+                "timestamp": part.column("timestamp").cast(pa.int64()),
+            }
+            yield pa.RecordBatch.from_pydict(columns)
+
+
+def _begin(manifest: Manifest, topics: list[str]) -> Noted:
+    bounds = {topic: {name: span.next for name, span in manifest.positions[topic].items()} for topic in topics}
+    return Noted(bounds)
+
+
+def _name(manifest: Manifest, order: Order) -> str:
+    """The same for the same replay; the speed may change."""
+    parts = (manifest.archive, order.topic, order.to, order.since, order.until)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
