@@ -13,6 +13,9 @@ consume.py    consume; rendering.py writes its output
 topics.py     topics
 settings.py   config
 doctor.py     doctor; checks.py has each check
+archive.py    archive
+replay.py     replay; progress.py is the bar of both
+pipeline.py   pipeline run, check, list, status, stop; pipeline_run.py is one run, pipeline_view.py what it shows
 demo/         demo
 """
 

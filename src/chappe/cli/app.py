@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from chappe.cli import consume, doctor, members, produce, settings, topics
+from chappe.cli import archive, consume, doctor, members, pipeline, produce, replay, settings, topics
 from chappe.cli.console import debugging, drop_stdout, exit_code, obey_sigterm, warn
 from chappe.cli.demo import command as demo
 from chappe.errors import ChappeError, OffsetOutOfRange, RecordTooLarge, UnknownTopic, UsageError
@@ -80,10 +80,13 @@ for function in (
     produce.produce,
     consume.consume,
     topics.topics,
+    archive.archive,
+    replay.replay,
     doctor.doctor,
     settings.config,
 ):
     app.command()(function)
+app.add_typer(pipeline.app)
 
 
 def run() -> int:

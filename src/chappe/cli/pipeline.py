@@ -1,0 +1,217 @@
+"""``chappe pipeline``: run and check pipelines that are files; list, look at and stop those that run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from chappe.cli import options
+from chappe.cli.console import say, warn
+
+if TYPE_CHECKING:
+    from chappe.spark.pipeline.model import Pipeline, PipelineInvalid
+
+STOP_S: Final = 150.0  # more than a batch gets to be finished
+
+app = typer.Typer(
+    name="pipeline",
+    help="Run pipelines that are files: topics in, SQL or Python, topics, tables or Parquet out.",
+    no_args_is_help=True,
+)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline: *.toml, or *.py.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a running pipeline.")]
+
+
+@app.command()
+def run(
+    file: File,
+    master: Annotated[
+        str | None,
+        typer.Option(help="Where Spark runs: local[*] (here), spark://HOST:PORT, ..., sc://HOST:PORT (Spark Connect)."),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Process what is there now, and end.")] = False,
+    seconds: Annotated[float | None, typer.Option(min=0, help="End this long after the queries have started.")] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="[HOST:]PORT", help="Serve numbers for Prometheus here; without HOST on this machine."),
+    ] = None,
+    tower: options.Tower = options.TOWER,
+    as_json: options.Json = False,
+) -> None:
+    """Run a pipeline until Ctrl-C, SIGTERM or `stop`; a batch under way is finished first."""
+    from chappe.cli.pipeline_run import Run
+    from chappe.spark.pipeline.metrics import parse_address
+    from chappe.spark.pipeline.reading import check_master
+
+    where = parse_address(metrics) if metrics is not None else None
+    with _problems(as_json):
+        pipeline = _read(file, tower)
+        this = Run(pipeline, tower, check_master(master) if master else None, once, seconds, where, as_json)
+        code = this.run()
+    if code:
+        raise typer.Exit(code)
+
+
+@app.command()
+def check(file: File, tower: options.Tower = options.TOWER, as_json: options.Json = False) -> None:
+    """Check a pipeline: its file, names, options, and its queries as Spark sees them; nothing is started."""
+    with _problems(as_json):
+        pipeline = _read(file, tower)
+        found = _analyse(pipeline, tower)
+    if as_json:
+        print(json.dumps({"file": str(file), "name": pipeline.name, "ok": True, "problems": [], "queries": found}))
+        return
+    say(f"pipeline {pipeline.name} in {file} is fine")
+    for each in found:
+        columns = ", ".join(f"{column['name']} {column['type']}" for column in each["columns"])
+        say(f"  {each['name']} to {each['output']}: {columns}")
+
+
+@app.command("list")
+def list_running(as_json: options.Json = False) -> None:
+    """List the running pipelines of this user."""
+    from dataclasses import asdict
+
+    from chappe.spark.pipeline.states import States
+
+    running = States().running()
+    if as_json:
+        for each in running:
+            print(json.dumps(asdict(each)))
+        return
+    if not running:
+        print("no pipeline runs; start one with: chappe pipeline run FILE")
+        return
+    from rich.markup import escape
+    from rich.table import Table
+
+    from chappe.cli.pipeline_view import seconds
+    from chappe.spark.pipeline.progress import Numbers
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("name", "stage", "process", "since", "processed/s", "lag", "file"):
+        table.add_column(name, overflow="fold" if name == "file" else "ellipsis", no_wrap=name != "file")
+    for each in running:
+        numbers = [Numbers.from_dict(query) for query in each.queries]
+        lag = max((n.lag_s if n.lag_s is not None else float("inf") for n in numbers), default=0.0)
+        table.add_row(
+            escape(each.name),
+            each.stage,
+            str(each.pid),
+            each.began,
+            f"{sum(n.rows_processed_s for n in numbers):,.0f}",
+            seconds(None if lag == float("inf") else lag),
+            escape(each.file),
+        )
+    _console().print(table)
+
+
+@app.command()
+def status(name: Name, as_json: options.Json = False) -> None:
+    """Show how a running pipeline is: rates, lag, state."""
+    from dataclasses import asdict
+
+    from chappe.spark.pipeline.states import States
+
+    found = States().find(name)
+    if as_json:
+        print(json.dumps(asdict(found)))
+        return
+    from chappe.cli.pipeline_view import tables
+    from chappe.spark.pipeline.progress import Numbers
+
+    console = _console()
+    lines = [
+        f"{found.name}: {found.stage}, process {found.pid}, since {found.began}, seen {found.updated}",
+        f"file {found.file}",
+        f"Spark at {found.master}, its log {found.log}",
+        *([f"metrics at {found.metrics}"] if found.metrics else []),
+    ]
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    console.print(*tables([Numbers.from_dict(each) for each in found.queries]))
+
+
+@app.command()
+def stop(name: Name) -> None:
+    """Ask a running pipeline to end, and wait until it has finished the batch under way."""
+    from chappe.spark.pipeline.states import States
+
+    if not States().stop(name, STOP_S):
+        warn(f"pipeline {name} has not ended after {STOP_S:g} s; it goes on ending, `chappe pipeline status` shows how")
+        raise typer.Exit(1)
+    say(f"pipeline {name} ended")
+
+
+def _read(file: Path, towers: str) -> Pipeline:
+    from chappe.spark.pipeline.model import PipelineInvalid
+    from chappe.spark.pipeline.reading import read_pipeline
+    from chappe.spark.pipeline.wiring import option_problems
+
+    pipeline = read_pipeline(file)
+    problems = list(option_problems(pipeline, towers))
+    if problems:
+        raise PipelineInvalid(problems)
+    return pipeline
+
+
+def _analyse(pipeline: Pipeline, towers: str) -> list[dict[str, Any]]:
+    """What each query makes, by Spark's own analysis. Raises PipelineInvalid."""
+    import tempfile
+    from contextlib import redirect_stderr
+
+    from chappe.spark.pipeline.frames import prepare
+    from chappe.spark.pipeline.running import SETTINGS
+    from chappe.spark.session import spark_session
+
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as noise, redirect_stderr(noise):
+        spark = spark_session("chappe pipeline check", conf={**SETTINGS, **pipeline.settings}, master="local[1]")
+        try:
+            prepared = prepare(spark, pipeline, towers)
+            return [
+                {
+                    "name": each.query.name,
+                    "output": each.query.output.kind,
+                    "columns": [{"name": name, "type": kind} for name, kind in each.rows.dtypes],
+                }
+                for each in prepared
+            ]
+        finally:
+            spark.stop()
+
+
+@contextmanager
+def _problems(as_json: bool) -> Iterator[None]:
+    """Print everything that is wrong with a file, one line each, and end with exit code 2."""
+    from chappe.spark.pipeline.model import PipelineInvalid
+
+    try:
+        yield
+    except PipelineInvalid as invalid:
+        if as_json:
+            print(json.dumps(_as_json(invalid)), flush=True)
+        for each in invalid.problems if not as_json else ():
+            warn(str(each))
+        raise typer.Exit(2) from None
+
+
+def _as_json(invalid: PipelineInvalid) -> dict[str, Any]:
+    found = [{"file": str(each.file), "line": each.line, "text": each.text} for each in invalid.problems]
+    return {"ok": False, "problems": found}
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    from chappe.cli.pipeline_view import PIPE_WIDTH
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    return console

@@ -1,0 +1,128 @@
+"""What ``chappe pipeline`` shows: a live table in a terminal, one line now and then elsewhere; the same for status."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from chappe.cli.units import human_bytes
+from chappe.spark.pipeline.progress import Lag, Numbers
+
+if TYPE_CHECKING:
+    from chappe.spark.pipeline.running import Running
+
+LINE_EVERY_S: Final = 5.0  # without a terminal
+PIPE_WIDTH: Final = 160  # of a table where no terminal says how wide it is
+
+
+class View:
+    """A context that shows a running pipeline on ``console``; call ``update`` several times a second.
+
+    ``quiet`` shows nothing: what is to be known goes to standard output as JSON.
+    """
+
+    def __init__(self, name: str, running: Running, console: Console, *, quiet: bool) -> None:
+        self._name = name
+        self._running = running
+        self._console = console
+        self._quiet = quiet
+        self._began = self._line_at = time.monotonic()
+        self._live: Live | None = None
+        if console.is_terminal and not quiet:
+            # rows that are printed meanwhile appear above the table, if they go to the same terminal
+            self._live = Live(
+                console=console,
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=sys.stdout.isatty(),
+                redirect_stderr=False,
+            )
+
+    def __enter__(self) -> View:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self) -> None:
+        """Show how things are now."""
+        numbers = self._running.numbers
+        if self._live is not None:
+            head = Text(f"{self._elapsed}  {self._name}: {self._running.stage}", style="bold")
+            note = Text("Ctrl-C ends it after the batch under way", style="dim")
+            self._live.update(Group(head, note, *tables(numbers)), refresh=True)
+        elif not self._quiet and time.monotonic() >= self._line_at:
+            self._line_at = time.monotonic() + LINE_EVERY_S
+            for each in numbers:
+                text = f"{self._elapsed}  {self._running.stage}: {line(each)}"
+                self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    @property
+    def _elapsed(self) -> str:
+        return f"{time.monotonic() - self._began:6.1f} s"
+
+
+def line(numbers: Numbers) -> str:
+    """A query in one line."""
+    if numbers.batch < 0:
+        return f"{numbers.query}: no batch yet"
+    state = f", state {numbers.state_rows:,} rows ({human_bytes(numbers.state_bytes)})" if numbers.state_rows else ""
+    return (
+        f"{numbers.query}: {numbers.rows_in_s:,.0f} rows/s in, {numbers.rows_processed_s:,.0f} processed, "
+        f"lag {numbers.lag_records:,} records ({seconds(numbers.lag_s)}), "
+        f"batch {numbers.batch} took {numbers.batch_s:.2f} s, {numbers.rows:,} rows so far{state}"
+    )
+
+
+def tables(numbers: Sequence[Numbers]) -> tuple[Table, Table]:
+    """The queries, and the lag of each of their topics."""
+    queries = _table(
+        "query", "in/s", "processed/s", "rows", "batch", "took", "late", "state rows", "state", "watermark"
+    )
+    lags = _table("query", "topic", "lag records", "lag")
+    for each in numbers:
+        queries.add_row(
+            escape(each.query),
+            f"{each.rows_in_s:,.0f}",
+            f"{each.rows_processed_s:,.0f}",
+            f"{each.rows:,}",
+            "" if each.batch < 0 else str(each.batch),
+            f"{each.batch_s:.2f} s",
+            f"{each.late_rows:,}",
+            f"{each.state_rows:,}",
+            human_bytes(each.state_bytes),
+            each.watermark,
+        )
+        for lag in each.lag:
+            lags.add_row(escape(each.query), _topic(lag), f"{lag.records:,}", seconds(lag.seconds))
+    return queries, lags
+
+
+def seconds(value: float | None) -> str:
+    """A lag in seconds, or a question mark."""
+    return "? s" if value is None else f"{value:,.1f} s"
+
+
+def _topic(lag: Lag) -> str:
+    return escape(lag.topic.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
+
+
+def _table(*names: str) -> Table:
+    shown = Table(box=None, header_style="bold cyan", pad_edge=False)
+    for name in names:
+        shown.add_column(name, justify="left" if name in ("query", "topic", "watermark") else "right", no_wrap=True)
+    return shown

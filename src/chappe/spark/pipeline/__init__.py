@@ -1,0 +1,16 @@
+"""Pipelines as files: topics in, SQL or Python, topics, tables or Parquet out, run by Spark.
+
+locate.py     on which line of a TOML text a key stands
+model.py      what a file says, checked and complete
+tables.py     typed access to the tables of a TOML file, gathering complaints
+reading.py    a file becomes the model, or a list of what is wrong with it; without Spark
+wiring.py     the options of source and sink that the model means
+frames.py     views, rows and records as DataFrames; analysed, not started
+sentences.py  what Spark says, as one sentence
+progress.py   Spark's query progress as numbers: rates, lag, state
+running.py    the queries of a pipeline, from session to end, on a thread of their own
+states.py     which pipelines of this user run, and how they are: small files
+metrics.py    the same for Prometheus
+
+Only ``frames``, ``running`` and ``metrics`` need more than chappe's own dependencies, and only when called.
+"""

@@ -1,0 +1,271 @@
+"""Views, rows and records of a pipeline as DataFrames: analysed by Spark, nothing started.
+
+``run`` and ``check`` come through here alike, so what has passed a check starts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from chappe.errors import ChappeError, UsageError
+from chappe.spark.pipeline.model import RECORD_COLUMNS, Input, Output, Pipeline, PipelineInvalid, Problem, Query
+from chappe.spark.pipeline.reading import FUNCTION
+from chappe.spark.pipeline.sentences import line_in_sql, sentence
+from chappe.spark.pipeline.wiring import source_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A query with its rows and, for a topic or table, the records that they become; the same where they do not."""
+
+    query: Query
+    rows: DataFrame
+    records: DataFrame
+
+
+def prepare(spark: SparkSession, pipeline: Pipeline, towers: str) -> list[Prepared]:
+    """Have Spark analyse everything.
+
+    Raises:
+        PipelineInvalid: Something does not fit; all that is found is named.
+    """
+    problems: list[Problem] = []
+
+    def attempt(keys: tuple[str | int, ...], make: Callable[[], T]) -> T | None:
+        try:
+            return make()
+        except PipelineInvalid as invalid:
+            problems.extend(invalid.problems)
+        except Exception as error:
+            if not _explains(error):
+                raise
+            problems.append(pipeline.problem(keys, sentence(error)))
+        return None
+
+    inputs: dict[str, DataFrame] = {}
+    for each in pipeline.inputs:
+        frame = attempt(("inputs", each.name), lambda each=each: _input(spark, pipeline, each, towers))  # type: ignore[misc]
+        if frame is not None:
+            frame.createOrReplaceTempView(each.name)
+            inputs[each.name] = frame
+    if problems:  # whatever queries said now would only follow from it
+        raise PipelineInvalid(problems)
+    made = attempt((), lambda: _call(spark, pipeline, inputs)) if pipeline.python else None
+    prepared = []
+    for query in pipeline.queries if not problems else ():
+        keys = (*query.at, "output")
+        rows = made[query.name] if made is not None else attempt(query.at, lambda query=query: _sql(spark, query))  # type: ignore[misc]
+        if rows is None:
+            continue
+        records = attempt(keys, lambda query=query, rows=rows: _checked(query, rows))  # type: ignore[misc]
+        if records is not None:
+            prepared.append(Prepared(query, rows, records))
+    if problems:
+        raise PipelineInvalid(problems)
+    return prepared
+
+
+def _explains(error: Exception) -> bool:
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, PySparkException | ChappeError)
+
+
+def _input(spark: SparkSession, pipeline: Pipeline, given: Input, towers: str) -> DataFrame:
+    frame = spark.readStream.format("chappe").options(**source_options(given, towers)).load()
+    at = ("inputs", given.name)
+    if given.schema is not None:
+        try:
+            frame = _typed(frame, given.schema)
+        except Exception as error:
+            if not _explains(error):
+                raise
+            text = f"`schema` of input {given.name}: {sentence(error)}"
+            raise PipelineInvalid([pipeline.problem((*at, "schema"), text)]) from error
+    if given.watermark is not None:
+        column = given.watermark.column
+        if dict(frame.dtypes).get(column) not in ("timestamp", "timestamp_ntz"):
+            kind = dict(frame.dtypes).get(column)
+            what = f"column `{column}` is {kind}, and no timestamp" if kind else f"there is no column `{column}`"
+            there = [name for name, kind in frame.dtypes if kind.startswith("timestamp")]
+            raise PipelineInvalid(
+                [
+                    pipeline.problem(
+                        (*at, "watermark"), f"`watermark` of input {given.name}: {what}; take {' or '.join(there)}"
+                    )
+                ]
+            )
+        frame = frame.withWatermark(column, f"{given.watermark.delay_ms} milliseconds")
+    return frame
+
+
+def _typed(frame: DataFrame, schema: str) -> DataFrame:
+    """The members of a JSON value, and the record's own columns, named ``record_...`` where a member has the name."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
+
+    kind = StructType.fromDDL(schema)
+    if not isinstance(kind, StructType):
+        raise UsageError("it is one type; write columns with their types, such as metric STRING, value DOUBLE")
+    taken = {each.lower() for each in kind.fieldNames()}
+    names = {each: f"record_{each}" if each in taken else each for each in RECORD_COLUMNS}
+    own = [(f.col(n).cast("string") if n == "key" else f.col(n)).alias(alias) for n, alias in names.items()]
+    value: Any = f.from_json(f.col("value").cast("string"), kind)
+    return frame.select(value.alias("chappe_json"), *own).select("chappe_json.*", *names.values())
+
+
+def _sql(spark: SparkSession, query: Query) -> DataFrame:
+    """The rows of a SQL query. In parentheses, so that nothing but a query passes: commands would run at once."""
+    assert query.sql is not None
+    try:
+        return spark.sql(f"SELECT * FROM ({query.sql.text.strip().rstrip(';')}\n)")
+    except Exception as error:
+        if not _explains(error):
+            raise
+        above = len(query.sql.text) - len(query.sql.text.lstrip())
+        line = query.sql.line + query.sql.text[:above].count("\n") + line_in_sql(error) - 1
+        last = query.sql.line + query.sql.text.rstrip().count("\n")
+        raise PipelineInvalid([Problem(query.sql.file, min(line, last), sentence(error))]) from error
+
+
+def _call(spark: SparkSession, pipeline: Pipeline, inputs: dict[str, DataFrame]) -> dict[str, DataFrame]:
+    """Call a Python file's function; returns the rows of each query."""
+    module = _module(pipeline)
+    function = getattr(module, FUNCTION)
+    wanted = [name for name in inspect.signature(function).parameters if name in inputs]
+    try:
+        made = function(spark, **{name: inputs[name] for name in wanted})
+    except Exception as error:
+        raise _in_file(pipeline, error) from error
+    names = [query.name for query in pipeline.queries]
+    if len(names) == 1 and not isinstance(made, dict):
+        made = {names[0]: made} if _is_frame(made) else made
+    if not isinstance(made, dict) or set(made) != set(names) or not all(map(_is_frame, made.values())):
+        wants = "a DataFrame" if len(names) == 1 else f"a dict with a DataFrame for each of {', '.join(names)}"
+        got = f"a dict of {', '.join(map(str, made))}" if isinstance(made, dict) else type(made).__name__
+        raise UsageError(f"function `{FUNCTION}` returns {wants}, not {got}")
+    return made
+
+
+def _module(pipeline: Pipeline) -> ModuleType:
+    from pyspark import cloudpickle
+
+    name = "chappe_pipeline_" + "".join(c if c.isalnum() else "_" for c in pipeline.name)
+    spec = importlib.util.spec_from_file_location(name, pipeline.file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _in_file(pipeline, error) from error
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return module
+
+
+def _in_file(pipeline: Pipeline, error: Exception) -> PipelineInvalid:
+    """An exception of the user's code, with the innermost of its lines in the file."""
+    line, trace = 1, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(pipeline.file):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    name = "" if _explains(error) else f"{type(error).__name__}: "
+    return PipelineInvalid([Problem(pipeline.file, line, f"{name}{sentence(error)}")])
+
+
+def _is_frame(value: object) -> bool:
+    return hasattr(value, "writeStream") and hasattr(value, "schema")
+
+
+def _checked(query: Query, rows: DataFrame) -> DataFrame:
+    if not rows.isStreaming:
+        raise UsageError(f"query {query.name} reads no input of the pipeline: it would end at once and never again")
+    doubled = _doubled(rows.columns)
+    if doubled:
+        raise UsageError(f"query {query.name} has two columns named `{doubled}`; give one another name with AS")
+    records = _records(query.output, rows)
+    if query.output.kind in ("topic", "table"):
+        from chappe.spark.sink_columns import Columns
+
+        Columns.find(records.schema, query.output.topic)
+    _check_mode(records, query)
+    return records
+
+
+def _doubled(names: Iterable[str]) -> str:
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            return name
+        seen.add(name.lower())
+    return ""
+
+
+def _records(output: Output, rows: DataFrame) -> DataFrame:
+    """What the sink is given: for a topic ``value`` and, if asked for, ``key`` and ``topic``."""
+    missing = [each for each in output.key if each not in rows.columns]
+    if missing:
+        raise UsageError(f"`key` names {', '.join(missing)}, and there are only {', '.join(rows.columns)}")
+    if output.kind == "table":
+        from chappe.spark.tables import table_rows
+
+        return table_rows(rows, key=list(output.key), delete="_deleted" if "_deleted" in rows.columns else None)
+    if output.kind != "topic":
+        return rows
+    # a number named value is a member like any other: only text and bytes can be all of a record
+    plain = dict(rows.dtypes).get("value") in ("string", "binary")
+    return _plain(output, rows) if plain else _json(output, rows)
+
+
+def _plain(output: Output, rows: DataFrame) -> DataFrame:
+    """Rows with a ``value`` are records as they are."""
+    for name in output.key:
+        if name != "key":
+            rows = rows.withColumn("key", _key(rows, name)).drop(name)
+    return rows
+
+
+def _json(output: Output, rows: DataFrame) -> DataFrame:
+    """All columns become members of a JSON value, but for the one that says the topic."""
+    from pyspark.sql import functions as f
+
+    told = "topic" in rows.columns and output.topic is None
+    members = [f.col(f"`{name}`") for name in rows.columns if not (told and name == "topic")]
+    columns = [f.to_json(f.struct(*members)).alias("value")]
+    columns += [_key(rows, name).alias("key") for name in output.key]
+    return rows.select(*columns, *(["topic"] if told else []))
+
+
+def _key(rows: DataFrame, name: str) -> Any:
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
+
+    column, kind = f.col(f"`{name}`"), rows.schema[name].dataType
+    if isinstance(kind, StructType | ArrayType | MapType):
+        return f.to_json(column)
+    return column if isinstance(kind, BinaryType) else column.cast("string")
+
+
+def _check_mode(records: DataFrame, query: Query) -> None:
+    """What Spark would say only when the query starts: whether it can be run in this output mode at all."""
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+    if not isinstance(records, ClassicDataFrame):  # Spark Connect shows no plan
+        return
+    java: Any = records.sparkSession._jvm
+    mode = getattr(java.org.apache.spark.sql.streaming.OutputMode, query.output.mode.title())()
+    checker = java.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    checker.checkForStreaming(records._jdf.queryExecution().analyzed(), mode)

@@ -1,0 +1,188 @@
+"""Spark's query progress as the numbers that people and alarms want: rates, lag, state. Pure.
+
+Spark says after each batch how far the source has been read and how far it goes. The lag in records is the
+difference. The lag in seconds is how long ago the topic was as long as what is read now; it follows from the lengths
+seen so far, and from the pace of the topic for what is older than the first look. It is unknown (None) for a backlog
+in a topic that does not grow, since nothing then tells its pace.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+LOOKS_MAX: Final = 512  # lengths of a topic remembered; every second one is forgotten when it gets more
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far one topic is ahead of the query."""
+
+    topic: str
+    records: int
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A query after its newest batch; totals since this run began.
+
+    Rates are in rows a second, ``state_bytes`` is Spark's own estimate. ``watermark`` is ISO 8601 in UTC, or empty.
+    ``late_rows`` were left out because they came after the watermark.
+    """
+
+    query: str
+    batch: int = -1
+    at: str = ""
+    batch_rows: int = 0
+    batch_s: float = 0.0
+    rows_in_s: float = 0.0
+    rows_processed_s: float = 0.0
+    rows: int = 0
+    batches: int = 0
+    late_rows: int = 0
+    state_rows: int = 0
+    state_bytes: int = 0
+    watermark: str = ""
+    lag: tuple[Lag, ...] = ()
+
+    @property
+    def lag_records(self) -> int:
+        """Of all topics together."""
+        return sum(each.records for each in self.lag)
+
+    @property
+    def lag_s(self) -> float | None:
+        """Of the topic that lags most; None if that is unknown for any that lags."""
+        seconds = [each.seconds for each in self.lag]
+        return None if None in seconds else max((each for each in seconds if each is not None), default=0.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same for JSON."""
+        return {**asdict(self), "lag": [asdict(each) for each in self.lag]}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Numbers:
+        """The inverse of ``as_dict``; raises TypeError if it is not that."""
+        return cls(**{**given, "lag": tuple(Lag(**each) for each in given.get("lag", ()))})
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How long a topic was at which time."""
+
+    looks: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def look(self, now: float, length: int) -> None:
+        if self.looks and length < self.looks[-1][1]:  # a store that knew more is away: start again
+            self.looks.clear()
+        if len(self.looks) >= 2 and self.looks[-1][1] == self.looks[-2][1] == length:
+            self.looks.pop()  # of a time without growth, first and last look say everything
+        self.looks.append((now, length))
+        if len(self.looks) > LOOKS_MAX:
+            self.looks = deque([each for n, each in enumerate(self.looks) if n % 2 == 0 or n == LOOKS_MAX])
+
+    def behind_s(self, now: float, read: int) -> float | None:
+        """How long ago the topic was ``read`` long."""
+        if not self.looks or read >= self.looks[-1][1]:
+            return 0.0
+        before: tuple[float, int] | None = None
+        for at, length in self.looks:
+            if length > read:
+                return None if before is None and not self._rate else now - self._when(before, (at, length), read)
+            before = (at, length)
+        return 0.0
+
+    @property
+    def _rate(self) -> float:
+        (first_at, first), (last_at, last) = self.looks[0], self.looks[-1]
+        return (last - first) / (last_at - first_at) if last_at > first_at else 0.0
+
+    def _when(self, before: tuple[float, int] | None, after: tuple[float, int], read: int) -> float:
+        at, length = after
+        if before is None:
+            return at - (length - read) / self._rate
+        return before[0] + (at - before[0]) * (read - before[1]) / (length - before[1])
+
+
+class Tracker:
+    """The numbers of one query, from progress to progress."""
+
+    def __init__(self, query: str) -> None:
+        self.numbers = Numbers(query)
+        self._paces: dict[str, _Pace] = {}
+
+    def take(self, progress: Mapping[str, Any], now: float) -> Numbers:
+        """Take over what Spark says after a batch.
+
+        Args:
+            progress: ``StreamingQueryProgress``, which is a mapping.
+            now: Seconds on any clock that only goes forward.
+        """
+        old, operators = self.numbers, progress.get("stateOperators") or ()
+        self.numbers = replace(
+            old,
+            batch=int(progress["batchId"]),
+            at=str(progress.get("timestamp", "")),
+            batch_rows=int(progress.get("numInputRows") or 0),
+            batch_s=_number(progress.get("batchDuration")) / 1000,
+            rows_in_s=_number(progress.get("inputRowsPerSecond")),
+            rows_processed_s=_number(progress.get("processedRowsPerSecond")),
+            rows=old.rows + int(progress.get("numInputRows") or 0),
+            batches=old.batches + 1,
+            late_rows=old.late_rows + sum(int(each.get("numRowsDroppedByWatermark") or 0) for each in operators),
+            state_rows=sum(int(each.get("numRowsTotal") or 0) for each in operators),
+            state_bytes=sum(int(each.get("memoryUsedBytes") or 0) for each in operators),
+            watermark=_watermark(progress),
+            lag=tuple(self._lag(progress.get("sources") or (), now)),
+        )
+        return self.numbers
+
+    def idle(self) -> Numbers:
+        """Nothing has come for a while: the rates of the last batch hold no longer."""
+        self.numbers = replace(self.numbers, rows_in_s=0.0, rows_processed_s=0.0)
+        return self.numbers
+
+    def _lag(self, sources: Iterable[Mapping[str, Any]], now: float) -> Iterable[Lag]:
+        found: dict[str, tuple[int, int]] = {}  # a topic that is read twice lags as its slower reader
+        for source in sources:
+            heads, read = _lengths(source.get("latestOffset")), _lengths(source.get("endOffset"))
+            for topic, parts in heads.items():
+                done = read.get(topic, {})
+                length = sum(parts.values())
+                reached = sum(min(done.get(part, 0), n) for part, n in parts.items())
+                found[topic] = min(found.get(topic, (length, reached)), (length, reached), key=lambda each: each[1])
+        for topic, (length, reached) in sorted(found.items()):
+            pace = self._paces.setdefault(topic, _Pace())
+            pace.look(now, length)
+            seconds = pace.behind_s(now, reached)
+            yield Lag(topic, length - reached, None if seconds is None else round(max(0.0, seconds), 3))
+
+
+def _lengths(offsets: object) -> dict[str, dict[str, int]]:
+    """Offsets as the source writes them; nothing for what is no offsets of ours, such as a symbol or null."""
+    try:
+        given = json.loads(offsets) if isinstance(offsets, str) else offsets
+    except ValueError:
+        return {}
+    if not isinstance(given, dict):
+        return {}
+    return {
+        topic: {part: n for part, n in parts.items() if isinstance(n, int) and n >= 0}
+        for topic, parts in given.items()
+        if topic and isinstance(parts, dict)
+    }
+
+
+def _watermark(progress: Mapping[str, Any]) -> str:
+    text = str((progress.get("eventTime") or {}).get("watermark", ""))
+    return "" if text.startswith("1970-01-01T00:00:00") else text  # Spark's word for: none yet
+
+
+def _number(value: object) -> float:
+    found = float(value) if isinstance(value, int | float) else 0.0
+    return found if math.isfinite(found) else 0.0

@@ -1,0 +1,342 @@
+"""A pipeline's file, read and checked without Spark: TOML, or Python with the same TOML in a comment block."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Final, cast
+
+from chappe.errors import UsageError
+from chappe.spark.pipeline.locate import Lines, toml_problem
+from chappe.spark.pipeline.model import (
+    AVAILABLE_NOW,
+    BACK_TO_BACK,
+    KINDS,
+    MODES,
+    Input,
+    Kind,
+    Mode,
+    Output,
+    Pipeline,
+    PipelineInvalid,
+    Place,
+    Problem,
+    Query,
+    Sql,
+    Trigger,
+    Watermark,
+    duration_ms,
+)
+from chappe.spark.pipeline.tables import Complaints, Table
+
+FILE_BYTES_MAX: Final = 1 << 20  # a larger file is no pipeline
+DIRECTORY: Final = "chappe-data/pipelines"  # of checkpoints, beside the file
+FUNCTION: Final = "pipeline"
+
+_PLACE: Final = ("stores", "towers")
+_QUERY: Final = ("sql", "sql_file", "output")
+_TOP: Final = ("name", *_PLACE, "spark", "inputs", *_QUERY, "queries")
+_INPUT: Final = ("topic", "prefix", *_PLACE, "schema", "watermark", "starting", "options")
+_OUTPUT: Final = ("kind", "topic", "key", "path", *_PLACE, "mode", "checkpoint", "trigger", "options")
+_MASTERS: Final = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|(spark|k8s|sc)://.+|yarn")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_VIEW: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_BLOCK: Final = re.compile(r"(?m)^# /// chappe *\n(?P<body>(?:#(?: .*)?\n)*?)# /// *$")
+# What belongs to each kind of output besides kind, mode, checkpoint, trigger and options, and what it needs.
+_BELONGS: Final = {
+    "topic": {"topic", "key", *_PLACE},
+    "table": {"topic", "key", *_PLACE},
+    "parquet": {"path"},
+    "console": set[str](),
+}
+_NEEDS: Final = {"topic": (), "table": ("topic", "key"), "parquet": ("path",), "console": ()}
+_OF_INPUT: Final = {"subscribe": "topic", "subscribepattern": "prefix", "startingoffsets": "starting"}
+
+
+def read_pipeline(file: Path) -> Pipeline:
+    """Read and check a file; nothing is started, imported or asked.
+
+    Raises:
+        PipelineInvalid: It cannot be used; all that is wrong with it is named.
+    """
+    text, python = _read(file)
+    block = _block(file, text) if python else text
+    try:
+        values = tomllib.loads(block)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise PipelineInvalid([Problem(file, *toml_problem(str(error), block))]) from error
+    complaints = Complaints(file, Lines(block))
+    pipeline = _Reader(file, python, complaints).read(values)
+    if python:
+        complaints.found += _function_problems(file, text, pipeline)
+    if complaints.found:
+        raise PipelineInvalid(sorted(complaints.found, key=lambda each: (each.file != file, each.line)))
+    return pipeline
+
+
+def _read(file: Path) -> tuple[str, bool]:
+    if file.suffix not in (".toml", ".py"):
+        raise PipelineInvalid([Problem(file, 1, "a pipeline is a file named *.toml or *.py")])
+    return _text(file), file.suffix == ".py"
+
+
+def _text(file: Path) -> str:
+    try:
+        if file.stat().st_size > FILE_BYTES_MAX:
+            raise PipelineInvalid([Problem(file, 1, f"larger than {FILE_BYTES_MAX} bytes: this is no pipeline")])
+        return file.read_bytes().decode()
+    except OSError as error:
+        raise PipelineInvalid([Problem(file, 1, f"cannot be read: {error.strerror}")]) from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise PipelineInvalid([Problem(file, line, "not UTF-8 text")]) from error
+
+
+def _block(file: Path, text: str) -> str:
+    """The TOML in a Python file's comments, with blank lines before it, so that line numbers are the file's."""
+    found = list(_BLOCK.finditer(text))
+    if len(found) != 1:
+        what = "two comment blocks" if found else "no comment block"
+        raise PipelineInvalid(
+            [Problem(file, 1, f"{what} `# /// chappe` ... `# ///` with inputs and output: one is needed")]
+        )
+    above = text[: found[0].start("body")].count("\n")
+    return "\n" * above + re.sub(r"(?m)^# ?", "", found[0]["body"])
+
+
+def _function_problems(file: Path, text: str, pipeline: Pipeline) -> Iterator[Problem]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        yield Problem(file, getattr(error, "lineno", None) or 1, f"not Python: {getattr(error, 'msg', error)}")
+        return
+    functions = [each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == FUNCTION]
+    if not functions:
+        yield Problem(file, 1, f"no function `{FUNCTION}(spark, ...)`: it makes the rows of the output")
+        return
+    names = [each.arg for each in (*functions[-1].args.posonlyargs, *functions[-1].args.args)]
+    if names[:1] != ["spark"]:
+        yield Problem(file, functions[-1].lineno, f"the first parameter of `{FUNCTION}` is `spark`, the session")
+    inputs = [each.name for each in pipeline.inputs]
+    for name in names[1:]:
+        if name not in inputs:
+            known = f"there are {', '.join(inputs)}" if inputs else "there are none"
+            yield Problem(file, functions[-1].lineno, f"parameter `{name}` is no input of the pipeline: {known}")
+
+
+class _Reader:
+    def __init__(self, file: Path, python: bool, complaints: Complaints) -> None:
+        self._file = file
+        self._folder = file.absolute().parent
+        self._python = python
+        self._complaints = complaints
+
+    def read(self, values: Mapping[str, object]) -> Pipeline:
+        top = Table(values, (), self._complaints)
+        top.allow(_TOP)
+        name = top.text("name") or self._file.stem
+        if not _NAME.fullmatch(name):
+            top.complain(
+                "name", f"{name!r} cannot be a pipeline's name: letters, digits, dot, underscore and dash, at most 64"
+            )
+        spark = top.table("spark") or Table({}, ("spark",), self._complaints)
+        spark.allow(("master", "settings"))
+        place = self._place(top, Place())
+        inputs = tuple(self._input(key, table, place) for key, table in top.tables("inputs"))
+        if not inputs and not self._python:
+            top.complain("", "no [inputs.NAME]: say which topics the pipeline reads")
+        return Pipeline(
+            name=name,
+            file=self._file,
+            python=self._python,
+            master=self._master(spark),
+            settings=spark.settings("settings"),
+            inputs=inputs,
+            queries=tuple(self._queries(top, name, place)),
+            lines=self._complaints.lines,
+        )
+
+    def _master(self, spark: Table) -> str:
+        value = spark.text("master")
+        try:
+            return check_master(value or "local[*]")
+        except UsageError as error:
+            spark.complain("master", str(error))
+            return "local[*]"
+
+    def _place(self, table: Table, default: Place) -> Place:
+        stores, towers = table.texts("stores"), table.texts("towers")
+        if stores and towers:
+            table.complain("towers", "give `stores` or `towers`, not both")
+        return Place(stores, towers) if stores or towers else default
+
+    def _input(self, name: str, table: Table, place: Place) -> Input:
+        table.allow(_INPUT)
+        if not _VIEW.fullmatch(name):
+            table.complain("", f"{name!r} cannot be an input's name: letters, digits and underscores, as SQL needs it")
+        topics, prefix = table.texts("topic"), table.text("prefix")
+        if ("topic" in table) == ("prefix" in table):
+            table.complain("", f"`{table.path()}` needs `topic` or `prefix`, one of them: that is what it reads")
+        if any(each.endswith("*") for each in topics):
+            table.complain("topic", "`topic` names topics; for all that begin alike write `prefix`")
+        options = table.settings("options")
+        for option in options:
+            if option.lower() in _OF_INPUT or option.lower() in _PLACE:
+                key = _OF_INPUT.get(option.lower(), option.lower())
+                self._complaints.add((*table.keys, "options", option), f"say `{key}` instead of option `{option}`")
+        return Input(
+            name,
+            topics,
+            prefix.removesuffix("*") if prefix else None,
+            self._place(table, place),
+            table.text("schema"),
+            table.parsed("watermark", _watermark),
+            self._starting(table),
+            options,
+        )
+
+    def _starting(self, table: Table) -> dict[str, str]:
+        value = table.values.get("starting", "earliest")
+        if value in ("earliest", "latest"):
+            return {"startingOffsets": str(value)}
+        try:
+            if isinstance(value, str):
+                value = datetime.fromisoformat(value)
+            if isinstance(value, date) and not isinstance(value, datetime):
+                value = datetime(value.year, value.month, value.day)
+            if isinstance(value, datetime):
+                return {"startingTimestamp": str(int(value.astimezone(UTC).timestamp() * 1000))}
+        except (ValueError, OverflowError, OSError):
+            pass
+        table.complain("starting", f"`{table.path('starting')}` is earliest, latest or a time such as 2026-01-31T12:00")
+        return {}
+
+    def _queries(self, top: Table, name: str, place: Place) -> Iterator[Query]:
+        tables = top.array("queries")
+        if tables and any(each in top for each in _QUERY):
+            top.complain("queries", "with [[queries]], `sql`, `sql_file` and `output` belong into each of them")
+        if not tables:
+            if "queries" not in top:
+                yield self._query(top, name, name, place)
+            return
+        seen: set[str] = set()
+        for table in tables:
+            table.allow(("name", *_QUERY))
+            own = table.text("name") or ""
+            if not _NAME.fullmatch(own):
+                table.complain(
+                    "name", "each of [[queries]] needs a `name` of letters, digits, dot, underscore and dash"
+                )
+            elif own in seen:
+                table.complain("name", f"two queries are named {own}")
+            seen.add(own)
+            yield self._query(table, own, f"{name}/{own}", place)
+
+    def _query(self, table: Table, name: str, directory: str, place: Place) -> Query:
+        sql = self._sql(table)
+        out = table.table("output")
+        if out is None and "output" not in table:
+            table.complain("", "no [output]: say where the rows go")
+        out = out or Table({"kind": "console"}, (*table.keys, "output"), self._complaints)
+        checkpoint = self._path(out.text("checkpoint") or f"{DIRECTORY}/{directory}")
+        return Query(
+            name, sql, self._output(out, place), checkpoint, out.parsed("trigger", trigger) or Trigger(), table.keys
+        )
+
+    def _sql(self, table: Table) -> Sql | None:
+        given = [each for each in ("sql", "sql_file") if each in table]
+        if self._python:
+            for each in given:
+                table.complain(each, f"a Python file has no `{each}`: its function `{FUNCTION}` makes the rows")
+            return None
+        if len(given) != 1:
+            what = "both `sql` and `sql_file`" if given else "neither `sql` nor `sql_file`"
+            table.complain("", f"{what}: one of them makes the rows")
+            return None
+        value = table.text(given[0])
+        if value is None:
+            return None
+        if given == ["sql"]:
+            return Sql(value, self._file, self._complaints.lines.of_text((*table.keys, "sql")))
+        path = self._folder / value
+        try:
+            return Sql(_text(path), self._file.parent / value, 1)
+        except PipelineInvalid as error:
+            table.complain("sql_file", f"{value}: {error.problems[0].text}")
+            return None
+
+    def _output(self, table: Table, place: Place) -> Output:
+        table.allow(_OUTPUT)
+        kind = table.choice("kind", KINDS)
+        if "kind" not in table:
+            table.complain("", f"no `{table.path('kind')}`: it is {', '.join(KINDS)}")
+        known = kind or "topic"
+        for name in _NEEDS[known] if kind else ():
+            if name not in table:
+                table.complain("", f"an output of kind {kind} needs `{name}`")
+        for name in sorted(set(table.values) & {"topic", "key", "path", *_PLACE} - _BELONGS[known] if kind else ()):
+            table.complain(name, f"an output of kind {kind} has no `{name}`")
+        topics = table.texts("topic")
+        if len(topics) > 1 or any(each.endswith("*") for each in topics):
+            table.complain("topic", "an output writes to one topic; a column `topic` can say which for each row")
+        key, mode = table.texts("key"), table.choice("mode", MODES, "update" if kind == "table" else "append")
+        if kind == "topic" and len(key) > 1:
+            table.complain("key", "`key` is one column; put several into one with concat_ws, or struct and to_json")
+        if kind == "parquet" and mode != "append":
+            table.complain("mode", "files are only added to: an output of kind parquet has mode append")
+        if mode == "complete" and kind in ("topic", "table"):
+            table.complain("mode", f"an output of kind {kind} has mode append or update: a topic is never emptied")
+        path = table.text("path")
+        return Output(
+            cast(Kind, known),
+            cast(Mode, mode),
+            topics[0] if topics else None,
+            self._path(path) if path else None,
+            key,
+            self._place(table, place),
+            table.settings("options"),
+        )
+
+    def _path(self, text: str) -> str:
+        return text if _URI.match(text) else str(self._folder / Path(text).expanduser())
+
+
+def check_master(text: str) -> str:
+    """The same text if it can be where Spark runs; raises UsageError."""
+    if not _MASTERS.fullmatch(text):
+        raise UsageError(
+            f"{text!r} is not where Spark runs: local[*] (here), spark://HOST:PORT, yarn, k8s://HOST, "
+            "or sc://HOST:PORT for Spark Connect"
+        )
+    return text
+
+
+def trigger(text: str) -> Trigger:
+    """When batches run, from ``1 second``, ``available-now`` or ``as fast as possible``; raises UsageError."""
+    if text == AVAILABLE_NOW:
+        return Trigger(available_now=True)
+    if text == BACK_TO_BACK:
+        return Trigger()
+    if text.lower().startswith(("continuous", "real")):
+        raise UsageError(
+            f"{text!r}: neither continuous nor real-time mode works with Python data sources; "
+            f"the quickest is {BACK_TO_BACK!r}"
+        )
+    try:
+        return Trigger(interval_ms=duration_ms(text))
+    except UsageError as error:
+        raise UsageError(
+            f"{text!r} is not a trigger; write {AVAILABLE_NOW!r}, {BACK_TO_BACK!r} or a duration such as '1 second'"
+        ) from error
+
+
+def _watermark(text: str) -> Watermark:
+    column, _, delay = text.strip().partition(" ")
+    if not delay.strip():
+        raise UsageError(f"{text!r} is not a watermark; write a column and a duration: timestamp 10 seconds")
+    return Watermark(column.strip("`"), duration_ms(delay))

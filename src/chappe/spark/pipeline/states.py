@@ -1,0 +1,172 @@
+"""Which pipelines of this user run, and how they are: one small JSON file each in the user's state directory.
+
+A file counts only while its process lives: the process id is checked together with the time at which the process
+started, since ids are given out again. A file whose process is gone is removed by whoever finds it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import platformdirs
+
+from chappe.errors import ChappeError
+
+STATE_BYTES_MAX: Final = 1 << 20
+SAME_START_S: Final = 2.0  # start times are told by a clock that may be set
+POLL_S: Final = 0.1
+
+
+class PipelineRunning(ChappeError):
+    """A pipeline of this name runs already."""
+
+
+class PipelineNotRunning(ChappeError):
+    """No pipeline of this name runs."""
+
+
+@dataclass(slots=True)
+class State:
+    """How a running pipeline is.
+
+    ``queries`` are ``Numbers.as_dict()``, ``started`` is when the process was started, ``began`` and ``updated`` are
+    ISO 8601 in UTC.
+    """
+
+    name: str
+    file: str
+    pid: int
+    started: float
+    began: str
+    updated: str = ""
+    stage: str = "starting"
+    master: str = ""
+    metrics: str = ""
+    log: str = ""
+    queries: list[dict[str, Any]] = field(default_factory=list)
+
+
+class States:
+    """The state files in ``directory``; the user's own unless another is given."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.directory = directory or platformdirs.user_state_path("chappe") / "pipelines"
+
+    @contextmanager
+    def claim(self, state: State) -> Iterator[None]:
+        """Be the one running pipeline of this name while the context lasts.
+
+        Raises:
+            PipelineRunning: There is one already.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            other = self._load(self._path(state.name))
+            if other is not None:
+                raise PipelineRunning(
+                    f"pipeline {state.name} runs already (process {other.pid}, {other.file}); "
+                    f"end it with: chappe pipeline stop {state.name}"
+                )
+            self.write(state)
+        try:
+            yield
+        finally:
+            self._path(state.name).unlink(missing_ok=True)
+
+    def write(self, state: State) -> None:
+        """Replace a pipeline's file in one step: readers see the old one or the new one."""
+        fd, name = tempfile.mkstemp(dir=self.directory, prefix=".", suffix=".tmp")
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                json.dump(asdict(state), file)
+            os.replace(name, self._path(state.name))
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name)
+            raise
+
+    def running(self) -> list[State]:
+        """All pipelines that run, by name; what others left behind is removed."""
+        if not self.directory.is_dir():
+            return []
+        with self._locked():
+            found = [self._load(path) for path in sorted(self.directory.glob("*.json"))]
+        return [each for each in found if each is not None]
+
+    def find(self, name: str) -> State:
+        """The running pipeline of this name; raises PipelineNotRunning."""
+        running = self.running()
+        for each in running:
+            if each.name == name:
+                return each
+        names = ", ".join(each.name for each in running)
+        raise PipelineNotRunning(f"no pipeline {name} runs here" + (f"; there are {names}" if names else ""))
+
+    def stop(self, name: str, timeout_s: float) -> bool:
+        """Ask a pipeline to end after the batch under way; whether it has ended in time.
+
+        Raises:
+            PipelineNotRunning: There is none of this name.
+        """
+        state = self.find(name)
+        os.kill(state.pid, signal.SIGTERM)
+        deadline = time.monotonic() + timeout_s
+        while _alive(state.pid, state.started):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def log_path(self, name: str) -> Path:
+        """Where Spark's own words of a pipeline go."""
+        return self.directory / f"{name}.log"
+
+    def _path(self, name: str) -> Path:
+        return self.directory / f"{name}.json"
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self.directory / "lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _load(self, path: Path) -> State | None:
+        """A file's state if its process lives; else the file is removed."""
+        try:
+            if path.stat().st_size <= STATE_BYTES_MAX:
+                given = json.loads(path.read_bytes())
+                state = State(**given) if isinstance(given, Mapping) else None
+                if state is not None and _alive(int(state.pid), float(state.started)):
+                    return state
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError):
+            pass
+        path.unlink(missing_ok=True)
+        return None
+
+
+def started_at(pid: int) -> float | None:
+    """When a process was started, in seconds since 1970; None if there is none."""
+    import psutil  # type: ignore[import-untyped, unused-ignore]
+
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
+    except psutil.Error:
+        return None
+
+
+def _alive(pid: int, started: float) -> bool:
+    at = started_at(pid) if pid > 0 else None
+    return at is not None and abs(at - started) < SAME_START_S

@@ -1,0 +1,198 @@
+"""``chappe pipeline`` as people and supervisors use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Shell
+from tests.cli.test_demo import nothing_left
+
+pytestmark = pytest.mark.process
+
+SPARK_S = 240.0  # Spark takes its time on a busy machine
+
+TEXT = """\
+name = "count"
+sql = "SELECT metric, count(*) AS records FROM measurements GROUP BY metric"
+[inputs.measurements]
+topic = "m"
+schema = "metric STRING, value DOUBLE"
+[output]
+kind = "console"
+mode = "update"
+"""
+
+
+def written(shell: Shell, text: str = TEXT, name: str = "p.toml") -> Path:
+    path = shell.directory / name
+    path.write_text(text)
+    return path
+
+
+def events(text: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def event(process: subprocess.Popen[bytes], name: str) -> dict[str, Any]:
+    """The next event of this name that a run with --json tells."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        found: dict[str, Any] = json.loads(line)
+        if found["event"] == name:
+            return found
+    raise AssertionError(f"no event {name}; exit code {process.wait()}")
+
+
+def test_a_wrong_file_is_told_line_by_line(shell: Shell) -> None:
+    written(shell, TEXT.replace("kind", "kin").replace("topic", "topics"))
+    done = shell.run("pipeline", "check", "p.toml")
+    assert done.returncode == 2
+    lines = done.stderr.decode().splitlines()
+    assert lines[1] == "chappe: p.toml, line 4: unknown key `inputs.measurements.topics`: did you mean `topic`?"
+    assert len(lines) == 4
+    for command in ("check", "run"):
+        machine = shell.run("pipeline", command, "p.toml", "--json")
+        assert machine.returncode == 2
+        (found,) = events(machine.stdout)
+        assert found["ok"] is False
+        assert [each["line"] for each in found["problems"]] == [3, 4, 6, 7]
+
+
+def test_wrong_options_are_refused(shell: Shell) -> None:
+    written(shell)
+    for more, said in ((("--master", "spark"), "is not where Spark runs"), (("--metrics", "x"), "--metrics is HOST:")):
+        done = shell.run("pipeline", "run", "p.toml", *more)
+        assert done.returncode == 2
+        assert said in done.stderr.decode()
+
+
+def test_nothing_runs(shell: Shell) -> None:
+    done = shell.run("pipeline", "list")
+    assert b"no pipeline runs" in done.stdout
+    for command in ("status", "stop"):
+        done = shell.run("pipeline", command, "count")
+        assert (done.returncode, done.stderr) == (1, b"chappe: no pipeline count runs here\n")
+
+
+@pytest.mark.spark
+def test_a_run_can_be_watched_and_stopped(shell: Shell) -> None:
+    shell.up()
+    shell.run("produce", "m", stdin=b'{"metric": "a", "value": 1}\n' * 30)
+    path = written(shell)
+    run = shell.start("pipeline", "run", "p.toml", "--json", "--metrics", "0")
+    started = event(run, "started")
+    assert (started["pipeline"], started["pid"], started["master"]) == ("count", run.pid, "local[*]")
+    assert event(run, "row") == {"event": "row", "query": "count", "row": {"metric": "a", "records": 30}}
+    progress = event(run, "progress")
+    assert (progress["rows"], progress["state_rows"], progress["lag"]) == (
+        30,
+        1,
+        [{"topic": "m", "records": 0, "seconds": 0.0}],
+    )
+    with urllib.request.urlopen(started["metrics"]) as answer:
+        served = answer.read().decode()
+    assert 'chappe_pipeline_rows_total{pipeline="count",query="count"} 30.0' in served
+    assert 'chappe_pipeline_lag_records{pipeline="count",query="count",topic="m"} 0.0' in served
+    assert started["metrics"].startswith("http://127.0.0.1:")
+
+    again = shell.run("pipeline", "run", "p.toml")
+    assert again.returncode == 1
+    assert f"pipeline count runs already (process {run.pid}, {path})" in again.stderr.decode()
+
+    listed = events(shell.run("pipeline", "list", "--json").stdout)
+    assert [(each["name"], each["pid"]) for each in listed] == [("count", run.pid)]
+    wait_for(lambda: json.loads(shell.run("pipeline", "status", "count", "--json").stdout)["queries"][0]["rows"] == 30)
+    shown = shell.run("pipeline", "status", "count").stdout.decode()
+    assert "count: running" in shown
+    assert started["metrics"] in shown
+    assert "p.toml" in shell.run("pipeline", "list").stdout.decode()
+
+    stopped = shell.run("pipeline", "stop", "count", timeout=SPARK_S)
+    assert (stopped.returncode, stopped.stderr) == (0, b"pipeline count ended\n")
+    out, err = run.communicate(timeout=SPARK_S)
+    assert (run.returncode, b"Traceback" in err) == (0, False)
+    assert events(out)[-1] == {"event": "ended", "pipeline": "count", "rows": 30, "batches": 1, "finished": True}
+    assert b"no pipeline runs" in shell.run("pipeline", "list").stdout
+
+
+@pytest.mark.spark
+def test_a_run_that_is_stopped_before_it_began_says_so(shell: Shell) -> None:
+    written(shell)
+    run = shell.start("pipeline", "run", "p.toml")
+    assert run.stderr is not None
+    assert b"starting pipeline count" in run.stderr.readline()
+    run.send_signal(signal.SIGTERM)
+    out, err = run.communicate(timeout=SPARK_S)
+    assert (run.returncode, out) == (143, b"")
+    assert b"was stopped in the middle; the next run goes on from its checkpoint" in err
+    assert b"Traceback" not in err
+    nothing_left(shell)
+
+
+SLOW = """\
+# /// chappe
+# [inputs.readings]
+# topic = "m"
+# [output]
+# kind = "parquet"
+# path = "out"
+# ///
+import time
+
+from pyspark.sql.functions import udf
+
+
+def slow(value):
+    time.sleep(0.2)
+    return len(value)
+
+
+def pipeline(spark, readings):
+    return readings.select(udf(slow, "int")("value").alias("size"))
+"""
+
+
+@pytest.mark.spark
+def test_ctrl_c_lets_the_batch_under_way_be_finished(shell: Shell) -> None:
+    shell.up()
+    shell.run("produce", "m", stdin=b"record\n" * 30)
+    path = written(shell, SLOW, "slow.py")
+    command = [sys.executable, "-m", "chappe", "pipeline", "run", str(path), "--json"]
+    # as from a terminal, Ctrl-C goes to a whole process group
+    run = subprocess.Popen(command, env=shell.env, stdout=subprocess.PIPE, start_new_session=True)
+    shell.running.append(run)
+    checkpoint = shell.directory / "chappe-data" / "pipelines" / "slow"
+    wait_for((checkpoint / "offsets" / "0").exists, SPARK_S)
+    os.killpg(run.pid, signal.SIGINT)
+    out, _ = run.communicate(timeout=SPARK_S)
+    assert run.returncode == 0
+    assert events(out)[-1] == {"event": "ended", "pipeline": "slow", "rows": 30, "batches": 1, "finished": True}
+    assert (checkpoint / "commits" / "0").exists()
+
+
+@pytest.mark.spark
+def test_a_failure_is_one_sentence_and_ends_everything(shell: Shell) -> None:
+    written(shell, TEXT.replace('topic = "m"', 'topic = "m"\nstores = "tcp://127.0.0.1:9"'))
+    run = shell.run("pipeline", "run", "p.toml", "--once", timeout=SPARK_S)
+    assert run.returncode == 1
+    last = run.stderr.decode().splitlines()[-1]
+    assert last.startswith("chappe: query count failed: no store answers at tcp://127.0.0.1:9; start one or correct")
+    assert "count.log" in last
+    nothing_left(shell)
+
+
+def wait_for(true: Callable[[], bool], patience_s: float = 30) -> None:
+    deadline = time.monotonic() + patience_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

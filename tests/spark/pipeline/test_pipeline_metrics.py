@@ -1,0 +1,78 @@
+"""Numbers for people and for Prometheus."""
+
+from __future__ import annotations
+
+import urllib.request
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chappe.cli.pipeline_view import line, seconds, tables
+from chappe.errors import AddressInUse, UsageError
+from chappe.spark.pipeline.metrics import Metrics, parse_address
+from chappe.spark.pipeline.progress import Lag, Numbers
+
+NUMBERS = Numbers(
+    "q",
+    batch=3,
+    batch_s=0.5,
+    rows_in_s=1234.5,
+    rows=5000,
+    state_rows=2,
+    state_bytes=2048,
+    lag=(Lag("t", 7, 1.25), Lag('odd "name"', 3, None)),
+)
+
+
+def running() -> Any:
+    return SimpleNamespace(stage="running", numbers=[NUMBERS])
+
+
+def test_prometheus_is_served_everything() -> None:
+    pytest.importorskip("prometheus_client")
+    server = Metrics("p", running(), "127.0.0.1", 0)
+    try:
+        with urllib.request.urlopen(server.address) as answer:
+            served = answer.read().decode().splitlines()
+        port = int(server.address.split(":")[2].split("/")[0])
+        with pytest.raises(AddressInUse, match="for --metrics"):
+            Metrics("p", running(), "127.0.0.1", port)
+    finally:
+        server.close()
+    for wanted in (
+        'chappe_pipeline_up{pipeline="p"} 1.0',
+        'chappe_pipeline_rows_total{pipeline="p",query="q"} 5000.0',
+        'chappe_pipeline_rows_in_per_second{pipeline="p",query="q"} 1234.5',
+        'chappe_pipeline_state_bytes{pipeline="p",query="q"} 2048.0',
+        'chappe_pipeline_lag_records{pipeline="p",query="q",topic="t"} 7.0',
+        'chappe_pipeline_lag_seconds{pipeline="p",query="q",topic="t"} 1.25',
+        'chappe_pipeline_lag_records{pipeline="p",query="q",topic="odd \\"name\\""} 3.0',
+    ):
+        assert wanted in served
+    assert not any("lag_seconds" in each and "odd" in each for each in served)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [("9464", ("127.0.0.1", 9464)), (":0", ("127.0.0.1", 0)), ("0.0.0.0:1", ("0.0.0.0", 1)), ("[::1]:2", ("::1", 2))],
+)
+def test_addresses_are_of_this_machine_unless_told_otherwise(text: str, where: tuple[str, int]) -> None:
+    assert parse_address(text) == where
+
+
+@pytest.mark.parametrize("text", ["", "host", "1:x", "1:99999", "-1"])
+def test_other_addresses_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--metrics is"):
+        parse_address(text)
+
+
+def test_people_get_a_line_or_tables() -> None:
+    assert line(Numbers("q")) == "q: no batch yet"
+    assert line(NUMBERS) == (
+        "q: 1,234 rows/s in, 0 processed, lag 10 records (? s), batch 3 took 0.50 s, 5,000 rows so far, "
+        "state 2 rows (2.0 KiB)"
+    )
+    queries, lags = tables([NUMBERS])
+    assert (queries.row_count, lags.row_count) == (1, 2)
+    assert seconds(0.26) == "0.3 s"

@@ -1,0 +1,57 @@
+"""What Spark says, as one sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from chappe.spark.pipeline.sentences import LONGEST, failure, line_in_sql, sentence
+
+UNRESOLVED = (
+    "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `valu` cannot be resolved. Did you mean one of the "
+    "following? [`value`, `metric`]. SQLSTATE: 42703; line 2 pos 7;\n'Project ['valu]\n+- SubqueryAlias\n"
+)
+PARSE = "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'FORM'. SQLSTATE: 42601 (line 3, pos 9)\n\n== SQL ==\nSELECT"
+SOURCE = (
+    "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR]"
+    " Failed when Python streaming data source perform latestOffset: Traceback (most recent call last):\n"
+    '  File "source.py", line 3, in x\nchappe.errors.TimedOut: no store answers at tcp://127.0.0.1:1; start one\n'
+    " SQLSTATE: 38000 SQLSTATE: XXKST"
+)
+UDF = (
+    "[STREAM_FAILED] Query terminated with exception: Job aborted: Traceback (most recent call last):\n"
+    '  File "p.py", line 3, in f\nZeroDivisionError: division by zero\n\n\tat org.apache.spark.api'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            UNRESOLVED,
+            "A column with name `valu` cannot be resolved. Did you mean one of the following? [`value`, `metric`]",
+        ),
+        (PARSE, "Syntax error at or near 'FORM'"),
+        (SOURCE, "no store answers at tcp://127.0.0.1:1; start one"),
+        (UDF, "ZeroDivisionError: division by zero"),
+        ("", "ValueError"),
+        ("plain", "plain"),
+        (
+            "An error occurred while calling o1.start.\n: org.x.NoException: [NO] Nothing there. SQLSTATE: 1",
+            "Nothing there",
+        ),
+    ],
+)
+def test_one_sentence(text: str, said: str) -> None:
+    assert sentence(ValueError(text)) == said
+
+
+def test_lines_and_length() -> None:
+    assert (line_in_sql(UNRESOLVED), line_in_sql(PARSE), line_in_sql("")) == (2, 3, 1)
+    assert len(sentence("x " * 5000)) <= LONGEST
+
+
+def test_a_checkpoint_of_another_query_is_named() -> None:
+    text = "[STREAM_FAILED] x: [STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key schema does not match. SQLSTATE: 1"
+    assert "give it a new `checkpoint`, or undo the change" in failure(text, "q", "/c")
+    assert "another query uses its checkpoint /c" in failure("[CONCURRENT_STREAM_LOG_UPDATE] x", "q", "/c")
+    assert failure("oh", "q", "/c") == "query q failed: oh"
