@@ -16,7 +16,8 @@ import pytest
 from chappe.defaults import DISK_RESERVE_BYTES
 from chappe.drivers.segments import SegmentStorage
 from chappe.drivers.segments.files import Buffer, FileOps
-from chappe.drivers.staged_files import DATABASE, FOLDER, StagedFiles, Statement
+from chappe.drivers.sink_database import DATABASE, SinkDatabase, Statement
+from chappe.drivers.staged_files import FOLDER, StagedFiles
 from chappe.errors import StagedRowsMissing, StorageError, StorageFormat, StorageFull
 from chappe.log import committing
 from chappe.log.batch import Batch, encode_batch
@@ -82,8 +83,8 @@ class DeadlyOps(FileOps):
         return super().free_bytes(path) if self.room is None else self.room
 
 
-class DeadlyFiles(StagedFiles):
-    """Counts a transaction of the database as two steps: before it, and behind it."""
+class DeadlyDatabase(SinkDatabase):
+    """Counts a transaction as two steps: before it, and behind it."""
 
     def _execute(self, doing: str, statements: Iterable[Statement]) -> None:
         assert isinstance(self._ops, DeadlyOps)
@@ -103,7 +104,7 @@ class Disk:
         self.path = path
         self.ops = ops or DeadlyOps()
         self.storage = SegmentStorage(path, ops=self.ops)
-        self.staged = DeadlyFiles(path, ops=self.ops)
+        self.staged = StagedFiles(path, ops=self.ops, database=DeadlyDatabase)
         self.kept = recover(self.staged, self.storage)
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ settings.py   config
 doctor.py     doctor; checks.py has each check
 archive.py    archive
 replay.py     replay; progress.py is the bar of both
+screen.py     a live picture in a terminal, lines elsewhere
 pipeline.py   pipeline run, check, list, status, stop; pipeline_run.py is one run, pipeline_view.py what it shows
 demo/         demo
 """

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from chappe.cli.console import exit_code, say, warn
 from chappe.cli.pipeline_view import View
+from chappe.cli.screen import Screen
 from chappe.errors import ChappeError, UsageError
 from chappe.spark.pipeline.metrics import Metrics
 from chappe.spark.pipeline.model import Pipeline, PipelineInvalid, Trigger
@@ -95,7 +96,8 @@ class Run:
                     raise
                 ending.callback(server.close)
                 state.metrics = server.address
-            view = ending.enter_context(View(state.name, running, console, quiet=self._json))
+            screen = ending.enter_context(Screen(console, quiet=self._json))
+            view = View(state.name, running, screen)
             while True:
                 try:
                     self._follow(state, running, view)

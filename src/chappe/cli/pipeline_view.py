@@ -2,74 +2,46 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from chappe.cli.screen import Screen
 from chappe.cli.units import human_bytes
 from chappe.spark.pipeline.progress import Lag, Numbers
 
 if TYPE_CHECKING:
     from chappe.spark.pipeline.running import Running
 
-LINE_EVERY_S: Final = 5.0  # without a terminal
 PIPE_WIDTH: Final = 160  # of a table where no terminal says how wide it is
 
 
 class View:
-    """A context that shows a running pipeline on ``console``; call ``update`` several times a second.
+    """What shows a running pipeline on a screen; call ``update`` several times a second."""
 
-    ``quiet`` shows nothing: what is to be known goes to standard output as JSON.
-    """
-
-    def __init__(self, name: str, running: Running, console: Console, *, quiet: bool) -> None:
+    def __init__(self, name: str, running: Running, screen: Screen) -> None:
         self._name = name
         self._running = running
-        self._console = console
-        self._quiet = quiet
-        self._began = self._line_at = time.monotonic()
-        self._live: Live | None = None
-        if console.is_terminal and not quiet:
-            # rows that are printed meanwhile appear above the table, if they go to the same terminal
-            self._live = Live(
-                console=console,
-                auto_refresh=False,
-                transient=True,
-                redirect_stdout=sys.stdout.isatty(),
-                redirect_stderr=False,
-            )
-
-    def __enter__(self) -> View:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._screen = screen
+        self._began = time.monotonic()
 
     def update(self) -> None:
         """Show how things are now."""
         numbers = self._running.numbers
-        if self._live is not None:
-            head = Text(f"{self._elapsed}  {self._name}: {self._running.stage}", style="bold")
-            note = Text("Ctrl-C ends it after the batch under way", style="dim")
-            self._live.update(Group(head, note, *tables(numbers)), refresh=True)
-        elif not self._quiet and time.monotonic() >= self._line_at:
-            self._line_at = time.monotonic() + LINE_EVERY_S
-            for each in numbers:
-                text = f"{self._elapsed}  {self._running.stage}: {line(each)}"
-                self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+        self._screen.show(
+            lambda: self._picture(numbers),
+            lambda: (f"{self._elapsed}  {self._running.stage}: {line(each)}" for each in numbers),
+        )
+
+    def _picture(self, numbers: Sequence[Numbers]) -> Group:
+        head = Text(f"{self._elapsed}  {self._name}: {self._running.stage}", style="bold")
+        note = Text("Ctrl-C ends it after the batch under way", style="dim")
+        return Group(head, note, *tables(numbers))
 
     @property
     def _elapsed(self) -> str:

@@ -19,12 +19,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import sqlite3
 import struct
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from crc32c import crc32c
@@ -32,7 +30,8 @@ from crc32c import crc32c
 from chappe.data.topic import decode_topic, encode_topic
 from chappe.defaults import BATCH_BYTES_MAX, DISK_RESERVE_BYTES
 from chappe.drivers.segments.files import FileOps, storage_error, sync_directory, write_all
-from chappe.errors import Damaged, ProtocolError, StagedRowsMissing, StorageError, StorageFormat, StorageFull
+from chappe.drivers.sink_database import SinkDatabase, make_folder
+from chappe.errors import Damaged, ProtocolError, StagedRowsMissing, StorageFull
 from chappe.log.batch import Batch
 from chappe.log.staged import (
     CommitBatch,
@@ -49,32 +48,13 @@ from chappe.log.staged import (
 logger: Final = logging.getLogger(__name__)
 
 FOLDER: Final = "staged"
-DATABASE: Final = "sinks.sqlite"
 SUFFIX: Final = ".rows"
-FORMAT: Final = 1
 _FILE: Final = struct.Struct("<4sII")
 _PIECE: Final = struct.Struct("<2sHIII")
 _CRC: Final = struct.Struct("<I")
 _MAGIC: Final = b"CHR1"
 _PIECE_MAGIC: Final = b"CP"
 NAMES_BYTES_MAX: Final = 4096
-_SCHEMA: Final = """
-CREATE TABLE sinks (sink TEXT PRIMARY KEY, home TEXT, run TEXT, batch INTEGER, lasting INTEGER, touched_us INTEGER);
-CREATE TABLE fenced (sink TEXT, place INTEGER, run TEXT, PRIMARY KEY (sink, place));
-CREATE TABLE ends (sink TEXT, topic BLOB, next INTEGER, PRIMARY KEY (sink, topic));
-CREATE TABLE intents (sink TEXT PRIMARY KEY, plan BLOB);
-"""
-
-Statement = tuple[str, Sequence[object]]
-
-
-class _Plan(msgspec.Struct, array_like=True):
-    """An intent as it is kept."""
-
-    run: str
-    batch: int
-    attempts: list[tuple[int, int, int]]
-    ranges: list[tuple[bytes, str, int, int]]
 
 
 @dataclass(slots=True)
@@ -101,21 +81,28 @@ class StagedFiles:
     Args:
         directory: The store's.
         ops: The operating system.
+        database: Makes what remembers the sinks.
 
     Raises:
         StorageFormat: It was written by a newer chappe.
         StorageError: It cannot be read.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, ops: FileOps | None = None) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        ops: FileOps | None = None,
+        database: Callable[[str, FileOps], SinkDatabase] = SinkDatabase,
+    ) -> None:
         self.path = os.path.join(os.path.abspath(directory), FOLDER)
         self._ops = ops or FileOps()
         self._files: dict[StagedAttempt, _File] = {}
         self._doubtful: set[str] = set()  # sinks with an intent that was refused, and may be on disk all the same
-        self._database: sqlite3.Connection | None = None
+        self._sinks = database(self.path, self._ops)
         try:
             if os.path.isdir(self.path):
-                self._open()
+                self._sinks.open()
                 self._scan()
         except OSError as error:
             self.close()
@@ -126,9 +113,7 @@ class StagedFiles:
 
     def close(self) -> None:
         """Release the database."""
-        if self._database is not None:
-            self._database.close()
-            self._database = None
+        self._sinks.close()
 
     # -- sinks ----------------------------------------------------------------------------------------
 
@@ -138,60 +123,15 @@ class StagedFiles:
             (attempt, tuple(dict.fromkeys(piece.topic for piece in file.pieces)))
             for attempt, file in self._files.items()
         )
-        return Kept(tuple(self._sinks()), attempts)
-
-    def _sinks(self) -> list[SinkState]:
-        if self._database is None:
-            return []
-        now_us = time.time_ns() // 1000
-        fenced: dict[str, list[str]] = {}
-        ends: dict[str, list[tuple[str, int]]] = {}
-        for sink, run in self._query("SELECT sink, run FROM fenced ORDER BY sink, place"):
-            fenced.setdefault(sink, []).append(run)
-        for sink, topic, next_ in self._query("SELECT sink, topic, next FROM ends ORDER BY sink, topic"):
-            ends.setdefault(sink, []).append((decode_topic(topic), next_))
-        return [
-            SinkState(
-                sink,
-                home,
-                run,
-                tuple(fenced.get(sink, ())),
-                batch,
-                bool(lasting),
-                tuple(ends.get(sink, ())),
-                max(0, now_us - touched_us) / 1_000_000,
-            )
-            for sink, home, run, batch, lasting, touched_us in self._query(
-                "SELECT sink, home, run, batch, lasting, touched_us FROM sinks ORDER BY sink"
-            )
-        ]
+        return Kept(tuple(self._sinks.states()), attempts)
 
     def remember(self, state: SinkState) -> None:
         """Make the state of a sink durable; see ``StagedStorage``."""
-        values = (state.sink, state.home, state.run, -1, state.lasting, time.time_ns() // 1000)
-        self._execute(
-            "remember a sink",
-            [
-                (
-                    "INSERT INTO sinks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (sink) DO UPDATE SET "
-                    "home = excluded.home, run = excluded.run, lasting = excluded.lasting, "
-                    "touched_us = excluded.touched_us",
-                    values,
-                ),
-                ("DELETE FROM fenced WHERE sink = ?", (state.sink,)),
-                *(
-                    ("INSERT INTO fenced VALUES (?, ?, ?)", (state.sink, place, run))
-                    for place, run in enumerate(state.fenced)
-                ),
-            ],
-        )
+        self._sinks.remember(state)
 
     def forget(self, sinks: Sequence[str]) -> None:
         """Remove sinks."""
-        tables = ("sinks", "fenced", "ends", "intents")
-        self._execute(
-            "forget sinks", [(f"DELETE FROM {table} WHERE sink = ?", (sink,)) for sink in sinks for table in tables]
-        )
+        self._sinks.forget(sinks)
 
     # -- rows -----------------------------------------------------------------------------------------
 
@@ -209,7 +149,7 @@ class StagedFiles:
         self._need(len(piece.body))
         try:
             if file is None:
-                self._make_folder()
+                make_folder(self._ops, self.path)
                 file = _File(self._path_of(piece.attempt))
             self._append(file, piece)
         except OSError as error:
@@ -238,7 +178,7 @@ class StagedFiles:
         """Remove what attempts have staged."""
         for sink in self._doubtful.intersection(attempt.sink for attempt in attempts):
             # its rows must not go before it: the next start would find a commit without rows
-            self._execute("take a commit back", [("DELETE FROM intents WHERE sink = ?", (sink,))])
+            self._sinks.take_back(sink)
             self._doubtful.discard(sink)
         for attempt in attempts:
             file = self._files.pop(attempt, None)
@@ -276,15 +216,8 @@ class StagedFiles:
             for file in files:
                 file.trusted = False  # after a failed sync what the kernel says is there need not be on the disk
             raise storage_error(error, f"make staged rows durable in {self.path}") from error
-        plan = _Plan(
-            intent.run,
-            intent.batch,
-            list(intent.attempts),
-            [(encode_topic(topic), partition, first, end) for topic, partition, first, end in intent.ranges],
-        )
-        row = (intent.sink, msgspec.msgpack.encode(plan))
         self._doubtful.add(intent.sink)
-        self._execute("write what is committed", [("INSERT OR REPLACE INTO intents VALUES (?, ?)", row)])
+        self._sinks.intend(intent)
         self._doubtful.discard(intent.sink)
         return intent
 
@@ -310,14 +243,7 @@ class StagedFiles:
 
     def pending(self) -> list[Intent]:
         """Intents that are not completed."""
-        if self._database is None:
-            return []
-        found: list[Intent] = []
-        for sink, raw in self._query("SELECT sink, plan FROM intents ORDER BY sink"):
-            plan = msgspec.msgpack.decode(raw, type=_Plan)
-            ranges = tuple((decode_topic(topic), partition, first, end) for topic, partition, first, end in plan.ranges)
-            found.append(Intent(sink, plan.run, plan.batch, tuple(plan.attempts), ranges))
-        return found
+        return self._sinks.intents()
 
     def places(self, intent: Intent) -> Sequence[PieceAt]:
         """The pieces of an intent in the order of their records."""
@@ -354,18 +280,7 @@ class StagedFiles:
 
     def complete(self, intent: Intent) -> None:
         """Note durably that the batch is committed."""
-        now_us = time.time_ns() // 1000
-        self._execute(
-            "write what is committed",
-            [
-                ("UPDATE sinks SET batch = ?, touched_us = ? WHERE sink = ?", (intent.batch, now_us, intent.sink)),
-                *(
-                    ("INSERT OR REPLACE INTO ends VALUES (?, ?, ?)", (intent.sink, encode_topic(topic), end))
-                    for topic, _, _, end in intent.ranges
-                ),
-                ("DELETE FROM intents WHERE sink = ?", (intent.sink,)),
-            ],
-        )
+        self._sinks.complete(intent)
 
     # -- inside: files ----------------------------------------------------------------------------------
 
@@ -384,11 +299,6 @@ class StagedFiles:
     def _path_of(self, attempt: StagedAttempt) -> str:
         name = hashlib.blake2b(f"{attempt.sink}\0{attempt.run}".encode(), digest_size=10).hexdigest()
         return os.path.join(self.path, f"{name}-{attempt.batch}-{attempt.task}-{attempt.attempt}{SUFFIX}")
-
-    def _make_folder(self) -> None:
-        if not os.path.isdir(self.path):
-            self._ops.mkdir(self.path)
-            sync_directory(self._ops, os.path.dirname(self.path))
 
     def _scan(self) -> None:
         for name in sorted(os.listdir(self.path)):
@@ -434,53 +344,6 @@ class StagedFiles:
             return None
         return _Piece(decode_topic(topic), position, body, count)
 
-    # -- inside: the database ---------------------------------------------------------------------------
-
-    def _open(self) -> sqlite3.Connection:
-        if self._database is not None:
-            return self._database
-        path = os.path.join(self.path, DATABASE)
-        try:
-            database = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
-            self._database = database
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
-            (format_,) = database.execute("PRAGMA user_version").fetchone()
-            if format_ > FORMAT:
-                raise StorageFormat(f"{path} has format {format_}, written by a newer chappe; this one knows {FORMAT}")
-            if format_ < FORMAT:
-                database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
-                sync_directory(self._ops, self.path)
-        except sqlite3.Error as error:
-            self.close()
-            raise _database_error(error, f"open {path}") from error
-        return database
-
-    def _query(self, statement: str) -> list[tuple[Any, ...]]:
-        try:
-            return self._open().execute(statement).fetchall()
-        except sqlite3.Error as error:
-            raise _database_error(error, f"read the sinks in {self.path}") from error
-
-    def _execute(self, doing: str, statements: Iterable[Statement]) -> None:
-        """Run statements in one transaction, durable when this returns."""
-        try:
-            self._make_folder()
-            database = self._open()
-            database.execute("BEGIN IMMEDIATE")
-            try:
-                for statement, values in statements:
-                    database.execute(statement, values)
-                database.execute("COMMIT")
-            except BaseException:
-                if database.in_transaction:
-                    database.execute("ROLLBACK")
-                raise
-        except OSError as error:
-            raise storage_error(error, doing) from error
-        except sqlite3.Error as error:
-            raise _database_error(error, doing) from error
-
 
 def _encode_names(attempt: StagedAttempt) -> bytes:
     names = msgspec.msgpack.encode((attempt.sink, attempt.run, attempt.batch, attempt.task, attempt.attempt))
@@ -500,9 +363,3 @@ def _decode_names(raw: bytes) -> tuple[StagedAttempt, int] | None:
 
 def _places(attempt: StagedAttempt, file: _File) -> list[PieceAt]:
     return [PieceAt(attempt, number, each.topic, each.count, each.size) for number, each in enumerate(file.pieces)]
-
-
-def _database_error(error: sqlite3.Error, doing: str) -> StorageError:
-    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-        return StorageFull(f"cannot {doing}: the disk is full; free some space and run again")
-    return StorageError(f"cannot {doing}: {error}; check the disk and its permissions")

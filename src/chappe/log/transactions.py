@@ -239,9 +239,8 @@ class Transactions:
             actions += self._make_current(sink, request.run)
         elif sink.state.home == self._store_id:
             if sink.state.batch >= 0 or sink.committing:
-                raise self._elsewhere(
-                    sink
-                )  # here, to be exact: what is committed here must be known to whoever commits
+                # this store is the home, and what it has committed must be known to whoever commits
+                raise self._elsewhere(sink)
             actions += self._discard(sink, list(sink.staged))
             sink.state = SinkState(request.sink, request.home, lasting=request.lasting)
         else:

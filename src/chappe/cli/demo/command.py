@@ -123,10 +123,12 @@ class _Demo:
     def run(self) -> None:
         """Run to the end; raises ChappeError if a part fails."""
         from chappe.cli.demo.view import View, table
+        from chappe.cli.screen import Screen
 
         with ExitStack() as ending:
             try:
-                with self._log(), View(self._status, self._windows, self._console) as view:
+                with self._log(), Screen(self._console) as screen:
+                    view = View(self._status, self._windows, self._console, screen)
                     self._run(view, ending)
             except KeyboardInterrupt:
                 warn("stopped while starting or ending; a next demo goes on from here")

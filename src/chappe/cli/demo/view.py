@@ -5,19 +5,17 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from datetime import datetime
-from types import TracebackType
 from typing import Final
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from chappe.cli.demo.windows import Windows
+from chappe.cli.screen import Screen
 
 BARS: Final = "▁▂▃▄▅▆▇█"
-LINE_EVERY_S: Final = 5.0  # without a terminal
 CHROME_LINES: Final = 6  # of the screen, that are not rows of the table
 CURVE: Final = 16
 
@@ -42,38 +40,20 @@ class Status:
 
 
 class View:
-    """A context that shows ``status`` and ``windows``; call ``update`` several times a second."""
+    """What shows ``status`` and ``windows`` on a screen; call ``update`` several times a second."""
 
-    def __init__(self, status: Status, windows: Windows, console: Console) -> None:
+    def __init__(self, status: Status, windows: Windows, console: Console, screen: Screen) -> None:
         self._status = status
         self._windows = windows
         self._console = console
-        self._live = (
-            Live(console=console, auto_refresh=False, transient=True, redirect_stderr=False)
-            if console.is_terminal
-            else None
-        )
-        self._line_at = 0.0
-
-    def __enter__(self) -> View:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._screen = screen
 
     def update(self) -> None:
         """Show how things are now."""
-        if self._live is not None:
-            rows = max(3, self._console.height - CHROME_LINES)
-            self._live.update(self.picture(rows), refresh=True)
-        elif time.monotonic() >= self._line_at:
-            self._line_at = time.monotonic() + LINE_EVERY_S
-            self._console.print(self._status.line(self._windows), soft_wrap=True, highlight=False)
+        self._screen.show(
+            lambda: self.picture(max(3, self._console.height - CHROME_LINES)),
+            lambda: [self._status.line(self._windows)],
+        )
 
     def picture(self, rows_max: int) -> Group:
         """Head line and table."""
