@@ -79,3 +79,29 @@ COMMIT_CHUNK_BYTES: Final = 32 * MIB  # of a commit in memory at once
 SINK_HEADS_S: Final = 5.0  # heads of a committed batch are told so long: who missed the first one hears the next
 STAGED_FORGET_S: Final = 24 * 3600.0  # staged rows of a sink that nobody used so long are removed
 SINK_FORGET_S: Final = 7 * 24 * 3600.0  # a sink that need not last is forgotten after this
+
+# -- typed values (the original has no such bounds: its decoder recurses and allocates as it is told) -----------
+VALUE_DEPTH_MAX: Final = 100  # containers in containers; Zeek's own nest below 10, Python's stack holds about 300
+VALUE_BYTES_MAX: Final = 64 * MIB  # one value in any form; a whole table in one event is still smaller
+VALUE_ELEMENTS_MAX: Final = 1_000_000  # in one value, at every depth together: at most about 200 MB of objects
+
+# -- mesh (Zeek Broker's protocol) ----------------------------------------------------------------
+HANDSHAKE_FRAME_BYTES_MAX: Final = 64 * KIB  # a filter is the only part that varies; larger frames end the connection
+HANDSHAKE_TIMEOUT_S: Final = 5.0  # from connected to established; the original waits for ever
+MESH_MESSAGE_BYTES_MAX: Final = 64 * MIB  # body of one frame; the original takes 2 GiB
+MESH_TOPIC_BYTES_MAX: Final = 65_535  # its length has 16 bits
+TTL: Final = 16  # hops; what the original writes (and never counts down)
+FILTER_TOPICS_MAX: Final = 65_536  # prefixes in one filter; a longer one is refused
+FILTER_BYTES_MAX: Final = 1 * MIB  # bytes of one filter on the wire; a larger one is refused
+ENDPOINTS_MAX: Final = 10_000  # neighbours in one link state, and endpoints known to one; further ones are refused
+LINK_STATE_BYTES_MAX: Final = 1 * MIB  # filters of an endpoint and of the originals beside it; larger is refused
+PING_BYTES_MAX: Final = 4 * KIB  # we send 11 and answer up to this
+PAUSED_MAX: Final = 16  # further connections to a peer that is being connected already; those beyond are refused
+# What waits for one peer. The original keeps 2,048 messages; at its rate that is a hundredth of a second.
+PEER_MESSAGES_MAX: Final = 16_384
+PEER_BYTES_MAX: Final = 32 * MIB
+# Beside them, for routing and pings: a new peer is told of all endpoints at once. Beyond it the peer is disconnected.
+CONTROL_FRAMES_MAX: Final = 16_384
+CONTROL_BYTES_MAX: Final = 32 * MIB
+SUBSCRIBER_MESSAGES_MAX: Final = 16_384  # what waits for one subscriber; then its policy
+SUBSCRIBER_BYTES_MAX: Final = 32 * MIB

@@ -6,7 +6,9 @@ ChappeError
  |   +- UnknownTopic      no store or producer has it
  |   +- RecordTooLarge    a record over the size bound
  |   +- ConfigError       a configuration file or variable that cannot be read
+ |   +- UnsupportedValue  a Python object that no typed value can hold
  +- ProtocolError         bytes from a peer that are not what they should be
+ |   +- InvalidData       bytes, JSON or text that are no typed value
  +- BufferFull            the bounded buffer of a producer has no room
  +- TimedOut              what was waited for did not happen in time
  +- Closed                the object was closed
@@ -53,8 +55,16 @@ class ConfigError(UsageError):
     """A configuration file or environment variable is wrong; the text names file and line."""
 
 
+class UnsupportedValue(UsageError):
+    """No value of the data model can hold a Python object: its type, or a number or size out of bounds."""
+
+
 class ProtocolError(ChappeError):
     """A peer sent bytes that do not decode."""
+
+
+class InvalidData(ProtocolError):
+    """Bytes, JSON or text are no value of the data model, or one beyond its bounds."""
 
 
 class BufferFull(ChappeError):

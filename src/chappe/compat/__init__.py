@@ -1,0 +1,1 @@
+"""Drop-in modules for the programming interfaces of other libraries."""

@@ -1,0 +1,42 @@
+"""The programming interface of Zeek Broker's Python bindings, on chappe.
+
+A program that was written for them runs after its import line is changed::
+
+    import chappe.compat.broker as broker
+"""
+
+from __future__ import annotations
+
+from datetime import UTC as utc  # the name that programs know
+
+from chappe.compat.broker import zeek
+from chappe.compat.broker.containers import Set, Table, Vector
+from chappe.compat.broker.data import Data, ImmutableData
+from chappe.compat.broker.enums import EC, SC, APIFlags, Backend, Frontend, PeerFlags, PeerStatus, Version
+from chappe.compat.broker.scalars import Address, Count, Enum, Port, Subnet, Timespan, Timestamp, now
+
+__all__ = [
+    "EC",
+    "SC",
+    "APIFlags",
+    "Address",
+    "Backend",
+    "Count",
+    "Data",
+    "Enum",
+    "Frontend",
+    "ImmutableData",
+    "PeerFlags",
+    "PeerStatus",
+    "Port",
+    "Set",
+    "Subnet",
+    "Table",
+    "Timespan",
+    "Timestamp",
+    "Vector",
+    "Version",
+    "now",
+    "utc",
+    "zeek",
+]

@@ -1,0 +1,491 @@
+"""Values to and from bytes: the original's binary format, version 1.
+
+A value is one byte that names its type (the tags of ``chappe.data.order``) and then::
+
+    none        nothing                        port        u16 number, u8 protocol (0 unknown 1 tcp 2 udp 3 icmp)
+    boolean     u8, 0 or 1                     timestamp   i64 nanoseconds since 1970 UTC
+    count       u64                            timespan    i64 nanoseconds
+    integer     i64                            enum value  varbyte length, bytes of the name
+    real        8 bytes, see quirks            set         varbyte count, the members in order
+    string      varbyte length, bytes          table       varbyte count, key and value by turns, in order of the keys
+    address     16 bytes                       vector      varbyte count, the elements
+    subnet      16 bytes, u8 length of 128
+
+Numbers are big-endian. A varbyte holds 7 bits per byte, the lowest first, the high bit saying that more follow.
+
+The reader takes sets and tables in any order, booleans other than 1, and varbytes that are longer than needed, as the
+original does; it refuses what names no value: truncated or trailing bytes, unknown types and protocols, members or
+keys that occur twice, subnets with host bits set, and anything beyond the bounds of ``chappe.defaults``.
+
+This module is written for speed: the commonest types are handled in the loop of the vector that holds them, and no
+length is compared with the end of the data before a slice. A slice beyond the end is short, and then either the next
+byte is missing (IndexError) or the final position lies past the end; both are noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import is_not
+from struct import Struct, error
+from typing import Any, Final, TypeAlias
+
+from chappe.data.convert import to_value
+from chappe.data.order import (
+    ADDRESS,
+    BOOLEAN,
+    COUNT,
+    ENUM_VALUE,
+    INTEGER,
+    NONE,
+    PORT,
+    REAL,
+    SET,
+    STRING,
+    SUBNET,
+    TABLE,
+    TIMESPAN,
+    TIMESTAMP,
+    VECTOR,
+    arrange,
+    sort_key,
+)
+from chappe.data.quirks import NORMAL_MAX, NORMAL_MIN, pack_real, unpack_real
+from chappe.data.scalars import PROTOCOLS, Address, Count, EnumValue, Port, Subnet, Timespan, Timestamp, mask
+from chappe.data.values import EMPTY_SET, EMPTY_TABLE, Set, Table, Value
+from chappe.data.varbyte import pack_varbyte, parse_varbyte
+from chappe.defaults import VALUE_BYTES_MAX, VALUE_DEPTH_MAX, VALUE_ELEMENTS_MAX
+from chappe.errors import InvalidData, ProtocolError, UnsupportedValue
+
+Parts: TypeAlias = list[bytes]
+Reader: TypeAlias = Callable[[bytes, int, int], tuple[Value, int]]
+Writer: TypeAlias = Callable[[Parts, Any, int], None]
+
+_u64: Final = Struct(">Q").unpack_from
+_i64: Final = Struct(">q").unpack_from
+_f64: Final = Struct(">d").unpack_from
+_u16: Final = Struct(">H").unpack_from
+_tag_u64: Final = Struct(">BQ").pack
+_tag_i64: Final = Struct(">Bq").pack
+_tag_f64: Final = Struct(">Bd").pack
+_tag_port: Final = Struct(">BHB").pack
+_new_int: Final = int.__new__
+_new_bytes: Final = bytes.__new__
+_new_tuple: Final = tuple.__new__
+
+_SMALL: Final = 128  # lengths below it take one byte
+_STRINGS: Final = tuple([bytes((STRING, length)) for length in range(_SMALL)])
+_VECTORS: Final = tuple([bytes((VECTOR, length)) for length in range(_SMALL)])
+_NONE: Final = bytes((NONE,))
+_FALSE: Final = bytes((BOOLEAN, 0))
+_TRUE: Final = bytes((BOOLEAN, 1))
+_ADDRESS: Final = bytes((ADDRESS,))
+_SUBNET: Final = bytes((SUBNET,))
+_REAL: Final = bytes((REAL,))
+_PORT_PROTOCOLS: Final = {name: number for number, name in enumerate(PROTOCOLS)}
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def decode(data: bytes | memoryview) -> Value:
+    """The value that all of ``data`` is; raises InvalidData."""
+    raw = data if type(data) is bytes else bytes(data)
+    if len(raw) > VALUE_ELEMENTS_MAX:
+        skip(raw, 0)
+    try:
+        value, end = _READERS[raw[0]](raw, 1, 0)
+    except (IndexError, error):
+        raise _truncated(raw) from None
+    if end != len(raw):
+        if end > len(raw):
+            raise _truncated(raw)
+        raise InvalidData(f"{len(raw) - end} bytes follow a value that ends at byte {end}")
+    return value
+
+
+def decode_at(data: bytes, start: int) -> tuple[Value, int]:
+    """The value that begins at ``start``, and where it ends; raises InvalidData."""
+    if len(data) - start > VALUE_ELEMENTS_MAX:
+        skip(data, start)
+    try:
+        value, end = _READERS[data[start]](data, start + 1, 0)
+    except (IndexError, error):
+        raise _truncated(data) from None
+    if end > len(data):
+        raise _truncated(data)
+    return value, end
+
+
+def skip(data: bytes, start: int) -> int:
+    """Where the value that begins at ``start`` ends, found without making it; raises InvalidData beyond the bounds.
+
+    Only what is needed to find the end is looked at: the value may still turn out invalid when it is decoded.
+    """
+    pos = start
+    budget = 1
+    seen = 0
+    try:
+        while budget:
+            budget -= 1
+            tag = data[pos]
+            pos += 1
+            if tag <= PORT or TIMESTAMP <= tag <= TIMESPAN:
+                if tag == STRING:
+                    size, pos = _varbyte(data, pos)
+                    pos += size
+                else:
+                    pos += _SIZES[tag]
+            elif tag == ENUM_VALUE:
+                size, pos = _varbyte(data, pos)
+                pos += size
+            elif tag <= VECTOR:
+                size, pos = _varbyte(data, pos)
+                size = 2 * size if tag == TABLE else size
+                budget += size
+                seen += size
+            else:
+                raise _unknown_type(tag, pos - 1)
+            if seen > VALUE_ELEMENTS_MAX:
+                raise InvalidData(f"a value has more than {VALUE_ELEMENTS_MAX:,} elements")
+    except IndexError:
+        raise _truncated(data) from None
+    if pos > len(data):
+        raise _truncated(data)
+    if pos - start > VALUE_BYTES_MAX:
+        raise InvalidData(f"a value is {pos - start:,} bytes long, at most {VALUE_BYTES_MAX:,} are possible")
+    return pos
+
+
+def _read_none(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
+    return None, pos
+
+
+def _read_boolean(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
+    return data[pos] != 0, pos + 1
+
+
+def _read_count(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
+    return _new_int(Count, _u64(data, pos)[0]), pos + 8
+
+
+def _read_integer(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
+    number: int = _i64(data, pos)[0]
+    return number, pos + 8
+
+
+def _read_real(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
+    number: float = _f64(data, pos)[0]
+    if NORMAL_MIN <= number <= NORMAL_MAX or -NORMAL_MAX <= number <= -NORMAL_MIN or number == 0.0:
+        return number, pos + 8
+    return unpack_real(data[pos : pos + 8]), pos + 8
+
+
+def _read_string(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
+    size = data[pos]
+    pos += 1
+    if size >= _SMALL:
+        size, pos = _varbyte(data, pos - 1)
+    end = pos + size
+    try:
+        return data[pos:end].decode(), end
+    except UnicodeDecodeError:
+        return data[pos:end], end
+
+
+def _read_address(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
+    return _new_bytes(Address, data[pos : pos + 16]), pos + 16
+
+
+def _read_subnet(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
+    bits = data[pos + 16]
+    network = _new_bytes(Address, data[pos : pos + 16])
+    length = bits - 96 if network.is_v4 else bits
+    if length < 0 or bits > 128 or mask(network, bits) != network:
+        raise InvalidData(f"{network} with a prefix of {bits} of 128 bits at byte {pos} is no subnet")
+    return _new_tuple(Subnet, (network, length)), pos + 17
+
+
+def _read_port(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
+    protocol = data[pos + 2]
+    if protocol >= len(PROTOCOLS):
+        raise InvalidData(f"a port at byte {pos} has the unknown protocol {protocol}")
+    return _new_tuple(Port, (_u16(data, pos)[0], PROTOCOLS[protocol])), pos + 3
+
+
+def _read_timestamp(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
+    return _new_int(Timestamp, _i64(data, pos)[0]), pos + 8
+
+
+def _read_timespan(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
+    return _new_int(Timespan, _i64(data, pos)[0]), pos + 8
+
+
+def _read_enum_value(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
+    size, pos = _varbyte(data, pos)
+    end = pos + size
+    return EnumValue(data[pos:end], "utf-8", "surrogateescape"), end
+
+
+def _read_set(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
+    items, pos = _read_vector(data, pos, depth)
+    if not items:
+        return EMPTY_SET, pos
+    arranged = items
+    if len(items) > 1:
+        arranged = arrange(items)
+        if len(arranged) != len(items):
+            raise InvalidData(f"a set that ends at byte {pos} has a member twice")
+    return Set.of_arranged(arranged), pos
+
+
+def _read_table(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
+    items, pos = _read_vector(data, pos, depth, 2)
+    if not items:
+        return EMPTY_TABLE, pos
+    keys = items[::2]
+    values = items[1::2]
+    if len(keys) > 1:
+        arranged = arrange(keys)
+        if len(arranged) != len(keys):
+            raise InvalidData(f"a table that ends at byte {pos} has a key twice")
+        if any(map(is_not, arranged, keys)):
+            places = {sort_key(key): value for key, value in zip(keys, values, strict=True)}
+            return Table.of_arranged(arranged, tuple([places[sort_key(key)] for key in arranged])), pos
+    return Table.of_arranged(keys, values), pos
+
+
+def _read_vector(data: bytes, pos: int, depth: int, width: int = 1) -> tuple[tuple[Value, ...], int]:
+    """Count and elements; ``width`` is how many values count as one, 2 in tables."""
+    if depth >= VALUE_DEPTH_MAX:
+        raise InvalidData(f"a value is nested deeper than {VALUE_DEPTH_MAX} containers")
+    count = data[pos]
+    pos += 1
+    if count >= _SMALL:
+        count, pos = _varbyte(data, pos - 1)
+    items: list[Value] = []
+    for _ in range(width * count):
+        tag = data[pos]
+        pos += 1
+        if tag == STRING and (size := data[pos]) < _SMALL:
+            pos += 1
+            try:
+                items.append(data[pos : pos + size].decode())
+            except UnicodeDecodeError:
+                items.append(data[pos : pos + size])
+            pos += size
+        elif tag == COUNT:
+            items.append(_new_int(Count, _u64(data, pos)[0]))
+            pos += 8
+        else:
+            item, pos = _READERS[tag](data, pos, depth + 1)
+            items.append(item)
+    return tuple(items), pos
+
+
+def _read_unknown(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
+    raise _unknown_type(data[pos - 1], pos - 1)
+
+
+def _varbyte(data: bytes, pos: int) -> tuple[int, int]:
+    number = data[pos]
+    if number < _SMALL:
+        return number, pos + 1
+    try:
+        return parse_varbyte(data, pos)
+    except ProtocolError as problem:
+        raise InvalidData(str(problem)) from None
+
+
+def _truncated(data: bytes) -> InvalidData:
+    return InvalidData(f"a value is cut off after {len(data)} bytes")
+
+
+def _unknown_type(tag: int, pos: int) -> InvalidData:
+    return InvalidData(f"type {tag} at byte {pos} is unknown")
+
+
+_SIZES: Final = (0, 1, 8, 8, 8, 0, 16, 17, 3, 8, 8)
+_READERS: Final[tuple[Reader, ...]] = (
+    _read_none,
+    _read_boolean,
+    _read_count,
+    _read_integer,
+    _read_real,
+    _read_string,
+    _read_address,
+    _read_subnet,
+    _read_port,
+    _read_timestamp,
+    _read_timespan,
+    _read_enum_value,
+    _read_set,
+    _read_table,
+    _read_vector,
+    *[_read_unknown] * (256 - VECTOR - 1),
+)
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def encode(value: object) -> bytes:
+    """The bytes of a value, or of a Python object that ``chappe.data.convert.to_value`` makes one of.
+
+    Raises UnsupportedValue for anything else, and beyond the bounds of ``chappe.defaults``.
+    """
+    parts: Parts = []
+    _write(parts, value, 0)
+    raw = b"".join(parts)
+    if len(raw) > VALUE_ELEMENTS_MAX:
+        _check_bounds(raw)
+    return raw
+
+
+def _check_bounds(raw: bytes) -> None:
+    try:
+        skip(raw, 0)
+    except InvalidData as problem:
+        raise UnsupportedValue(str(problem)) from None
+
+
+def _write(parts: Parts, value: object, depth: int) -> None:
+    write = _WRITERS.get(type(value))
+    if write is None:
+        value = to_value(value, depth)
+        write = _WRITERS[type(value)]
+    write(parts, value, depth)
+
+
+def _write_none(parts: Parts, value: None, depth: int) -> None:
+    parts.append(_NONE)
+
+
+def _write_boolean(parts: Parts, value: bool, depth: int) -> None:
+    parts.append(_TRUE if value else _FALSE)
+
+
+def _write_count(parts: Parts, value: int, depth: int) -> None:
+    parts.append(_tag_u64(COUNT, value))
+
+
+def _write_integer(parts: Parts, value: int, depth: int) -> None:
+    try:
+        parts.append(_tag_i64(INTEGER, value))
+    except error:
+        raise UnsupportedValue(f"{value} is outside of -2**63 to 2**63-1; a Count goes up to 2**64-1") from None
+
+
+def _write_real(parts: Parts, value: float, depth: int) -> None:
+    if NORMAL_MIN <= value <= NORMAL_MAX or -NORMAL_MAX <= value <= -NORMAL_MIN or value == 0.0:
+        parts.append(_tag_f64(REAL, value))
+    else:
+        parts.append(_REAL + pack_real(value))
+
+
+def _write_string(parts: Parts, value: str, depth: int) -> None:
+    try:
+        raw = value.encode()
+    except UnicodeEncodeError:
+        raise UnsupportedValue(f"{value!r} holds half of a surrogate pair, which UTF-8 cannot carry") from None
+    size = len(raw)
+    if size < _SMALL:
+        parts.append(_STRINGS[size])
+    else:
+        parts.append(bytes((STRING,)) + pack_varbyte(size))
+    parts.append(raw)
+
+
+def _write_bytes(parts: Parts, value: bytes, depth: int) -> None:
+    size = len(value)
+    if size < _SMALL:
+        parts.append(_STRINGS[size])
+    else:
+        parts.append(bytes((STRING,)) + pack_varbyte(size))
+    parts.append(value)
+
+
+def _write_address(parts: Parts, value: Address, depth: int) -> None:
+    parts.append(_ADDRESS)
+    parts.append(value)
+
+
+def _write_subnet(parts: Parts, value: Subnet, depth: int) -> None:
+    parts.append(_SUBNET)
+    parts.append(value.network)
+    parts.append(bytes((value.wire_length,)))
+
+
+def _write_port(parts: Parts, value: Port, depth: int) -> None:
+    parts.append(_tag_port(PORT, value[0], _PORT_PROTOCOLS[value[1]]))
+
+
+def _write_timestamp(parts: Parts, value: int, depth: int) -> None:
+    parts.append(_tag_i64(TIMESTAMP, value))
+
+
+def _write_timespan(parts: Parts, value: int, depth: int) -> None:
+    parts.append(_tag_i64(TIMESPAN, value))
+
+
+def _write_enum_value(parts: Parts, value: EnumValue, depth: int) -> None:
+    name = value.encode("utf-8", "surrogateescape")
+    parts.append(bytes((ENUM_VALUE,)) + pack_varbyte(len(name)))
+    parts.append(name)
+
+
+def _write_set(parts: Parts, value: Set, depth: int) -> None:
+    parts.append(bytes((SET,)) + pack_varbyte(len(value)))
+    _write_items(parts, value.members, depth)
+
+
+def _write_table(parts: Parts, value: Table, depth: int) -> None:
+    parts.append(bytes((TABLE,)) + pack_varbyte(len(value)))
+    _write_items(parts, [each for pair in value.pairs() for each in pair], depth)
+
+
+def _write_vector(parts: Parts, value: list[object] | tuple[object, ...], depth: int) -> None:
+    size = len(value)
+    if size < _SMALL:
+        parts.append(_VECTORS[size])
+    else:
+        parts.append(bytes((VECTOR,)) + pack_varbyte(size))
+    _write_items(parts, value, depth)
+
+
+def _write_items(parts: Parts, items: list[object] | tuple[object, ...], depth: int) -> None:
+    if depth >= VALUE_DEPTH_MAX:
+        raise UnsupportedValue(f"a value is nested deeper than {VALUE_DEPTH_MAX} containers")
+    depth += 1
+    for item in items:
+        kind = type(item)
+        if kind is str:
+            _write_string(parts, item, depth)  # type: ignore[arg-type]
+        elif kind is Count:
+            parts.append(_tag_u64(COUNT, item))
+        else:
+            write = _WRITERS.get(kind)
+            if write is not None:
+                write(parts, item, depth)
+            else:
+                _write(parts, to_value(item, depth), depth)
+
+
+_WRITERS: Final[dict[type, Writer]] = {
+    type(None): _write_none,
+    bool: _write_boolean,
+    Count: _write_count,
+    int: _write_integer,
+    float: _write_real,
+    str: _write_string,
+    bytes: _write_bytes,
+    Address: _write_address,
+    Subnet: _write_subnet,
+    Port: _write_port,
+    Timestamp: _write_timestamp,
+    Timespan: _write_timespan,
+    EnumValue: _write_enum_value,
+    Set: _write_set,
+    Table: _write_table,
+    tuple: _write_vector,
+    list: _write_vector,
+}

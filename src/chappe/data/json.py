@@ -1,0 +1,279 @@
+"""Values to and from JSON: the original's JSON format, version 1.
+
+A value is ``{"@data-type": T, "data": D}`` without spaces, T being a name of ``order.TYPE_NAMES`` and D::
+
+    none        {}                             timestamp   "YYYY-MM-DDThh:mm:ss.mmm" in UTC
+    boolean     true or false                  timespan    "NUMBERunit": the largest of s, ms, us, ns that is exact
+    count       a JSON integer                 set         an array of values, in order
+    integer     a JSON integer                 vector      an array of values
+    real        a number with six decimals     table       an array of {"key": ..., "value": ...}, in order
+
+Strings, enum values, addresses, subnets and ports are JSON strings, the last three in their text form.
+``chappe.data.quirks`` lists where this loses precision or is no legal JSON; ``legal=True`` avoids all of it, and the
+original reads that too.
+
+``loads`` reads both. It also takes an integer for a real, which the original refuses, because JavaScript writes 1.0 as
+1; times with up to nine decimals and a time zone; and timespans in min, h and d.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from chappe.data.convert import to_value
+from chappe.data.order import TYPE_NAMES, arrange, check_depth
+from chappe.data.quirks import ESCAPES, REAL_FORMAT, json_time, repair
+from chappe.data.scalars import EPOCH, Address, Count, Port, Subnet, Timespan, Timestamp, timedelta_ns
+from chappe.data.text import UNITS_NS, from_text, parse_address, parse_port, parse_subnet, parse_timespan
+from chappe.data.values import TAGS, Set, Table, Value
+from chappe.defaults import VALUE_BYTES_MAX, VALUE_DEPTH_MAX, VALUE_ELEMENTS_MAX
+from chappe.errors import InvalidData, UnsupportedValue
+
+MESSAGE_TYPE: Final = "data-message"
+_TYPE: Final = "@data-type"
+_TIME: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:Z|([+-])(\d\d)(?::(\d\d))?)?", re.ASCII)
+_ESCAPED: Final = re.compile(r'[\\"\b\f\n\r\t\v]')
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def dumps(value: object, *, legal: bool = False) -> str:
+    """The JSON of a value, or of what ``to_value`` makes one of: character for character the original's.
+
+    Bytes that are not UTF-8 are in it as ``surrogateescape``. ``legal`` writes JSON that every reader understands,
+    reals and times in full precision. Raises UnsupportedValue for what is no value; and with ``legal`` for what JSON
+    cannot express: NaN, infinities, strings that are not UTF-8.
+    """
+    return f"{{{_Writer(legal).typed(value, 0)}}}"
+
+
+def dumps_message(topic: str, value: object, *, legal: bool = False) -> str:
+    """The JSON of a data message: a value under a topic."""
+    writer = _Writer(legal)
+    return f'{{"type":"{MESSAGE_TYPE}","topic":{writer.quoted(topic)},{writer.typed(value, 0)}}}'
+
+
+class _Writer:
+    def __init__(self, legal: bool) -> None:
+        self._legal = legal
+
+    def typed(self, value: object, depth: int) -> str:
+        """The two members, type and data, without braces."""
+        value = value if type(value) in _NAMES else to_value(value, depth)
+        return f'"{_TYPE}":"{_NAMES[type(value)]}","data":{self._data(value, depth)}'
+
+    def _data(self, value: Any, depth: int) -> str:
+        match value:
+            case None:
+                return "{}"
+            case bool():
+                return "true" if value else "false"
+            case Timestamp():
+                return f'"{self._time(value)}"'
+            case Timespan():
+                return f'"{_duration(int(value))}"'
+            case int():
+                return str(to_value(value))
+            case float():
+                return self._real(value)
+            case Address() | Port() | Subnet():
+                return f'"{value}"'
+            case bytes():
+                return self.quoted(value.decode("utf-8", "surrogateescape"))
+            case str():
+                return self.quoted(str(value))
+        check_depth(depth)
+        if type(value) is Table:
+            return f"[{','.join([self._entry(key, each, depth + 1) for key, each in value.pairs()])}]"
+        return f"[{','.join([f'{{{self.typed(each, depth + 1)}}}' for each in value])}]"
+
+    def _entry(self, key: Value, value: Value, depth: int) -> str:
+        return f'{{"key":{{{self.typed(key, depth)}}},"value":{{{self.typed(value, depth)}}}}}'
+
+    def quoted(self, text: str) -> str:
+        """A string in quotes."""
+        if not self._legal:
+            return f'"{_ESCAPED.sub(_escape, text)}"'
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UnsupportedValue("a string that is not UTF-8 cannot be written as legal JSON") from None
+        return json.dumps(text, ensure_ascii=False)
+
+    def _real(self, value: float) -> str:
+        if not self._legal:
+            return REAL_FORMAT % value
+        if not math.isfinite(value):
+            raise UnsupportedValue(f"{value} cannot be written as legal JSON")
+        return repr(value)
+
+    def _time(self, time: Timestamp) -> str:
+        if not self._legal:
+            return json_time(time)
+        seconds, ns = divmod(int(time), UNITS_NS["s"])
+        return f"{EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S}.{ns:09d}"
+
+
+def _escape(match: re.Match[str]) -> str:
+    return ESCAPES[match.group()]
+
+
+def _duration(ns: int) -> str:
+    for unit in ("s", "ms", "us"):
+        if ns % UNITS_NS[unit] == 0:
+            return f"{ns // UNITS_NS[unit]}{unit}"
+    return f"{ns}ns"
+
+
+_NAMES: Final[dict[type, str]] = {kind: TYPE_NAMES[tag] for kind, tag in TAGS.items()}
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def loads(text: str | bytes) -> Value:
+    """The value that a JSON text is; raises InvalidData."""
+    return _value(_parse(text), 0, _Budget())
+
+
+def loads_message(text: str | bytes) -> tuple[str, Value]:
+    """Topic and value of a data message; raises InvalidData."""
+    found = _parse(text)
+    if not isinstance(found, dict) or found.get("type") != MESSAGE_TYPE:
+        raise InvalidData(f'a message needs "type":"{MESSAGE_TYPE}"')
+    topic = found.get("topic")
+    if not isinstance(topic, str) or not topic:
+        raise InvalidData('a message needs a "topic" that is not empty')
+    return topic, _value(found, 0, _Budget())
+
+
+class _Budget:
+    """How many more elements one value may have."""
+
+    def __init__(self) -> None:
+        self._left = VALUE_ELEMENTS_MAX
+
+    def spend(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise InvalidData(f"a value has more than {VALUE_ELEMENTS_MAX:,} elements")
+
+
+def _parse(text: str | bytes) -> Any:
+    if len(text) > VALUE_BYTES_MAX:
+        raise InvalidData(f"a JSON text of {len(text):,} bytes is no value, at most {VALUE_BYTES_MAX:,} are possible")
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "surrogateescape")
+    try:
+        try:
+            return json.loads(text, strict=False)
+        except json.JSONDecodeError:
+            return json.loads(repair(text), strict=False)
+    except json.JSONDecodeError as problem:
+        raise InvalidData(f"no JSON: {problem}") from None
+    except (ValueError, RecursionError):
+        raise InvalidData("no JSON for a value: a number too long, or nested too deep") from None
+
+
+def _value(found: Any, depth: int, budget: _Budget) -> Value:
+    if not isinstance(found, dict) or not isinstance(found.get(_TYPE), str):
+        raise InvalidData(f'a value is an object with "{_TYPE}" and "data", not {_shown(found)}')
+    kind, data = found[_TYPE], found.get("data")
+    if kind in ("vector", "set", "table"):
+        return _container(kind, data, depth, budget)
+    read = _READERS.get(kind)
+    if read is None:
+        raise InvalidData(f"the type {_shown(kind)} is unknown")
+    accepts, make = read
+    if type(data) not in accepts:
+        raise InvalidData(f"{_shown(data)} is no {kind}")
+    try:
+        return make(data)
+    except UnsupportedValue as problem:
+        raise InvalidData(str(problem)) from None
+
+
+def _container(kind: str, data: Any, depth: int, budget: _Budget) -> Value:
+    if not isinstance(data, list):
+        raise InvalidData(f"{_shown(data)} is no {kind}: it needs an array")
+    if depth >= VALUE_DEPTH_MAX:
+        raise InvalidData(f"a value is nested deeper than {VALUE_DEPTH_MAX} containers")
+    budget.spend(len(data) * (2 if kind == "table" else 1))
+    if kind == "table":
+        return _table(data, depth + 1, budget)
+    items = [_value(each, depth + 1, budget) for each in data]
+    if kind == "vector":
+        return tuple(items)
+    members = arrange(items)
+    if len(members) != len(items):
+        raise InvalidData("a set has a member twice")
+    return Set.of_arranged(members)
+
+
+def _table(data: list[Any], depth: int, budget: _Budget) -> Value:
+    pairs = []
+    for entry in data:
+        if not isinstance(entry, dict):
+            raise InvalidData(f'an entry of a table is an object with "key" and "value", not {_shown(entry)}')
+        pairs.append((_value(entry.get("key"), depth, budget), _value(entry.get("value"), depth, budget)))
+    table = Table(pairs)
+    if len(table) != len(pairs):
+        raise InvalidData("a table has a key twice")
+    return table
+
+
+def _time(text: str) -> Timestamp:
+    found = _TIME.fullmatch(text)
+    try:
+        if found is None:
+            raise ValueError
+        moment = datetime.fromisoformat(found[1]).replace(tzinfo=UTC)
+    except ValueError:
+        raise InvalidData(f"{_shown(text)} is no time such as 2020-01-01T00:00:00.000") from None
+    seconds = timedelta_ns(moment - EPOCH) // UNITS_NS["s"]
+    if found[3]:
+        offset = int(found[4]) * 3600 + int(found[5] or 0) * 60
+        seconds += offset if found[3] == "-" else -offset
+    return Timestamp(seconds * UNITS_NS["s"] + int((found[2] or "").ljust(9, "0")))
+
+
+def _real(number: float) -> Value:
+    if type(number) is int and (abs(number) > 1 << 1023 or int(float(number)) != number):
+        raise InvalidData(f"{_shown(number)} is no real: it would lose digits")
+    return float(number)
+
+
+def _string(text: str) -> Value:
+    return from_text(text, "string")
+
+
+def _enum_value(text: str) -> Value:
+    return from_text(text, "enum-value")
+
+
+# What JSON type each accepts (never a bool for a number), and how it is read.
+_READERS: Final[dict[str, tuple[tuple[type, ...], Callable[[Any], Value]]]] = {
+    "none": ((dict, type(None)), lambda data: None),
+    "boolean": ((bool,), lambda data: data),
+    "count": ((int,), Count),
+    "integer": ((int,), to_value),
+    "real": ((float, int), _real),
+    "string": ((str,), _string),
+    "address": ((str,), parse_address),
+    "subnet": ((str,), parse_subnet),
+    "port": ((str,), parse_port),
+    "timestamp": ((str,), _time),
+    "timespan": ((str,), parse_timespan),
+    "enum-value": ((str,), _enum_value),
+}
+
+
+def _shown(found: object) -> str:
+    text = repr(found)
+    return text if len(text) <= 60 else text[:60] + "..."

@@ -1,0 +1,161 @@
+"""The total order of values, and which are the same.
+
+Values are ordered by type, in the order of the tags below, then within the type: numbers numerically, strings and enum
+names by their bytes, addresses by bytes, subnets by (address, length), ports by (number, protocol), containers
+member by member (a shorter one that is a prefix of the other comes first), tables by (key, value).
+
+Two values are the same when neither comes before the other. That is stricter than Python's ``==``, for which
+``Count(1) == 1 == 1.0 == True``; and wider for strings, which are bytes that Python shows as ``str`` where they are
+UTF-8. The original has no place for NaN, which it takes to equal every real; here NaN comes after all other reals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
+
+from chappe.data.scalars import (
+    INTEGER_MAX,
+    INTEGER_MIN,
+    PROTOCOLS,
+    Address,
+    Count,
+    EnumValue,
+    Port,
+    Subnet,
+    Timespan,
+    Timestamp,
+)
+from chappe.defaults import VALUE_DEPTH_MAX
+from chappe.errors import UnsupportedValue
+
+# Tags: the first byte of a value on the wire, and its rank in the order.
+NONE: Final = 0
+BOOLEAN: Final = 1
+COUNT: Final = 2
+INTEGER: Final = 3
+REAL: Final = 4
+STRING: Final = 5
+ADDRESS: Final = 6
+SUBNET: Final = 7
+PORT: Final = 8
+TIMESTAMP: Final = 9
+TIMESPAN: Final = 10
+ENUM_VALUE: Final = 11
+SET: Final = 12
+TABLE: Final = 13
+VECTOR: Final = 14
+
+# The names of the types by tag, as JSON has them.
+TYPE_NAMES: Final = (
+    "none",
+    "boolean",
+    "count",
+    "integer",
+    "real",
+    "string",
+    "address",
+    "subnet",
+    "port",
+    "timestamp",
+    "timespan",
+    "enum-value",
+    "set",
+    "table",
+    "vector",
+)
+
+SortKey: TypeAlias = tuple[Any, ...]  # a tag and what the order compares; hashable, and equal for the same value
+T = TypeVar("T")
+
+# Types whose members Python sorts, compares and hashes as the order wants, as long as all are of the one type.
+_NATURAL: Final[frozenset[type]] = frozenset({str, int, bool, Count, Timestamp, Timespan, Address})
+
+
+class Container(Protocol):
+    """A set or table: knows its own place in the order."""
+
+    def sort_key(self, depth: int = 0) -> SortKey:
+        """The key that ``sort_key`` hands out for it."""
+
+    def height(self) -> int:
+        """How many containers deep it is, itself included."""
+
+
+def sort_key(value: object, depth: int = 0) -> SortKey:
+    """What to sort and look up a value by; raises UnsupportedValue for what is no value, or too deep."""
+    make = _KEYS.get(type(value))
+    if make is not None:
+        return make(value)
+    if type(value) is tuple:
+        check_depth(depth)
+        return (VECTOR, *[sort_key(each, depth + 1) for each in value])
+    if hasattr(value, "sort_key"):
+        return cast(Container, value).sort_key(depth)
+    raise UnsupportedValue(
+        f"a {type(value).__name__} is no value: convert it with chappe.data.convert.to_value, if it can be one"
+    )
+
+
+def height(value: object) -> int:
+    """How many containers deep a value is that has a ``sort_key``: 0 for scalars."""
+    if type(value) is tuple:
+        return 1 + max(map(height, value), default=0)
+    return cast(Container, value).height() if hasattr(value, "height") else 0
+
+
+def check_depth(depth: int) -> None:
+    """Raise UnsupportedValue where a container would lie in ``depth`` others and that is too deep."""
+    if depth >= VALUE_DEPTH_MAX:
+        raise UnsupportedValue(f"a value is nested deeper than {VALUE_DEPTH_MAX} containers")
+
+
+def same(left: object, right: object) -> bool:
+    """Whether two values are the same: of one type, and neither before the other."""
+    return sort_key(left) == sort_key(right)
+
+
+def compare(left: object, right: object) -> int:
+    """-1, 0 or 1: ``left`` comes before, is the same as, or comes after ``right``."""
+    first, second = sort_key(left), sort_key(right)
+    return (first > second) - (first < second)
+
+
+def arrange(values: Sequence[T], depth: int = 0) -> tuple[T, ...]:
+    """The values in order, each once; of several that are the same the last one stays, where its first was."""
+    kinds: set[type] = set(map(type, values))
+    if len(kinds) == 1 and kinds <= _NATURAL:
+        natural: Any = values
+        return tuple(sorted(dict.fromkeys(natural)))
+    found = {sort_key(value, depth): value for value in values}
+    return tuple(found[key] for key in sorted(found))
+
+
+def _string_key(value: str) -> SortKey:
+    try:
+        return (STRING, value.encode())
+    except UnicodeEncodeError:
+        raise UnsupportedValue(f"{value!r} holds half of a surrogate pair, which UTF-8 cannot carry") from None
+
+
+def _integer_key(value: int) -> SortKey:
+    if not INTEGER_MIN <= value <= INTEGER_MAX:
+        raise UnsupportedValue(f"{value} is outside of -2**63 to 2**63-1")
+    return (INTEGER, value)
+
+
+_KEYS: Final[dict[type, Callable[[Any], SortKey]]] = {
+    type(None): lambda value: (NONE,),
+    bool: lambda value: (BOOLEAN, value),
+    Count: lambda value: (COUNT, int(value)),
+    int: _integer_key,
+    float: lambda value: (REAL, value) if value == value else (REAL, float("inf"), 1),
+    str: _string_key,
+    bytes: lambda value: (STRING, value),
+    Address: lambda value: (ADDRESS, bytes(value)),
+    Subnet: lambda value: (SUBNET, bytes(value.network), value.wire_length),
+    Port: lambda value: (PORT, value.number, PROTOCOLS.index(value.protocol)),
+    Timestamp: lambda value: (TIMESTAMP, int(value)),
+    Timespan: lambda value: (TIMESPAN, int(value)),
+    EnumValue: lambda value: (ENUM_VALUE, value.encode("utf-8", "surrogateescape")),
+}

@@ -1,0 +1,229 @@
+"""The typed values that peers exchange: fifteen types, all immutable and hashable.
+
+============ ========================== =========================================================
+type         in Python                  bounds
+============ ========================== =========================================================
+none         ``None``
+boolean      ``bool``
+count        ``Count``                  0 to 2**64-1
+integer      ``int``                    -2**63 to 2**63-1
+real         ``float``
+string       ``str``, or ``bytes``      ``bytes`` where it is not UTF-8
+address      ``Address``                IPv4 or IPv6
+subnet       ``Subnet``
+port         ``Port``                   0 to 65535, with tcp, udp, icmp or unknown
+timestamp    ``Timestamp``              nanoseconds since 1970 UTC in 64 bits
+timespan     ``Timespan``               nanoseconds in 64 bits
+enum value   ``EnumValue``
+set          ``Set``                    members in order
+table        ``Table``                  keys in order
+vector       ``tuple``
+============ ========================== =========================================================
+
+A value has at most ``defaults.VALUE_ELEMENTS_MAX`` elements, ``VALUE_BYTES_MAX`` bytes and ``VALUE_DEPTH_MAX``
+containers in containers. Other Python objects become values by ``chappe.data.convert.to_value``; the encoders call it
+where needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Final, TypeAlias, Union
+
+from chappe.data import order
+from chappe.data.order import SET, TABLE, SortKey, arrange, check_depth, height, sort_key
+from chappe.data.scalars import Address, Count, EnumValue, Port, Subnet, Timespan, Timestamp
+from chappe.errors import UnsupportedValue
+
+__all__ = [
+    "EMPTY_SET",
+    "EMPTY_TABLE",
+    "TAGS",
+    "Address",
+    "Count",
+    "EnumValue",
+    "Port",
+    "Set",
+    "Subnet",
+    "Table",
+    "Timespan",
+    "Timestamp",
+    "Value",
+    "type_name",
+]
+
+# Count, Timestamp and Timespan are kinds of int, EnumValue of str, Address of bytes, Port and Subnet of tuple.
+Value: TypeAlias = Union[bool, int, float, str, bytes, tuple["Value", ...], "Set", "Table", Port, Subnet, None]
+
+
+class Set(AbstractSet[Value]):
+    """A set of values in their order, immutable and hashable; the same value twice is kept once.
+
+    ``1``, ``Count(1)``, ``1.0`` and ``True`` are four different members. Raises UnsupportedValue for what is no value.
+    """
+
+    __slots__ = ("_height", "_index", "_key", "_members")
+
+    def __init__(self, members: Iterable[Value] = ()) -> None:
+        self._members: tuple[Value, ...] = arrange(list(members), 1)
+        self._index: frozenset[SortKey] | None = None
+        self._key: SortKey | None = None
+        self._height = 0  # of the deepest member, once the key is known
+
+    @classmethod
+    def of_arranged(cls, members: tuple[Value, ...]) -> Set:
+        """A set of members that ``order.arrange`` has put in order."""
+        made = cls.__new__(cls)
+        made._members = members
+        made._index = None
+        made._key = None
+        made._height = 0
+        return made
+
+    @property
+    def members(self) -> tuple[Value, ...]:
+        """All members in order."""
+        return self._members
+
+    def sort_key(self, depth: int = 0) -> SortKey:
+        """Its place in the order of all values."""
+        check_depth(depth + self._height)
+        if self._key is None:
+            self._key = (SET, *[sort_key(each, depth + 1) for each in self._members])
+            self._height = max(map(height, self._members), default=0)
+        return self._key
+
+    def height(self) -> int:
+        """How many containers deep it is, itself included; known once ``sort_key`` was asked for."""
+        return 1 + self._height
+
+    def __contains__(self, value: object) -> bool:
+        if self._index is None:
+            self._index = frozenset(self.sort_key()[1:])
+        return sort_key(value) in self._index
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __eq__(self, other: object) -> bool:
+        return self.sort_key() == other.sort_key() if type(other) is Set else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.sort_key())
+
+    def __repr__(self) -> str:
+        return f"Set({list(self._members)!r})"
+
+
+class Table(Mapping[Value, Value]):
+    """A table of values by values, in the order of its keys, immutable and hashable.
+
+    Keys are told apart by type, as members of a ``Set`` are: ``table[1]`` does not find what stands under
+    ``Count(1)``. Of several entries with the same key the last one stays. Raises UnsupportedValue for a key that is no
+    value.
+    """
+
+    __slots__ = ("_height", "_index", "_key", "_keys", "_values")
+
+    def __init__(self, entries: Mapping[Any, Value] | Iterable[tuple[Value, Value]] = ()) -> None:
+        pairs = list(entries.items() if isinstance(entries, Mapping) else entries)
+        index = {sort_key(key, 1): (key, value) for key, value in pairs}
+        ordered = [index[each] for each in sorted(index)]
+        self._keys: tuple[Value, ...] = tuple([key for key, _ in ordered])
+        self._values: tuple[Value, ...] = tuple([value for _, value in ordered])
+        self._index: dict[SortKey, Value] | None = None
+        self._key: SortKey | None = None
+        self._height = 0  # of the deepest member, once the key is known
+
+    @classmethod
+    def of_arranged(cls, keys: tuple[Value, ...], values: tuple[Value, ...]) -> Table:
+        """A table of keys that ``order.arrange`` has put in order, and the value of each."""
+        made = cls.__new__(cls)
+        made._keys = keys
+        made._values = values
+        made._index = None
+        made._key = None
+        made._height = 0
+        return made
+
+    def pairs(self) -> Iterator[tuple[Value, Value]]:
+        """All (key, value) in order; faster than ``items()``, which looks each key up."""
+        return zip(self._keys, self._values, strict=True)
+
+    def sort_key(self, depth: int = 0) -> SortKey:
+        """Its place in the order of all values."""
+        check_depth(depth + self._height)
+        if self._key is None:
+            self._key = (TABLE, *[sort_key(each, depth + 1) for pair in self.pairs() for each in pair])
+            self._height = max(map(height, (*self._keys, *self._values)), default=0)
+        return self._key
+
+    def height(self) -> int:
+        """How many containers deep it is, itself included; known once ``sort_key`` was asked for."""
+        return 1 + self._height
+
+    def __getitem__(self, key: Value) -> Value:
+        if self._index is None:
+            self._index = {sort_key(each): value for each, value in self.pairs()}
+        try:
+            return self._index[sort_key(key)]
+        except KeyError:
+            raise KeyError(key) from None
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            self[key]  # type: ignore[index]
+        except KeyError:
+            return False
+        return True
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __eq__(self, other: object) -> bool:
+        return self.sort_key() == other.sort_key() if type(other) is Table else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.sort_key())
+
+    def __repr__(self) -> str:
+        return f"Table({list(self.pairs())!r})"
+
+
+EMPTY_SET: Final = Set()
+EMPTY_TABLE: Final = Table()
+
+# The tag of each Python type that is a value; both string types have the same.
+TAGS: Final[dict[type, int]] = {
+    type(None): order.NONE,
+    bool: order.BOOLEAN,
+    Count: order.COUNT,
+    int: order.INTEGER,
+    float: order.REAL,
+    str: order.STRING,
+    bytes: order.STRING,
+    Address: order.ADDRESS,
+    Subnet: order.SUBNET,
+    Port: order.PORT,
+    Timestamp: order.TIMESTAMP,
+    Timespan: order.TIMESPAN,
+    EnumValue: order.ENUM_VALUE,
+    Set: order.SET,
+    Table: order.TABLE,
+    tuple: order.VECTOR,
+}
+
+
+def type_name(value: Value) -> str:
+    """The name of a value's type, one of ``order.TYPE_NAMES``; raises UnsupportedValue for what is no value."""
+    tag = TAGS.get(type(value))
+    if tag is None:
+        raise UnsupportedValue(f"a {type(value).__name__} is no value; see chappe.data.convert.to_value")
+    return order.TYPE_NAMES[tag]
