@@ -39,6 +39,7 @@ READ_SHARE, PARQUET_SHARE = 0.70, 0.85
 EVENTS = 60
 EVENT_S = 0.25  # between two events, so that none waits for the one before it
 LATENCY_MS = 150.0
+SINK_RATE = 500_000
 
 
 class Bench:
@@ -179,6 +180,25 @@ def windows(bench: Bench) -> list[Line]:
     return [bench.compare(name, READ_SHARE, lambda: run(ours()), lambda: run(bench.rows_stream()))]
 
 
+def sink(bench: Bench) -> list[Line]:
+    """From Parquet into a topic, exactly once: a batch counts as written when its commit is on the store's disk."""
+    rates: list[float] = []
+    for number in range(1 if bench.settings.quick else 3):
+        rows = bench.rows_stream().select("value").writeStream.format("chappe")
+        rows = rows.option("stores", bench.endpoint).option("topic", f"{TOPIC}.sink{number}")
+        began = time.monotonic()
+        query = rows.option("checkpointLocation", bench.folder()).trigger(availableNow=True).start()
+        query.awaitTermination()
+        rates.append(bench.count / (time.monotonic() - began))
+        given = {"stores": bench.endpoint, "subscribe": f"{TOPIC}.sink{number}", "columns": "offset"}
+        written = bench.spark.read.format("chappe").options(**given).load().count()
+        assert written == bench.count, f"{written} rows of {bench.count}"
+    rate = Rate(tuple(rates))
+    met = rate.median >= SINK_RATE
+    name = "streaming sink to a topic, exactly once, on disk"
+    return [Line(name, str(rate), f">= {SINK_RATE:,} rows/s", "", "", met, rate.note(), rate.numbers("chappe"))]
+
+
 def latency(bench: Bench) -> list[Line]:
     """From ``send`` of an event until a query that runs back to back has handed it to its sink."""
     topic = f"{TOPIC}.latency"
@@ -229,6 +249,7 @@ PATHS: dict[str, Callable[[Bench], list[Line]]] = {
     "count": count,
     "parquet": copy,
     "windows": windows,
+    "sink": sink,
     "latency": latency,
     "planning": lambda bench: planning(bench.settings),
 }

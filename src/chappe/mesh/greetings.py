@@ -1,0 +1,215 @@
+"""The frames of the handshake and their bytes.
+
+The first byte of the body is the type, the fields follow without padding::
+
+    6  hello              magic, id 16, u8 lowest version, u8 highest version
+    7  probe              magic
+    8  version select     magic, id 16, u8 version
+    9  drop connection    magic, id 16, u8 error code, varbyte length, text
+    10 originator syn     filter
+    11 responder syn-ack  filter
+    12 originator ack     nothing
+
+The magic is "ZEEK". The id is the sender's. A body has exactly these bytes; anything else is a Fault, which knows the
+error code that the sender is told.
+
+Source: Broker's ``internal/wire_format`` (tests/vectors/broker).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+from chappe.data.varbyte import pack_varbyte, parse_varbyte
+from chappe.errors import ProtocolError
+from chappe.mesh.filters import Filter
+from chappe.mesh.messages import ID_BYTES, pack_filter, parse_filter
+
+MAGIC: Final = b"ZEEK"
+VERSION: Final = 1  # the one that is spoken
+VERSION_MIN: Final = 1  # offered: a peer that knows 2 sees that we would take it
+VERSION_MAX: Final = 2
+REASON_CHARS_MAX: Final = 200  # of what a peer says; the rest is cut off
+
+_LENGTH: Final = struct.Struct(">I")
+
+
+class Code(IntEnum):
+    """Why a connection is given up, by the numbers of Broker's error codes."""
+
+    PEER_INCOMPATIBLE = 2
+    PEER_INVALID = 3
+    DISCONNECTED = 5  # it was closed during the handshake
+    TIMED_OUT = 6
+    INVALID_MESSAGE = 20
+    UNEXPECTED_MESSAGE = 31
+    WRONG_MAGIC = 38
+    REDUNDANT = 39
+    LOGIC_ERROR = 40
+
+
+class Fault(ProtocolError):
+    """A frame of the handshake that is wrong; ``code`` is what its sender is told."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Who is there, and which versions it can speak."""
+
+    sender: bytes
+    version_min: int = VERSION_MIN
+    version_max: int = VERSION_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Says nothing: it makes a fault of TLS or of the network visible early."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSelect:
+    """The originator's choice."""
+
+    sender: bytes
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class DropConn:
+    """Why the sender closes. ``code`` is any of Broker's error codes."""
+
+    sender: bytes
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OriginatorSyn:
+    """What the originator wants to get."""
+
+    filter: Filter
+
+
+@dataclass(frozen=True, slots=True)
+class ResponderSynAck:
+    """What the responder wants to get."""
+
+    filter: Filter
+
+
+@dataclass(frozen=True, slots=True)
+class OriginatorAck:
+    """The connection is established."""
+
+
+Greeting: TypeAlias = Hello | Probe | VersionSelect | DropConn | OriginatorSyn | ResponderSynAck | OriginatorAck
+
+
+def pack_greeting(greeting: Greeting) -> bytes:
+    """Return the frame of a message of the handshake, its length included."""
+    match greeting:
+        case Hello(sender, version_min, version_max):
+            body = b"\x06" + MAGIC + sender + bytes((version_min, version_max))
+        case Probe():
+            body = b"\x07" + MAGIC
+        case VersionSelect(sender, version):
+            body = b"\x08" + MAGIC + sender + bytes((version,))
+        case DropConn(sender, code, reason):
+            text = reason.encode()
+            body = b"\x09" + MAGIC + sender + bytes((code,)) + pack_varbyte(len(text)) + text
+        case OriginatorSyn(wanted):
+            body = b"\x0a" + pack_filter(wanted)
+        case ResponderSynAck(wanted):
+            body = b"\x0b" + pack_filter(wanted)
+        case OriginatorAck():
+            body = b"\x0c"
+    return _LENGTH.pack(len(body)) + body
+
+
+def parse_greeting(body: bytes) -> Greeting:
+    """Return the message of the handshake in ``body``, or raise Fault."""
+    parse = _PARSERS.get(body[0]) if body else None
+    if parse is None:
+        raise Fault(Code.INVALID_MESSAGE, "invalid message type tag")
+    if body[0] in _WITH_MAGIC and len(body) >= 5 and body[1:5] != MAGIC:
+        raise Fault(Code.WRONG_MAGIC, "wrong magic number")
+    try:
+        return parse(body)
+    except ProtocolError:
+        raise Fault(Code.INVALID_MESSAGE, f"failed to parse {_NAMES[body[0]]}") from None
+
+
+def _parse_hello(body: bytes) -> Hello:
+    _check_size(body, 23)
+    return Hello(_sender(body), body[21], body[22])
+
+
+def _parse_probe(body: bytes) -> Probe:
+    _check_size(body, 5)
+    return Probe()
+
+
+def _parse_version_select(body: bytes) -> VersionSelect:
+    _check_size(body, 22)
+    return VersionSelect(_sender(body), body[21])
+
+
+def _parse_drop_conn(body: bytes) -> DropConn:
+    if len(body) < 23:
+        raise ProtocolError("cut off")
+    length, at = parse_varbyte(body, 22)
+    _check_size(body, at + length)
+    text = body[at : at + 4 * REASON_CHARS_MAX].decode("utf-8", "replace")
+    printable = "".join(char if char.isprintable() else "?" for char in text)
+    return DropConn(_sender(body), body[21], printable[:REASON_CHARS_MAX])
+
+
+def _parse_syn(body: bytes) -> OriginatorSyn:
+    return OriginatorSyn(parse_filter(body[1:]))
+
+
+def _parse_syn_ack(body: bytes) -> ResponderSynAck:
+    return ResponderSynAck(parse_filter(body[1:]))
+
+
+def _parse_ack(body: bytes) -> OriginatorAck:
+    _check_size(body, 1)
+    return OriginatorAck()
+
+
+def _sender(body: bytes) -> bytes:
+    return body[5 : 5 + ID_BYTES]
+
+
+def _check_size(body: bytes, size: int) -> None:
+    if len(body) != size:
+        raise ProtocolError(f"{len(body)} bytes instead of {size}")
+
+
+_PARSERS: Final[dict[int, Callable[[bytes], Greeting]]] = {
+    6: _parse_hello,
+    7: _parse_probe,
+    8: _parse_version_select,
+    9: _parse_drop_conn,
+    10: _parse_syn,
+    11: _parse_syn_ack,
+    12: _parse_ack,
+}
+_WITH_MAGIC: Final = frozenset({6, 7, 8, 9})
+_NAMES: Final = {
+    6: "hello",
+    7: "probe",
+    8: "version_select",
+    9: "drop_conn",
+    10: "originator_syn",
+    11: "responder_syn_ack",
+    12: "originator_ack",
+}

@@ -1,0 +1,290 @@
+"""The frames of the mesh and their bytes: Zeek Broker's protocol version 1, and what endpoints of chappe add.
+
+A *frame* is a u32 length and a *body*; numbers are big-endian. ``pack_...`` return whole frames, ready for the socket;
+``parse_...`` take bodies. After the handshake (``mesh.greetings`` has its frames) a body is an envelope::
+
+    sender 16, receiver 16 (zero: everybody who subscribed), u8 type, u16 TTL, u16 length of the topic, topic, payload
+
+    type                 payload
+    1  data              one value in binary form
+    2  command           a command of a data store
+    3  routing update    the complete filter of the sender: varbyte count; varbyte length and bytes of each prefix
+    4  ping, 5 pong      anything; a pong repeats the ping's
+    0x11 data, 0x12 command with origin (chappe)     id of the origin 16, u64 sequence, then the payload of 1 or 2
+    0x13 link state (chappe)   origin 16, u64 version, u8 flags (1: it forwards), filter, varbyte count of neighbours;
+                               of each: id 16, u8 kind (0 chappe, 1 original), and of an original its filter
+
+Types 0x11 to 0x13 travel only between endpoints of chappe. Values are not looked into: here they are bytes.
+
+Everything is bounded, and everything wrong is a ProtocolError; what is too large to be sent is a UsageError.
+
+Source: Broker's ``internal/wire_format`` and ``envelope``, as its endpoints send them (tests/vectors/broker).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from chappe.data.varbyte import pack_varbyte, parse_varbyte
+from chappe.defaults import (
+    ENDPOINTS_MAX,
+    FILTER_BYTES_MAX,
+    FILTER_TOPICS_MAX,
+    LINK_STATE_BYTES_MAX,
+    MESH_MESSAGE_BYTES_MAX,
+    MESH_TOPIC_BYTES_MAX,
+    PING_BYTES_MAX,
+    TTL,
+)
+from chappe.errors import ProtocolError, UsageError
+from chappe.mesh.filters import Filter, minimal
+
+DATA: Final = 1
+COMMAND: Final = 2
+ROUTING_UPDATE: Final = 3
+PING: Final = 4
+PONG: Final = 5
+ORIGIN_DATA: Final = 0x11
+ORIGIN_COMMAND: Final = 0x12
+LINK_STATE: Final = 0x13
+
+ID_BYTES: Final = 16
+NOBODY: Final = bytes(ID_BYTES)  # as receiver: everybody who subscribed; as origin: none was told
+RESERVED_TOPIC: Final = b"<$>"  # of routing updates, pings, pongs and link states
+ENVELOPE_BYTES: Final = 37  # and the topic
+ORIGIN_BYTES: Final = 24
+BYE: Final = b"BYE"
+
+_ORIGIN_BIT: Final = 0x10
+_PLAIN: Final = frozenset({DATA, COMMAND, ROUTING_UPDATE, PING, PONG, LINK_STATE})
+_WITH_ORIGIN: Final = frozenset({ORIGIN_DATA, ORIGIN_COMMAND})
+_FORWARDS: Final = 1
+_CHAPPE: Final = 0
+_ORIGINAL: Final = 1
+
+_ENVELOPE: Final = struct.Struct(">16s16sBHH")
+_FRAME: Final = struct.Struct(">I16s16sBHH")  # length and envelope
+_HOP: Final = struct.Struct(">I16s17sH")  # length, sender, receiver and type, TTL
+_ORIGIN: Final = struct.Struct(">16sQ")
+_STATE: Final = struct.Struct(">16sQB")
+_NEIGHBOUR: Final = struct.Struct(">16sB")
+_U64: Final = struct.Struct(">Q")
+
+_unpack_envelope: Final = _ENVELOPE.unpack_from
+_unpack_origin: Final = _ORIGIN.unpack_from
+_pack_frame: Final = _FRAME.pack
+_pack_hop: Final = _HOP.pack
+_pack_origin: Final = _ORIGIN.pack
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One message as it came or was published.
+
+    ``kind`` is DATA or COMMAND also for those that came with an origin, and else the type on the wire. ``sender`` is
+    the last hop. ``origin`` is NOBODY where none was told.
+    """
+
+    topic: bytes
+    payload: bytes
+    kind: int = DATA
+    sender: bytes = NOBODY
+    receiver: bytes = NOBODY
+    ttl: int = TTL
+    origin: bytes = NOBODY
+    sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """One link of an endpoint. ``filter`` is that of an original; endpoints of chappe tell theirs themselves."""
+
+    id: bytes
+    original: bool = False
+    filter: Filter = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """What one endpoint of chappe tells all others: its links and its own filter. A higher ``version`` replaces it."""
+
+    origin: bytes
+    version: int
+    forwards: bool
+    filter: Filter
+    neighbours: tuple[Neighbour, ...]
+
+
+def pack_message(sender: bytes, receiver: bytes, kind: int, ttl: int, topic: bytes, payload: bytes) -> bytes:
+    """Return the frame of a message without origin, of any type of the original."""
+    size = ENVELOPE_BYTES + len(topic) + len(payload)
+    _check_sendable(size, topic)
+    return b"".join((_pack_frame(size, sender, receiver, kind, ttl, len(topic)), topic, payload))
+
+
+def pack_origin_message(
+    sender: bytes, receiver: bytes, kind: int, ttl: int, topic: bytes, payload: bytes, origin: bytes, sequence: int
+) -> bytes:
+    """Return the frame of a message with origin; ``kind`` is DATA or COMMAND."""
+    size = ENVELOPE_BYTES + ORIGIN_BYTES + len(topic) + len(payload)
+    _check_sendable(size, topic)
+    head = _pack_frame(size, sender, receiver, kind | _ORIGIN_BIT, ttl, len(topic))
+    return b"".join((head, topic, _pack_origin(origin, sequence), payload))
+
+
+def pack_hop(body: bytes, sender: bytes, ttl: int) -> bytes:
+    """Return the frame that passes ``body`` on by ``sender`` with ``ttl``; it was parsed without a fault."""
+    return _pack_hop(len(body), sender, body[16:33], ttl) + body[35:]
+
+
+def parse_message(body: bytes) -> Message:
+    """Return the message of any type in ``body``; payloads of routing, ping and link state are parsed by their own."""
+    try:
+        sender, receiver, kind, ttl, length = _unpack_envelope(body)
+    except struct.error:
+        raise ProtocolError(f"a message of {len(body)} bytes is shorter than its envelope") from None
+    end = ENVELOPE_BYTES + length
+    if end > len(body):
+        raise ProtocolError("the topic of a message is cut off")
+    if kind in _PLAIN:
+        return Message(body[ENVELOPE_BYTES:end], body[end:], kind, sender, receiver, ttl)
+    if kind in _WITH_ORIGIN:
+        if end + ORIGIN_BYTES > len(body):
+            raise ProtocolError("the origin of a message is cut off")
+        origin, sequence = _unpack_origin(body, end)
+        payload = body[end + ORIGIN_BYTES :]
+        topic = body[ENVELOPE_BYTES:end]
+        return Message(topic, payload, kind & ~_ORIGIN_BIT, sender, receiver, ttl, origin, sequence)
+    raise ProtocolError(f"message type {kind} is unknown")
+
+
+def pack_filter(wanted: Iterable[bytes]) -> bytes:
+    """Return the bytes of a filter: its count, then each prefix with its length."""
+    topics = tuple(wanted)
+    parts = [pack_varbyte(len(topics))]
+    for topic in topics:
+        parts += (pack_varbyte(len(topic)), topic)
+    return b"".join(parts)
+
+
+def parse_filter(body: bytes) -> Filter:
+    """Return the prefixes in ``body`` as they stand there, not yet ``minimal``; they fill it exactly."""
+    topics, end = parse_filter_at(body, 0)
+    if end != len(body):
+        raise ProtocolError(f"a filter is followed by {len(body) - end} bytes too many")
+    return topics
+
+
+def parse_filter_at(body: bytes, at: int) -> tuple[Filter, int]:
+    """Return the filter at position ``at`` and the position after it."""
+    start = at
+    count, at = parse_varbyte(body, at)
+    # Each prefix takes at least its length, so a count that cannot be true costs no memory.
+    if count > min(FILTER_TOPICS_MAX, len(body) - at):
+        raise ProtocolError(f"a filter of {count} topics is cut off, or has more than {FILTER_TOPICS_MAX}")
+    topics = []
+    for _ in range(count):
+        length, at = parse_varbyte(body, at)
+        topic = body[at : at + length]
+        at += length
+        if at > len(body) or length > MESH_TOPIC_BYTES_MAX:
+            raise ProtocolError("a topic in a filter is cut off or too long")
+        topics.append(topic)
+    if at - start > FILTER_BYTES_MAX:
+        raise ProtocolError(f"a filter is larger than {FILTER_BYTES_MAX} bytes")
+    return tuple(topics), at
+
+
+def pack_routing_update(sender: bytes, receiver: bytes, wanted: Filter) -> bytes:
+    """Return the frame that tells a peer the complete filter ``wanted``."""
+    payload = pack_filter(wanted)
+    if len(wanted) > FILTER_TOPICS_MAX or len(payload) > FILTER_BYTES_MAX:
+        raise UsageError(
+            f"a filter of {len(wanted)} topics, {len(payload)} bytes, is too large to be announced: at most"
+            f" {FILTER_TOPICS_MAX} topics and {FILTER_BYTES_MAX} bytes; subscribe to common prefixes instead"
+        )
+    return pack_message(sender, receiver, ROUTING_UPDATE, TTL, RESERVED_TOPIC, payload)
+
+
+def pack_ping(sender: bytes, receiver: bytes, token: bytes) -> bytes:
+    """Return the frame of a ping, which the peer answers with the same ``token``."""
+    return pack_message(sender, receiver, PING, TTL, RESERVED_TOPIC, token)
+
+
+def pack_pong(sender: bytes, receiver: bytes, token: bytes) -> bytes:
+    """Return the frame that answers a ping; ProtocolError if its token is too large to be sent back."""
+    if len(token) > PING_BYTES_MAX:
+        raise ProtocolError(f"a ping of {len(token)} bytes is not answered, at most {PING_BYTES_MAX} are")
+    return pack_message(sender, receiver, PONG, TTL, RESERVED_TOPIC, token)
+
+
+def bye_token(number: int) -> bytes:
+    """Return the token of the ping before a connection is closed: once its pong is back, nothing is on the way."""
+    return BYE + _U64.pack(number)
+
+
+def is_bye(token: bytes) -> bool:
+    """Whether a ping with this token announces that the peer will close."""
+    return len(token) == len(BYE) + _U64.size and token.startswith(BYE)
+
+
+def pack_link_state(sender: bytes, state: LinkState) -> bytes:
+    """Return the frame that tells a neighbour of chappe a link state, own or another's."""
+    parts = [_STATE.pack(state.origin, state.version, _FORWARDS if state.forwards else 0), pack_filter(state.filter)]
+    parts.append(pack_varbyte(len(state.neighbours)))
+    for each in state.neighbours:
+        parts.append(_NEIGHBOUR.pack(each.id, _ORIGINAL if each.original else _CHAPPE))
+        if each.original:
+            parts.append(pack_filter(each.filter))
+    payload = b"".join(parts)
+    if len(payload) > LINK_STATE_BYTES_MAX or len(state.neighbours) > ENDPOINTS_MAX:
+        raise UsageError(
+            f"a link state of {len(state.neighbours)} neighbours, {len(payload)} bytes, is too large to be told:"
+            f" at most {ENDPOINTS_MAX} and {LINK_STATE_BYTES_MAX} bytes; use fewer subscriptions or links"
+        )
+    return pack_message(sender, NOBODY, LINK_STATE, TTL, RESERVED_TOPIC, payload)
+
+
+def parse_link_state(payload: bytes) -> LinkState:
+    """Return the link state in the payload of a LINK_STATE message, its filters minimal. Unknown flags do nothing."""
+    if not _STATE.size <= len(payload) <= LINK_STATE_BYTES_MAX:
+        raise ProtocolError(f"a link state has {len(payload)} bytes: it is cut off or too large")
+    origin, version, flags = _STATE.unpack_from(payload)
+    wanted, at = parse_filter_at(payload, _STATE.size)
+    count, at = parse_varbyte(payload, at)
+    if count > min(ENDPOINTS_MAX, (len(payload) - at) // _NEIGHBOUR.size):
+        raise ProtocolError(f"a link state of {count} neighbours is cut off, or has more than {ENDPOINTS_MAX}")
+    neighbours = {}
+    for _ in range(count):
+        neighbour, at = _parse_neighbour(payload, at)
+        neighbours[neighbour.id] = neighbour
+    if len(neighbours) != count:
+        raise ProtocolError("a link state names a neighbour twice")
+    if at != len(payload):
+        raise ProtocolError(f"a link state is followed by {len(payload) - at} bytes too many")
+    return LinkState(origin, version, bool(flags & _FORWARDS), minimal(wanted), tuple(neighbours.values()))
+
+
+def _parse_neighbour(payload: bytes, at: int) -> tuple[Neighbour, int]:
+    try:
+        peer_id, kind = _NEIGHBOUR.unpack_from(payload, at)
+    except struct.error:
+        raise ProtocolError("a neighbour in a link state is cut off") from None
+    at += _NEIGHBOUR.size
+    if kind == _CHAPPE:
+        return Neighbour(peer_id), at
+    if kind != _ORIGINAL:
+        raise ProtocolError(f"a link state names a neighbour of the unknown kind {kind}")
+    wanted, at = parse_filter_at(payload, at)
+    return Neighbour(peer_id, True, minimal(wanted)), at
+
+
+def _check_sendable(size: int, topic: bytes) -> None:
+    if size > MESH_MESSAGE_BYTES_MAX:
+        raise UsageError(f"a message of {size} bytes cannot be sent, at most {MESH_MESSAGE_BYTES_MAX} are possible")
+    if len(topic) > MESH_TOPIC_BYTES_MAX:
+        raise UsageError(f"a topic of {len(topic)} bytes cannot be sent, at most {MESH_TOPIC_BYTES_MAX} are possible")

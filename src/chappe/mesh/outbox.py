@@ -1,0 +1,134 @@
+"""What waits for one connection: frames, in the order in which they leave, within bounds.
+
+Messages obey the policy. Control frames (handshake, routing, pings) go past it, within bounds of their own; they keep
+their place in the order, so that a pong follows everything that was put before it.
+
+A box is full at ``messages_max`` messages or ``bytes_max`` bytes, whichever comes first; one frame may go beyond the
+bytes, so that a frame of any size passes. ``put`` and ``take`` cost a small part of a microsecond.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from chappe.defaults import CONTROL_BYTES_MAX, CONTROL_FRAMES_MAX, PEER_BYTES_MAX, PEER_MESSAGES_MAX
+from chappe.mesh.policy import Policy
+
+
+class Outbox:
+    """Frames for one connection. Not for several threads at once: its owner has a lock.
+
+    Counters, only ever rising: ``dropped`` and ``dropped_bytes`` (messages), ``taken`` and ``taken_bytes`` (frames).
+    """
+
+    def __init__(
+        self,
+        messages_max: int = PEER_MESSAGES_MAX,
+        bytes_max: int = PEER_BYTES_MAX,
+        policy: Policy = Policy.BLOCK,
+    ) -> None:
+        assert messages_max > 0
+        assert bytes_max > 0
+        self.messages_max = messages_max
+        self.bytes_max = bytes_max
+        self.policy = policy
+        self.bytes = 0  # of messages that wait
+        self.control_bytes = 0
+        self.dropped = 0
+        self.dropped_bytes = 0
+        self.taken = 0
+        self.taken_bytes = 0
+        self.overflowed = False  # policy DISCONNECT, or too many control frames: end the connection
+        self._frames: deque[bytes] = deque()
+        self._gone = 0  # messages that left _frames, taken or dropped
+        # Control frames, each with the number of messages ever accepted before it: it leaves when as many are gone.
+        self._control: deque[tuple[int, bytes]] = deque()
+
+    def __len__(self) -> int:
+        """How many frames wait."""
+        return len(self._frames) + len(self._control)
+
+    @property
+    def full(self) -> bool:
+        """Whether the policy applies to the next message; under BLOCK whoever fills the box waits."""
+        return len(self._frames) >= self.messages_max or self.bytes >= self.bytes_max
+
+    def put(self, frame: bytes) -> bool:
+        """Add the frame of a message, its length included; False if it was dropped."""
+        if len(self._frames) < self.messages_max and self.bytes < self.bytes_max:
+            self._frames.append(frame)
+            self.bytes += len(frame)
+            return True
+        return self._put_full(frame)
+
+    def put_control(self, frame: bytes) -> bool:
+        """Add a control frame; False, and ``overflowed``, if the peer takes so little that even these pile up."""
+        if len(self._control) >= CONTROL_FRAMES_MAX or self.control_bytes >= CONTROL_BYTES_MAX:
+            self.overflowed = True
+            return False
+        self._control.append((self._gone + len(self._frames), frame))
+        self.control_bytes += len(frame)
+        return True
+
+    def take(self, bytes_max: int) -> list[bytes]:
+        """Remove and return the next frames, at most ``bytes_max`` bytes but at least one frame if any waits.
+
+        Each has its length in front: joined they are what the socket gets.
+        """
+        frames = self._frames
+        if not self._control and self.bytes <= bytes_max:
+            taken = list(frames)
+            frames.clear()
+            size = self.bytes
+            self.bytes = 0
+            self._gone += len(taken)
+        else:
+            taken, size = self._take_some(bytes_max)
+        self.taken += len(taken)
+        self.taken_bytes += size
+        return taken
+
+    def _take_some(self, bytes_max: int) -> tuple[list[bytes], int]:
+        frames, control = self._frames, self._control
+        taken: list[bytes] = []
+        total = 0
+        while frames or control:
+            is_control = bool(control) and control[0][0] <= self._gone
+            frame = control[0][1] if is_control else frames[0]
+            size = len(frame)
+            if taken and total + size > bytes_max:
+                break
+            if is_control:
+                control.popleft()
+                self.control_bytes -= size
+            else:
+                self._remove_oldest()
+            taken.append(frame)
+            total += size
+        return taken, total
+
+    def _put_full(self, frame: bytes) -> bool:
+        if self.policy is Policy.DROP_OLDEST:
+            while self.full:
+                self._count_dropped(self._remove_oldest())
+        elif self.policy is not Policy.BLOCK or self._is_beyond_twice():
+            self._count_dropped(len(frame))
+            self.overflowed = self.overflowed or self.policy is Policy.DISCONNECT
+            return False
+        self._frames.append(frame)
+        self.bytes += len(frame)
+        return True
+
+    def _is_beyond_twice(self) -> bool:
+        return len(self._frames) >= 2 * self.messages_max or self.bytes >= 2 * self.bytes_max
+
+    def _remove_oldest(self) -> int:
+        """Remove the oldest message and return its size."""
+        size = len(self._frames.popleft())
+        self.bytes -= size
+        self._gone += 1
+        return size
+
+    def _count_dropped(self, size: int) -> None:
+        self.dropped += 1
+        self.dropped_bytes += size

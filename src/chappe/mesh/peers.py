@@ -1,0 +1,146 @@
+"""One connection per pair of endpoints, whoever dials and however often.
+
+An endpoint knows whom it talks to only in the middle of a handshake. There the connection *claims* the peer; the first
+one has it. Of two that dial each other the originator, who has the smaller id, decides for both: it lets its further
+connections to the peer wait (``PAUSE``) until the first is settled or has failed, and tells the responder then.
+
+Source: Broker's ``internal/peer_status_map`` and ``internal/connector``. Departures: a paused connection goes on when
+the first one fails, so that no peering is lost with it; the number of paused ones has a bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Final
+
+from chappe.defaults import PAUSED_MAX
+
+_SETTLING: Final = "only a connection that claimed the peer can settle"
+
+
+class PeerStatus(IntEnum):
+    """How far a peering is, by Broker's numbers."""
+
+    INITIALIZED = 0
+    CONNECTING = 1
+    CONNECTED = 2
+    PEERED = 3
+    DISCONNECTED = 4
+    RECONNECTING = 5
+    UNKNOWN = 6
+
+
+class Role(Enum):
+    """Who leads a handshake: the endpoint with the smaller id is the originator, whoever dialled."""
+
+    ORIGINATOR = "originator"
+    RESPONDER = "responder"
+
+
+class Claim(Enum):
+    """What a connection may do that wants a peer.
+
+    PROCEED: it has the peer. PAUSE: another one is on the way to it, wait. REDUNDANT: another one has it, give up.
+    """
+
+    PROCEED = "proceed"
+    PAUSE = "pause"
+    REDUNDANT = "redundant"
+
+
+_UNDER_WAY: Final = frozenset({PeerStatus.CONNECTING, PeerStatus.RECONNECTING})
+_ALIVE: Final = frozenset({*_UNDER_WAY, PeerStatus.CONNECTED, PeerStatus.PEERED})
+
+
+@dataclass(slots=True)
+class _Entry:
+    status: PeerStatus
+    conn: int | None
+    paused: list[int] = field(default_factory=list)
+
+
+class PeerTable:
+    """Which connection has which peer. ``conn`` are the numbers of connections, unique among the living."""
+
+    def __init__(self) -> None:
+        self._entries: dict[bytes, _Entry] = {}
+
+    def claim(self, conn: int, peer_id: bytes, role: Role) -> Claim:
+        """Ask for ``peer_id``. A paused connection asks again when it is woken."""
+        entry = self._entries.get(peer_id)
+        if entry is None:
+            self._entries[peer_id] = _Entry(PeerStatus.CONNECTING, conn)
+            return Claim.PROCEED
+        if entry.status is PeerStatus.DISCONNECTED:
+            entry.status, entry.conn = PeerStatus.RECONNECTING, conn
+            return Claim.PROCEED
+        if entry.conn == conn:
+            return Claim.PROCEED
+        if entry.status not in _UNDER_WAY or role is Role.RESPONDER:
+            return Claim.REDUNDANT
+        if conn not in entry.paused:
+            if len(entry.paused) >= PAUSED_MAX:
+                return Claim.REDUNDANT
+            entry.paused.append(conn)
+        return Claim.PAUSE
+
+    def settle(self, conn: int, peer_id: bytes) -> tuple[int, ...]:
+        """The handshake of ``conn`` succeeded. Returns the paused connections, to be woken in order."""
+        entry = self._entries[peer_id]
+        assert entry.conn == conn, _SETTLING
+        assert entry.status in _UNDER_WAY, _SETTLING
+        entry.status = PeerStatus.CONNECTED
+        return _emptied(entry)
+
+    def peered(self, peer_id: bytes) -> None:
+        """The connected peer takes part in routing now."""
+        entry = self._entries[peer_id]
+        assert entry.status is PeerStatus.CONNECTED, "a peering follows a handshake"
+        entry.status = PeerStatus.PEERED
+
+    def release(self, conn: int, peer_id: bytes, *, comes_back: bool = False) -> tuple[int, ...]:
+        """``conn`` is gone, in whatever state; without a claim nothing happens.
+
+        ``comes_back`` keeps the peer as disconnected until it is claimed again or forgotten. Returns the paused
+        connections, to be woken in order: the first gets the peer.
+        """
+        entry = self._entries.get(peer_id)
+        if entry is None:
+            return ()
+        if entry.conn != conn:
+            if conn in entry.paused:
+                entry.paused.remove(conn)
+            return ()
+        if comes_back:
+            entry.status, entry.conn = PeerStatus.DISCONNECTED, None
+            return _emptied(entry)
+        del self._entries[peer_id]
+        return tuple(entry.paused)
+
+    def forget(self, peer_id: bytes) -> None:
+        """Nobody dials the disconnected peer any more."""
+        entry = self._entries.get(peer_id)
+        if entry is not None and entry.status is PeerStatus.DISCONNECTED:
+            del self._entries[peer_id]
+
+    def status(self, peer_id: bytes) -> PeerStatus:
+        """How far the peering with ``peer_id`` is; UNKNOWN for somebody never met."""
+        entry = self._entries.get(peer_id)
+        return PeerStatus.UNKNOWN if entry is None else entry.status
+
+    def connection(self, peer_id: bytes) -> int | None:
+        """The connection that has the peer, from its claim on."""
+        entry = self._entries.get(peer_id)
+        return None if entry is None else entry.conn
+
+    def has_other(self, conn: int, peer_id: bytes) -> bool:
+        """Whether a connection other than ``conn`` has the peer or is on the way to it."""
+        entry = self._entries.get(peer_id)
+        return entry is not None and entry.status in _ALIVE and entry.conn != conn
+
+
+def _emptied(entry: _Entry) -> tuple[int, ...]:
+    paused = tuple(entry.paused)
+    entry.paused.clear()
+    return paused

@@ -1,0 +1,105 @@
+"""The table of peers: statuses, paused connections, and its bound."""
+
+from __future__ import annotations
+
+import pytest
+
+from chappe.defaults import PAUSED_MAX
+from chappe.mesh.peers import Claim, PeerStatus, PeerTable, Role
+
+PEER = b"\xee" * 16
+OTHER = b"\xdd" * 16
+
+
+def test_a_peering_goes_through_its_statuses() -> None:
+    table = PeerTable()
+    assert table.status(PEER) is PeerStatus.UNKNOWN
+    assert table.claim(1, PEER, Role.ORIGINATOR) is Claim.PROCEED
+    assert table.status(PEER) is PeerStatus.CONNECTING
+    assert table.settle(1, PEER) == ()
+    assert table.status(PEER) is PeerStatus.CONNECTED
+    table.peered(PEER)
+    assert table.status(PEER) is PeerStatus.PEERED
+    assert table.release(1, PEER, comes_back=True) == ()
+    assert table.status(PEER) is PeerStatus.DISCONNECTED
+    assert table.connection(PEER) is None
+    assert table.claim(2, PEER, Role.ORIGINATOR) is Claim.PROCEED
+    assert table.status(PEER) is PeerStatus.RECONNECTING
+    assert table.release(2, PEER) == ()
+    assert table.status(PEER) is PeerStatus.UNKNOWN
+    assert [status.value for status in PeerStatus] == list(range(7))
+
+
+def test_peers_do_not_concern_each_other() -> None:
+    table = PeerTable()
+    assert table.claim(1, PEER, Role.ORIGINATOR) is Claim.PROCEED
+    assert table.claim(2, OTHER, Role.RESPONDER) is Claim.PROCEED
+    assert (table.connection(PEER), table.connection(OTHER)) == (1, 2)
+
+
+@pytest.mark.parametrize("connected", [False, True])
+def test_only_an_originator_pauses_and_only_while_the_first_is_on_its_way(connected: bool) -> None:
+    table = PeerTable()
+    table.claim(1, PEER, Role.ORIGINATOR)
+    if connected:
+        table.settle(1, PEER)
+    assert table.claim(2, PEER, Role.RESPONDER) is Claim.REDUNDANT
+    assert table.claim(3, PEER, Role.ORIGINATOR) is (Claim.REDUNDANT if connected else Claim.PAUSE)
+    assert table.connection(PEER) == 1
+
+
+def test_a_claim_may_be_repeated() -> None:
+    table = PeerTable()
+    for _ in range(2):
+        assert table.claim(1, PEER, Role.ORIGINATOR) is Claim.PROCEED
+        assert table.claim(2, PEER, Role.ORIGINATOR) is Claim.PAUSE
+    assert table.settle(1, PEER) == (2,)
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_who_waited_is_woken_once_in_order(comes_back: bool) -> None:
+    table = PeerTable()
+    for conn in (1, 2, 3, 4):
+        table.claim(conn, PEER, Role.ORIGINATOR)
+    assert table.release(3, PEER) == ()
+    assert table.release(1, PEER, comes_back=comes_back) == (2, 4)
+    assert table.claim(2, PEER, Role.ORIGINATOR) is Claim.PROCEED
+    assert table.settle(2, PEER) == ()
+
+
+def test_only_so_many_wait() -> None:
+    table = PeerTable()
+    table.claim(0, PEER, Role.ORIGINATOR)
+    for conn in range(1, PAUSED_MAX + 1):
+        assert table.claim(conn, PEER, Role.ORIGINATOR) is Claim.PAUSE
+    assert table.claim(PAUSED_MAX + 1, PEER, Role.ORIGINATOR) is Claim.REDUNDANT
+    assert len(table.settle(0, PEER)) == PAUSED_MAX
+
+
+def test_a_connection_without_the_peer_takes_nothing_with_it() -> None:
+    table = PeerTable()
+    table.claim(1, PEER, Role.RESPONDER)
+    assert table.release(2, PEER) == ()
+    assert table.release(1, OTHER) == ()
+    assert table.connection(PEER) == 1
+
+
+def test_a_disconnected_peer_is_forgotten_a_living_one_is_not() -> None:
+    table = PeerTable()
+    table.claim(1, PEER, Role.RESPONDER)
+    table.forget(PEER)
+    assert table.status(PEER) is PeerStatus.CONNECTING
+    table.release(1, PEER, comes_back=True)
+    table.forget(PEER)
+    assert table.status(PEER) is PeerStatus.UNKNOWN
+    table.forget(OTHER)
+
+
+def test_another_connection_counts_while_it_lives() -> None:
+    table = PeerTable()
+    assert not table.has_other(2, PEER)
+    table.claim(1, PEER, Role.RESPONDER)
+    assert table.has_other(2, PEER)
+    assert not table.has_other(1, PEER)
+    table.release(1, PEER, comes_back=True)
+    assert not table.has_other(2, PEER)
