@@ -11,9 +11,10 @@ from chappe.core import Report
 from chappe.data.topic import Filter
 from chappe.log.actions import Action, Ask, Deliver, Publish, Reply
 from chappe.log.batch import encode_batch
-from chappe.log.consumer import Key, LogConsumer, Reset
+from chappe.log.consumer import LogConsumer, Reset
 from chappe.log.messages import BatchMessage, Head, RecordMessage, StoreInfo
 from chappe.log.queries import Answer, ReadRequest
+from chappe.log.sources import Key
 
 
 class ConsumerRig:

@@ -16,10 +16,11 @@ from chappe.errors import ProtocolError
 from chappe.log import consumer as module
 from chappe.log.actions import Ask, Deliver, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import encode_batch
-from chappe.log.consumer import ANSWER_S, EARLIEST, LATEST, PASS_OVER_S, LogConsumer, Reset
+from chappe.log.consumer import EARLIEST, LATEST, PASS_OVER_S, LogConsumer, Reset
 from chappe.log.events import OutOfRange, RecordsLost
 from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, GetHeads, RecordMessage, StoreHello, StoreInfo
 from chappe.log.queries import ErrorAnswer, HeadsRequest, ReadAnswer, ReadRequest
+from chappe.log.sources import ANSWER_S
 from chappe.log.storage import Append
 
 

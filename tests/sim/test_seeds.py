@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from chappe.log.unfilled import Unfilled
+from chappe.sim import bounds
 from chappe.sim.__main__ import main
 from chappe.sim.run import play
 
@@ -26,6 +28,24 @@ def test_every_promise_is_kept(first: int) -> None:
 def test_what_failed_once_does_not_fail_again(path: Path) -> None:
     for case in json.loads(path.read_text()):
         assert play(case["seed"]).failure is None, f"seed {case['seed']}, which once showed: {case['why']}"
+
+
+@pytest.mark.parametrize("seed", [84, 287, *range(20)])
+def test_stores_without_patience_acknowledge_nothing_past_what_they_miss(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may not converge, as they begin where others could still have told them of more; no record is lost."""
+    monkeypatch.setitem(bounds.CHOICES, "GIVE_UP_S", (0,))
+
+    failure = play(seed).failure
+    assert failure is None or failure.startswith("convergence")
+
+
+def test_a_store_that_acknowledges_past_what_it_misses_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(bounds.CHOICES, "GIVE_UP_S", (0,))
+    monkeypatch.setattr(Unfilled, "limit", lambda self, key, end: end)
+
+    assert (play(84).failure or "").startswith("durability")
 
 
 def test_a_seed_plays_the_same_world_every_time() -> None:

@@ -24,8 +24,9 @@ from chappe.drivers.node import Node
 from chappe.errors import ChappeError, Closed, OffsetOutOfRange, StorageFormat, UsageError
 from chappe.log.actions import Deliver
 from chappe.log.batch import Batch, Record
-from chappe.log.consumer import EARLIEST, LATEST, Key, LogConsumer, Reset
+from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
 from chappe.log.events import OutOfRange
+from chappe.log.sources import Key
 
 if TYPE_CHECKING:
     import pandas

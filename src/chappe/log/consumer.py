@@ -24,12 +24,10 @@ from chappe.defaults import (
     CONSUMER_QUEUE_BYTES,
     FETCH_RECORDS_MAX,
     HELD_BYTES_MAX,
-    POLL_HEADS_S,
-    READ_BYTES,
     RETRY_S,
 )
 from chappe.errors import ProtocolError
-from chappe.log.actions import Action, Ask, Deliver, Publish, Subscribe, Unsubscribe
+from chappe.log.actions import Action, Deliver, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.events import OutOfRange, RecordsLost
 from chappe.log.messages import (
@@ -46,17 +44,12 @@ from chappe.log.messages import (
 from chappe.log.queries import (
     Answer,
     HeadsAnswer,
-    HeadsRequest,
     ReadAnswer,
-    ReadRequest,
-    Request,
     SeekAnswer,
-    SeekRequest,
 )
+from chappe.log.sources import READS_MAX, Asked, Key, Source, Sources
 from chappe.log.subscriptions import address_in
 
-ANSWER_S: Final = 2.0  # a store that takes longer is passed over for as long again
-READS_MAX: Final = 32  # READs under way at once
 LOOK_S: Final = 0.05  # how often partitions that miss something are looked at ...
 LOOK_MAX: Final = 256  # ... and how many of them at once
 UNDECIDED_TRIES: Final = 4  # RETRY_S each, for a store to be found that knows where a time begins
@@ -64,8 +57,6 @@ GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that no store
 PASS_OVER_S: Final = 90.0  # ... and where there are or were stores, so long: longer than they wait for one another
 MATCHING_MAX: Final = 10_000  # topics remembered
 QUIET_S: Final = 1.0  # a partition that nothing came live for this long may be behind without a gap to show it
-
-Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +80,6 @@ class _Partition:
     head: int = 0  # offset after the last one known to exist
     held: deque[Batch] = field(default_factory=deque)  # live batches beyond a gap, in order
     live_at: float = -math.inf
-    reading: bool = False
-    seeking: bool = False
     retry_at: float = 0.0
     tries: int = 0
     missing_at: float = 0.0  # when the first of these tries was made
@@ -99,25 +88,6 @@ class _Partition:
     kept_from: int = 0  # the last FETCH was answered from here on: the producer has nothing earlier
     strict: bool = False  # an offset the user named: out of range is an error, not a reset
     hole: tuple[int, int] | None = None  # first, last of damage met; it counts while ``next`` is within
-
-
-@dataclass(slots=True)
-class _Store:
-    endpoint: str
-    since: dict[Filter, int] = field(default_factory=dict)  # version to ask from
-    synced: set[Filter] = field(default_factory=set)  # filters whose partitions are all known
-    heads: dict[Key, tuple[int, int]] = field(default_factory=dict)  # first, next
-    poll_at: float = 0.0
-    polling: int = 0
-    down_until: float = -math.inf
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    store: str
-    deadline: float
-    key: Key | None  # of READ and SEEK
-    filter: Filter | None  # of HEADS
 
 
 class LogConsumer:
@@ -143,13 +113,8 @@ class LogConsumer:
         self._matching: dict[str, bool] = {}  # what ``_wanted`` found: it is asked for every batch
         self._reset = reset
         self._partitions: dict[Key, _Partition] = {}
-        self._stores: dict[str, _Store] = {}
-        self._had_stores = bool(positions)  # whether any store was ever heard of, maybe in an earlier life
-        self._asked: dict[int, _Asked] = {}
-        self._last_id = 0
-        self._reads = 0
+        self._sources = Sources(ever=bool(positions))
         self._behind: OrderedDict[Key, None] = OrderedDict()  # partitions with something to get
-        self._gone_at = -math.inf  # when a store left last
         self._unsure: dict[Key, None] = {}  # stores have more of them, but it may come live just now
         self._held_bytes = 0
         self._queued_bytes = 0
@@ -176,8 +141,7 @@ class LogConsumer:
             return []
         self._filters.append(wanted)
         self._matching.clear()
-        for store in self._stores.values():
-            store.poll_at = now
+        self._sources.poll_soon(now)
         return [*self._subscribe(wanted), *self.handle_timeout(now)]
 
     def unsubscribe(self, wanted: Filter) -> list[Action]:
@@ -221,9 +185,7 @@ class LogConsumer:
     @property
     def synced(self) -> bool:
         """Whether at least one store is known and all known stores have listed their partitions."""
-        return bool(self._stores) and all(
-            each in store.synced for store in self._stores.values() for each in self._filters
-        )
+        return self._sources.synced(self._filters)
 
     @property
     def caught_up(self) -> bool:
@@ -238,7 +200,7 @@ class LogConsumer:
             return []
         if prefix[:1] == b"W":
             store = address_in(prefix)
-            return [] if store is None or store in self._stores else [self._hello(store)]
+            return [] if store is None or store in self._sources.stores else [self._hello(store)]
         if prefix == b"G" and self._reset is not LATEST:
             return [Publish(GetHeads(each.name, self.address)) for each in self._filters]
         return []
@@ -253,8 +215,8 @@ class LogConsumer:
                 return self._arrived(topic, partition, batch, now, live=not direct)
             case Head(_, partition, topic, sequence, direct):
                 return self._heard_head(topic, partition, sequence, now, live=not direct)
-            case StoreHello(topic, store) if topic == self.address and store not in self._stores:
-                self._had_stores = True
+            case StoreHello(topic, store) if topic == self.address and store not in self._sources.stores:
+                self._sources.ever = True
                 return [self._hello(store)]
             case StoreInfo(_, store, _, endpoint):
                 return self._found_store(store, endpoint, now)
@@ -262,54 +224,34 @@ class LogConsumer:
 
     def handle_gone(self, address: str, now: float) -> list[Action]:
         """A member left."""
-        if self._stores.pop(address, None) is None:
-            return []
-        self._gone_at = now
-        for request_id, asked in list(self._asked.items()):
-            if asked.store == address:
-                self._forget(request_id)
-        return self._read_more(now)
+        return self._read_more(now) if self._sources.gone(address, now) else []
 
     def handle_answer(self, request_id: int, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
         """A store answered. Raises ProtocolError for a batch that is none."""
-        asked = self._forget(request_id)
-        store = None if asked is None else self._stores.get(asked.store)
-        if asked is None or store is None:
+        found = self._sources.answered(request_id)
+        if found is None:
             return []
+        asked, store = found
         match answer:
             case HeadsAnswer() if asked.filter is not None:
-                return self._heard_heads(asked.store, store, asked.filter, answer, now)
+                return self._heard_heads(store, asked.filter, answer, now)
             case ReadAnswer() if asked.key is not None:
-                return self._read(asked.store, store, asked.key, answer, batches, now)
+                return self._read(store, asked.key, asked, answer, batches, now)
             case SeekAnswer() if asked.key is not None:
                 self._sought(asked.key, answer.offset)
                 return self._read_more(now)
-        store.down_until = now + ANSWER_S
+        store.fail(now)
         return self._read_more(now)
 
     def handle_timeout(self, now: float) -> list[Action]:
         """Repeat what was not answered, ask stores for news."""
-        for request_id, asked in list(self._asked.items()):
-            if now >= asked.deadline:
-                self._forget(request_id)
-                store = self._stores.get(asked.store)
-                if store is not None:
-                    store.down_until = now + ANSWER_S
-        actions: list[Action] = []
-        for address, store in self._stores.items():
-            if now >= store.poll_at and not store.polling:
-                actions += self._poll(address, store, now)
-        return actions + self._read_more(now)
+        self._sources.pass_over_late(now)
+        return self._sources.polls(self._filters, now) + self._read_more(now)
 
     def next_timeout(self) -> float:
         """When something is to be repeated or asked."""
-        due = math.inf
-        for store in self._stores.values():
-            if not store.polling:
-                due = min(due, store.poll_at)
-        if self._asked:
-            due = min(due, min(asked.deadline for asked in self._asked.values()))
-        if self._behind and not self.paused and self._reads < READS_MAX:
+        due = self._sources.next_timeout()
+        if self._behind and not self.paused and self._sources.reads < READS_MAX:
             due = min(due, self._look_at)
         return due
 
@@ -363,7 +305,7 @@ class LogConsumer:
             return self._advance(key, state, batch, now)
         if not live and not 0 < state.kept_from < batch.base:
             state.kept_from = batch.base
-        if not live and state.next is not None and not state.held and state.tries and not self._had_stores:
+        if not live and state.next is not None and not state.held and state.tries and not self._sources.ever:
             # The producer answered from the first record that it still keeps: what came before is not there.
             state.tries = max(state.tries, GIVE_UP_TRIES - 1)
         self._hold(state, batch)
@@ -387,7 +329,7 @@ class LogConsumer:
         if key in self._behind:
             if state.next >= state.head and not state.held:
                 del self._behind[key]
-            elif not state.reading:
+            elif not self._sources.reading(key):
                 actions += self._read_more(now)
         return actions
 
@@ -426,54 +368,9 @@ class LogConsumer:
     # -- inside: stores -------------------------------------------------------------------------------
 
     def _found_store(self, address: str, endpoint: str, now: float) -> list[Action]:
-        store = self._stores.get(address)
-        if store is not None and store.endpoint == endpoint:
-            return []
-        self._had_stores = True
-        self._stores[address] = _Store(endpoint, poll_at=now)
-        return self.handle_timeout(now)
+        return self.handle_timeout(now) if self._sources.found(address, endpoint, now) else []
 
-    def _ask(
-        self,
-        address: str,
-        store: _Store,
-        request: Request,
-        now: float,
-        key: Key | None = None,
-        filter_: Filter | None = None,
-    ) -> Action:
-        self._last_id += 1
-        self._asked[self._last_id] = _Asked(address, now + ANSWER_S, key, filter_)
-        if key is not None:
-            self._reads += 1
-            self._partitions[key].reading = True
-        else:
-            store.polling += 1
-        return Ask(store.endpoint, self._last_id, request)
-
-    def _forget(self, request_id: int) -> _Asked | None:
-        asked = self._asked.pop(request_id, None)
-        if asked is None:
-            return None
-        if asked.key is not None:
-            self._reads -= 1
-            self._partitions[asked.key].reading = False
-        elif asked.store in self._stores:
-            self._stores[asked.store].polling -= 1
-        return asked
-
-    def _poll(self, address: str, store: _Store, now: float) -> list[Action]:
-        store.poll_at = now + POLL_HEADS_S
-        return [
-            self._ask(
-                address, store, HeadsRequest(encode_topic(each.name), store.since.get(each, 0)), now, filter_=each
-            )
-            for each in self._filters
-        ]
-
-    def _heard_heads(
-        self, address: str, store: _Store, wanted: Filter, answer: HeadsAnswer, now: float
-    ) -> list[Action]:
+    def _heard_heads(self, store: Source, wanted: Filter, answer: HeadsAnswer, now: float) -> list[Action]:
         store.since[wanted] = answer.version
         for info in answer.infos():
             if not wanted.matches(info.topic):
@@ -501,14 +398,13 @@ class LogConsumer:
                 self._want(key)
         actions: list[Action] = []
         if answer.more:
-            request = HeadsRequest(encode_topic(wanted.name), answer.version)
-            actions = [self._ask(address, store, request, now, filter_=wanted)]
+            actions = [self._sources.news(store, wanted, now)]
         else:
             store.synced.add(wanted)
         return actions + self._read_more(now)
 
     def _decide(
-        self, state: _Partition, wanted: Filter, store: _Store, first: int, next_: int, oldest: int, newest: int
+        self, state: _Partition, wanted: Filter, store: Source, first: int, next_: int, oldest: int, newest: int
     ) -> None:
         """Where to start in a partition that a store lists; stays None if the store must be asked for a time."""
         match self._reset.kind:
@@ -526,7 +422,6 @@ class LogConsumer:
 
     def _sought(self, key: Key, offset: int) -> None:
         state = self._partitions[key]
-        state.seeking = False
         if state.next is None and offset >= 0:
             state.next = offset
             while state.held and state.held[0].next <= offset:
@@ -550,7 +445,7 @@ class LogConsumer:
         actions: list[Action] = []
         self._look_at = now + LOOK_S
         for key in list(islice(self._behind, LOOK_MAX)):
-            if self._reads >= READS_MAX:
+            if self._sources.reads >= READS_MAX:
                 break
             self._behind.move_to_end(key)  # so that everybody's turn comes
             state = self._partitions[key]
@@ -558,7 +453,7 @@ class LogConsumer:
                 batch = state.held.popleft()
                 self._held_bytes -= len(batch.raw)
                 actions += self._advance(key, state, batch, now)
-            if state.reading or now < state.retry_at or key not in self._behind:
+            if self._sources.reading(key) or now < state.retry_at or key not in self._behind:
                 continue
             if state.next is not None and state.next >= state.head and not state.held and not state.strict:
                 del self._behind[key]
@@ -570,20 +465,18 @@ class LogConsumer:
         """Ask whoever may have the next offset of one partition."""
         if not state.tries:
             # Who passed over a gap just now need not wait for the same stores again.
-            spent = self._gone_at < state.passed_at and now - state.passed_at < PASS_OVER_S
+            spent = self._sources.gone_at < state.passed_at and now - state.passed_at < PASS_OVER_S
             state.missing_at = now - PASS_OVER_S if spent else now
-        usable = [(a, s) for a, s in self._stores.items() if now >= s.down_until and key in s.heads]
+        usable = self._sources.usable(key, now)
         if state.next is None:
             if not usable or self._reset.kind != "time":
                 return self._undecided(key, state, now)
-            address, store = usable[0]
-            request = SeekRequest(encode_topic(key[0]), encode_topic(key[1]), self._reset.value)
-            return [self._ask(address, store, request, now, key)]
-        having = [(a, s) for a, s in usable if s.heads[key][0] <= state.next < s.heads[key][1]]
+            return [self._sources.seek(usable[0], key, self._reset.value, now)]
+        having = [each for each in usable if each.has(key, state.next)]
         if having:
             state.fetched = 0
-            return [self._ask_to_read(having[state.tries % len(having)], key, state.next, now)]
-        ranges = [s.heads[key] for s in self._stores.values() if key in s.heads]  # also of those that are slow just now
+            return [self._sources.read(having[state.tries % len(having)], key, state.next, now)]
+        ranges = self._sources.ranges(key)
         first = min((first for first, _ in ranges), default=None)
         last = max((next_ for _, next_ in ranges), default=0)
         damaged = state.hole is not None and state.hole[0] <= state.next <= state.hole[1]
@@ -595,15 +488,11 @@ class LogConsumer:
             state.strict = False
             return []
         # What we know of the stores is up to a second old: one of them may have it by now.
-        perhaps = [(a, s) for a, s in usable if s.heads[key][0] <= state.next]
+        perhaps = [each for each in usable if each.heads[key][0] <= state.next]
         if perhaps and state.tries % 2 == 0 and state.next < max(state.head, state.held[0].base if state.held else 0):
             state.tries += 1
-            return [self._ask_to_read(perhaps[state.tries // 2 % len(perhaps)], key, state.next, now)]
+            return [self._sources.read(perhaps[state.tries // 2 % len(perhaps)], key, state.next, now)]
         return self._fetch(key, state, now)
-
-    def _ask_to_read(self, source: tuple[str, _Store], key: Key, offset: int, now: float) -> Action:
-        request = ReadRequest(encode_topic(key[0]), encode_topic(key[1]), offset, READ_BYTES)
-        return self._ask(*source, request, now, key)
 
     def _undecided(self, key: Key, state: _Partition, now: float) -> list[Action]:
         """No store can say where to start: start with what came live."""
@@ -625,7 +514,7 @@ class LogConsumer:
         if state.hole is not None and damaged and self._hopeless(state, now):
             return self._skip_hole(key, state, state.hole[1], now)
         if state.held and self._hopeless(state, now):
-            firsts = [s.heads[key][0] for s in self._stores.values() if key in s.heads]
+            firsts = [first for first, _ in self._sources.ranges(key)]
             goal = min(each for each in (limit, state.kept_from, *firsts) if each > state.next)
             lost = RecordsLost(key[0], key[1], state.next, goal - 1, "no store or producer has them any more")
             state.passed_at = now
@@ -633,15 +522,14 @@ class LogConsumer:
                 state.next, state.tries = goal, 0
                 return [Report(lost), *self._get(key, state, now)]
             return [Report(lost), *self._skip(key, state, now, limit)]
-        listed = damaged or any(key in s.heads and s.heads[key][1] > state.next for s in self._stores.values())
+        listed = damaged or any(next_ > state.next for _, next_ in self._sources.ranges(key))
         if state.tries >= GIVE_UP_TRIES and not state.held and not listed:
             # Announced, but nobody has it: wait until somebody speaks of it again.
             state.tries = 0
             state.head = state.next
             return []
         if state.tries == 1:  # its producer may have it no longer since a store has it: hear of that at once
-            for store in self._stores.values():
-                store.poll_at = min(store.poll_at, now)
+            self._sources.poll_soon(now)
         # The first time the store may merely not have written it yet: ask again soon.
         state.retry_at = now + (RETRY_S if state.tries else RETRY_S / 10)
         state.tries += 1
@@ -652,7 +540,7 @@ class LogConsumer:
 
     def _hopeless(self, state: _Partition, now: float) -> bool:
         """Whether everybody was asked for long enough."""
-        waited = not self._had_stores or now - state.missing_at >= PASS_OVER_S
+        waited = not self._sources.ever or now - state.missing_at >= PASS_OVER_S
         return waited and state.tries >= GIVE_UP_TRIES
 
     def _skip(self, key: Key, state: _Partition, now: float, offset: int) -> list[Action]:
@@ -680,9 +568,9 @@ class LogConsumer:
         return actions + (self._get(key, state, now) if state.next < state.head else [])
 
     def _read(
-        self, address: str, store: _Store, key: Key, answer: ReadAnswer, batches: list[bytes], now: float
+        self, store: Source, key: Key, asked: Asked, answer: ReadAnswer, batches: list[bytes], now: float
     ) -> list[Action]:
-        """What a store read for us: deliver it, but ask for more first, so that the store works meanwhile."""
+        """What a store read for us: deliver it and ask for more."""
         state = self._partitions[key]
         store.heads[key] = (answer.first, answer.next)
         if not answer.known:
@@ -691,8 +579,10 @@ class LogConsumer:
         try:
             parsed = [Batch.parse(raw) for raw in batches]
         except ProtocolError:
-            store.down_until = now + ANSWER_S
+            store.fail(now)
             raise
+        if not parsed and asked.offset != state.next:
+            return self._read_more(now)  # it says nothing of where we are by now
         if not parsed:
             if answer.hole_last >= 0:
                 # Damaged here, another store may have it; when it is healed the store lists the partition again.
@@ -703,20 +593,22 @@ class LogConsumer:
                 state.retry_at = now + RETRY_S / 10
             return self._read_more(now)
         actions: list[Action] = []
-        for batch in parsed:
-            if state.next is not None and batch.base <= state.next:
-                actions += self._advance(key, state, batch, now)
-            else:
-                self._hold(state, batch)
+        self._looking = True  # all of the answer first: what else is in it must not be asked for again
+        try:
+            for batch in parsed:
+                if state.next is not None and batch.base <= state.next:
+                    actions += self._advance(key, state, batch, now)
+                else:
+                    self._hold(state, batch)
+        finally:
+            self._looking = False
         return actions + self._read_more(now)
 
     def _hole(self, key: Key, state: _Partition, last: int, now: float) -> list[Action]:
         """One store has damage at our position: others are asked; if none has it, it is skipped."""
         assert state.next is not None
         state.hole = (state.next, last)
-        others = [
-            s for s in self._stores.values() if key in s.heads and s.heads[key][0] <= state.next < s.heads[key][1]
-        ]
+        others = self._sources.anybody_has(key, state.next)
         if others or not self._hopeless(state, now):
             state.retry_at = 0.0 if others else now + RETRY_S
             return self._read_more(now)

@@ -134,7 +134,8 @@ class LogStorage(Protocol):
     def reset(self, topic: str, partition: str, first: int) -> None:
         """Start a partition at ``first``: its earlier records exist nowhere any more.
 
-        Never lowers the first offset. Quick, and durable only after the next ``retain`` or ``close``.
+        What is then missing up to the first append is a hole. Never lowers the first offset. Quick, and durable only
+        after the next ``retain`` or ``close``.
         """
 
     def retain(self, policies: Sequence[tuple[str, Retention]], now_us: int) -> object:

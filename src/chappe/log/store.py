@@ -54,6 +54,7 @@ from chappe.log.staging import Key, Stream
 from chappe.log.storage import Append, Hole, LogStorage
 from chappe.log.subscriptions import Subscriptions, address_in
 from chappe.log.transactions import Transactions
+from chappe.log.unfilled import Unfilled
 
 GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that nobody can fill is accepted ...
 GIVE_UP_S: Final = 60.0  # ... and so long, where its producer or a store that restarts may still fill it
@@ -83,6 +84,7 @@ class LogStore:
         self.endpoint = endpoint
         self._subscriptions = Subscriptions()
         self._healer = Healer()
+        self._unfilled = Unfilled()
         self._answering = Answering(partial(answer_fetch, storage))
         self.transactions = Transactions(storage.store_id, kept or Kept(), self._next_offset, now=now)
         self._streams: dict[Key, Stream] = {}
@@ -110,7 +112,10 @@ class LogStore:
         """Subscribe to everything that is published and to what is meant for us."""
         raw = encode_topic(self.address)
         prefixes = [b"M", b"R", b"H", b"F", b"G", b"I", b"W" + raw, b"D" + raw, b"E" + raw, b"S" + raw]
-        return [*(Subscribe(prefix) for prefix in prefixes), *self._found_damage(self.storage.holes())]
+        holes = self.storage.holes()
+        for hole in holes:
+            self._unfilled.miss((hole.topic, hole.partition), hole.first, hole.last + 1)
+        return [*(Subscribe(prefix) for prefix in prefixes), *self._found_damage(holes)]
 
     @property
     def paused(self) -> bool:
@@ -138,7 +143,9 @@ class LogStore:
         """Something a member published. Raises ProtocolError for a batch that is none."""
         match message:
             case BatchMessage(_, partition, topic, body, direct) if topic and partition:
-                return self._arrived((topic, partition), Batch.parse(body), now, live=not direct)
+                key, batch = (topic, partition), Batch.parse(body)
+                filling = self._fill(key, batch, now) if direct else []
+                return filling + self._arrived(key, batch, now, live=not direct)
             case RecordMessage(_, partition, topic, sequence, content, direct) if topic and partition:
                 return self._record((topic, partition), sequence, content, now, wall_us, live=not direct)
             case Head(_, partition, topic, sequence) if topic and partition and sequence < (1 << 63) - 1:
@@ -230,10 +237,12 @@ class LogStore:
             key = (append.topic, append.partition)
             if append.heal:
                 actions.append(Report(DamageHealed(*key, append.base, append.base + append.count - 1)))
+                if self._unfilled.filled(key, append.base, append.base + append.count):
+                    ends.setdefault(key, self._stored(key))
             else:
                 ends[key] = append.base + append.count
         for key, end in ends.items():
-            actions.append(self._acknowledge(key, end))
+            actions += self._acknowledge(key, end)
             self._healer.caught_up(key, end)
             stream = self._streams.get(key)
             if stream is not None:
@@ -255,6 +264,7 @@ class LogStore:
             stream.staged.clear()
             stream.records.clear()
             stream.next = self._stored(key)
+            self._unfilled.filled(key, stream.next, max(head, stream.next))  # it is asked for again
             self._lag(key, stream, head)
             stream.retry_at = now + DISK_RETRY_S
         self._dirty.clear()
@@ -294,6 +304,9 @@ class LogStore:
     def handle_retained(self, now: float) -> list[Action]:
         """Retention ran; it runs again later."""
         self._maintain_at = now + MAINTAIN_S
+        for key in self._unfilled:
+            info = self.storage.partition(*key)
+            self._unfilled.gone(key, 0 if info is None else info.first)
         return []
 
     def handle_timeout(self, now: float) -> list[Action]:
@@ -375,6 +388,9 @@ class LogStore:
         """A single record of an original producer."""
         if len(content) > RECORD_BYTES_MAX:
             raise ProtocolError(f"record of {len(content)} bytes")
+        if not live and self._unfilled.tries(key) and 0 <= sequence < self._stored(key):
+            batch = Batch.parse(encode_batch(sequence, [content], wall_us), check=False)
+            return self._fill(key, batch, now)
         stream = self._stream(key)
         if sequence != stream.next or stream.held or now < self._refusing_until:
             if sequence >= (1 << 63) - 1:
@@ -431,23 +447,27 @@ class LogStore:
     def _heard_head(self, key: Key, head: int, now: float) -> list[Action]:
         stream = self._stream(key)
         stream.active_at = now
+        asking = self._ask_to_fill(key, now)
         if head <= stream.next:
-            return self._again(key, stream)
+            return asking + self._again(key, stream)
         stream.said = max(stream.said, head)
         self._lag(key, stream, head)
-        return self._recover(key, stream, now)
+        return asking + self._recover(key, stream, now)
 
     def _again(self, key: Key, stream: Stream) -> list[Action]:
         """What we have was sent or announced again: the acknowledgement may have been lost."""
         stored = self._stored(key)
         self._tidy(key, stream)
-        return [self._acknowledge(key, stored)] if stored else []
+        return self._acknowledge(key, stored)
 
-    def _acknowledge(self, key: Key, end: int) -> Action:
+    def _acknowledge(self, key: Key, end: int) -> list[Action]:
         topic, partition = key
+        end = self._unfilled.limit(key, end)
+        if end == 0:
+            return []
         if self._subscriptions.has(b"A" + encode_topic(partition)):
-            return Publish(Stored(partition, self.storage.store_id, topic, end - 1))
-        return Publish(Ack(partition, topic, end - 1))
+            return [Publish(Stored(partition, self.storage.store_id, topic, end - 1))]
+        return [Publish(Ack(partition, topic, end - 1))]
 
     # -- inside: catching up ----------------------------------------------------------------------------
 
@@ -502,6 +522,7 @@ class LogStore:
         count = min(limit - stream.next, FETCH_RECORDS_MAX)
         stream.fetched = stream.next + count
         stream.kept_from = 0
+        self._unfilled.wait(key, now + SILENT_S)
         return [Publish(Fetch(key[1], self.address, key[0], stream.next, count))]
 
     def _unknown(self, key: Key, stream: Stream) -> bool:
@@ -522,9 +543,18 @@ class LogStore:
             self._tidy(key, stream)
             return []
         actions: list[Action] = []
-        if not self._unknown(key, stream):
-            lost = RecordsLost(key[0], key[1], stream.next, goal - 1, "no store or producer has them any more")
-            actions.append(Report(lost))
+        unknown = self._unknown(key, stream)
+        told = goal <= max(stream.kept_from, 0 if earliest is None or stream.damaged else earliest)
+        gone = told or self._original(key)
+        if not unknown:
+            reason = "no store or producer has them any more" if gone else "no store or producer answered for them"
+            actions.append(Report(RecordsLost(key[0], key[1], stream.next, goal - 1, reason)))
+        if not gone:
+            self._unfilled.miss(key, stream.next, goal, now + SILENT_S)
+            if unknown:
+                self.storage.reset(*key, stream.next)  # so that what is missing is a hole, which can be filled
+                if self._maintain_at < math.inf:
+                    self._maintain_at = now  # that makes it last
         stream.next = goal
         if stream.held and stream.held[0].base == goal:
             held = stream.held.popleft()
@@ -532,6 +562,25 @@ class LogStore:
             self._stage(key, stream, held)
             return actions + self._filled(key, stream, now)
         return actions + self._recover(key, stream, now)
+
+    def _original(self, key: Key) -> bool:
+        """Whether its producer hears us and is an original: it says nothing of what it has no longer."""
+        raw = encode_topic(key[1])
+        return self._subscriptions.has(b"F" + raw) and not self._subscriptions.has(b"A" + raw)
+
+    def _ask_to_fill(self, key: Key, now: float) -> list[Action]:
+        """A producer speaks: ask it for what nobody had when we went past it."""
+        if self._unfilled.tries(key) >= GIVE_UP_TRIES and self._original(key):
+            self._unfilled.gone(key, self._stored(key))
+        wanted = None if now < self._refusing_until else self._unfilled.ask(key, now)
+        return [] if wanted is None else [Publish(Fetch(key[1], self.address, key[0], *wanted))]
+
+    def _fill(self, key: Key, batch: Batch, now: float) -> list[Action]:
+        """Write what a producer sent of a range that was missing."""
+        wanted = self._unfilled.answer(key, batch.base)
+        if wanted is None:
+            return []
+        return self._healed(Hole(*key, wanted[0], wanted[1] - 1), [batch], now)
 
     def _unanswered(self, asked: list[Asked]) -> None:
         for each in asked:

@@ -10,9 +10,33 @@ from contextlib import contextmanager
 from random import Random
 from typing import Final
 
-from chappe.log import answering, committing, consumer, healing, producer, serving, staging, store, transactions
+from chappe.log import (
+    answering,
+    committing,
+    consumer,
+    healing,
+    producer,
+    serving,
+    sources,
+    staging,
+    store,
+    transactions,
+    unfilled,
+)
 
-CORES: Final = (answering, committing, consumer, healing, producer, serving, staging, store, transactions)
+CORES: Final = (
+    answering,
+    committing,
+    consumer,
+    healing,
+    producer,
+    serving,
+    sources,
+    staging,
+    store,
+    transactions,
+    unfilled,
+)
 CHOICES: Final[dict[str, tuple[int, ...]]] = {
     "BATCH_BYTES": (300, 2_000, 64 * 1024),
     "CONSUMER_QUEUE_BYTES": (1_000, 20_000, 1_000_000),

@@ -1,8 +1,9 @@
 """The promises, one small class each; a broken one raises ``Violation`` at the moment it is seen.
 
-Legitimate loss: a consumer may pass over offsets that no disk holds, that of a store which is down included.
-That is the case for what a producer had not been acknowledged when it died, and for what the faults themselves
-took (``Sent.lost``).
+Legitimate loss: a consumer may pass over offsets that no disk holds of a store that it ever met, one which is down
+included. That is the case for what a producer had not been acknowledged when it died, for what the faults themselves
+took (``Sent.lost``), and where a store began late because the only one that had what came before stood still: who
+knows the late one alone cannot know that there is more. That everybody meets everybody in the end is a promise too.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, ClassVar, TypeGuard
 
 from chappe.log.actions import Deliver
 from chappe.log.batch import Batch
-from chappe.log.consumer import Key, LogConsumer
+from chappe.log.consumer import LogConsumer
 from chappe.log.events import OutOfRange, RecordsLost
+from chappe.log.sources import Key
 from chappe.log.storage import Append
 from chappe.sim.truth import Content, Violation
 
@@ -119,9 +121,11 @@ class Order(Checker):
 
     def _gap(self, host: ConsumerHost, key: Key, first: int, end: int) -> None:
         kept = self.world.retained_from(key)
-        if not host.core._had_stores:
+        if not host.core._sources.ever:
             return  # no store was ever heard of: it takes what its producer still has
-        offset = self.world.held_within(key, max(first, kept), end)
+        known = host.met | host.core._sources.stores.keys()
+        met = [disk for address, disk in self.world.disk_of.items() if address in known]
+        offset = self.world.held_within(key, max(first, kept), end, met)
         if offset is not None:
             self.fail(f"{host.name} passes over {key} offsets {first}..{end - 1}; a disk holds {offset}")
 
@@ -227,6 +231,9 @@ class Convergence(Checker):
 
     def _consumers(self) -> str | None:
         for host in self.world.consumers():
+            unmet = [store.name for store in self.world.stores() if store.address not in host.core._sources.stores]
+            if unmet:
+                return f"{host.name} does not know {unmet}"
             for key, end in self.world.ends().items():
                 if host.wants_topic(key[0]) and host.positions.get(key, 0) < end:
                     return f"{host.name} has {key} up to {host.positions.get(key, 0)}, the stores up to {end}"
@@ -262,9 +269,9 @@ class Bounds(Checker):
             held = sum(len(each.raw) for state in consumer._partitions.values() for each in state.held)
             if held != consumer._held_bytes:
                 self.fail(f"{host.name} counts {consumer._held_bytes} held bytes and holds {held}")
-            self._at_most(host, "READs", consumer._reads, bound["READS_MAX"], 1)
-            pages = 2 * len(consumer._stores) * len(host.filters)
-            self._at_most(host, "asked", len(consumer._asked) - consumer._reads, pages, 0)
+            self._at_most(host, "READs", consumer._sources.reads, bound["READS_MAX"], 1)
+            pages = 2 * len(consumer._sources.stores) * len(host.filters)
+            self._at_most(host, "asked", len(consumer._sources.asked) - consumer._sources.reads, pages, 0)
             queue = bound["CONSUMER_QUEUE_BYTES"] + bound["HELD_BYTES_MAX"]
             reads = bound["READS_MAX"] * (bound["READ_BYTES"] + ONE_MORE_BYTES)
             self._at_most(host, "queued", consumer._queued_bytes, queue, reads)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from chappe.data.topic import Filter
 from chappe.log.actions import Deliver, Persist, Publish, Trim
 from chappe.log.batch import Batch
-from chappe.log.consumer import EARLIEST, Key, LogConsumer
+from chappe.log.consumer import EARLIEST, LogConsumer
 from chappe.log.messages import BatchMessage, RecordMessage
 from chappe.log.producer import LogProducer
+from chappe.log.sources import Key
 from chappe.sim.node import Host
 from chappe.sim.truth import Content
 
@@ -166,6 +167,7 @@ class ConsumerHost(Host):
         self.core: LogConsumer = world.cores.consumer(world.address(), filters, EARLIEST, positions)
         super().__init__(world, name, self.core)
         self.filters = tuple(filters)
+        self.met: set[str] = set()  # addresses of stores that it knew at any time
         self.positions = dict(positions)  # next offset delivered, as the checkers count it
         self.slow_s = world.rng.choice((0.0, 0.0, 0.01, 0.3))
         self._waiting: deque[int] = deque()
@@ -175,6 +177,11 @@ class ConsumerHost(Host):
     def wants_topic(self, topic: str) -> bool:
         """Whether a topic is consumed."""
         return any(each.matches(topic) for each in self.filters)
+
+    def call(self, method: Any, *args: object) -> None:
+        """As every host's, and note which stores are known by it."""
+        super().call(method, *args)
+        self.met.update(self.core._sources.stores)
 
     def _deliver(self, action: Deliver) -> None:
         self.world.trace(

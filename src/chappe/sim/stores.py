@@ -31,6 +31,7 @@ class StoreHost(Host):
         kept = recover(disk.staged, disk)
         self.core: LogStore = world.cores.store(world.address(), disk, "", now=world.now, kept=kept)
         super().__init__(world, name, self.core)
+        world.disk_of[self.core.address] = disk
         self._retention = retention
         self._work: deque[Write | Retain | Transact] = deque()
         self._running: Write | Retain | Transact | None = None

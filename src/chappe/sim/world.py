@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from chappe.data.topic import Filter
 from chappe.errors import StorageError
-from chappe.log.consumer import Key, LogConsumer
+from chappe.log.consumer import LogConsumer
 from chappe.log.producer import LogProducer
+from chappe.log.sources import Key
 from chappe.log.staged import Intent
 from chappe.log.storage import Retention
 from chappe.log.store import LogStore
@@ -28,7 +29,7 @@ from chappe.sim.towers import Tower
 from chappe.sim.truth import Truth, Violation
 
 TOPICS = ("a", "ab", "b.x")
-SINKS = 0.3  # of the worlds have some
+SINKS = 0.35  # of the worlds have some
 FILTERS = ("a", "ab", "b.x", "a*", "*")
 
 
@@ -94,6 +95,7 @@ class World:
         self.slow_disk_s = self.rng.choice((0.001, 0.01, 0.1))
         self.members: list[Member] = []
         self.disks: list[SimDisk] = []
+        self.disk_of: dict[str, SimDisk] = {}  # by the address of a store, in whichever life
         self.retained: dict[str, int] = {}  # topic: records kept, if the world has retention
         self.told = tell is not None
         self.begun: dict[Key, int] = {}  # where stores began that knew no other which has what came before
@@ -194,6 +196,8 @@ class World:
             if latest and lasting:
                 committed.update(latest[-1].positions)
             host = ConsumerHost(self, name, filters, dict(committed))
+            if latest and lasting:
+                host.met |= latest[-1].met
             latest[:] = [host]
             return host
 
@@ -228,9 +232,13 @@ class World:
         """The original stores."""
         return [m.host.role for m in self.members if isinstance(m.host.role, OriginalStore)]
 
-    def holdings(self, key: Key) -> list[tuple[int, int]]:
-        """What any disk has of a partition, that of a store which is down included: sorted, without overlap."""
-        found = [span for disk in self.disks if (part := disk.parts.get(key)) for span in part.sound()]
+    def holdings(self, key: Key, disks: Iterable[SimDisk] | None = None) -> list[tuple[int, int]]:
+        """What any of the disks has of a partition, that of a store which is down included: sorted, without overlap.
+
+        Those of original stores are always among them.
+        """
+        among = self.disks if disks is None else disks
+        found = [span for disk in among if (part := disk.parts.get(key)) for span in part.sound()]
         found += [(0, len(kept)) for store in self.original_stores() if (kept := store.parts.get(key))]
         joined: list[tuple[int, int]] = []
         for low, high in sorted(found):
@@ -240,11 +248,11 @@ class World:
                 joined.append((low, high))
         return joined
 
-    def held_within(self, key: Key, first: int, end: int) -> int | None:
-        """The first of the offsets ``first`` <= n < ``end`` that any disk has."""
+    def held_within(self, key: Key, first: int, end: int, disks: Iterable[SimDisk]) -> int | None:
+        """The first of the offsets ``first`` <= n < ``end`` that any of the disks has."""
         if first >= end:
             return None
-        return next((max(low, first) for low, high in self.holdings(key) if low < end and high > first), None)
+        return next((max(low, first) for low, high in self.holdings(key, disks) if low < end and high > first), None)
 
     def missing_within(self, key: Key, first: int, end: int) -> Iterator[int]:
         """Those of the offsets ``first`` <= n < ``end`` that no disk has."""
