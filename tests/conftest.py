@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("chappe", deadline=None)  # a busy machine is no bug
@@ -11,3 +14,41 @@ settings.load_profile("chappe")
 
 # A shell starts background jobs with Ctrl-C ignored, and so would be all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def quick_java(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Every Java that is started from here on lives shortly: it compiles quickly, not well, and maps Spark's classes.
+
+    The archive of those classes is made by the first tests that need it, which takes half a minute, and kept among
+    pytest's own files for the next ones; it halves the start of each of some twenty drivers.
+    """
+    from chappe.errors import SparkUnavailable
+    from chappe.spark import class_archive
+    from chappe.spark.java import find_java
+
+    cache = pytestconfig.cache
+    assert cache is not None
+    folder = cache.mkdir("spark-classes")
+    with pytest.MonkeyPatch.context() as patch:
+        quick = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -XX:TieredStopAtLevel=1".strip()
+        with pytest.MonkeyPatch.context() as making:
+            making.setenv("JDK_JAVA_OPTIONS", quick)
+            making.setattr(class_archive, "cache_dir", lambda: folder)
+            try:
+                made = class_archive.make_archive()
+            except SparkUnavailable:  # a Java that cannot; the tests only take longer
+                archive = ""
+            else:
+                archive = class_archive.archive_options(find_java())
+                for each in set(made.parent.glob(f"*{made.suffix}")) - {made}:
+                    each.unlink()  # of another Java or PySpark, and large
+        patch.setenv("JDK_JAVA_OPTIONS", f"{quick} {archive}".strip())
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _quick_java_for_spark(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("spark") is not None:
+        pytest.importorskip("pyspark")
+        request.getfixturevalue("quick_java")

@@ -36,7 +36,7 @@ def left_running(shell: Shell) -> list[str]:
 def nothing_left(shell: Shell) -> None:
     deadline = time.monotonic() + 20
     while left_running(shell) and time.monotonic() < deadline:
-        time.sleep(0.1)
+        time.sleep(0.02)
     assert left_running(shell) == []
 
 
@@ -47,7 +47,7 @@ def child(demo: subprocess.Popen[bytes], role: str) -> int:
         for process in psutil.Process(demo.pid).children():
             if role in process.cmdline():
                 return int(process.pid)
-        time.sleep(0.05)
+        time.sleep(0.02)
     raise AssertionError(f"no {role}")
 
 

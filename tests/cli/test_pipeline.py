@@ -165,7 +165,7 @@ def pipeline(spark, readings):
 @pytest.mark.spark
 def test_ctrl_c_lets_the_batch_under_way_be_finished(shell: Shell) -> None:
     shell.up()
-    shell.run("produce", "m", stdin=b"record\n" * 30)
+    shell.run("produce", "m", stdin=b"record\n" * 10)
     path = written(shell, SLOW, "slow.py")
     command = [sys.executable, "-m", "chappe", "pipeline", "run", str(path), "--json"]
     # as from a terminal, Ctrl-C goes to a whole process group
@@ -176,7 +176,7 @@ def test_ctrl_c_lets_the_batch_under_way_be_finished(shell: Shell) -> None:
     os.killpg(run.pid, signal.SIGINT)
     out, _ = run.communicate(timeout=SPARK_S)
     assert run.returncode == 0
-    assert events(out)[-1] == {"event": "ended", "pipeline": "slow", "rows": 30, "batches": 1, "finished": True}
+    assert events(out)[-1] == {"event": "ended", "pipeline": "slow", "rows": 10, "batches": 1, "finished": True}
     assert (checkpoint / "commits" / "0").exists()
 
 
@@ -195,4 +195,4 @@ def wait_for(true: Callable[[], bool], patience_s: float = 30) -> None:
     deadline = time.monotonic() + patience_s
     while not true():
         assert time.monotonic() < deadline
-        time.sleep(0.1)
+        time.sleep(0.02)

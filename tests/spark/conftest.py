@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     pytest.importorskip("pyspark")
+    request.getfixturevalue("quick_java")
     from chappe.spark.session import spark_session
 
     folder = tmp_path_factory.mktemp("spark")
     conf = {
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # a short life: compile quickly, not well
         "spark.sql.shuffle.partitions": "1",
     }
     session = spark_session("chappe-tests", conf=conf, master="local[2]")

@@ -1,7 +1,9 @@
-"""A streaming program that writes the lines of text files to topic ``out``, and fails as its arguments say.
+"""A driver in a process of its own that writes the lines of text files to topics, and fails as it is told.
 
-Its one argument is JSON: towers, folder (files are in ``in``), checkpoint, and fault. The faults are put into the
-writer here, between chappe and Spark; each leaves a file in ``marks`` when its moment has come.
+Its one argument is a folder for Spark. Each line of standard input is JSON, one streaming query: towers, topic, folder
+(files are in ``in``), checkpoint, and fault. It is answered with a line, the error that it ended with or an empty one.
+The faults are put into the writer here, between chappe and Spark; each leaves a file in ``marks`` when its moment has
+come.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -27,8 +30,7 @@ from chappe.spark.source import ChappeDataSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-GIVEN: dict[str, Any] = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+    from pyspark.sql import SparkSession
 
 
 class FaultyWriter(TopicStreamWriter):
@@ -52,6 +54,7 @@ class FaultyWriter(TopicStreamWriter):
             return super().write(self._marked(iterator, f"staging-{batch}-{task}"))
         message = super().write(iterator)
         if self.fault == "attempts" and first and task == 1:
+            self._mark(f"failed-{batch}")
             raise RuntimeError("everything is staged, and the attempt fails")
         return message
 
@@ -63,10 +66,13 @@ class FaultyWriter(TopicStreamWriter):
         if self.fault == "hang" and batchId == 1:
             self._mark("committed-1")
             while not (self.marks / "go").exists():
-                time.sleep(0.05)
+                time.sleep(0.01)
 
     def _ended_by_a_kill(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from iterator
+        context = TaskContext.get()
+        assert context is not None
+        self._mark(f"killed-{context.getLocalProperty('streaming.sql.batchId')}")
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _marked(self, iterator: Iterator[pa.RecordBatch], name: str) -> Iterator[pa.RecordBatch]:
@@ -80,31 +86,43 @@ class FaultyWriter(TopicStreamWriter):
 
 
 class FaultySource(ChappeDataSource):
-    """``format("faulty")``."""
+    """``format("faulty")``; its option ``given`` is a line of standard input."""
 
     @classmethod
     def name(cls) -> str:
         return "faulty"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return FaultyWriter(SinkOptions.parse(self.options), schema, GIVEN)
+        options = {name: value for name, value in self.options.items() if name != "given"}
+        return FaultyWriter(SinkOptions.parse(options), schema, json.loads(self.options["given"]))
+
+
+def write(spark: SparkSession, line: str) -> None:
+    """Run one query to its end."""
+    given = json.loads(line)
+    lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(Path(given["folder"]) / "in"))
+    rows = lines.repartition(3)  # in another order at every replay
+    writer = rows.writeStream.format("faulty").options(towers=given["towers"], topic=given["topic"], fetchTimeout=60)
+    writer = writer.option("checkpointLocation", given["checkpoint"]).option("given", line)
+    writer.trigger(availableNow=True).start().awaitTermination()
 
 
 def main() -> None:
-    folder = Path(GIVEN["folder"])
+    folder = Path(sys.argv[1])
     conf = {
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "250",
     }
     spark = spark_session("sink", conf=conf, master="local[2,4]")
     spark.dataSource.register(FaultySource)
-    lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(folder / "in"))
-    rows = lines.repartition(3)  # in another order at every replay
-    writer = rows.writeStream.format("faulty").options(towers=GIVEN["towers"], topic="out", fetchTimeout=60)
-    writer = writer.option("checkpointLocation", GIVEN["checkpoint"])
-    writer.trigger(availableNow=True).start().awaitTermination()
+    for line in sys.stdin:
+        error = ""
+        try:
+            write(spark, line)
+        except PySparkException as problem:
+            error = str(problem)
+        print(json.dumps(error), flush=True)
     spark.stop()
 
 

@@ -12,8 +12,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,10 +25,14 @@ from chappe.api.tower import Tower
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.process]
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 HERE = Path(__file__).parent
 WAIT_S = 240
+LOOK_S = 0.005
 FILES = 4
-LINES = 6_000
+LINES = 3_000
 
 
 class Store:
@@ -49,69 +55,110 @@ class Store:
         self._process.stdout.close()
 
 
-@pytest.fixture
-def tower() -> Iterator[str]:
-    with Tower("127.0.0.1:0") as made:
-        yield made.address
+class Driver:
+    """A driver with its Java and its Python workers; it runs one query after the other, until it is killed."""
 
-
-@pytest.fixture
-def store(tmp_path: Path, tower: str) -> Iterator[Store]:
-    made = Store(tmp_path / "store", tower)
-    yield made
-    made.kill()
-
-
-@pytest.fixture
-def lines(tmp_path: Path) -> Counter[bytes]:
-    """Lines in some files, of which Spark takes one for each batch."""
-    (tmp_path / "in").mkdir()
-    (tmp_path / "marks").mkdir()
-    for number in range(FILES):
-        text = "".join(f"{number}-{line}-{'x' * 80}\n" for line in range(LINES))
-        (tmp_path / "in" / f"{number}.txt").write_text(text)
-    return Counter(f"{number}-{line}-{'x' * 80}".encode() for number in range(FILES) for line in range(LINES))
-
-
-class Program:
-    """The streaming program, with its Java and its Python workers."""
-
-    def __init__(self, tower: str, folder: Path, fault: str, checkpoint: str = "checkpoint") -> None:
-        given = {"towers": tower, "folder": str(folder), "fault": fault, "checkpoint": str(folder / checkpoint)}
-        self._log = folder / f"log-{fault}"
+    def __init__(self, folder: Path) -> None:
+        self._log = folder / "log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(HERE / "sink_driver.py"), json.dumps(given)],
+                [sys.executable, str(HERE / "sink_driver.py"), str(folder)],
                 start_new_session=True,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
+                stdout=(folder / "answers").open("wb"),
                 stderr=log,
             )
+        self._answers = folder / "answers"
+        self._asked = 0
 
     @property
     def said(self) -> str:
-        return self._log.read_text(errors="replace")
+        return self._log.read_text(errors="replace")[-3000:]
+
+    def begin(self, job: Job, fault: str) -> None:
+        """Start a query, and do not wait for it."""
+        given = {"towers": job.tower, "topic": "out", "folder": str(job.folder), "fault": fault}
+        line = json.dumps(given | {"checkpoint": str(job.checkpoint)})
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+        self._process.stdin.flush()
+        self._asked += 1
 
     def ended(self) -> bool:
-        return self._process.poll() is not None
+        """Whether the query has; the driver must live."""
+        assert self._process.poll() is None, self.said
+        return self._answers.read_bytes().count(b"\n") == self._asked
 
-    def wait(self) -> int:
-        try:
-            return self._process.wait(WAIT_S)
-        finally:
-            self.kill()
+    def wait(self) -> str:
+        """For the end of the query; returns the error that it ended with, if any."""
+        deadline = time.monotonic() + WAIT_S
+        while not self.ended():
+            assert time.monotonic() < deadline, self.said
+            time.sleep(LOOK_S)
+        error: str = json.loads(self._answers.read_bytes().splitlines()[-1])
+        return error
+
+    def wait_for(self, mark: Path) -> None:
+        """Until the query has left a mark."""
+        deadline = time.monotonic() + WAIT_S
+        while not mark.exists():
+            assert not self.ended(), self.said
+            assert time.monotonic() < deadline, self.said
+            time.sleep(LOOK_S)
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
 
-def wait_for(mark: Path, program: Program) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not mark.exists():
-        assert not program.ended(), program.said[-3000:]
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+@dataclass
+class Job:
+    """What a query has to do: where it writes to, and lines in some files, of which Spark takes one for each batch."""
+
+    tower: str
+    store: Store
+    folder: Path
+    expected: Counter[bytes]
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+    @property
+    def marks(self) -> Path:
+        return self.folder / "marks"
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory, quick_java: None) -> Iterator[Driver]:
+    """One for all tests, as its start takes longer than what they do. The last of them kills it."""
+    made = Driver(tmp_path_factory.mktemp("driver"))
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "marks").mkdir()
+    for number in range(FILES):
+        text = "".join(f"{number}-{line}-{'x' * 80}\n" for line in range(LINES))
+        (tmp_path / "in" / f"{number}.txt").write_text(text)
+    lines = Counter(f"{number}-{line}-{'x' * 80}".encode() for number in range(FILES) for line in range(LINES))
+    with Tower("127.0.0.1:0") as tower:
+        store = Store(tmp_path / "store", tower.address)
+        yield Job(tower.address, store, tmp_path, lines)
+        store.kill()
+
+
+def finish(spark: SparkSession, job: Job, checkpoint: Path) -> None:
+    """Let another driver, the one of all tests, go on from a checkpoint."""
+    lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(job.folder / "in"))
+    writer = lines.repartition(3).writeStream.format("chappe").options(towers=job.tower, topic="out")
+    writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
 
 
 def written(tower: str) -> Counter[bytes]:
@@ -131,71 +178,59 @@ def written(tower: str) -> Counter[bytes]:
     return found
 
 
-def compare(found: Counter[bytes], expected: Counter[bytes]) -> None:
-    assert not expected - found, f"{(expected - found).total()} lost"
-    assert not found - expected, f"{(found - expected).total()} doubled"
+def compare(job: Job) -> None:
+    found = written(job.tower)
+    assert not job.expected - found, f"{(job.expected - found).total()} lost"
+    assert not found - job.expected, f"{(found - job.expected).total()} doubled"
 
 
-def test_killed_workers_and_failed_attempts(tmp_path: Path, tower: str, store: Store, lines: Counter[bytes]) -> None:
-    program = Program(tower, tmp_path, "attempts")
-    assert program.wait() == 0, program.said[-3000:]
-    assert "everything is staged, and the attempt fails" in program.said
-    compare(written(tower), lines)
+def test_killed_workers_and_failed_attempts(driver: Driver, job: Job) -> None:
+    driver.begin(job, "attempts")
+    assert driver.wait() == ""
+    happened = {each.name for each in job.marks.iterdir()}
+    assert happened == {f"{what}-{batch}" for what in ("killed", "failed") for batch in range(FILES)}
+    compare(job)
+
+
+def test_a_store_killed_while_rows_are_staged_and_committed(driver: Driver, job: Job) -> None:
+    chance = Random(7)
+    kills = {"staging": 0, "committing": 0}
+    seen: set[str] = set()
+    driver.begin(job, "stores")
+    while not driver.ended():
+        for mark in sorted(each.name for each in job.marks.iterdir()):
+            kind, batch, *task = mark.split("-")
+            if mark in seen or int(batch) % 2 == (kind == "staging") or task == ["1"]:  # that runs together with 0
+                continue
+            seen.add(mark)
+            time.sleep(chance.random() * 0.03)  # at another moment every time
+            job.store.kill()
+            kills[kind] += 1
+            job.store.start()
+        time.sleep(0.002)
+    assert driver.wait() == ""
+    assert min(kills.values()) >= 2
+    compare(job)
+
+
+def test_a_second_driver_on_a_copied_checkpoint_fences_the_first(driver: Driver, job: Job, spark: SparkSession) -> None:
+    driver.begin(job, "hang")
+    driver.wait_for(job.marks / "committed-1")
+    # a copy, so that the files of the checkpoint warn neither of the other: what remains is the store
+    copy = job.folder / "copy"
+    shutil.copytree(job.checkpoint, copy)
+    finish(spark, job, copy)
+    (job.marks / "go").touch()
+    assert "Fenced" in driver.wait()
+    compare(job)
 
 
 def test_a_driver_killed_between_the_commit_of_the_store_and_its_own(
-    tmp_path: Path, tower: str, store: Store, lines: Counter[bytes]
+    driver: Driver, job: Job, spark: SparkSession
 ) -> None:
-    program = Program(tower, tmp_path, "hang")
-    try:
-        wait_for(tmp_path / "marks" / "committed-1", program)
-    finally:
-        program.kill()
-    assert not (tmp_path / "checkpoint" / "commits" / "1").exists()
-    program = Program(tower, tmp_path, "none")
-    assert program.wait() == 0, program.said[-3000:]
-    compare(written(tower), lines)
-
-
-def test_a_second_driver_on_a_copied_checkpoint_fences_the_first(
-    tmp_path: Path, tower: str, store: Store, lines: Counter[bytes]
-) -> None:
-    first = Program(tower, tmp_path, "hang")
-    try:
-        wait_for(tmp_path / "marks" / "committed-1", first)
-        # a copy, so that the files of the checkpoint warn neither of the other: what remains is the store
-        shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
-        second = Program(tower, tmp_path, "none", "copy")
-        assert second.wait() == 0, second.said[-3000:]
-        (tmp_path / "marks" / "go").touch()
-        assert first.wait() != 0
-    finally:
-        first.kill()
-    assert "Fenced" in first.said
-    compare(written(tower), lines)
-
-
-def test_a_store_killed_while_rows_are_staged_and_committed(
-    tmp_path: Path, tower: str, store: Store, lines: Counter[bytes]
-) -> None:
-    chance = Random(7)
-    program = Program(tower, tmp_path, "stores")
-    kills = {"staging": 0, "committing": 0}
-    seen: set[str] = set()
-    try:
-        while not program.ended():
-            for mark in sorted(each.name for each in (tmp_path / "marks").iterdir()):
-                kind, _, batch = mark.partition("-")
-                if mark in seen or int(batch[0]) % 2 == (kind == "staging"):
-                    continue
-                seen.add(mark)
-                time.sleep(chance.random() * 0.03)  # at another moment every time
-                store.kill()
-                kills[kind] += 1
-                store.start()
-            time.sleep(0.002)
-        assert program.wait() == 0, program.said[-3000:]
-    finally:
-        program.kill()
-    assert min(kills.values()) >= 2
-    compare(written(tower), lines)
+    driver.begin(job, "hang")
+    driver.wait_for(job.marks / "committed-1")
+    driver.kill()
+    assert not (job.checkpoint / "commits" / "1").exists()
+    finish(spark, job, job.checkpoint)
+    compare(job)

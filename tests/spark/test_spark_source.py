@@ -150,19 +150,6 @@ def test_a_store_that_does_not_answer_is_named(spark: SparkSession, store: FakeS
     assert rows(read(spark, store, gone, failOnDataLoss="false")) == held(store)
 
 
-def test_a_store_that_dies_in_the_middle_of_a_read_is_replaced(spark: SparkSession, store: FakeStore) -> None:
-    with FakeStore(reads_max=1) as dying:
-        for name in ("p", "q"):
-            for each in (store, dying):
-                for _ in range(10):
-                    base = each.next.get(("t", name), 0)
-                    each.put("t", name, [f"{name}{base + n}".encode() + b" " * 4000 for n in range(100)])
-        frame = read(spark, dying, store, minPartitions=2)
-        found = Counter((r.partition, r.offset, bytes(r.value).strip()) for r in frame.collect())
-        assert len(dying.reads) > 1
-    assert found == Counter({(name, n, f"{name}{n}".encode()): 1 for name in ("p", "q") for n in range(1000)})
-
-
 def test_lost_records_are_an_error_or_skipped(spark: SparkSession, store: FakeStore) -> None:
     fill(store)
     store.retire("t", "p", 300)

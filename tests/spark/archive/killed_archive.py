@@ -51,7 +51,7 @@ def main(store: str, directory: Path, moment: str, number: int) -> None:
     job_module.plan_files = planned  # type: ignore[assignment]
     ArchiveWriter._settle = settled  # type: ignore[method-assign]
     os.replace = renamed  # type: ignore[assignment]
-    conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.sql.shuffle.partitions": "1"}
+    conf = {"spark.sql.shuffle.partitions": "1"}
     spark = spark_session("killed", conf=conf, master="local[2]")
     with ArchiveWriter(directory) as opened:
         ArchiveJob(spark, opened, Filter.parse("t"), stores=(store,)).run()

@@ -16,6 +16,7 @@ import pytest
 from tests.spark.archive.archives import NOON_US
 
 from chappe.api.consumer import Consumer
+from chappe.api.pace import Pace
 from chappe.api.store import Store
 from chappe.api.tower import Tower
 from chappe.errors import UnknownTopic, UsageError
@@ -23,7 +24,7 @@ from chappe.log.batch import Record
 from chappe.spark.archive.layout import DAY_US, directory_of, file_name, file_schema
 from chappe.spark.archive.manifest import ArchivedFile, ArchiveWriter, Move, Span, followed_by
 from chappe.spark.archive.parquet import FileWriter
-from chappe.spark.archive.replay import Order, Pace, Progress, Replay
+from chappe.spark.archive.replay import Order, Progress, Replay
 
 PATIENCE_S = 30.0
 ROOT = Path(__file__).parents[3]

@@ -125,14 +125,13 @@ class _Demo:
         from chappe.cli.demo.view import View, table
         from chappe.cli.screen import Screen
 
-        with ExitStack() as ending:
-            try:
-                with self._log(), Screen(self._console) as screen:
-                    view = View(self._status, self._windows, self._console, screen)
-                    self._run(view, ending)
-            except KeyboardInterrupt:
-                warn("stopped while starting or ending; a next demo goes on from here")
-                return
+        try:
+            # the parts end within the log, which takes what Java says when it is ended while it starts
+            with self._log(), Screen(self._console) as screen, ExitStack() as ending:
+                self._run(View(self._status, self._windows, self._console, screen), ending)
+        except KeyboardInterrupt:
+            warn("stopped while starting or ending; a next demo goes on from here")
+            return
         for note in self._notes:
             warn(note)
         if self._windows.newest:
@@ -177,12 +176,18 @@ class _Demo:
 
     @contextmanager
     def _feed(self, tower: str) -> Iterator[Child]:
+        from chappe.cli.demo.children import ChildDied
+
         directory = str(self._directory / "feed")
         more = [] if self._source is None else [self._source]
         stdin = sys.stdin.fileno() if self._source == "-" else subprocess.DEVNULL
         with _child("producer", "feed", tower, self._topic, directory, *more, stdin=stdin) as feed:
-            feed.wait_for("partition", START_S)
-            yield feed
+            try:
+                feed.wait_for("partition", START_S)
+                yield feed
+            except ChildDied:
+                feed.kill()  # told to stop, it would wait until a store that may be gone has everything
+                raise
 
     def _first_kind(self, feed: Child, view: View) -> str:
         """What the records are; a producer of standard input knows only when the first line is there."""
