@@ -19,7 +19,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -29,6 +29,7 @@ import numpy as np
 import platformdirs
 import pyarrow as pa
 
+from chappe.api.pace import SHOW_S, Pace
 from chappe.api.producer import Producer
 from chappe.defaults import KIB, TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import StorageFormat, TimedOut, UsageError
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 PIECE_BYTES: Final = 256 * KIB  # of records in one batch: each is synced to the journal
 NOTE_S: Final = 2.0  # so often it is noted how far the replay is
-STEP_S: Final = 0.005  # at a given speed, records that are due are sent this often
-SHOW_S: Final = 0.1
 FLUSH_STEP_S: Final = 0.25
 
 
@@ -297,37 +296,6 @@ class Replay:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-
-
-@dataclass(slots=True)
-class Pace:
-    """Says when records are due; ``speed`` None: at once."""
-
-    speed: float | None
-    _origin: tuple[float, int] | None = field(default=None, init=False)  # a moment of ours, and the time due then
-
-    def due(self, first: int) -> int | None:
-        """What may be sent now: everything up to this time; None: everything. ``first`` is the next that waits."""
-        if self.speed is None:
-            return None
-        now = time.monotonic()
-        if self._origin is None:
-            self._origin = (now, first)
-        began, at = self._origin
-        return at + int((now - began) * self.speed * 1e6)
-
-    def wait(self, time_us: int, meanwhile: Callable[[], None]) -> None:
-        """Until a record of this time is due, at least a little."""
-        while (left := self.left_s(time_us)) > 0:
-            time.sleep(min(max(left, STEP_S), SHOW_S))
-            meanwhile()
-
-    def left_s(self, time_us: int) -> float:
-        """Seconds until a record of this time is due."""
-        if self.speed is None or self._origin is None:
-            return 0.0
-        began, at = self._origin
-        return max(began + (time_us - at) / 1e6 / self.speed - time.monotonic(), 0.0)
 
 
 def pieces(records: pa.Table) -> Iterator[pa.RecordBatch]:

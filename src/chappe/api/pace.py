@@ -1,0 +1,42 @@
+"""When recorded things are due again: at their original speed, at a multiple of it, or at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+STEP_S: Final = 0.005  # at a given speed, what is due is sent this often
+SHOW_S: Final = 0.1  # so often somebody may look how far it is
+
+
+@dataclass(slots=True)
+class Pace:
+    """Says when records are due; ``speed`` None: at once."""
+
+    speed: float | None
+    _origin: tuple[float, int] | None = field(default=None, init=False)  # a moment of ours, and the time due then
+
+    def due(self, first: int) -> int | None:
+        """What may be sent now: everything up to this time; None: everything. ``first`` is the next that waits."""
+        if self.speed is None:
+            return None
+        now = time.monotonic()
+        if self._origin is None:
+            self._origin = (now, first)
+        began, at = self._origin
+        return at + int((now - began) * self.speed * 1e6)
+
+    def wait(self, time_us: int, meanwhile: Callable[[], None]) -> None:
+        """Until a record of this time is due, at least a little."""
+        while (left := self.left_s(time_us)) > 0:
+            time.sleep(min(max(left, STEP_S), SHOW_S))
+            meanwhile()
+
+    def left_s(self, time_us: int) -> float:
+        """Seconds until a record of this time is due."""
+        if self.speed is None or self._origin is None:
+            return 0.0
+        began, at = self._origin
+        return max(began + (time_us - at) / 1e6 / self.speed - time.monotonic(), 0.0)
