@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from tests.mesh.test_messages import body_of
+from tests.mesh.test_mesh_messages import body_of
 
 from chappe.mesh.handshake import Established, Failed, Handshake, Redundant, SendFrame, Step, Wake
 from chappe.mesh.peers import PeerTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.mesh.test_messages import ONES, body_of, filters, ids
+from tests.mesh.test_mesh_messages import ONES, body_of, filters, ids
 from tests.mesh.vectors import bodies
 
 from chappe.mesh.greetings import (

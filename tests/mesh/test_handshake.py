@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.mesh.handshake_rig import GREATER, SMALLER, Pair, Side
-from tests.mesh.test_messages import body_of
+from tests.mesh.test_mesh_messages import body_of
 from tests.mesh.vectors import session
 
 from chappe.defaults import HANDSHAKE_FRAME_BYTES_MAX, HANDSHAKE_TIMEOUT_S
