@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -14,6 +16,20 @@ settings.load_profile("chappe")
 
 # A shell starts background jobs with Ctrl-C ignored, and so would be all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+DESCRIPTORS_MAX = 256  # left open by tests; PySpark's callbacks wait with select, and hang for ever from 1,024 on
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_descriptors() -> Iterator[None]:
+    """What tests abandon, as a kill would, is gone before the next module: its files and sockets too."""
+    yield
+    gc.collect()
+    for folder in (Path("/proc/self/fd"), Path("/dev/fd")):
+        if folder.is_dir():
+            assert len(list(folder.iterdir())) < DESCRIPTORS_MAX
+            break
 
 
 @pytest.fixture(scope="session")

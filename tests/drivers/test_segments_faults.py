@@ -157,6 +157,7 @@ def test_a_refused_write_leaves_no_trace(tmp_path: Path, call: str, calls: int, 
     again = reopened(tmp_path / "s", tmp_path / "copy")
     assert {topic: everything(again, topic) for topic in good} == good
     assert again.holes() == []
+    again.close()
     storage.close()
     again = SegmentStorage(tmp_path / "s")
     assert {topic: everything(again, topic) for topic in good} == good

@@ -1,0 +1,26 @@
+"""What tests of drivers share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chappe.drivers.segments import SegmentStorage
+
+
+@pytest.fixture(autouse=True)
+def _storages_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tests abandon storages as a kill would; their files are closed all the same."""
+    opened: list[SegmentStorage] = []
+    begin = SegmentStorage.__init__
+
+    def remember(self: SegmentStorage, *args: Any, **options: Any) -> None:
+        begin(self, *args, **options)
+        opened.append(self)
+
+    monkeypatch.setattr(SegmentStorage, "__init__", remember)
+    yield
+    for each in opened:
+        each.close()
