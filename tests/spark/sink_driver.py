@@ -33,6 +33,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+def hurry() -> None:
+    """Miss a killed store sooner, and find it sooner again. What comes too late is asked for once more."""
+    home.ANSWER_S = 0.5  # type: ignore[misc]
+    home.FIND_S = 0.2  # type: ignore[misc]
+    home.DISCOVER_S = 0.5  # type: ignore[misc]
+
+
 class FaultyWriter(TopicStreamWriter):
     """Fails where ``fault`` says."""
 
@@ -43,7 +50,7 @@ class FaultyWriter(TopicStreamWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         encode.PIECE_BYTES_MIN = 1  # type: ignore[misc]  # every Arrow batch is staged at once
-        home.ANSWER_S = 0.5  # type: ignore[misc]  # a killed store is missed sooner
+        hurry()
         context = TaskContext.get()
         assert context is not None
         batch, task = context.getLocalProperty("streaming.sql.batchId"), context.partitionId()
@@ -59,7 +66,7 @@ class FaultyWriter(TopicStreamWriter):
         return message
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        home.ANSWER_S = 0.5  # type: ignore[misc]
+        hurry()
         if self.fault == "stores":
             self._mark(f"committing-{batchId}")
         super().commit(messages, batchId)

@@ -68,6 +68,15 @@ class Task:
     turn: int = 0
 
 
+def read_blocks(task: Task) -> Iterator[tuple[int, int, list[Batch]]]:
+    """The task's records as stores keep them: start, end, and the batches that hold start <= offset < end.
+
+    Raises as ``read_task``, and needs no Arrow.
+    """
+    for _, start, end, batches in _Fetch(task).chunks():
+        yield start, end, batches
+
+
 def read_task(task: Task) -> Iterator[pa.RecordBatch]:
     """The records of the task's ranges, in order.
 
