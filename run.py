@@ -27,7 +27,7 @@ VENV = PROJECT / ".venv"
 STAMP = VENV / "chappe-stamp"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
-EXTRAS = "arrow,connect,demo,pandas,spark"
+EXTRAS = "arrow,connect,demo,pandas,rocksdb,spark,tls,web"
 CHECKS = (("ruff", "format", "--check", "."), ("ruff", "check", "."), ("mypy",))
 
 

@@ -19,6 +19,19 @@ ChappeError
  |   +- Damaged           bytes on disk that fail their checksum
  +- Fenced                another run of the same query took over
  +- StagedRowsMissing     rows of a batch were lost before its commit
+ +- StoreError            a data store did not do what was asked
+ |   +- NoSuchKey         nothing is stored under the key
+ |   +- TypeClash         the operation does not fit the value that is stored
+ |   +- InvalidOperation  the operation's own value is out of its bounds
+ |   +- BackendFailure    the master could not make the write durable
+ |   +- StaleData         a clone was without its master for too long, or never had one
+ |   +- NoMaster          no master took the write in time
+ |   +- WriteUnknown      the master was lost, and whether it did the write cannot be known
+ |   +- MasterExists      the store has a master already
+ +- PeeringError          a peering did not come about, or could not be ended
+ |   +- PeerIncompatible  the other side speaks no version of the protocol that we do
+ |   +- PeerInvalid       there is no such peering, or there cannot be one
+ |   +- PeerUnavailable   nobody answers there, or the handshake failed
  +- IdentityInUse         two producers with one identity
  +- AddressInUse          a port that somebody else listens on
  +- SparkUnavailable      pyspark or a usable Java is missing
@@ -27,6 +40,10 @@ ChappeError
 """
 
 from __future__ import annotations
+
+from typing import TypeAlias
+
+Address: TypeAlias = tuple[str, int]  # host and port
 
 
 class ChappeError(Exception):
@@ -107,6 +124,93 @@ class Fenced(ChappeError):
 
 class StagedRowsMissing(ChappeError):
     """A store does not have all rows that a commit names; nothing is committed, the batch is to be run again."""
+
+
+class StoreError(ChappeError):
+    """A data store did not do what was asked; ``code`` is the number that the original has for it."""
+
+    code = 1
+
+
+class NoSuchKey(StoreError):
+    """Nothing is stored under the key."""
+
+    code = 9
+
+
+class TypeClash(StoreError):
+    """The operation does not fit the type of the value that is stored."""
+
+    code = 11
+
+
+class InvalidOperation(StoreError):
+    """The operation's own value is not what it needs, or its result would be out of bounds."""
+
+    code = 12
+
+
+class BackendFailure(StoreError):
+    """The master's backend could not make the write durable; the store is as it was before."""
+
+    code = 13
+
+
+class StaleData(StoreError):
+    """A clone has been without its master for longer than it may, or has not found one yet."""
+
+    code = 14
+
+
+class NoMaster(StoreError):
+    """No master took the write in time, or the buffer for writes without one is full; it was not done."""
+
+    code = 8
+
+
+class WriteUnknown(StoreError):
+    """The master was lost before it confirmed a write that it may have received."""
+
+    code = 10
+    definite = False
+
+
+class MasterExists(StoreError):
+    """A master of that name is in reach already, or this endpoint holds the store in another role."""
+
+    code = 7
+
+
+class PeeringError(ChappeError):
+    """A peering did not come about, or could not be ended; ``code`` is the number that the original has for it.
+
+    ``address`` is host and port, as dialled; ``peer_id`` is known if the handshake came so far.
+    """
+
+    code = 1
+
+    def __init__(self, text: str, address: Address | None = None, peer_id: bytes | None = None) -> None:
+        super().__init__(text)
+        self.address = address
+        self.peer_id = peer_id
+
+
+class PeerIncompatible(PeeringError):
+    """The other side speaks no version of the protocol that we do."""
+
+    code = 2
+
+
+class PeerInvalid(PeeringError):
+    """There is no such peering, or there cannot be one."""
+
+    code = 3
+
+
+class PeerUnavailable(PeeringError):
+    """Nobody answers there, or the handshake failed."""
+
+    code = 4
 
 
 class IdentityInUse(ChappeError):

@@ -8,4 +8,16 @@ filters     sets of topic prefixes
 policy      what a full box does
 outbox      what waits for one connection
 inbox       what waits for one subscriber
+links       one connection, and how an application sees it
+dialling    whom to dial, and when again
+peerings    connections become links, stay alive and end
+duplicates  which publications came before
+echoes      loops that are closed by originals
+topology    the network as one endpoint knows it
+subscriptions  who wants what here
+drops       what was dropped, counted and reported
+routing     where messages go
+endpoint    the core that a driver runs, of all these
+actions     what it asks of the driver
+events      what it tells the application
 """

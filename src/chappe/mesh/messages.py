@@ -59,6 +59,7 @@ RESERVED_TOPIC: Final = b"<$>"  # of routing updates, pings, pongs and link stat
 ENVELOPE_BYTES: Final = 37  # and the topic
 ORIGIN_BYTES: Final = 24
 BYE: Final = b"BYE"
+_ASKED: Final = b"ping"
 
 _ORIGIN_BIT: Final = 0x10
 _PLAIN: Final = frozenset({DATA, COMMAND, ROUTING_UPDATE, PING, PONG, LINK_STATE})
@@ -227,6 +228,11 @@ def bye_token(number: int) -> bytes:
     return BYE + _U64.pack(number)
 
 
+def ping_token(number: int) -> bytes:
+    """Return the token of a ping that an application asked for."""
+    return _ASKED + _U64.pack(number)
+
+
 def is_bye(token: bytes) -> bool:
     """Whether a ping with this token announces that the peer will close."""
     return len(token) == len(BYE) + _U64.size and token.startswith(BYE)
@@ -247,6 +253,14 @@ def pack_link_state(sender: bytes, state: LinkState) -> bytes:
             f" at most {ENDPOINTS_MAX} and {LINK_STATE_BYTES_MAX} bytes; use fewer subscriptions or links"
         )
     return pack_message(sender, NOBODY, LINK_STATE, TTL, RESERVED_TOPIC, payload)
+
+
+def peek_link_state(payload: bytes) -> tuple[bytes, int]:
+    """Return origin and version of the link state in the payload of a LINK_STATE message."""
+    if len(payload) < _STATE.size:
+        raise ProtocolError("a link state is cut off")
+    origin, version, _ = _STATE.unpack_from(payload)
+    return origin, version
 
 
 def parse_link_state(payload: bytes) -> LinkState:

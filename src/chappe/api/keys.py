@@ -1,0 +1,180 @@
+"""An authority of one's own, and the certificates of endpoints: what ``security=Tls(...)`` needs.
+
+Keys are ECDSA on P-256, files are PEM. A private key is made readable for its owner only, and nothing is ever
+overwritten.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from chappe.errors import ChappeError, UsageError
+from chappe.security import ID_PREFIX, authority_file, authority_key_file, certificate_file, key_file
+
+try:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+except ImportError:
+    raise ChappeError("making certificates needs the package cryptography: pip install 'chappe[tls]'") from None
+
+AUTHORITY_DAYS: Final = 3650
+CERTIFICATE_DAYS: Final = 397  # what browsers take at most; endpoints would take any
+CLOCK_SKEW: Final = timedelta(hours=1)  # certificates begin so much earlier: not all clocks agree
+NAME_MAX: Final = 64  # the bound of a common name
+AUTHORITY: Final = "authority"
+
+
+def make_authority(directory: str | Path, *, days: float = AUTHORITY_DAYS) -> Path:
+    """Make an authority in ``directory``; returns the file of its certificate, which every endpoint needs.
+
+    Raises:
+        UsageError: There is one already.
+    """
+    home = Path(directory)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"chappe authority {os.urandom(4).hex()}")])
+    usage = _usage(key_cert_sign=True, crl_sign=True)
+    made = (
+        _certificate(name, name, key, days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _write_key(authority_key_file(home), key, None)
+    _write(authority_file(home), made.public_bytes(serialization.Encoding.PEM), 0o644)
+    return authority_file(home)
+
+
+def make_certificate(
+    directory: str | Path,
+    name: str,
+    *,
+    hosts: Sequence[str] = ("localhost", "127.0.0.1"),
+    id: str | UUID | None = None,
+    days: float = CERTIFICATE_DAYS,
+    passphrase: str | None = None,
+) -> Path:
+    """Make the certificate of an endpoint with the authority in ``directory``; returns its file.
+
+    Args:
+        directory: Where ``make_authority`` put the authority.
+        name: Of the files, and the certificate's common name: at most 64 letters, digits, dots, dashes, underscores.
+        hosts: Names and addresses by which others dial it.
+        id: The endpoint id that it names; an endpoint that uses it then has this id and no other may.
+        days: How long it is valid; negative makes one that has expired.
+        passphrase: Encrypts the key.
+
+    Raises:
+        UsageError: The name is taken or none, a host is none, or there is no authority.
+    """
+    home = Path(directory)
+    if not name or len(name) > NAME_MAX or name == AUTHORITY or not all(c.isalnum() or c in "._-" for c in name):
+        raise UsageError(f"{name!r} is no name for a certificate: letters, digits, dots, dashes, not 'authority'")
+    authority, authority_key = _load_authority(home)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    names: list[x509.GeneralName] = [_host(each) for each in hosts]
+    if id is not None:
+        names.append(x509.UniformResourceIdentifier(ID_PREFIX + str(id)))
+    if not names:
+        raise UsageError("a certificate needs a host or an endpoint id: --host NAME, or --id")
+    made = (
+        _certificate(subject, authority.subject, key, days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+        )
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()),
+            critical=False,
+        )
+        .sign(authority_key, hashes.SHA256())
+    )
+    _write_key(key_file(home, name), key, passphrase)
+    _write(certificate_file(home, name), made.public_bytes(serialization.Encoding.PEM), 0o644)
+    return certificate_file(home, name)
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: float
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    end = now + timedelta(days=days)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(min(now, end) - CLOCK_SKEW)
+        .not_valid_after(end)
+    )
+
+
+def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=key_cert_sign,
+        crl_sign=crl_sign,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _host(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(text))
+    except ValueError:
+        pass
+    if not text or len(text) > 253 or not text.isascii() or not all(c.isalnum() or c in ".-*" for c in text):
+        raise UsageError(f"{text!r} is no host: a name such as sensor.example.org, or an address")
+    return x509.DNSName(text)
+
+
+def _load_authority(home: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    try:
+        certificate = x509.load_pem_x509_certificate(authority_file(home).read_bytes())
+        key: PrivateKeyTypes = serialization.load_pem_private_key(authority_key_file(home).read_bytes(), None)
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"{error.filename} does not exist: make an authority first with `chappe keys authority {home}`"
+        ) from None
+    except (ValueError, TypeError):
+        raise UsageError(f"{authority_key_file(home)} is no private key that `chappe keys authority` made") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise UsageError(f"{authority_key_file(home)} is no private key that `chappe keys authority` made")
+    return certificate, key
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey, passphrase: str | None) -> None:
+    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if passphrase is not None:
+        encryption = serialization.BestAvailableEncryption(passphrase.encode())
+    raw = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+    _write(path, raw, 0o600)
+
+
+def _write(path: Path, raw: bytes, mode: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        raise UsageError(f"{path} exists already: choose another name, or remove it") from None
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(raw)

@@ -1,0 +1,83 @@
+"""What a subscriber gets: one message, whose value is decoded when it is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+from chappe.data.binary import decode
+from chappe.data.convert import to_python
+from chappe.data.values import Value
+from chappe.mesh.messages import NOBODY, Message
+
+
+class Received:
+    """A message; ``topic, value = received`` takes it apart.
+
+    A payload that is no value, which only a faulty peer sends, raises InvalidData when it is looked at.
+    """
+
+    __slots__ = ("_data", "_message")
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+        self._data: Value | _Undecoded = _UNDECODED
+
+    @property
+    def topic(self) -> str:
+        """The topic; bytes that are not UTF-8 survive as ``surrogateescape`` does it."""
+        return self._message.topic.decode("utf-8", "surrogateescape")
+
+    @property
+    def data(self) -> Value:
+        """The value with its types: counts, nanoseconds, enum values and the rest of ``chappe.data``."""
+        found = self._data
+        if found is _UNDECODED:
+            found = self._data = decode(self._message.payload)
+        return found  # type: ignore[return-value]
+
+    @property
+    def value(self) -> Any:
+        """The value as natural Python objects; the table in ``chappe.data.convert`` says which."""
+        return to_python(self.data)
+
+    @property
+    def message(self) -> Message:
+        """The message itself, with ids and topic as bytes: for whoever passes it on."""
+        return self._message
+
+    @property
+    def payload(self) -> bytes:
+        """The value as it travels, undecoded."""
+        return self._message.payload
+
+    @property
+    def sender(self) -> str:
+        """The id of the peer that it came from; that of its publisher is ``origin``."""
+        return str(UUID(bytes=self._message.sender))
+
+    @property
+    def origin(self) -> str | None:
+        """The id of the endpoint that published it, or brought it in from an original; None where none was told."""
+        origin = self._message.origin
+        return None if origin == NOBODY else str(UUID(bytes=origin))
+
+    @property
+    def unicast(self) -> bool:
+        """Whether it was sent to this endpoint alone."""
+        return self._message.receiver != NOBODY
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self.topic
+        yield self.value
+
+    def __repr__(self) -> str:
+        return f"Received({self.topic!r}, {len(self.payload)} bytes)"
+
+
+class _Undecoded:
+    """Stands for a value that nobody looked at yet: None is one."""
+
+
+_UNDECODED = _Undecoded()

@@ -1,0 +1,98 @@
+"""How users wait for a queue of an endpoint: in a thread, on a descriptor, or by being called back."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from chappe.drivers.mesh_turns import Turns
+from chappe.errors import ChappeError, Closed
+
+logger = logging.getLogger(__name__)
+
+
+class Waiting:
+    """The waiting side of one queue.
+
+    Args:
+        turns: Of the endpoint that fills it.
+        filled: Whether something is there; called with the lock held.
+        ready: Whether who waits for it is to look: also when nothing will come.
+    """
+
+    def __init__(self, turns: Turns, filled: Callable[[], bool], ready: Callable[[], bool] | None = None) -> None:
+        self.turns = turns
+        self.closed = False
+        self._filled = filled
+        self._ready = filled if ready is None else ready
+        self._ends: tuple[socket.socket, socket.socket] | None = None
+        self._raised = False  # the descriptor is readable
+        self._thread: threading.Thread | None = None
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait until something is there, at most so long; False if nothing is. Ctrl-C ends the wait."""
+        return self.turns.wait(lambda: self.closed or self._ready(), timeout_s) and not self.closed
+
+    def changed(self) -> None:
+        """The queue was filled or emptied; the lock is held."""
+        filled = self._filled()
+        if filled:
+            self.turns.news = True
+        if self._ends is not None and filled is not self._raised:
+            self._raised = filled
+            if filled:
+                self._ends[1].send(b"\0")
+            else:
+                self._ends[0].recv(1)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while something is there: for select, poll and event loops."""
+        with self.turns.lock:
+            self.check()
+            if self._ends is None:
+                self._ends = socket.socketpair()
+                self.changed()
+            return self._ends[0].fileno()
+
+    def call_back(self, take: Callable[[], list[Any]], function: Callable[[Any], object], name: str) -> None:
+        """Have ``function`` called with each item, by a thread that is there for nothing else."""
+        self._thread = threading.Thread(target=self._call, args=(take, function), name=name, daemon=True)
+        self._thread.start()
+
+    def _call(self, take: Callable[[], list[Any]], function: Callable[[Any], object]) -> None:
+        while True:
+            try:
+                items = take()
+            except ChappeError as error:
+                if not isinstance(error, Closed):
+                    logger.warning("%s", error)
+                return
+            for item in items:
+                try:
+                    function(item)
+                except Exception:
+                    logger.exception("a callback failed; it is called again with what comes next")
+
+    def check(self) -> None:
+        """Raise Closed, or what stopped the endpoint."""
+        if self.closed or self.turns.closed:
+            raise Closed("it was closed")
+        if self.turns.halted is not None:
+            raise ChappeError(self.turns.halted)
+
+    def close(self) -> None:
+        """Release everybody who waits; the lock is held."""
+        self.closed = True
+        self.turns.news = True
+        if self._ends is not None:
+            for end in self._ends:
+                end.close()
+            self._ends = None
+
+    def join(self, timeout_s: float) -> None:
+        """After ``close``, without the lock: wait for a callback that is running, unless it is who calls this."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)

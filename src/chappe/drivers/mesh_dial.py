@@ -1,0 +1,97 @@
+"""Dialling: a name becomes addresses, the addresses are tried one after the other; nothing of it blocks a node.
+
+Names are looked up by a thread for each, since the system's look-up cannot be interrupted; a node that is closed
+meanwhile does not wait for it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from collections.abc import Callable
+from ipaddress import ip_address
+from typing import Any, Final, TypeAlias
+
+from chappe.defaults import CONNECT_TIMEOUT_S
+
+Target: TypeAlias = tuple[int, Any]  # family and socket address
+_UNDER_WAY: Final = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR)
+
+
+class Dial:
+    """One attempt to connect to ``host`` and ``port``; ``sock`` is what is being connected now."""
+
+    __slots__ = ("_targets", "host", "number", "port", "reason", "sock", "until")
+
+    def __init__(self, number: int, host: str, port: int) -> None:
+        self.number = number
+        self.host = host
+        self.port = port
+        self.sock: socket.socket | None = None
+        self.until = 0.0  # monotonic seconds: then the present address is given up
+        self.reason = ""  # why the last address failed
+        self._targets: list[Target] = []
+
+    def resolve(self, done: Callable[[Dial], None]) -> None:
+        """Find the addresses; calls ``done`` from this thread if they are numbers, else from another."""
+        try:
+            address = ip_address(self.host)
+        except ValueError:
+            threading.Thread(target=self._look_up, args=(done,), name="chappe-look-up", daemon=True).start()
+            return
+        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+        self._targets = [(family, (self.host, self.port))]
+        done(self)
+
+    def _look_up(self, done: Callable[[Dial], None]) -> None:
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            self._targets = [(family, address) for family, _, _, _, address in found]
+        except (OSError, UnicodeError) as error:
+            text = getattr(error, "strerror", None) or str(error)
+            self.reason = f"the name {self.host} is not known ({text.lower()})"
+        done(self)
+
+    def connect_next(self, now: float) -> bool:
+        """Begin with the next address; False, and ``reason``, if there is none left."""
+        self.abandon()
+        while self._targets:
+            family, address = self._targets.pop(0)
+            try:
+                sock = socket.socket(family, socket.SOCK_STREAM)
+            except OSError as error:
+                self.reason = error.strerror or str(error)
+                continue
+            sock.setblocking(False)
+            code = sock.connect_ex(address)
+            if code in _UNDER_WAY:
+                self.sock = sock
+                self.until = now + CONNECT_TIMEOUT_S
+                return True
+            sock.close()
+            self.reason = os.strerror(code).lower()
+        return False
+
+    def finish(self) -> socket.socket | None:
+        """The socket is writable: returns it if it is connected, else None and ``reason``."""
+        assert self.sock is not None
+        code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if not code:
+            try:
+                # A socket can connect to itself: to a port that the system chose for our own end.
+                code = errno.ECONNREFUSED if self.sock.getsockname() == self.sock.getpeername() else 0
+            except OSError as error:  # it broke already
+                code = error.errno or errno.ENOTCONN
+        if code:
+            self.reason = os.strerror(code).lower()
+            return None
+        sock, self.sock = self.sock, None
+        return sock
+
+    def abandon(self) -> None:
+        """Close what is being connected."""
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None

@@ -1,0 +1,224 @@
+"""TLS as ``chappe.security`` describes it, and one sentence for each way in which it fails.
+
+Source: ``protocols/broker.md`` section 1.7 for what an unconfigured original speaks. Departures: TLS 1.3 only where
+there are certificates, and the host or the endpoint id is checked; the original checks the authority alone.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from chappe.errors import UsageError
+from chappe.security import ID_PREFIX, Security, Tls
+
+ANONYMOUS_CIPHER: Final = "AECDH-AES256-SHA@SECLEVEL=0"
+ANONYMOUS_CURVE: Final = "secp384r1"
+_LOOPS_MAX: Final = 20  # exchanges of a handshake with oneself; TLS 1.3 needs three
+
+_EXPIRED: Final = 10
+_NOT_YET_VALID: Final = 9
+_WRONG_HOST: Final = (62, 64)  # of a name, of an address
+_MEND_EXPIRED: Final = "make a new one with `chappe keys make`"
+_OUR_FAULT: Final = "the peer refused our certificate"
+
+# What OpenSSL calls it, and what it means here.
+_SENTENCES: Final = {
+    "TLSV1_ALERT_UNKNOWN_CA": f"{_OUR_FAULT}: it trusts another authority",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": f"{_OUR_FAULT}: it has expired; {_MEND_EXPIRED}",
+    "SSLV3_ALERT_BAD_CERTIFICATE": f"{_OUR_FAULT}: it is not made for this host or has expired",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": f"{_OUR_FAULT}: it is not made for this host",
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": f"{_OUR_FAULT}: it is not made for this use",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the peer wants a certificate and got none: give both ends security=Tls(...)",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the peer sent no certificate: give both ends security=Tls(...)",
+}
+_NOTHING_IN_COMMON: Final = (
+    "the peer's TLS and ours have nothing in common: give both ends the same security (certificates, or 'anonymous')"
+)
+_NOTHING: Final = {
+    "NO_SHARED_CIPHER",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE",
+    "TLSV1_ALERT_PROTOCOL_VERSION",
+    "TLSV1_ALERT_INSUFFICIENT_SECURITY",
+    "UNSUPPORTED_PROTOCOL",
+    "NO_PROTOCOLS_AVAILABLE",
+    "WRONG_VERSION_NUMBER",
+    "NO_SUITABLE_SIGNATURE_ALGORITHM",
+}
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """What the connections of one endpoint share.
+
+    Attributes:
+        dialling: For connections that we open.
+        accepting: For those that we accept.
+        check: As ``Tls.check``; ``authority`` without certificates.
+    """
+
+    dialling: ssl.SSLContext
+    accepting: ssl.SSLContext
+    check: str
+
+    @cached_property
+    def ids(self) -> frozenset[bytes]:
+        """The endpoint ids that our own certificate names.
+
+        A handshake with ourselves tells, and whether our own authority takes our certificate.
+
+        Raises:
+            UsageError: It does not.
+        """
+        if self.check == "authority" and not self.accepting.verify_mode:
+            return frozenset()
+        wires = [ssl.MemoryBIO() for _ in range(2)]
+        here = self.dialling.check_hostname
+        self.dialling.check_hostname = False  # we know our own host
+        try:
+            dialler = self.dialling.wrap_bio(wires[0], wires[1])
+        finally:
+            self.dialling.check_hostname = here
+        acceptor = self.accepting.wrap_bio(wires[1], wires[0], server_side=True)
+        for _ in range(_LOOPS_MAX):
+            done = True
+            for end in (dialler, acceptor):
+                try:
+                    end.do_handshake()
+                except ssl.SSLWantReadError:
+                    done = False
+                except ssl.SSLError as error:
+                    raise UsageError(f"our own certificate is no use: {explain(error)}") from None
+            if done:
+                break
+        return named_ids(dialler)
+
+    def wrap(self, host: str | None) -> Wire:
+        """TLS for a connection that we opened to ``host``, or that we accepted if it is None."""
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        if host is None:
+            return Wire(self.accepting.wrap_bio(incoming, outgoing, server_side=True), incoming, outgoing)
+        return Wire(self.dialling.wrap_bio(incoming, outgoing, server_hostname=host), incoming, outgoing)
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """TLS of one connection, between the bytes of its socket and those of its frames."""
+
+    tls: ssl.SSLObject
+    incoming: ssl.MemoryBIO
+    outgoing: ssl.MemoryBIO
+
+
+def contexts(security: Security) -> Contexts | None:
+    """What ``security`` needs; None for plain connections.
+
+    Raises:
+        UsageError: A file is missing or wrong; the text says which and what to do.
+    """
+    if isinstance(security, Tls):
+        found = Contexts(_authenticated(security, True), _authenticated(security, False), security.check)
+        named = found.ids
+        if security.check == "id" and not named:
+            raise UsageError(
+                f"{security.certificate} names no endpoint id, which check='id' asks of all: make one with "
+                "`chappe keys make NAME --id`"
+            )
+        return found
+    if security == "anonymous":
+        return Contexts(_anonymous(True), _anonymous(False), "authority")
+    return None
+
+
+def _authenticated(security: Tls, dialling: bool) -> ssl.SSLContext:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if dialling else ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = ssl.TLSVersion.TLSv1_3
+    made.check_hostname = dialling and security.check == "host"
+    made.verify_mode = ssl.CERT_REQUIRED
+    if not dialling:
+        made.num_tickets = 0  # connections are not resumed
+    _load_authority(made, Path(security.authority))
+    _load_own(made, security)
+    return made
+
+
+def _load_authority(made: ssl.SSLContext, authority: Path) -> None:
+    try:
+        if authority.is_dir():
+            made.load_verify_locations(capath=authority)
+        else:
+            made.load_verify_locations(cafile=authority)
+    except FileNotFoundError:
+        raise UsageError(f"{authority} does not exist: `chappe keys authority` makes one") from None
+    except (OSError, ssl.SSLError):
+        raise UsageError(f"{authority} does not hold the certificate of an authority in PEM form") from None
+
+
+def _load_own(made: ssl.SSLContext, security: Tls) -> None:
+    def passphrase() -> str:
+        if security.passphrase is None:  # OpenSSL would ask at the terminal
+            raise UsageError(f"{security.key} is encrypted: give its passphrase")
+        return security.passphrase
+
+    for file in (security.certificate, security.key):
+        if not Path(file).is_file():
+            raise UsageError(f"{file} does not exist: `chappe keys make NAME` makes a certificate and its key")
+    try:
+        made.load_cert_chain(security.certificate, security.key, passphrase)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise UsageError(f"{security.key} is not the key of {security.certificate}") from None
+        wrong = f"{security.certificate} and {security.key} are no certificate and key in PEM form"
+        if security.passphrase is not None:  # OpenSSL does not tell these apart
+            wrong = f"the passphrase is not that of {security.key}, or {wrong}"
+        raise UsageError(wrong) from None
+    except PermissionError:
+        raise UsageError(f"{security.key} cannot be read by this user") from None
+
+
+def _anonymous(dialling: bool) -> ssl.SSLContext:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if dialling else ssl.PROTOCOL_TLS_SERVER)
+    made.check_hostname = False
+    made.verify_mode = ssl.CERT_NONE
+    made.minimum_version = made.maximum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        made.set_ciphers(ANONYMOUS_CIPHER)
+        made.set_ecdh_curve(ANONYMOUS_CURVE)
+    except ssl.SSLError:
+        raise UsageError(
+            f"the TLS library of this Python ({ssl.OPENSSL_VERSION}) has no anonymous TLS: use certificates"
+        ) from None
+    return made
+
+
+def named_ids(tls: ssl.SSLObject) -> frozenset[bytes]:
+    """The endpoint ids that the peer's certificate names."""
+    found: dict[str, Any] = tls.getpeercert() or {}
+    names = [name for kind, name in found.get("subjectAltName", ()) if kind == "URI" and name.startswith(ID_PREFIX)]
+    ids = set()
+    for name in names:
+        try:
+            ids.add(UUID(name.removeprefix(ID_PREFIX)).bytes)
+        except ValueError:
+            pass  # somebody else's use of such names
+    return frozenset(ids)
+
+
+def explain(error: ssl.SSLError) -> str:
+    """What a failure of TLS means, and what to do, in one sentence without its end."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code == _EXPIRED:
+            return f"the certificate has expired: {_MEND_EXPIRED}"
+        if error.verify_code == _NOT_YET_VALID:
+            return "the certificate is not valid yet: compare the clocks of both machines"
+        if error.verify_code in _WRONG_HOST:
+            return f"{error.verify_message.rstrip('.')}: dial a host that it names, or make one that names this host"
+        return f"the certificate is not of our authority ({error.verify_message})"
+    reason = error.reason or ""
+    if reason in _NOTHING:
+        return _NOTHING_IN_COMMON
+    return _SENTENCES.get(reason, f"TLS failed ({reason.lower().replace('_', ' ') or 'no reason given'})")

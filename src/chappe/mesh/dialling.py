@@ -1,0 +1,126 @@
+"""Whom an endpoint dials, and when again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+from typing import Final
+
+from chappe.core import Report
+from chappe.errors import Address, ChappeError, PeeringError
+from chappe.mesh.actions import Action, Dial, Resolve
+
+_STOOD_S: Final = 1.0  # a peering that was lost earlier than this is not dialled again at once
+
+
+class Target:
+    """An address that is dialled, or is peered with.
+
+    ``dial`` is set while it is being connected, ``conn`` from then on, ``peer_id`` while the peering stands; then
+    ``conn`` is None if it stands over another connection.
+    """
+
+    __slots__ = ("address", "conn", "dial", "peer_id", "retry_at", "retry_s", "tickets")
+
+    def __init__(self, address: Address, retry_s: float) -> None:
+        self.address = address
+        self.retry_s = retry_s
+        self.tickets: list[int] = []  # of those who wait for the peering
+        self.dial: int | None = None
+        self.conn: int | None = None
+        self.peer_id: bytes | None = None
+        self.retry_at = inf
+
+
+class Dialling:
+    """All targets."""
+
+    def __init__(self) -> None:
+        self._targets: dict[Address, Target] = {}
+        self._dials: dict[int, Target] = {}
+        self._last_dial = 0
+
+    def __iter__(self) -> Iterator[Target]:
+        return iter(list(self._targets.values()))
+
+    def peer(self, address: Address, retry_s: float | None, ticket: int, now: float) -> list[Action]:
+        """Begin to dial; None or 0 as ``retry_s`` for a single attempt. The last call decides on further attempts."""
+        target = self._targets.get(address)
+        if target is not None:
+            target.retry_s = retry_s or 0.0
+            if target.peer_id is not None:
+                return [Resolve(ticket, target.peer_id)]
+            target.tickets.append(ticket)
+            return [] if target.retry_at == inf else self._dial(target)
+        target = self._targets[address] = Target(address, retry_s or 0.0)
+        target.tickets.append(ticket)
+        return self._dial(target)
+
+    def find(self, address: Address) -> Target | None:
+        """The target of an address."""
+        return self._targets.get(address)
+
+    def of_peer(self, peer_id: bytes) -> list[Target]:
+        """The targets that are peered with an endpoint."""
+        return [each for each in self._targets.values() if each.peer_id == peer_id]
+
+    def answered(self, dial: int) -> Target | None:
+        """A dial has come to an end; None if nobody wants it any more."""
+        target = self._dials.pop(dial, None)
+        if target is not None:
+            target.dial = None
+        return target
+
+    def stand(self, target: Target, peer_id: bytes, conn: int | None) -> list[Action]:
+        """The peering stands, over the connection ``conn`` or over another one."""
+        target.conn = conn
+        target.peer_id = peer_id
+        tickets, target.tickets = target.tickets, []
+        return [Resolve(ticket, peer_id) for ticket in tickets]
+
+    def failed(self, target: Target, error: PeeringError, final: bool, now: float) -> list[Action]:
+        """An attempt failed; ``final`` if another one would fail too."""
+        target.conn = None
+        actions: list[Action] = [Report(error)]
+        if target.retry_s > 0 and not final:
+            target.retry_at = now + target.retry_s
+            return actions
+        self._targets.pop(target.address, None)
+        again = type(error)  # who is told by raising it changes it
+        return actions + [Resolve(each, again(str(error), error.address, error.peer_id)) for each in target.tickets]
+
+    def lost(self, target: Target, stood_s: float, now: float) -> list[Action]:
+        """The peering ended after ``stood_s`` seconds, not because we wanted it: dial again, if that is wanted."""
+        target.conn = None
+        target.peer_id = None
+        if target.retry_s <= 0:
+            self._targets.pop(target.address, None)
+            return []
+        if stood_s < _STOOD_S:
+            target.retry_at = now + target.retry_s
+            return []
+        return self._dial(target)
+
+    def remove(self, target: Target, outcome: ChappeError) -> list[Action]:
+        """Dial it no more; whoever waits for it gets ``outcome``."""
+        self._targets.pop(target.address, None)
+        if target.dial is not None:
+            self._dials.pop(target.dial, None)
+        tickets, target.tickets = target.tickets, []
+        return [Resolve(each, outcome) for each in tickets]
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """Dial whom it is time for."""
+        due = [each for each in self._targets.values() if now >= each.retry_at]
+        return [action for each in due for action in self._dial(each)]
+
+    def next_timeout(self) -> float:
+        """When it is time for the next."""
+        return min([each.retry_at for each in self._targets.values()], default=inf)
+
+    def _dial(self, target: Target) -> list[Action]:
+        self._last_dial += 1
+        target.retry_at = inf
+        target.dial = self._last_dial
+        self._dials[self._last_dial] = target
+        return [Dial(self._last_dial, *target.address)]

@@ -1,0 +1,75 @@
+"""Which publications came before: each is taken once, on however many ways it comes.
+
+Every publication has an origin and a number; the numbers of an origin rise, with holes where nobody here wanted one.
+Of each origin the last ones are remembered, in two generations. What is not newer than the newest number of a dropped
+generation is refused: it may have come before. So nothing is taken twice, ever, and memory is bounded; what is lost by
+it came more than ``SEEN_MAX`` publications of its origin later than others.
+"""
+
+from __future__ import annotations
+
+from chappe.defaults import ENDPOINTS_MAX, SEEN_MAX, SEEN_TOTAL_MAX
+
+
+class _Origin:
+    """What came from one origin."""
+
+    __slots__ = ("floor", "old", "young")
+
+    def __init__(self) -> None:
+        self.young: set[int] = set()
+        self.old: set[int] = set()
+        self.floor = -1  # numbers up to this are refused
+
+    def rotate(self) -> int:
+        """Begin a new generation; returns how many numbers were dropped."""
+        dropped = len(self.old)
+        if self.old:
+            self.floor = max(self.floor, max(self.old))
+        self.old, self.young = self.young, set()
+        return dropped
+
+
+class Seen:
+    """What came to the endpoint ``own``. ``late`` counts publications refused though they are not remembered."""
+
+    def __init__(self, own: bytes) -> None:
+        self.late = 0
+        self.size = 0  # numbers remembered
+        self._own = own
+        self._origins: dict[bytes, _Origin] = {}
+        self._add(own).floor = 2**64  # what was published here and comes back is never new
+
+    def is_new(self, origin: bytes, sequence: int) -> bool:
+        """Note a publication; False if it was noted before, or is too old to tell."""
+        known = self._origins.get(origin)
+        if known is None:
+            known = self._add(origin)
+        young = known.young
+        if sequence in young or sequence in known.old:
+            return False
+        if sequence <= known.floor:
+            self.late += 1
+            return False
+        young.add(sequence)
+        self.size += 1
+        if len(young) >= SEEN_MAX or self.size >= SEEN_TOTAL_MAX:
+            self._rotate(known)
+        return True
+
+    def forget(self, origin: bytes) -> None:
+        """The origin has been gone for so long that nothing of it is on its way."""
+        known = self._origins.pop(origin, None)
+        if known is not None:
+            self.size -= len(known.young) + len(known.old)
+
+    def _add(self, origin: bytes) -> _Origin:
+        if len(self._origins) >= ENDPOINTS_MAX:
+            self.forget(next(each for each in self._origins if each != self._own))
+        known = self._origins[origin] = _Origin()
+        return known
+
+    def _rotate(self, full: _Origin) -> None:
+        self.size -= full.rotate()
+        if self.size >= SEEN_TOTAL_MAX:  # many origins: all of them remember less
+            self.size -= sum([each.rotate() for each in self._origins.values()])

@@ -1,0 +1,222 @@
+"""An endpoint of the mesh: the core that a driver runs.
+
+It only passes on: ``peerings`` has what concerns connections, ``routing`` what concerns messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from chappe.defaults import HANDSHAKE_FRAME_BYTES_MAX, MESH_MESSAGE_BYTES_MAX
+from chappe.errors import Address
+from chappe.mesh.actions import Action
+from chappe.mesh.filters import Filter
+from chappe.mesh.links import EndpointOptions, PeerInfo
+from chappe.mesh.messages import DATA, ID_BYTES, NOBODY
+from chappe.mesh.peerings import Peerings
+
+__all__ = ["EndpointCore", "EndpointOptions", "PeerInfo"]
+
+
+class EndpointCore:
+    """One endpoint. Every method returns what to do, in order; ``now`` is monotonic seconds.
+
+    ``conn`` are numbers that the driver gives to connections, never twice; ``ticket`` are the application's numbers of
+    calls that a ``Resolve`` answers later; ``subscriber`` are its numbers of subscribers.
+
+    Args:
+        own_id: 16 bytes, not all zero.
+        options: See there.
+        now: Monotonic seconds.
+    """
+
+    def __init__(self, own_id: bytes, options: EndpointOptions, now: float) -> None:
+        assert len(own_id) == ID_BYTES
+        assert own_id != NOBODY
+        self.own_id = own_id
+        self._peerings = Peerings(own_id, options, now)
+        self._router = self._peerings.router
+        self._links = self._peerings.links
+
+    # -- the driver -------------------------------------------------------------------------------
+
+    def handle_accepted(self, conn: int, address: Address, now: float) -> list[Action]:
+        """A connection came in, and its TLS stands or will."""
+        return self._peerings.accepted(conn, address, now)
+
+    def handle_dialled(self, conn: int, dial: int, address: Address, now: float) -> list[Action]:
+        """``Dial`` succeeded. ``address`` is what was dialled."""
+        return self._peerings.dialled(conn, dial, now)
+
+    def handle_dial_failed(self, dial: int, reason: str, now: float) -> list[Action]:
+        """``Dial`` failed; ``reason`` is a part of a sentence."""
+        return self._peerings.dial_failed(dial, reason, now)
+
+    def handle_frames(self, conn: int, frames: Sequence[bytes], now: float) -> list[Action]:
+        """Complete bodies of frames came, as many as one read gave; none is larger than ``frame_bytes_max``."""
+        link = self._links.get(conn)
+        if link is None:
+            return []
+        link.heard_at = now
+        actions: list[Action] = []
+        at = 0
+        while link.established_at is None and at < len(frames):
+            actions += self._peerings.greet(link, frames[at], now)
+            if conn not in self._links:
+                return actions
+            at += 1
+        if at < len(frames):
+            actions += self._router.handle_frames(link, frames[at:] if at else frames, now)
+        if self._router.overflowed:
+            actions += self._peerings.drop_overflowed(now)
+        return actions
+
+    def handle_heard(self, conn: int, now: float) -> None:
+        """Bytes came that make no whole frame yet: the peer is alive."""
+        link = self._links.get(conn)
+        if link is not None:
+            link.heard_at = now
+
+    def handle_closed(self, conn: int, reason: str, now: float) -> list[Action]:
+        """A connection is gone: the peer closed it, it broke, or the driver refused what came."""
+        return self._peerings.closed(conn, reason, now)
+
+    def handle_paused(self, on: bool, now: float) -> list[Action]:
+        """The driver reads nothing from links for a while, or reads again: silence then means nothing."""
+        self._peerings.pause(on, now)
+        return []
+
+    def frame_bytes_max(self, conn: int) -> int:
+        """How large the next frame may be."""
+        link = self._links.get(conn)
+        if link is None or link.established_at is None:
+            return HANDSHAKE_FRAME_BYTES_MAX
+        return MESH_MESSAGE_BYTES_MAX
+
+    def take(self, conn: int, bytes_max: int) -> list[bytes]:
+        """Remove and return what is to be written next, with lengths: at most so many bytes, but at least a frame."""
+        return self._peerings.take(conn, bytes_max)
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """Do what is due at ``now``; called too early it does nothing."""
+        return self._peerings.handle_timeout(now)
+
+    def next_timeout(self) -> float:
+        """When ``handle_timeout`` wants to be called; infinity for never."""
+        return self._peerings.next_timeout()
+
+    # -- peers ------------------------------------------------------------------------------------
+
+    def peer(self, host: str, port: int, retry_s: float | None, ticket: int, now: float) -> list[Action]:
+        """Dial until a peering stands, and again whenever it is lost; once only if ``retry_s`` is None or 0.
+
+        Resolves to the peer's id, or to PeerUnavailable, PeerIncompatible, PeerInvalid or Closed. Errors that another
+        attempt would meet again end the dialling; each failed attempt is reported too.
+        """
+        return self._peerings.peer((host, port), retry_s, ticket, now)
+
+    def unpeer(self, host: str, port: int, ticket: int, now: float) -> list[Action]:
+        """End the peering with an address after what was published before has arrived, and dial it no more.
+
+        Resolves to True once it ended, ``UNPEER_S`` later at most, or to PeerInvalid (reported too).
+        """
+        return self._peerings.unpeer((host, port), ticket, now)
+
+    def await_peer(self, peer_id: bytes, timeout_s: float | None, ticket: int, now: float) -> list[Action]:
+        """Resolves to True once ``peer_id`` is a direct peer, to False after ``timeout_s`` or at the end."""
+        return self._peerings.await_peer(peer_id, timeout_s, ticket, now)
+
+    def ping(self, peer_id: bytes, ticket: int, now: float) -> list[Action]:
+        """Resolves to True once the direct peer has answered a ping, or to PeerInvalid or PeerUnavailable."""
+        return self._peerings.ping(peer_id, ticket)
+
+    def peers(self) -> list[PeerInfo]:
+        """The direct peers, then what is being dialled."""
+        return self._peerings.infos()
+
+    def peer_subscriptions(self) -> Filter:
+        """The prefixes that others want: what is published here to any other topic goes nowhere."""
+        return self._router.topology.peer_filter()
+
+    def shutdown(self, now: float) -> list[Action]:
+        """Say goodbye to all peers; each ``Close`` follows its answer, ``UNPEER_S`` later at most."""
+        return self._peerings.shutdown(now)
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    def subscribe(self, subscriber: int, topics: Iterable[bytes], kind: int = DATA, *, now: float) -> list[Action]:
+        """Have messages of ``kind`` whose topics start with one of ``topics`` delivered, in addition to others.
+
+        Raises:
+            UsageError: A topic is too long, or all filters together are.
+        """
+        return self._router.subscribe(subscriber, list(topics), kind, now)
+
+    def unsubscribe(self, subscriber: int, topics: Iterable[bytes] | None, now: float) -> list[Action]:
+        """Take back some topics of a subscriber, or the subscriber with all of them."""
+        return self._router.unsubscribe(subscriber, None if topics is None else list(topics), now)
+
+    def forward(self, topics: Iterable[bytes], now: float) -> list[Action]:
+        """Want topics that nobody here wants, for others: only originals need that.
+
+        Raises:
+            UsageError: As ``subscribe``.
+        """
+        return self._router.forward(list(topics), now)
+
+    def publish(
+        self, topic: bytes, payload: bytes, kind: int = DATA, receiver: bytes = NOBODY, now: float = 0.0
+    ) -> Sequence[Action]:
+        """Send a message to all who want its topic, or to ``receiver`` alone; own subscribers do not get it.
+
+        It is taken whether there is ``room`` or not, up to twice the bounds. The answer is not to be changed.
+
+        Raises:
+            UsageError: The topic is reserved or too long, or the message is too large.
+        """
+        return self._router.publish(topic, payload, kind, receiver, now)
+
+    def publish_many(self, messages: Iterable[tuple[bytes, bytes]], now: float) -> Sequence[Action]:
+        """Publish many messages of data, each a topic and a payload, in order. Raises as ``publish``."""
+        publish = self._router.publish
+        last: Sequence[Action] = ()
+        flushes: dict[Action, None] = {}
+        for topic, payload in messages:
+            found = publish(topic, payload, DATA, NOBODY, now)
+            if found is not last:
+                last = found
+                flushes.update(dict.fromkeys(found))
+        return list(flushes)
+
+    def deliver_here(self, topic: bytes, payload: bytes, but: int) -> list[Action]:
+        """Give a message of data that is published here to our own subscribers too, except for one of them."""
+        return self._router.deliver_here(topic, payload, but)
+
+    def room(self) -> bool:
+        """Whether there is room for what is published: False while a peer is full whose policy is to block."""
+        return self._router.room()
+
+    def buffered(self) -> int:
+        """How many messages wait for the peer that is furthest behind."""
+        return max([len(link.outbox) for link in self._links.values()], default=0)
+
+    # -- looks ------------------------------------------------------------------------------------
+
+    def reaches(self, endpoint: bytes) -> bool:
+        """Whether there is a path to an endpoint, direct or through others."""
+        return self._router.topology.reaches(endpoint)
+
+    def filters(self) -> dict[bytes, Filter]:
+        """What each endpoint in reach wants, direct or through others; a subscriber to less than that may be hidden."""
+        return self._router.topology.filters()
+
+    @property
+    def settled(self) -> int:
+        """Rises whenever the network, or what somebody in it wants, has changed."""
+        return self._router.settled
+
+    @property
+    def dropped(self) -> int:
+        """How many messages were dropped in all, for whatever reason."""
+        self._router.note_drops()
+        return self._router.drops.total + self._router.seen.late

@@ -1,0 +1,107 @@
+"""What an application hears of its endpoint's peers, in the order in which it happened.
+
+Statuses have the numbers of Broker's status codes. Failures come as the errors themselves (``PeeringError`` and those
+under it in ``chappe.errors``), which have the numbers of its error codes. The text of each is a sentence for people.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+from uuid import UUID
+
+from chappe.errors import Address
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What happened to the endpoint with ``peer_id``; ``code`` is Broker's number for it."""
+
+    code: ClassVar[int] = 0
+    _text: ClassVar[str] = ""
+
+    peer_id: bytes
+
+    @property
+    def id(self) -> str:
+        """The id as people read it."""
+        return str(UUID(bytes=self.peer_id))
+
+    def __str__(self) -> str:
+        return f"{self._text} {self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus(Status):
+    """A status of a direct peer. ``address`` is what was dialled, or where it dialled from; ``reason`` may be empty."""
+
+    address: Address
+    reason: str = ""
+
+    def __str__(self) -> str:
+        host, port = self.address
+        why = f": {self.reason}" if self.reason else ""
+        return f"{self._text} {self.id} at {host}:{port}{why}"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAdded(LinkStatus):
+    """A handshake succeeded; messages of the peer follow."""
+
+    code: ClassVar[int] = 1
+    _text: ClassVar[str] = "peered with"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRemoved(LinkStatus):
+    """We ended the peering: by ``unpeer``, or because the peer took less than was sent. Nothing of it follows."""
+
+    code: ClassVar[int] = 2
+    _text: ClassVar[str] = "removed the peering with"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLost(LinkStatus):
+    """The connection broke, the peer closed it, or was silent for too long. Nothing of it follows."""
+
+    code: ClassVar[int] = 3
+    _text: ClassVar[str] = "lost the peering with"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointDiscovered(Status):
+    """There is a path to the endpoint, directly or through others. Comes before ``PeerAdded``."""
+
+    code: ClassVar[int] = 4
+    _text: ClassVar[str] = "discovered endpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointUnreachable(Status):
+    """The last path to the endpoint is gone."""
+
+    code: ClassVar[int] = 5
+    _text: ClassVar[str] = "no path is left to endpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerBlocked(Status):
+    """Messages came back through an original: nothing passes between us and it for ``seconds``, to cut the loop."""
+
+    seconds: float
+    code: ClassVar[int] = 0
+    _text: ClassVar[str] = "messages run in a loop through"
+
+    def __str__(self) -> str:
+        return f"{self._text} {self.id}: nothing passes to or from it for {self.seconds:g} s"
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesDropped:
+    """Messages were dropped; comes at most once a second for each place. ``where`` names place and reason."""
+
+    where: str
+    count: int
+
+    def __str__(self) -> str:
+        return f"dropped {self.count} messages {self.where}"

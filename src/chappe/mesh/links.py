@@ -1,0 +1,127 @@
+"""Links: the connections of an endpoint as its core keeps them, and how an application sees them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from chappe.defaults import HEARTBEAT_S, PEER_BYTES_MAX, PEER_MESSAGES_MAX
+from chappe.errors import Address
+from chappe.mesh.actions import Flush
+from chappe.mesh.dialling import Target
+from chappe.mesh.filters import NOTHING, Filter
+from chappe.mesh.handshake import Handshake
+from chappe.mesh.messages import NOBODY
+from chappe.mesh.outbox import Outbox
+from chappe.mesh.peers import PeerStatus
+from chappe.mesh.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointOptions:
+    """How an endpoint behaves.
+
+    Args:
+        forwarding: Whether messages pass through it from one peer to another.
+        heartbeat_s: A link silent for so long is pinged, and lost after three times that.
+        peer_messages_max: How many messages may wait for one peer.
+        peer_bytes_max: How many bytes.
+        peer_policy: What happens then.
+        first_number: Of publications and of link states. Higher than any of an earlier life of this id: microseconds
+            since 1970, say; an endpoint with a random id needs none.
+    """
+
+    forwarding: bool = True
+    heartbeat_s: float = HEARTBEAT_S
+    peer_messages_max: int = PEER_MESSAGES_MAX
+    peer_bytes_max: int = PEER_BYTES_MAX
+    peer_policy: Policy = Policy.BLOCK
+    first_number: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """A direct peer, or what is being dialled; then ``peer_id`` is None. Counters only rise while a link lasts."""
+
+    peer_id: bytes | None
+    address: Address
+    status: PeerStatus
+    dialled: bool  # by us, or for us
+    original: bool = False  # it is no chappe
+    buffered: int = 0  # messages that wait for it
+    sent: int = 0  # frames
+    sent_bytes: int = 0
+    received: int = 0
+    dropped: int = 0  # messages, because it took less than was published
+
+    @property
+    def id(self) -> str | None:
+        """The id as people read it."""
+        return None if self.peer_id is None else str(UUID(bytes=self.peer_id))
+
+
+class Link:
+    """One connection, from its first byte on."""
+
+    __slots__ = (
+        "address",
+        "announced",
+        "blocked",
+        "bye",
+        "bye_until",
+        "chappe",
+        "conn",
+        "dropped_told",
+        "established_at",
+        "filter",
+        "flush",
+        "handshake",
+        "heard_at",
+        "outbox",
+        "peer_id",
+        "pinged_at",
+        "pings",
+        "received",
+        "target",
+        "tickets",
+    )
+
+    def __init__(
+        self, conn: int, address: Address, target: Target | None, handshake: Handshake, outbox: Outbox, now: float
+    ) -> None:
+        self.conn = conn
+        self.address = address
+        self.target = target  # it was dialled for this one
+        self.handshake = handshake
+        self.outbox = outbox
+        self.flush = Flush(conn)
+        self.peer_id = NOBODY  # until it is established
+        self.chappe = False
+        self.established_at: float | None = None
+        self.filter: Filter = NOTHING  # what an original wants
+        self.announced: Filter | None = None  # what an original was told that we want
+        self.blocked = False  # nothing passes to or from this original
+        self.bye: bytes | None = None  # we are leaving: the token whose return we wait for ...
+        self.bye_until = 0.0  # ... at most until then
+        self.tickets: list[int] = []  # of those who wait for the end
+        self.heard_at = now
+        self.pinged_at = now
+        self.pings: dict[bytes, int] = {}  # tokens of pings that somebody waits for: their tickets
+        self.received = 0
+        self.dropped_told = 0
+
+    def info(self) -> PeerInfo:
+        """How an application sees it."""
+        outbox = self.outbox
+        return PeerInfo(
+            self.peer_id,
+            self.address,
+            PeerStatus.PEERED,
+            self.target is not None,
+            not self.chappe,
+            len(outbox),
+            outbox.taken,
+            outbox.taken_bytes,
+            self.received,
+            outbox.dropped,
+        )

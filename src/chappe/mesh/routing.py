@@ -1,0 +1,443 @@
+"""The merge point: what comes from peers and what is published here goes to subscribers and to other peers.
+
+A message is looked at as little as possible. Its topic leads to a *route*, which is remembered: which subscribers
+and which links get it. Payloads are never decoded; who passes a message on rewrites the last hop and the hops left.
+Only what goes to or comes from an original is packed anew, for it knows no origin and no number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from chappe.core import Report
+from chappe.defaults import MESH_TOPIC_BYTES_MAX, ROUTES_MAX, TTL
+from chappe.errors import ProtocolError, UsageError
+from chappe.mesh.actions import Action, Deliver, Flush
+from chappe.mesh.drops import Drops
+from chappe.mesh.duplicates import Seen
+from chappe.mesh.echoes import MESH, Echoes
+from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, PeerBlocked
+from chappe.mesh.filters import EVERYTHING, LOCAL_PREFIX, NOTHING, Filter, minimal
+from chappe.mesh.links import EndpointOptions, Link
+from chappe.mesh.messages import (
+    COMMAND,
+    DATA,
+    LINK_STATE,
+    NOBODY,
+    PING,
+    PONG,
+    RESERVED_TOPIC,
+    ROUTING_UPDATE,
+    Message,
+    pack_hop,
+    pack_link_state,
+    pack_message,
+    pack_origin_message,
+    pack_routing_update,
+    parse_filter,
+    parse_link_state,
+    parse_message,
+    peek_link_state,
+)
+from chappe.mesh.policy import Policy
+from chappe.mesh.subscriptions import Subscriptions
+from chappe.mesh.topology import Topology
+
+Control = Callable[[Link, Message, float], Sequence[Action]]
+
+_LAST_KIND: Final = COMMAND  # kinds up to this are messages of applications
+
+
+class Route:
+    """Who gets the messages of one topic."""
+
+    __slots__ = ("chappe", "commands", "data", "flushes", "originals", "refused", "wanted")
+
+    def __init__(
+        self, data: tuple[int, ...], commands: tuple[int, ...], chappe: tuple[Link, ...], originals: tuple[Link, ...]
+    ) -> None:
+        self.data = data  # subscribers
+        self.commands = commands
+        self.chappe = chappe
+        self.originals = originals
+        self.flushes: list[Action] = [link.flush for link in (*chappe, *originals)]
+        self.refused = False  # a topic that nobody may send to another endpoint
+
+
+class _Turn:
+    """What the frames of one call lead to: gathered, so that a subscriber is called once."""
+
+    __slots__ = ("actions", "boxes", "flushes")
+
+    def __init__(self) -> None:
+        self.actions: list[Action] = []
+        self.boxes: dict[int, list[Message]] = {}
+        self.flushes: dict[int, Flush] = {}
+
+    def deliver(self, subscribers: tuple[int, ...], message: Message) -> None:
+        boxes = self.boxes
+        for subscriber in subscribers:
+            if subscriber in boxes:
+                boxes[subscriber].append(message)
+            else:
+                boxes[subscriber] = [message]
+
+    def close(self) -> None:
+        """Put what was gathered into the actions: what follows happened later."""
+        if self.boxes:
+            self.actions += [Deliver(subscriber, messages) for subscriber, messages in self.boxes.items()]
+            self.boxes = {}
+        if self.flushes:
+            self.actions += self.flushes.values()
+            self.flushes = {}
+
+
+class Router:
+    """Routes of one endpoint.
+
+    Args:
+        own: Its id.
+        options: Its options.
+        control: Called with pings and pongs.
+    """
+
+    def __init__(self, own: bytes, options: EndpointOptions, control: Control) -> None:
+        self.topology = Topology(own, options.forwarding, options.first_number)
+        self.subscriptions = Subscriptions()
+        self.drops = Drops()
+        self.overflowed: dict[int, Link] = {}  # to be disconnected
+        self.full: dict[int, Link] = {}  # nothing more is taken for them, or older messages give way
+        self.seen = Seen(own)
+        self.echoes = Echoes()
+        self._own = own
+        self._forwards = options.forwarding
+        self._blocks = options.peer_policy is Policy.BLOCK
+        self._control = control
+        self.settled = 0  # rises whenever the network, or what somebody in it wants, has changed
+        self._sequence = options.first_number
+        self._routes: dict[bytes, Route] = {}
+        self._links: dict[bytes, Link] = {}  # by peer
+        self._originals: dict[bytes, Link] = {}  # of these, originals
+
+    # -- links and subscriptions ------------------------------------------------------------------
+
+    def link_up(self, link: Link, wanted: Filter, announced: Filter, now: float) -> list[Action]:
+        """A link is established; ``wanted`` and ``announced`` are the filters of its handshake."""
+        self._links[link.peer_id] = link
+        if not link.chappe:
+            self._originals[link.peer_id] = link
+            link.filter = wanted
+            link.announced = announced
+        self.topology.link_up(link.peer_id, not link.chappe, wanted)
+        actions = self.settle(now)
+        if link.chappe:
+            for state in self.topology.others():
+                self._put_control(link, pack_link_state(self._own, state))
+            actions.append(link.flush)
+        return actions
+
+    def link_down(self, link: Link, now: float) -> list[Action]:
+        """A link ended."""
+        del self._links[link.peer_id]
+        self._note_drops(link)
+        self.full.pop(link.conn, None)
+        self.overflowed.pop(link.conn, None)
+        if self._originals.pop(link.peer_id, None) is not None:
+            self._unblock(self.echoes.link_down(link.peer_id))
+        self.topology.link_down(link.peer_id)
+        return self.settle(now)
+
+    def subscribe(self, subscriber: int, topics: Sequence[bytes], kind: int, now: float) -> list[Action]:
+        """See ``Subscriptions.add``."""
+        return self._refilter(self.subscriptions.add(subscriber, topics, kind), now)
+
+    def unsubscribe(self, subscriber: int, topics: Sequence[bytes] | None, now: float) -> list[Action]:
+        """See ``Subscriptions.remove``."""
+        return self._refilter(self.subscriptions.remove(subscriber, topics), now)
+
+    def forward(self, topics: Sequence[bytes], now: float) -> list[Action]:
+        """See ``Subscriptions.forward``."""
+        return self._refilter(self.subscriptions.forward(topics), now)
+
+    def _refilter(self, changed: bool, now: float) -> list[Action]:
+        self._routes.clear()
+        if not changed:
+            return []
+        self.topology.set_filter(self.subscriptions.filter)
+        return self.settle(now)
+
+    def settle(self, now: float) -> list[Action]:
+        """Draw the consequences of what changed in the network; tell neighbours what is new."""
+        if not self.topology.changed:
+            return []
+        changes, forgotten = self.topology.settle(now)
+        self.settled += 1
+        self._routes.clear()
+        for endpoint in forgotten:
+            self.seen.forget(endpoint)
+        if changes.linked:
+            self.echoes.forget(now)
+        actions: list[Action] = [Report(EndpointDiscovered(each)) for each in changes.discovered]
+        state = self.topology.tell()
+        if state is not None:
+            frame = pack_link_state(self._own, state)
+            actions += self._flood(frame, None)
+        for link in self._originals.values():
+            actions += self._announce(link)
+        return actions + [Report(EndpointUnreachable(each)) for each in changes.unreachable]
+
+    def _announce(self, link: Link) -> list[Action]:
+        wanted = NOTHING if link.blocked else self.topology.announcement(link.peer_id)
+        if wanted == link.announced:
+            return []
+        link.announced = wanted
+        try:
+            frame = pack_routing_update(self._own, link.peer_id, wanted)
+        except UsageError:  # more than a filter can hold: we look again at what comes
+            frame = pack_routing_update(self._own, link.peer_id, EVERYTHING)
+        self._put_control(link, frame)
+        return [link.flush]
+
+    def _flood(self, frame: bytes, but: Link | None) -> list[Action]:
+        targets = [link for link in self._links.values() if link.chappe and link is not but]
+        for link in targets:
+            self._put_control(link, frame)
+        return [link.flush for link in targets]
+
+    def _put_control(self, link: Link, frame: bytes) -> None:
+        if not link.outbox.put_control(frame):
+            self.overflowed[link.conn] = link
+
+    # -- publishing -------------------------------------------------------------------------------
+
+    def publish(self, topic: bytes, payload: bytes, kind: int, receiver: bytes, now: float) -> Sequence[Action]:
+        """See ``EndpointCore.publish``."""
+        route = self._routes.get(topic) or self._find_route(topic)
+        if route.refused:
+            raise UsageError("nothing can be published to the topics <$> and <$>/local/...: choose another topic")
+        self._sequence += 1
+        chappe, originals = route.chappe, route.originals
+        if receiver != NOBODY:
+            chappe, originals = self._towards(receiver, None)
+        if chappe:
+            own = self._own
+            frame = pack_origin_message(own, receiver, kind, TTL, topic, payload, own, self._sequence)
+            for link in chappe:
+                self._put(link, frame)
+        if originals:
+            frame = pack_message(self._own, receiver, kind, TTL, topic, payload)
+            for link in originals:
+                self._put(link, frame)
+                self.echoes.note(link.peer_id, topic, payload, now)
+        if receiver != NOBODY:
+            return [link.flush for link in (*chappe, *originals)]
+        return route.flushes
+
+    def deliver_here(self, topic: bytes, payload: bytes, but: int) -> list[Action]:
+        """See ``EndpointCore.deliver_here``."""
+        route = self._routes.get(topic) or self._find_route(topic)
+        message = Message(topic, payload, sender=self._own, origin=self._own, sequence=self._sequence)
+        return [Deliver(each, [message]) for each in route.data if each != but]
+
+    def room(self) -> bool:
+        """Whether publishers may go on."""
+        return not self.full or not self._blocks
+
+    def taken(self, link: Link) -> None:
+        """Something of what waited for a link is gone."""
+        if link.conn in self.full and not link.outbox.full:
+            self._note_drops(self.full.pop(link.conn))
+
+    def note_drops(self) -> None:
+        """Look for what outboxes dropped."""
+        for link in self.full.values():
+            self._note_drops(link)
+
+    def _note_drops(self, link: Link) -> None:
+        count = link.outbox.dropped - link.dropped_told
+        if count:
+            link.dropped_told = link.outbox.dropped
+            self.drops.add(f"to {link.peer_id.hex()}, which takes less than is published", count)
+
+    def _put(self, link: Link, frame: bytes) -> None:
+        outbox = link.outbox
+        outbox.put(frame)
+        if outbox.full:
+            self.full[link.conn] = link
+            if outbox.overflowed:
+                self.overflowed[link.conn] = link
+
+    def _find_route(self, topic: bytes) -> Route:
+        if len(self._routes) >= ROUTES_MAX:
+            self._routes.clear()
+        wanting = [link for link in self._links.values() if self.topology.wants(link.peer_id, topic)]
+        route = Route(
+            self.subscriptions.matching(topic, DATA),
+            self.subscriptions.matching(topic, COMMAND),
+            tuple([link for link in wanting if link.chappe]),
+            tuple([link for link in wanting if not link.chappe and not link.blocked]),
+        )
+        route.refused = topic == RESERVED_TOPIC or topic.startswith(LOCAL_PREFIX) or len(topic) > MESH_TOPIC_BYTES_MAX
+        self._routes[topic] = route
+        return route
+
+    def _towards(self, receiver: bytes, but: Link | None) -> tuple[tuple[Link, ...], tuple[Link, ...]]:
+        """The links that a message for ``receiver`` alone takes: the direct one, or all that lead there."""
+        direct = self._links.get(receiver)
+        if direct is not None:
+            # Others bring it to an original too: of those that it came to on its way only one may pass it on.
+            if direct is but or (but is not None and not direct.chappe and not self.topology.speaks_with(receiver)):
+                return (), ()
+            return ((direct,), ()) if direct.chappe else ((), (direct,))
+        leads_to = self.topology.leads_to
+        found = [link for link in self._links.values() if link.chappe and link is not but]
+        return tuple([link for link in found if leads_to(link.peer_id, receiver)]), ()
+
+    # -- what comes -------------------------------------------------------------------------------
+
+    def handle_frames(self, link: Link, frames: Sequence[bytes], now: float) -> list[Action]:
+        """Frames of an established link."""
+        link.received += len(frames)
+        turn = _Turn()
+        take = self._take_from_chappe if link.chappe else self._take_from_original
+        for body in frames:
+            try:
+                message = parse_message(body)
+                if message.sender != link.peer_id:
+                    self.drops.add(f"from {link.peer_id.hex()}, which named another sender")
+                elif message.kind <= _LAST_KIND:
+                    take(link, message, body, turn, now)
+                else:
+                    turn.close()
+                    self._handle_control(link, message, turn, now)
+            except ProtocolError:
+                self.drops.add(f"from {link.peer_id.hex()}, which could not be read")
+        turn.close()
+        if self.topology.changed:
+            turn.actions += self.settle(now)
+        return turn.actions
+
+    def _route(self, topic: bytes, turn: _Turn, now: float) -> Route:
+        route = self._routes.get(topic)
+        if route is None or self.topology.changed:
+            if self.topology.changed:
+                turn.close()
+                turn.actions += self.settle(now)
+            route = self._find_route(topic)
+        return route
+
+    def _take_from_chappe(self, link: Link, message: Message, body: bytes, turn: _Turn, now: float) -> None:
+        topic = message.topic
+        route = self._routes.get(topic)
+        if route is None or self.topology.changed:
+            route = self._route(topic, turn, now)
+        origin = message.origin
+        if route.refused or origin == NOBODY:
+            self.drops.add(f"from {link.peer_id.hex()}, which may not send them")
+            return
+        if not self.seen.is_new(origin, message.sequence):
+            return
+        chappe, originals, receiver = route.chappe, route.originals, message.receiver
+        if receiver != NOBODY:
+            chappe, originals = self._towards(receiver, link)
+        if receiver == NOBODY or receiver == self._own:
+            turn.deliver(route.data if message.kind == DATA else route.commands, message)
+            if receiver == self._own:
+                return
+        if self._originals:
+            self.echoes.note(MESH, topic, message.payload, now)
+        if not self._forwards or not message.ttl:
+            return
+        if chappe and (len(chappe) > 1 or chappe[0] is not link):
+            frame = pack_hop(body, self._own, message.ttl - 1)
+            self._pass_on(chappe, frame, link, turn)
+        if originals:
+            self._pass_to_originals(originals, message, link, turn, now)
+
+    def _take_from_original(self, link: Link, message: Message, body: bytes, turn: _Turn, now: float) -> None:
+        topic, payload, receiver = message.topic, message.payload, message.receiver
+        route = self._route(topic, turn, now)
+        if route.refused or receiver not in (NOBODY, self._own) or message.origin != NOBODY:
+            self.drops.add(f"from {link.peer_id.hex()}, which may not send them")
+            return
+        subscribers = route.data if message.kind == DATA else route.commands
+        if receiver == self._own:
+            turn.deliver(subscribers, message)
+            return
+        if link.blocked or not self.topology.speaks_with(link.peer_id):
+            return  # another endpoint takes it for all of us
+        culprit = self.echoes.came(link.peer_id, topic, payload, now)
+        if culprit is not None:
+            turn.close()
+            turn.actions += self._block(culprit, link.peer_id, now)
+            return
+        turn.deliver(subscribers, message)
+        if not self._forwards or not message.ttl:
+            return
+        if route.chappe:
+            self._sequence += 1
+            own, ttl = self._own, message.ttl - 1
+            frame = pack_origin_message(own, NOBODY, message.kind, ttl, topic, payload, own, self._sequence)
+            self._pass_on(route.chappe, frame, link, turn)
+        self._pass_to_originals(route.originals, message, link, turn, now)
+
+    def _pass_on(self, links: tuple[Link, ...], frame: bytes, but: Link, turn: _Turn) -> None:
+        for link in links:
+            if link is not but:
+                self._put(link, frame)
+                turn.flushes[link.conn] = link.flush
+
+    def _pass_to_originals(self, links: tuple[Link, ...], message: Message, but: Link, turn: _Turn, now: float) -> None:
+        if not links or (len(links) == 1 and links[0] is but):
+            return
+        frame = pack_message(self._own, message.receiver, message.kind, message.ttl - 1, message.topic, message.payload)
+        for link in links:
+            if link is not but:
+                self.echoes.note(link.peer_id, message.topic, message.payload, now)
+        self._pass_on(links, frame, but, turn)
+
+    # -- control ----------------------------------------------------------------------------------
+
+    def _handle_control(self, link: Link, message: Message, turn: _Turn, now: float) -> None:
+        if message.kind in (PING, PONG):
+            turn.actions += self._control(link, message, now)
+        elif message.kind == LINK_STATE and link.chappe:
+            if self.topology.is_old(*peek_link_state(message.payload)):
+                return  # most come several times
+            if self.topology.learn(parse_link_state(message.payload), len(message.payload)) and self._forwards:
+                frame = pack_message(self._own, NOBODY, LINK_STATE, TTL, RESERVED_TOPIC, message.payload)
+                turn.actions += self._flood(frame, link)
+        elif message.kind == ROUTING_UPDATE and not link.chappe:
+            link.filter = minimal(parse_filter(message.payload))
+            if not link.blocked:
+                self.topology.set_original_filter(link.peer_id, link.filter)
+        else:
+            raise ProtocolError("a message of a kind that this peer does not send")
+
+    def _block(self, culprit: bytes, other: bytes, now: float) -> list[Action]:
+        link = self._originals.get(culprit)
+        if link is None or link.blocked:
+            return []
+        seconds = self.echoes.block(culprit, other, now)
+        link.blocked = True
+        self.topology.set_original_filter(culprit, NOTHING)
+        self.topology.changed = True
+        return [Report(PeerBlocked(culprit, seconds)), *self.settle(now)]
+
+    def _unblock(self, originals: list[bytes]) -> None:
+        for each in originals:
+            link = self._originals[each]
+            link.blocked = False
+            self.topology.set_original_filter(each, link.filter)
+            self.topology.changed = True
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """Try blocked links again; report what was dropped."""
+        self._unblock(self.echoes.handle_timeout(now))
+        self.note_drops()
+        return [*self.settle(now), *self.drops.handle_timeout(now)]
+
+    def next_timeout(self) -> float:
+        """When there is something to do."""
+        return min(self.echoes.next_timeout(), self.drops.next_timeout())

@@ -1,0 +1,105 @@
+"""Who may peer with an endpoint, and what listeners on the way can read: policy, without any socket or file.
+
+=============== ===========================================================================================
+``security``    connections
+=============== ===========================================================================================
+None            plain, and only on this machine: other addresses are refused until a choice is made
+``"plain"``     plain everywhere: for networks where everybody may read, forge and join
+``Tls(...)``    TLS 1.3, both sides with a certificate of the same authority; ``chappe keys`` makes them
+``"anonymous"`` TLS 1.2 without certificates, as an unconfigured original: keeps out passive listeners only
+=============== ===========================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from chappe.errors import UsageError
+
+Check: TypeAlias = Literal["host", "id", "authority"]
+CHECKS: Final = ("host", "id", "authority")
+ID_PREFIX: Final = "urn:uuid:"  # how a certificate names an endpoint id, among its alternative names
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Mutual TLS 1.3.
+
+    A certificate may name an endpoint id. The endpoint that uses it then has that id, and whatever ``check`` is, a peer
+    that states another id than its certificate names is refused.
+
+    Args:
+        certificate: PEM file of this endpoint's certificate.
+        key: PEM file of its private key.
+        authority: PEM file of the authority's certificate, or a directory of them as OpenSSL hashes it.
+        passphrase: Of an encrypted key.
+        check: What is asked of a peer beside a certificate of the authority. ``host``: that it names the host that was
+            dialled (one that dials in need not name any). ``id``: that it names an endpoint id, wherever it runs.
+            ``authority``: nothing more, as the original.
+    """
+
+    certificate: str | Path
+    key: str | Path
+    authority: str | Path
+    passphrase: str | None = field(default=None, repr=False)
+    check: Check = "host"
+
+    def __post_init__(self) -> None:
+        if self.check not in CHECKS:
+            raise UsageError(f"check is 'host', 'id' or 'authority', not {self.check!r}")
+
+    @classmethod
+    def of(cls, directory: str | Path, name: str, *, passphrase: str | None = None, check: Check = "host") -> Tls:
+        """The files that ``chappe keys make NAME --directory DIRECTORY`` made."""
+        home = Path(directory)
+        return cls(certificate_file(home, name), key_file(home, name), authority_file(home), passphrase, check)
+
+
+Security: TypeAlias = Tls | Literal["plain", "anonymous"] | None
+
+
+def check_security(security: Security) -> Security:
+    """``security`` itself, or UsageError."""
+    if security is None or isinstance(security, Tls) or security in ("plain", "anonymous"):
+        return security
+    raise UsageError(f"security is None, 'plain', 'anonymous' or Tls(...), not {security!r}")
+
+
+def check_reach(security: Security, host: str) -> None:
+    """Raise UsageError where nothing was chosen and ``host`` is not this machine."""
+    if security is None and not is_loopback(host):
+        raise UsageError(
+            f"{host} is not this machine: give the endpoint security=Tls(...) (`chappe keys` makes the certificates), "
+            "or security='plain' if everybody on the way may read and forge"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, or the name ``localhost``, is this machine itself."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def authority_file(directory: Path) -> Path:
+    """Where ``chappe keys`` keeps the authority's certificate."""
+    return directory / "authority.pem"
+
+
+def authority_key_file(directory: Path) -> Path:
+    """Where ``chappe keys`` keeps the authority's private key; it need not be where endpoints run."""
+    return directory / "authority.key"
+
+
+def certificate_file(directory: Path, name: str) -> Path:
+    """Where ``chappe keys`` keeps the certificate of an endpoint."""
+    return directory / f"{name}.pem"
+
+
+def key_file(directory: Path, name: str) -> Path:
+    """Where ``chappe keys`` keeps the private key of an endpoint."""
+    return directory / f"{name}.key"

@@ -1,0 +1,219 @@
+"""What must hold in every world of the mesh; each checker names its promise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chappe.defaults import ROUTES_MAX, SEEN_TOTAL_MAX, TTL
+from chappe.mesh.filters import minimal, union
+from chappe.mesh.messages import ORIGIN_COMMAND, ORIGIN_DATA, Message, parse_message
+from chappe.sim.mesh.hosts import EndpointHost, Host
+from chappe.sim.mesh.network import PREFIX, Side
+
+if TYPE_CHECKING:
+    from chappe.sim.mesh.world import MeshWorld
+
+BEFORE_S = 3.0  # a path that stands for so long is known to all on it
+AFTER_S = 4.0  # a message arrives within this, if nothing is slow
+HANDSHAKE_BYTES = 200_000  # of control frames beside what waits; far less than their own bound
+
+
+class Checker:
+    """Watches a world."""
+
+    name = ""
+    promise = ""
+
+    def __init__(self, world: MeshWorld) -> None:
+        self.world = world
+
+    def fail(self, text: str) -> None:
+        """The promise was broken."""
+        self.world.fail(self.name, text)
+
+    def on_delivered(self, host: Host, message: Message) -> None:
+        """A subscriber got a message."""
+
+    def on_written(self, side: Side, frames: list[bytes]) -> None:
+        """An endpoint wrote frames."""
+
+    def on_tick(self) -> None:
+        """Some time passed."""
+
+    def at_end(self) -> None:
+        """The world is over."""
+
+
+class Delivery(Checker):
+    """Nothing twice, nothing lost that had a way, nothing unasked."""
+
+    name = "delivery"
+    promise = "at most once always; exactly once while a path stands"
+
+    def on_delivered(self, host: Host, message: Message) -> None:
+        """Count, and see whether it was wanted."""
+        publication = self.world.record.publications.get(message.payload)
+        if publication is None or publication.topic != message.topic:
+            self.fail(f"{host.life} got a message that nobody published: {message}")
+            return
+        if not any(map(message.topic.startswith, host.topics)):
+            self.fail(f"{host.life} got {message.topic!r}, which it does not want")
+        if isinstance(host, EndpointHost) and message.sender not in host.peered:
+            self.fail(f"{host.life} got a message of {self.world.lives[message.sender]}, with which it is not peered")
+        count = publication.delivered[host.life] = publication.delivered.get(host.life, 0) + 1
+        if publication.publisher == host.life and self.world.is_exact(publication):
+            self.fail(f"{host.life} got its own message")
+        limit = self.world.copies_max(publication)
+        if count > limit:
+            self.fail(f"{host.life} got {message.payload!r} of {publication.publisher} {count} times")
+
+    def at_end(self) -> None:
+        """Everything that was due is there."""
+        record, now = self.world.record, self.world.now
+        for payload, publication in record.publications.items():
+            if publication.publisher in record.originals or publication.at + AFTER_S > now:
+                continue
+            for life in sorted(record.due(publication, BEFORE_S, AFTER_S)):
+                self.world.dues += 1
+                if publication.delivered.get(life, 0) < 1:
+                    self.fail(
+                        f"{life} never got {payload!r}, {publication.topic!r}, published at {publication.at:.3f} by "
+                        f"{publication.publisher}, though there was a path"
+                    )
+
+
+class Storms(Checker):
+    """A publication crosses each link at most once each way."""
+
+    name = "storms"
+    promise = "a publication crosses each link at most once in each direction, and at most 16 hops after the first"
+
+    def __init__(self, world: MeshWorld) -> None:
+        super().__init__(world)
+        self._crossed: set[tuple[int, bytes, int]] = set()
+
+    def on_written(self, side: Side, frames: list[bytes]) -> None:
+        """Look at messages between endpoints of chappe."""
+        for frame in frames:
+            if len(frame) < PREFIX + 37 or frame[PREFIX + 32] not in (ORIGIN_DATA, ORIGIN_COMMAND):
+                continue
+            message = parse_message(frame[PREFIX:])
+            key = (id(side), message.origin, message.sequence)
+            if key in self._crossed:
+                self.fail(f"{side.host.name} sends {message.payload!r} to {side.other.host.name} twice")
+            self._crossed.add(key)
+            self.world.keep_alive.append(side)  # so that its id is not given again
+            if message.origin != side.host.own_id and message.ttl >= TTL:  # type: ignore[attr-defined]
+                self.fail(f"{side.host.name} passes {message.payload!r} on without counting the hop")
+
+
+class Bounds(Checker):
+    """Memory has a bound."""
+
+    name = "bounds"
+    promise = "what waits for a peer, and what is remembered, has a bound; one connection for each pair"
+
+    def on_tick(self) -> None:
+        """Look into the cores."""
+        for host in self.world.endpoints():
+            router = host.core._router
+            if router.seen.size > SEEN_TOTAL_MAX or len(router._routes) > ROUTES_MAX:
+                self.fail(f"{host.life} remembers {router.seen.size} publications and {len(router._routes)} routes")
+            peers = [link.peer_id for link in host.core._links.values() if link.established_at is not None]
+            if len(peers) != len(set(peers)):
+                self.fail(f"{host.life} has two links to one peer")
+            for link in host.core._links.values():
+                box = link.outbox
+                if len(box._frames) > 2 * box.messages_max or box.control_bytes > HANDSHAKE_BYTES:
+                    self.fail(f"{host.life} keeps {len(box)} frames for {link.peer_id.hex()}")
+            kept = len(host.core._peerings._closing)
+            if len(host.core._links) + kept > len(host.sides) + kept:
+                self.fail(f"{host.life} keeps {len(host.core._links)} links on {len(host.sides)} connections")
+
+
+class Liveness(Checker):
+    """The dead are noticed."""
+
+    name = "liveness"
+    promise = "a peer that is silent for three heartbeats is lost"
+
+    def on_tick(self) -> None:
+        """Look for links to hosts that stopped long ago."""
+        for host in self.world.hosts.values():
+            stopped = self.world.stopped.get(host.life)
+            if stopped is None:
+                continue
+            for other in self.world.endpoints():
+                limit = 3 * other.options.heartbeat_s + 1.0
+                since = max(stopped, self.world.thawed.get(other.life, 0.0))
+                ran = self.world.record.sound[other.life].covers(self.world.now - limit, self.world.now)
+                if ran and self.world.now - since > limit and host.life in other.peer_lives():
+                    self.fail(f"{other.life} has not noticed that {host.life} stopped {limit:.1f} s ago")
+
+
+class Convergence(Checker):
+    """After the faults everything is as it should be, in time."""
+
+    name = "convergence"
+    promise = "everybody who can be reached is known with the filter that it has, and nothing else is"
+
+    def unsettled(self) -> str | None:
+        """The first thing that is not yet so."""
+        if any(side.cut for side in self.world.net.sides):
+            return "a link is cut and not yet noticed"
+        for host in self.world.hosts.values():
+            lives = host.peer_lives()
+            for other in self.world.wires_of(host):
+                if other.life not in lives:
+                    return f"{host.life} is not peered with {other.life}"
+            for life in lives:
+                if life not in {each.life for each in self.world.hosts.values()}:
+                    return f"{host.life} is peered with {life}, which is dead"
+        return next((text for host in self.world.endpoints() if (text := self._unsettled(host)) is not None), None)
+
+    def _unsettled(self, host: EndpointHost) -> str | None:
+        expected = {each.own_id for each in self.world.reachable(host)}
+        if host.discovered != expected:
+            names = sorted(self.world.lives[each] for each in host.discovered ^ expected)
+            return f"{host.life} is wrong about whether {names} can be reached"
+        topology = host.core._router.topology
+        for other in self.world.reachable(host):
+            if other.original:
+                continue
+            known = topology._known.get(other.own_id)
+            if known is None or known.state.filter != minimal(other.topics):
+                has = None if known is None else known.state.filter
+                return f"{host.life} believes that {other.life} wants {has}, it wants {minimal(other.topics)}"
+        wanted = union([minimal(other.topics) for other in self.world.reachable(host) if not other.original])
+        if not self.world.originals() and topology.peer_filter() != wanted:
+            return f"{host.life} believes that others want {topology.peer_filter()}, they want {wanted}"
+        return None
+
+
+class Completeness(Checker):
+    """In a quiet network everybody gets what it wants exactly once, originals included."""
+
+    name = "completeness"
+    promise = "without faults everything is delivered exactly once, through originals and to them"
+
+    def expect(self, payloads: list[bytes]) -> None:
+        """All of these were published in quiet, and have had time to arrive."""
+        record = self.world.record
+        lives = {host.life: host for host in self.world.hosts.values()}
+        for payload in payloads:
+            publication = record.publications[payload]
+            publisher = lives[publication.publisher]
+            wanting = {
+                host.life
+                for host in self.world.reachable(publisher)
+                if any(map(publication.topic.startswith, host.topics))
+            }
+            got = {life: count for life, count in publication.delivered.items() if life in lives}
+            if got != dict.fromkeys(wanting, 1):
+                wrong = sorted(set(wanting) ^ set(got)) or got
+                self.fail(f"{payload!r}, {publication.topic!r}, of {publisher.life} came wrongly to {wrong}")
+
+
+def all_checkers(world: MeshWorld) -> list[Checker]:
+    """Every checker; the order of statuses is checked where they are reported (``EndpointHost``)."""
+    return [Delivery(world), Storms(world), Bounds(world), Liveness(world), Convergence(world), Completeness(world)]

@@ -1,0 +1,152 @@
+"""What goes wrong in a world of the mesh."""
+
+from __future__ import annotations
+
+from chappe.sim.mesh.hosts import EndpointHost, Host
+from chappe.sim.mesh.world import PREFIXES, MeshWorld
+
+SLOW_S = (0.01, 0.1, 0.5)  # for each read
+
+
+class Faults:
+    """Plans faults, and heals them all."""
+
+    def __init__(self, world: MeshWorld) -> None:
+        self.world = world
+        self.rng = world.rng
+        self._on = True
+
+    def plan(self, until: float) -> None:
+        """Spread faults over the time until then."""
+        kinds = (self._reset, self._cut, self._partition, self._crash, self._freeze, self._slow)
+        kinds += (self._resubscribe, self._resubscribe, self._cross_dial, self._unpeer)  # type: ignore[assignment]
+        chosen = self.rng.sample(kinds, self.rng.choice((1, 3, len(kinds))))
+        for _ in range(int(until * self.rng.choice((0.3, 1.0, 3.0)))):
+            self.world.clock.at(self.rng.uniform(1.0, until), self._one, self.rng.choice(chosen))
+
+    def _one(self, fault: object) -> None:
+        if self._on and callable(fault):
+            fault()
+
+    def heal(self) -> None:
+        """End all faults; nothing new goes wrong."""
+        self._on = False
+        self.world.net.partitioned.clear()
+        for name, host in list(self.world.hosts.items()):
+            self._go_on(host)
+            self._read_at_once(host)
+            self.world.restart(name)
+
+    # -- kinds ------------------------------------------------------------------------------------
+
+    def _host(self) -> Host:
+        return self.rng.choice(list(self.world.hosts.values()))
+
+    def _wire(self) -> tuple[str, str]:
+        return self.rng.choice(sorted(self.world.wires))
+
+    def _reset(self) -> None:
+        one, two = self._wire()
+        self.world.trace(None, "reset %s %s", one, two)
+        self._unlink(one, two)
+        for side in self.world.net.between(one, two):
+            side.reset("connection reset by peer")
+
+    def _cut(self) -> None:
+        one, two = self._wire()
+        if self.world.hosts[one].original and self.world.hosts[two].original:
+            return  # between themselves they notice nothing, ever
+        self.world.trace(None, "cut %s %s", one, two)
+        self._unlink(one, two)
+        for side in self.world.net.between(one, two):
+            side.cut = True
+            if side.host.original:  # the same: let its system notice, much later than ours does
+                self.world.clock.after(8.0, side.reset, "timed out")
+
+    def _partition(self) -> None:
+        one, two = self._wire()
+        self._cut_pair(one, two)
+        self.world.clock.after(self.rng.choice((1.0, 5.0)), self.world.net.partitioned.discard, frozenset((one, two)))
+
+    def _cut_pair(self, one: str, two: str) -> None:
+        self.world.net.partitioned.add(frozenset((one, two)))
+        self._reset_names(one, two)
+
+    def _reset_names(self, one: str, two: str) -> None:
+        self._unlink(one, two)
+        for side in self.world.net.between(one, two):
+            side.reset("no route to host")
+
+    def _unlink(self, one: str, two: str) -> None:
+        record, now = self.world.record, self.world.now
+        lives = self.world.hosts[one].life, self.world.hosts[two].life
+        record.link(*lives).end(now)
+        record.link(*reversed(lives)).end(now)
+
+    def _crash(self) -> None:
+        host = self._host()
+        if host.alive and not host.frozen:
+            self.world.trace(host, "crash")
+            host.die()
+            self.world.clock.after(self.rng.choice((0.1, 1.0, 5.0)), self.world.restart, host.name)
+
+    def _freeze(self) -> None:
+        host = self._host()
+        if host.alive and not host.frozen and not host.original:
+            self.world.trace(host, "freeze")
+            self.world.record.sound[host.life].end(self.world.now)
+            self.world.stopped[host.life] = self.world.now
+            host.freeze(True)
+            self.world.clock.after(self.rng.choice((0.3, 2.0, 9.0)), self._go_on, host)
+
+    def _go_on(self, host: Host) -> None:
+        if host.frozen and host.alive:
+            self.world.trace(host, "goes on")
+            self.world.record.sound[host.life].begin(self.world.now)
+            del self.world.stopped[host.life]
+            self.world.thawed[host.life] = self.world.now
+            host.freeze(False)
+
+    def _slow(self) -> None:
+        host = self._host()
+        if host.alive and not host.frozen and not host.read_s:
+            host.read_s = self.rng.choice(SLOW_S)
+            self.world.trace(host, "slow: %g s", host.read_s)
+            self.world.record.sound[host.life].end(self.world.now)
+            self.world.clock.after(self.rng.choice((1.0, 4.0)), self._read_at_once, host)
+
+    def _read_at_once(self, host: Host) -> None:
+        if host.read_s:
+            host.read_s = 0.0
+            if host.alive and not host.frozen:
+                self.world.record.sound[host.life].begin(self.world.now)
+
+    def _resubscribe(self) -> None:
+        host = self._host()
+        if host.alive and not host.frozen:
+            topics = self.rng.sample(PREFIXES, self.rng.choice((0, 1, 2)))
+            self.world.trace(host, "wants %s", topics)
+            host.want(topics)
+
+    def _cross_dial(self) -> None:
+        one, two = self._wire()
+        self.world.wires.add((two, one))
+        host = self.world.hosts[two]
+        if host.alive and not host.frozen:
+            host.peer(self.world.hosts[one].address, 0.5)
+
+    def _unpeer(self) -> None:
+        one, two = self._wire()
+        host = self.world.hosts[one]
+        if isinstance(host, EndpointHost) and host.alive and not host.frozen:
+            self.world.trace(host, "unpeers %s", two)
+            self._unlink(one, two)
+            host.unpeer((two, self.world.hosts[two].address[1]))
+            self.world.clock.after(self.rng.choice((0.001, 0.1, 4.0)), self._peer_again, one)
+
+    def _peer_again(self, name: str) -> None:
+        host = self.world.hosts[name]
+        if host.alive:
+            for one, two in sorted(self.world.wires):
+                if one == name:
+                    host.peer(self.world.hosts[two].address, 0.5)

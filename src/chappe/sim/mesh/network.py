@@ -1,0 +1,183 @@
+"""Connections as TCP gives them: frames arrive whole and in order, until the connection breaks.
+
+A connection that is reset is noticed by both ends; one that is cut is noticed by nobody: what is sent vanishes. What
+was sent and not yet read is limited, so a reader that is slow, or stopped, fills the box of the sender.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from chappe.sim.clock import Clock
+
+WINDOW_BYTES = 16_384  # on the way in one direction
+CHUNK_BYTES = 4_096  # written at once
+CONNECT_S = 0.5  # until a dial that nobody answers fails
+PREFIX = 4  # bytes of a frame's length
+
+
+class End(Protocol):
+    """What the network needs of a host."""
+
+    name: str
+    original: bool
+    alive: bool
+    frozen: bool
+    read_s: float  # seconds for each frame that it reads
+
+    def accept(self, side: Side) -> None:
+        """A connection came in."""
+
+    def connected(self, dial: int, side: Side) -> None:
+        """A dial succeeded."""
+
+    def dial_failed(self, dial: int, reason: str) -> None:
+        """A dial failed."""
+
+    def read(self, side: Side, bodies: list[bytes]) -> None:
+        """Frames came."""
+
+    def broken(self, side: Side, reason: str) -> None:
+        """The connection is gone."""
+
+    def take(self, conn: int, bytes_max: int) -> list[bytes]:
+        """What is to be written next."""
+
+
+class Side:
+    """One end of a connection; ``conn`` is its host's number for it."""
+
+    def __init__(self, network: Network, host: End, address: tuple[str, int]) -> None:
+        self.network = network
+        self.host = host
+        self.address = address  # of the other end, as this one sees it
+        self.conn = 0
+        self.other: Side = self
+        self.open = True
+        self.closing = False  # once all is written
+        self.cut = False  # what is sent vanishes
+        self.on_way = 0  # bytes written here and not yet read there
+        self.delay_s = 0.0
+        self._arrived: deque[list[bytes] | str] = deque()  # not read yet; the last may be the reason of the end
+        self._arrives_at = 0.0
+        self._reading = False
+
+    def write(self) -> None:
+        """Write what the host has, as far as there is room."""
+        while self.open and self.on_way < WINDOW_BYTES:
+            frames = self.host.take(self.conn, CHUNK_BYTES)
+            if not frames:
+                if self.closing:
+                    self._finish()
+                return
+            self.network.look(self, frames)
+            self.on_way += sum(map(len, frames))
+            self._send(frames)
+
+    def _send(self, what: list[bytes] | str) -> None:
+        if self.cut:
+            return
+        clock = self.network.clock
+        self._arrives_at = max(self._arrives_at, clock.now + self.delay_s * (0.5 + clock.rng.random()))
+        clock.at(self._arrives_at, self.other._arrive, what)
+
+    def _arrive(self, what: list[bytes] | str) -> None:
+        if self.open and not self.cut:
+            self._arrived.append(what)
+            self.resume()
+
+    def resume(self) -> None:
+        """Read what arrived, if the host runs."""
+        if self._arrived and not self._reading and not self.host.frozen:
+            self._reading = True
+            self.network.clock.after(self.host.read_s, self._read)
+
+    def _read(self) -> None:
+        self._reading = False
+        if not self.open or self.host.frozen or not self._arrived:
+            return
+        what = self._arrived.popleft()
+        if isinstance(what, str):
+            self.open = False
+            self.network.forget(self)
+            self.host.broken(self, what)
+            return
+        self.other.on_way -= sum(map(len, what))
+        self.host.read(self, [frame[PREFIX:] for frame in what])
+        if self.other.host.alive and not self.other.host.frozen:
+            self.other.write()
+        self.resume()
+
+    def close(self) -> None:
+        """The host wants no more of it; what waits is written first."""
+        self.closing = True
+        self.write()
+
+    def _finish(self) -> None:
+        self.open = False
+        self.network.forget(self)
+        self._send("the peer closed the connection")
+
+    def reset(self, reason: str) -> None:
+        """It breaks here: the host is told, unless it is dead."""
+        if self.open:
+            self.open = False
+            self.network.forget(self)
+            if self.host.alive:
+                self.host.broken(self, reason)
+
+
+class Network:
+    """All connections and who listens where."""
+
+    def __init__(self, clock: Clock, look: Callable[[Side, list[bytes]], None]) -> None:
+        self.clock = clock
+        self.look = look  # called with everything that is written
+        self.listeners: dict[tuple[str, int], End] = {}
+        self.sides: list[Side] = []
+        self.partitioned: set[frozenset[str]] = set()  # names between which nothing passes
+
+    def dial(self, host: End, dial: int, address: tuple[str, int]) -> None:
+        """Connect, or fail, in a while."""
+        target = self.listeners.get(address)
+        delay = 0.001 + 0.02 * self.clock.rng.random()
+        if target is None or not target.alive:
+            self.clock.after(delay, self._fail, host, dial, "connection refused")
+        elif frozenset((host.name, address[0])) in self.partitioned:
+            self.clock.after(CONNECT_S, self._fail, host, dial, "it does not answer")
+        else:
+            self.clock.after(delay, self._connect, host, dial, address, target)
+
+    def _fail(self, host: End, dial: int, reason: str) -> None:
+        if host.alive:
+            host.dial_failed(dial, reason)
+
+    def _connect(self, host: End, dial: int, address: tuple[str, int], target: End) -> None:
+        if not host.alive:
+            return
+        if not target.alive or frozenset((host.name, address[0])) in self.partitioned:
+            host.dial_failed(dial, "connection refused")
+            return
+        near = Side(self, host, address)
+        far = Side(self, target, (host.name, 40_000 + dial))
+        near.other, far.other = far, near
+        near.delay_s = far.delay_s = self.clock.rng.choice((0.0005, 0.005, 0.05))
+        self.sides += (near, far)
+        host.connected(dial, near)
+        target.accept(far)
+
+    def forget(self, side: Side) -> None:
+        """A side is closed."""
+        if side in self.sides:
+            self.sides.remove(side)
+
+    def between(self, one: str, two: str) -> list[Side]:
+        """The open sides of connections between two names."""
+        names = {one, two}
+        return [side for side in self.sides if {side.host.name, side.other.host.name} == names]
+
+    def of(self, host: End) -> list[Side]:
+        """The open sides of a host."""
+        return [side for side in self.sides if side.host is host]

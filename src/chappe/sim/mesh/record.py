@@ -1,0 +1,108 @@
+"""What happened in a world: who was linked with whom and when, who wanted what, what was published and delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf
+
+
+class Spans:
+    """When something was so: spans of time."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[float, float]] = []
+        self._since: float | None = None
+
+    def begin(self, now: float) -> None:
+        """It is so from now on."""
+        if self._since is None:
+            self._since = now
+
+    def end(self, now: float) -> None:
+        """It is so no longer."""
+        if self._since is not None:
+            self._spans.append((self._since, now))
+            self._since = None
+
+    def covers(self, start: float, stop: float) -> bool:
+        """Whether it was so all the time from ``start`` to ``stop``."""
+        return any(a <= start and stop <= b for a, b in self)
+
+    def __iter__(self) -> Iterator[tuple[float, float]]:
+        yield from self._spans
+        if self._since is not None:
+            yield self._since, inf
+
+
+@dataclass
+class Publication:
+    """One message, named by its payload."""
+
+    topic: bytes
+    publisher: str  # life of a host
+    at: float
+    delivered: dict[str, int] = field(default_factory=dict)  # life of a host: how often
+
+
+class Record:
+    """Everything that checkers look at afterwards. A *life* is a host between two crashes."""
+
+    def __init__(self) -> None:
+        self.publications: dict[bytes, Publication] = {}
+        self.links: dict[tuple[str, str], Spans] = {}  # what one life says of another: peered
+        self.sound: dict[str, Spans] = {}  # life: runs, and not slowly
+        self.wanted: dict[tuple[str, bytes], Spans] = {}  # life and prefix
+        self.forwards: dict[str, bool] = {}  # life
+        self.originals: set[str] = set()  # lives that are originals
+
+    def link(self, one: str, two: str) -> Spans:
+        """When ``one`` was peered with ``two``, as it says."""
+        return self.links.setdefault((one, two), Spans())
+
+    def want(self, life: str, topic: bytes) -> Spans:
+        """When a life subscribed to a prefix."""
+        return self.wanted.setdefault((life, topic), Spans())
+
+    def due(self, publication: Publication, before_s: float, after_s: float) -> set[str]:
+        """The lives of endpoints of chappe that must get a publication.
+
+        They wanted it, and had a path of sound, forwarding endpoints of chappe, from ``before_s`` earlier to
+        ``after_s`` later.
+        """
+        start, stop = publication.at - before_s, publication.at + after_s
+        linked: dict[str, list[str]] = {}
+        for (one, two), spans in self.links.items():
+            if one < two and self._is_stable(one, two, spans, start, stop):
+                linked.setdefault(one, []).append(two)
+                linked.setdefault(two, []).append(one)
+        found = {publication.publisher}
+        edge = [publication.publisher] if self._is_sound(publication.publisher, start, stop) else []
+        while edge:
+            at = edge.pop()
+            if at in self.originals or (at != publication.publisher and not self.forwards[at]):
+                continue
+            for other in linked.get(at, ()):
+                if other not in found:
+                    found.add(other)
+                    edge.append(other)
+        found.discard(publication.publisher)
+        return {life for life in found - self.originals if self._wants(life, publication.topic, start, stop)}
+
+    def _is_stable(self, one: str, two: str, spans: Spans, start: float, stop: float) -> bool:
+        return (
+            spans.covers(start, stop)
+            and self.link(two, one).covers(start, stop)
+            and self._is_sound(one, start, stop)
+            and self._is_sound(two, start, stop)
+        )
+
+    def _is_sound(self, life: str, start: float, stop: float) -> bool:
+        return life in self.sound and self.sound[life].covers(start, stop)
+
+    def _wants(self, life: str, topic: bytes, start: float, stop: float) -> bool:
+        return any(
+            spans.covers(start, stop)
+            for (each, prefix), spans in self.wanted.items()
+            if each == life and topic.startswith(prefix)
+        )

@@ -1,0 +1,118 @@
+"""The mesh under asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from chappe import AsyncEndpoint
+from chappe.errors import Closed, PeerUnavailable, TimedOut
+from chappe.mesh.events import EndpointDiscovered, PeerAdded
+
+PATIENCE_S = 10.0
+
+
+def play(body: Any) -> None:
+    asyncio.run(asyncio.wait_for(body(), 3 * PATIENCE_S))
+
+
+def test_messages_statuses_and_peers() -> None:
+    async def body() -> None:
+        async with AsyncEndpoint() as one, AsyncEndpoint() as two:
+            statuses = one.statuses()
+            subscriber = one.subscribe("/t", on_full="block")
+            waiting = asyncio.create_task(one.await_peer(two.id))
+            port = await one.listen()
+            assert await two.peer("localhost", port) == one.id
+            assert await waiting
+            assert [type(await statuses.get(PATIENCE_S)) for _ in range(2)] == [EndpointDiscovered, PeerAdded]
+            await two.publish_batch(("/t", number) for number in range(5_000))
+            await two.publish("/t", 5_000)
+            found = []
+            async for topic, value in subscriber:
+                assert topic == "/t"
+                found.append(value)
+                if value == 5_000:
+                    break
+            assert found == list(range(5_001))
+            assert await subscriber.get(0.01) is None
+            subscriber.add("/u")
+            await two.unpeer("localhost", port)
+            assert two.peers() == []
+
+    play(body)
+
+
+def test_ping_pong_between_tasks_of_one_loop() -> None:
+    async def body() -> None:
+        async with AsyncEndpoint() as one, AsyncEndpoint() as two:
+            there, back = one.subscribe("/there"), two.subscribe("/back")
+            await two.peer("127.0.0.1", await one.listen())
+            await one.await_peer(two.id)
+
+            async def echo() -> None:
+                async for received in there:
+                    await one.publish("/back", received.data)
+
+            task = asyncio.create_task(echo())
+            for number in range(200):
+                await two.publish("/there", number)
+                answer = await back.get(PATIENCE_S)
+                assert answer is not None
+                assert answer.value == number
+            task.cancel()
+
+    play(body)
+
+
+def test_a_publisher_without_room_does_not_block_the_loop() -> None:
+    async def body() -> None:
+        async with AsyncEndpoint() as one, AsyncEndpoint(peer_messages_max=100) as two:
+            slow = one.subscribe("/t", on_full="block", messages_max=100)
+            await two.peer("127.0.0.1", await one.listen())
+            text = "x" * 2_000
+            sending = asyncio.create_task(two.publish_batch(("/t", (number, text)) for number in range(10_000)))
+            await asyncio.sleep(0.2)
+            assert not sending.done()
+            found: list[int] = []
+            while len(found) < 10_000:
+                found += [each.value[0] for each in await slow.get_many(1_000, PATIENCE_S)]
+            await sending
+            assert found == list(range(10_000))
+
+    play(body)
+
+
+def test_a_busy_loop_does_not_stop_the_endpoint() -> None:
+    async def body() -> None:
+        async with AsyncEndpoint() as one, AsyncEndpoint() as two:
+            subscriber = one.subscribe("/t")
+            await two.peer("127.0.0.1", await one.listen())
+            await two.publish("/t", 1)
+            blocking = two.endpoint.statuses()
+            while not subscriber.available:  # the loop does nothing; the endpoint's own thread does
+                blocking.get(0.01)
+            assert subscriber.available == 1
+
+    play(body)
+
+
+def test_failures_and_ends() -> None:
+    async def body() -> None:
+        one = AsyncEndpoint()
+        with pytest.raises(PeerUnavailable):
+            await one.peer("127.0.0.1", 1, retry_s=0)
+        with pytest.raises(TimedOut):
+            await one.peer("127.0.0.1", 1, retry_s=5, timeout=0.05)
+        assert not await one.await_peer(uuid4(), 0.01)
+        subscriber = one.subscribe("/t")
+        waiting = asyncio.create_task(subscriber.get())
+        await asyncio.sleep(0.01)
+        await one.close()
+        with pytest.raises(Closed):
+            await waiting
+
+    play(body)
