@@ -1,0 +1,1 @@
+"""Seeded worlds of data stores, a master and its clones; and of the channel that they are built on."""

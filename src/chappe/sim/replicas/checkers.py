@@ -1,0 +1,300 @@
+"""The promises of data stores, one small class each; a broken one raises ``Violation`` when it is seen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from chappe.data.values import Value
+from chappe.defaults import CHANNEL_EVENTS_MAX, CHANNEL_HELD_MAX, CLONE_WRITES_MAX, STORE_OUTCOMES_MAX
+from chappe.sim.replicas.truth import LISTS, PENDING, TEMPORARY, UNIQUE
+from chappe.sim.truth import Violation
+from chappe.stores.actions import Notify, Send
+from chappe.stores.commands import ACTIONS, AckClone, decode_message
+from chappe.stores.engine import index_of
+from chappe.stores.entity import Entity
+from chappe.stores.events import TwoMasters
+
+if TYPE_CHECKING:
+    from chappe.sim.replicas.members import Host, MasterHost
+    from chappe.sim.replicas.world import ReplicaWorld
+
+CONFLICT_S = 5.0  # two masters that reach each other have noticed it after so long
+State = dict[Any, Value]
+
+
+class Checker:
+    """Watches a world; every hook may raise ``Violation``."""
+
+    name: ClassVar[str] = ""
+
+    def __init__(self, world: ReplicaWorld) -> None:
+        self.world = world
+
+    def fail(self, text: str) -> None:
+        """The promise is broken."""
+        raise Violation(self.name, text)
+
+    def on_send(self, host: Host, action: Send) -> None:
+        """A member sends."""
+
+    def on_notify(self, host: Host, action: Notify) -> None:
+        """A member tells its watchers."""
+
+    def on_report(self, host: Host, event: object) -> None:
+        """A member reports."""
+
+    def on_done(self, host: Host) -> None:
+        """A member has carried out a list of actions."""
+
+    def on_tick(self) -> None:
+        """Some time has passed."""
+
+    def unsettled(self) -> str | None:
+        """What is not yet as it must be once all faults are over."""
+        return None
+
+
+class MastersOrder(Checker):
+    """Every clone shows, behind each event, what its master had told behind that event."""
+
+    name = "order"
+
+    def __init__(self, world: ReplicaWorld) -> None:
+        super().__init__(world)
+        self.shown: dict[Entity, State] = {}  # what each master has told so far
+        self.at: dict[Entity, int] = {}
+        self.states: dict[tuple[Entity, int], list[State]] = {}
+
+    def _record(self, master: Entity, seq: int, state: State) -> None:
+        states = self.states.setdefault((master, seq), [])
+        if not states or states[-1] != state:
+            states.append(dict(state))
+
+    def on_notify(self, host: Host, action: Notify) -> None:
+        """A master's changes, as far as they are durable."""
+        if host.kind == "master":
+            state = self._state(host)
+            if action.kind in ("insert", "update"):
+                state[index_of(action.key)] = action.value
+            else:
+                state.pop(index_of(action.key), None)
+
+    def _state(self, host: Host) -> State:
+        if host.entity not in self.shown:
+            backend = host.backend  # type: ignore[attr-defined]
+            loaded = () if backend is None else backend.load().entries
+            self.shown[host.entity] = {index_of(key): value for key, value, _ in loaded}
+            self.at[host.entity] = 1
+        return self.shown[host.entity]
+
+    def on_send(self, host: Host, action: Send) -> None:
+        """An event of a master, or a snapshot."""
+        if host.kind != "master":
+            return
+        state = self._state(host)
+        message = decode_message(action.payload)
+        if isinstance(message.command, ACTIONS) and action.receiver is None:
+            self.at[host.entity] = message.seq
+            self._record(host.entity, message.seq, state)
+        elif isinstance(message.command, AckClone):
+            found = {index_of(key): value for key, value in message.command.pairs()}
+            if found != state:
+                self.fail(f"{host.name} sends a snapshot with {found}, durable is {state}")
+
+    def on_done(self, host: Host) -> None:
+        """What a clone shows."""
+        if host.kind == "master":
+            self._record(host.entity, self.at.get(host.entity, 1), self._state(host))
+            return
+        core = host.core
+        if core.connected and not core._syncing:
+            seq = core._input.next - 1
+            found = {index: entry.value for index, entry in core.engine.entries.items()}
+            if found not in self.states.get((core.master, seq), []):
+                known = self.states.get((core.master, seq))
+                self.fail(f"{host.name} shows {found} behind event {seq} of {core.master}, which had {known}")
+
+
+class Applied(Checker):
+    """Every write is done at most once, exactly once if its author was told so, and not if it was told otherwise."""
+
+    name = "exactly once"
+
+    def on_notify(self, host: Host, action: Notify) -> None:
+        """A list with a serial number twice."""
+        if action.key in LISTS and isinstance(action.value, tuple) and len(set(action.value)) != len(action.value):
+            self.fail(f"{host.name} has a write twice in {action.value}")
+
+    def unsettled(self) -> str | None:
+        """What the authors were told."""
+        for serial, asked in self.world.truth.asked.items():
+            if asked.outcome is PENDING and self.world.lives(asked.member):
+                return f"nothing became of write {serial} of {asked.member}, {asked.what}"
+        master = self.world.only_master()
+        if master is None:
+            return None
+        done = {serial for key in LISTS for serial in self._list(master, key)}
+        for serial, asked in self.world.truth.asked.items():
+            if asked.what[1] not in LISTS or asked.what[0] != "add" or asked.outcome is PENDING:
+                continue
+            if asked.outcome is None:
+                if serial not in done and self.world.lasting:
+                    self.fail(f"write {serial} of {asked.member} is not there, and it was told so")
+            elif getattr(asked.outcome, "definite", True) and serial in done:
+                self.fail(f"write {serial} of {asked.member} is there, and it was told: {asked.outcome}")
+        return None
+
+    def _list(self, master: MasterHost, key: str) -> tuple[Any, ...]:
+        entry = master.core.engine.find(key)
+        return () if entry is None else entry.value
+
+
+class OneWinner(Checker):
+    """Of all that put_unique the same key, one is told that it did, and its value is there."""
+
+    name = "one winner"
+
+    def unsettled(self) -> str | None:
+        """Who was told so."""
+        master = self.world.only_master()
+        if master is None or not self.world.lasting:
+            return None
+        for key in UNIQUE:
+            told = [s for s, a in self.world.truth.asked.items() if a.what[:2] == ("put_unique", key)]
+            winners = [serial for serial in told if self.world.truth.told(serial) is True]
+            if len(winners) > 1:
+                self.fail(f"{winners} were all told that they put {key!r}")
+            entry = master.core.engine.find(key)
+            if winners and (entry is None or entry.value != winners[0]):
+                self.fail(f"{winners[0]} was told that it put {key!r}, there is {entry and entry.value!r}")
+            if entry is not None and self.world.truth.told(entry.value) is False:
+                self.fail(f"{entry.value!r} was told that it did not put {key!r}, and it is there")
+        return None
+
+
+class Expiry(Checker):
+    """What has expired does not come back, and nothing lives for ever that should not."""
+
+    name = "expiry"
+
+    def __init__(self, world: ReplicaWorld) -> None:
+        super().__init__(world)
+        self.expired: set[Value] = set()
+
+    def on_notify(self, host: Host, action: Notify) -> None:
+        """Every value of these keys is put once."""
+        if action.key not in TEMPORARY or not self.world.lasting:
+            return
+        if action.kind == "expire" and host.kind == "master":
+            self.expired.add(action.before)
+        elif action.kind in ("insert", "update") and host.kind == "master" and action.value in self.expired:
+            self.fail(f"{host.name} shows {action.value!r} again, which had expired")
+
+    def unsettled(self) -> str | None:
+        """What is still there."""
+        for host in (*self.world.masters(), *self.world.clones()):
+            for key in TEMPORARY:
+                if host.core.engine.find(key) is not None:
+                    return f"{host.name} still has {key!r}"
+        return None
+
+
+class Convergence(Checker):
+    """When all is done every clone equals its master, and can be read."""
+
+    name = "convergence"
+
+    def unsettled(self) -> str | None:
+        """The first difference."""
+        masters = {each.entity: each for each in self.world.masters()}
+        for clone in self.world.clones():
+            core = clone.core
+            master = masters.get(core.master)
+            if master is None or not core.connected or not core.readable:
+                return f"{clone.name} follows {core.master}, connected {core.connected}, readable {core.readable}"
+            has = {index: entry.value for index, entry in core.engine.entries.items()}
+            wanted = {index: entry.value for index, entry in master.core.engine.entries.items()}
+            if has != wanted:
+                return f"{clone.name} has {has}, its master {wanted}"
+            if not core.idle():
+                return f"{clone.name} is not idle: {core.unconfirmed} writes, behind {core._input.behind}"
+        for host in masters.values():
+            if not host.core.idle():
+                return f"{host.name} is not idle"
+        return None
+
+
+class Freshness(Checker):
+    """A clone that has been without a master for longer than ``stale_s`` refuses to be read."""
+
+    name = "stale reads"
+
+    def on_tick(self) -> None:
+        """Look at every clone."""
+        for clone in self.world.clones():
+            core = clone.core
+            if core.readable and not core.connected and self.world.now > core._lost_at + clone.stale_s + 0.1:
+                self.fail(f"{clone.name} is read {self.world.now - core._lost_at:.1f} s after it lost its master")
+
+
+class Bounds(Checker):
+    """Nothing grows beyond its bound."""
+
+    name = "bounds"
+
+    def on_tick(self) -> None:
+        """Look into the cores."""
+        bounds = self.world.bounds
+        for master in self.world.masters():
+            core = master.core
+            self._at_most(master, "events", core._output.kept[0], bounds.get("CHANNEL_EVENTS_MAX", CHANNEL_EVENTS_MAX))
+            for writer in core._writers.known.values():
+                self._at_most(master, "outcomes", len(writer.outcomes), STORE_OUTCOMES_MAX)
+                if writer.channel is not None:
+                    self._at_most(master, "held", writer.channel.held, CHANNEL_HELD_MAX)
+        for clone in self.world.clones():
+            core = clone.core
+            self._at_most(clone, "writes", core._writes.kept[0], bounds.get("CLONE_WRITES_MAX", CLONE_WRITES_MAX))
+            self._at_most(clone, "held", core._input.held, CHANNEL_HELD_MAX)
+
+    def _at_most(self, host: Host, what: str, found: int, bound: int) -> None:
+        if found > bound:
+            self.fail(f"{host.name}: {what} is {found}, the bound is {bound}")
+
+
+class TwoMastersSeen(Checker):
+    """Two masters that reach each other both say so."""
+
+    name = "two masters"
+
+    def __init__(self, world: ReplicaWorld) -> None:
+        super().__init__(world)
+        self.since: dict[tuple[Entity, Entity], float] = {}
+        self.said: set[tuple[Entity, Entity]] = set()
+
+    def on_report(self, host: Host, event: object) -> None:
+        """Somebody has noticed."""
+        if isinstance(event, TwoMasters):
+            self.said.add((host.entity, event.other))
+
+    def on_tick(self) -> None:
+        """How long has each pair been in reach of each other?"""
+        masters = self.world.masters()
+        now = self.world.now
+        pairs = {
+            (a.entity, b.entity)
+            for a in masters
+            for b in masters
+            if a is not b and self.world.wire.reachable(a.name, b.name)
+        }
+        self.since = {pair: self.since.get(pair, now) for pair in pairs}
+        if self.world.wire.loss < 0.2:
+            for pair, since in self.since.items():
+                if now - since > CONFLICT_S and pair not in self.said:
+                    self.fail(f"{pair[0]} has not noticed {pair[1]} in {now - since:.1f} s")
+
+
+def all_checkers(world: ReplicaWorld) -> list[Checker]:
+    """Every checker."""
+    kinds = (MastersOrder, Applied, OneWinner, Expiry, Convergence, Freshness, Bounds, TwoMastersSeen)
+    return [kind(world) for kind in kinds]

@@ -1,0 +1,436 @@
+"""The messages between masters and clones, and their bytes.
+
+A message is ``u64 sequence number, sender, receiver, u8 kind`` and the fields of its kind; sender and receiver are
+entities (16 bytes, u64), a receiver of zeros is everybody. Numbers are big-endian; values are in the binary form with
+their tag; an optional timespan is a byte 0, or a byte 1 and i64 nanoseconds; lists have a varbyte count before them.
+
+==== ================== ========================================================================================
+kind name               fields
+==== ================== ========================================================================================
+0    Put                key, value, optional expiry, publisher
+1    PutUnique          key, value, optional expiry, who, u64 request, publisher
+2    PutUniqueResult    u8 inserted, who, u64 request, publisher
+3    Erase              key, publisher
+4    Expire             key, publisher
+5    Add                key, value, u8 tag of the type to start from, optional expiry, publisher
+6    Subtract           key, value, optional expiry, publisher
+7    Clear              publisher
+8    AttachWriter       u64 offset, u16 heartbeat in ticks
+9    Keepalive          u64 number of the last event
+10   CumulativeAck      u64 number
+11   MissingEvents      list of u64 (nack)
+12   AckClone           u64 offset, u16 heartbeat in ticks, list of (key, value)
+13   RetransmitFailed   u64 number
+128  WriterState        u64 applied, u64 output, list of (u64 number, u8 code): from a master of chappe
+129  Settled            u64 number: from a clone of chappe to a master of chappe
+==== ================== ========================================================================================
+
+The last two never reach an original: they are sent to one receiver, whose entity has chappe's mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct, error
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from chappe.data.binary import decode_at, encode
+from chappe.data.order import VECTOR
+from chappe.data.values import Value
+from chappe.data.varbyte import pack_varbyte, parse_varbyte
+from chappe.defaults import CHANNEL_HELD_MAX, CHANNEL_TICK_S, STORE_OUTCOMES_MAX
+from chappe.errors import InvalidData
+from chappe.stores.entity import ENTITY_BYTES, Entity
+
+Pair: TypeAlias = tuple[Value, Value]
+
+
+class Put(msgspec.Struct, frozen=True):
+    """Set a value; ``expiry_ns`` from when the master takes it."""
+
+    key: Value
+    value: Value
+    expiry_ns: int | None
+    publisher: Entity
+
+
+class PutUnique(msgspec.Struct, frozen=True):
+    """Set a value if there is none; ``who`` and ``request`` name the answer."""
+
+    key: Value
+    value: Value
+    expiry_ns: int | None
+    who: Entity
+    request: int
+    publisher: Entity
+
+
+class PutUniqueResult(msgspec.Struct, frozen=True):
+    """The answer."""
+
+    inserted: bool
+    who: Entity
+    request: int
+    publisher: Entity
+
+
+class Erase(msgspec.Struct, frozen=True):
+    """Remove a key."""
+
+    key: Value
+    publisher: Entity
+
+
+class Expire(msgspec.Struct, frozen=True):
+    """A key has lived its time."""
+
+    key: Value
+    publisher: Entity
+
+
+class Add(msgspec.Struct, frozen=True):
+    """Add to a value; a missing one starts as the empty value of type ``init``."""
+
+    key: Value
+    value: Value
+    init: int
+    expiry_ns: int | None
+    publisher: Entity
+
+
+class Subtract(msgspec.Struct, frozen=True):
+    """Take away from a value."""
+
+    key: Value
+    value: Value
+    expiry_ns: int | None
+    publisher: Entity
+
+
+class Clear(msgspec.Struct, frozen=True):
+    """Remove all keys."""
+
+    publisher: Entity
+
+
+class AttachWriter(msgspec.Struct, frozen=True):
+    """A clone's handshake: its next write has the number ``offset`` + 1."""
+
+    offset: int
+    ticks: int
+
+
+class Keepalive(msgspec.Struct, frozen=True):
+    """A producer's heartbeat."""
+
+    seq: int
+
+
+class CumulativeAck(msgspec.Struct, frozen=True):
+    """A consumer has everything up to ``seq``."""
+
+    seq: int
+
+
+class MissingEvents(msgspec.Struct, frozen=True):
+    """A consumer misses these; (0,) asks to be taken in."""
+
+    seqs: tuple[int, ...]
+
+
+class AckClone(msgspec.Struct, frozen=True):
+    """A master's handshake: ``pairs`` is all it has, behind its event ``offset``.
+
+    The pairs are read only when asked for: most of its receivers are none.
+    """
+
+    offset: int
+    ticks: int
+    raw_pairs: bytes  # varbyte count, then key and value by turns
+
+    def pairs(self) -> list[Pair]:
+        """All entries; raises ProtocolError."""
+        count, pos = parse_varbyte(self.raw_pairs, 0)
+        if count > len(self.raw_pairs) // 2:
+            raise InvalidData(f"a snapshot of {len(self.raw_pairs)} bytes claims {count} entries")
+        found = []
+        for _ in range(count):
+            key, pos = decode_at(self.raw_pairs, pos)
+            value, pos = decode_at(self.raw_pairs, pos)
+            found.append((key, value))
+        if pos != len(self.raw_pairs):
+            raise InvalidData(f"{len(self.raw_pairs) - pos} bytes follow a snapshot")
+        return found
+
+
+class RetransmitFailed(msgspec.Struct, frozen=True):
+    """A producer no longer has event ``seq``."""
+
+    seq: int
+
+
+class WriterState(msgspec.Struct, frozen=True):
+    """A master to a clone: its writes up to ``applied`` are done and durable, all well but for ``outcomes``.
+
+    What they changed has reached the clone when it has the master's event ``output``. Outcomes are pairs of a write's
+    number and what became of it (``chappe.stores.outcomes``), and are repeated until ``Settled``.
+    """
+
+    applied: int
+    output: int
+    outcomes: tuple[tuple[int, int], ...]
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """A clone to its master: it knows what became of its writes up to ``seq``."""
+
+    seq: int
+
+
+Action: TypeAlias = Put | PutUnique | PutUniqueResult | Erase | Expire | Add | Subtract | Clear
+Command: TypeAlias = (
+    Action
+    | AttachWriter
+    | Keepalive
+    | CumulativeAck
+    | MissingEvents
+    | AckClone
+    | RetransmitFailed
+    | WriterState
+    | Settled
+)
+ACTIONS: Final = (Put, PutUnique, PutUniqueResult, Erase, Expire, Add, Subtract, Clear)
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A command with where it comes from and whom it is for; ``seq`` is 0 unless it is an action."""
+
+    seq: int
+    sender: Entity
+    receiver: Entity
+    command: Command
+
+
+_head: Final = Struct(">Q16sQ16sQ")
+_entity: Final = Struct(">16sQ")
+_u64: Final = Struct(">Q")
+_i64: Final = Struct(">q")
+_u64_u16: Final = Struct(">QH")
+_u64_u8: Final = Struct(">QB")
+_two_u64: Final = Struct(">QQ")
+_entity_u64_entity: Final = Struct(">16sQQ16sQ")
+_KINDS: Final = tuple([bytes((kind,)) for kind in range(256)])
+_EXPIRES: Final = Struct(">Bq")
+
+
+# -- writing ------------------------------------------------------------------------------------------------------
+
+
+def encode_message(seq: int, sender: Entity, receiver: Entity, body: bytes) -> bytes:
+    """The bytes of a message whose command is ``body``, made by ``encode_command``."""
+    return _head.pack(seq, *sender, *receiver) + body
+
+
+def encode_command(command: Command) -> bytes:
+    """Kind and fields; raises UnsupportedValue for a value that has no bytes."""
+    if type(command) is Put:  # by far the commonest
+        return b"".join(
+            (b"\0", encode(command.key), encode(command.value), _expiry(command.expiry_ns),
+             _entity.pack(*command.publisher))
+        )  # fmt: skip
+    kind, write = _WRITERS[type(command)]
+    return _KINDS[kind] + write(command)
+
+
+def ticks(heartbeat_s: float) -> int:
+    """A heartbeat interval as it travels."""
+    return max(1, round(heartbeat_s / CHANNEL_TICK_S))
+
+
+def _expiry(expiry_ns: int | None) -> bytes:
+    return b"\0" if expiry_ns is None else _EXPIRES.pack(1, expiry_ns)
+
+
+def _numbers(seqs: tuple[int, ...]) -> bytes:
+    return pack_varbyte(len(seqs)) + b"".join([_u64.pack(seq) for seq in seqs])
+
+
+def _put_unique(each: PutUnique) -> bytes:
+    names = _entity_u64_entity.pack(*each.who, each.request, *each.publisher)
+    return encode(each.key) + encode(each.value) + _expiry(each.expiry_ns) + names
+
+
+def _add(each: Add) -> bytes:
+    tail = _expiry(each.expiry_ns) + _entity.pack(*each.publisher)
+    return encode(each.key) + encode(each.value) + _KINDS[each.init] + tail
+
+
+def _subtract(each: Subtract) -> bytes:
+    return encode(each.key) + encode(each.value) + _expiry(each.expiry_ns) + _entity.pack(*each.publisher)
+
+
+def _writer_state(each: WriterState) -> bytes:
+    outcomes = b"".join([_u64_u8.pack(*outcome) for outcome in each.outcomes])
+    return _two_u64.pack(each.applied, each.output) + pack_varbyte(len(each.outcomes)) + outcomes
+
+
+_WRITERS: Final[dict[type, tuple[int, Callable[[Any], bytes]]]] = {
+    PutUnique: (1, _put_unique),
+    PutUniqueResult: (
+        2,
+        lambda each: _KINDS[each.inserted] + _entity_u64_entity.pack(*each.who, each.request, *each.publisher),
+    ),
+    Erase: (3, lambda each: encode(each.key) + _entity.pack(*each.publisher)),
+    Expire: (4, lambda each: encode(each.key) + _entity.pack(*each.publisher)),
+    Add: (5, _add),
+    Subtract: (6, _subtract),
+    Clear: (7, lambda each: _entity.pack(*each.publisher)),
+    AttachWriter: (8, lambda each: _u64_u16.pack(each.offset, each.ticks)),
+    Keepalive: (9, lambda each: _u64.pack(each.seq)),
+    CumulativeAck: (10, lambda each: _u64.pack(each.seq)),
+    MissingEvents: (11, lambda each: _numbers(each.seqs)),
+    AckClone: (12, lambda each: _u64_u16.pack(each.offset, each.ticks) + each.raw_pairs),
+    RetransmitFailed: (13, lambda each: _u64.pack(each.seq)),
+    WriterState: (128, _writer_state),
+    Settled: (129, lambda each: _u64.pack(each.seq)),
+}
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+def decode_message(payload: bytes) -> Message:
+    """The message that all of ``payload`` is; raises ProtocolError."""
+    try:
+        seq, sender, sender_number, receiver, receiver_number = _head.unpack_from(payload)
+        kind = payload[_head.size]
+        read = _READERS.get(kind)
+        if read is None:
+            raise InvalidData(f"a store command of kind {kind} is unknown")
+        command, end = read(payload, _head.size + 1)
+    except (error, IndexError):
+        raise InvalidData(f"a store command is cut off after {len(payload)} bytes") from None
+    if end != len(payload):
+        raise InvalidData(f"a store command has {len(payload)} bytes, its fields need {end}")
+    return Message(seq, Entity(sender, sender_number), Entity(receiver, receiver_number), command)
+
+
+def _read_expiry(data: bytes, pos: int) -> tuple[int | None, int]:
+    flag = data[pos]
+    if flag == 0:
+        return None, pos + 1
+    expiry_ns: int = _i64.unpack_from(data, pos + 1)[0]
+    return expiry_ns, pos + 9
+
+
+def _read_entity(data: bytes, pos: int) -> tuple[Entity, int]:
+    return Entity(*_entity.unpack_from(data, pos)), pos + ENTITY_BYTES
+
+
+def _read_put(data: bytes, pos: int) -> tuple[Command, int]:
+    key, pos = decode_at(data, pos)
+    value, pos = decode_at(data, pos)
+    expiry_ns, pos = _read_expiry(data, pos)
+    return Put(key, value, expiry_ns, Entity(*_entity.unpack_from(data, pos))), pos + ENTITY_BYTES
+
+
+def _read_put_unique(data: bytes, pos: int) -> tuple[Command, int]:
+    key, pos = decode_at(data, pos)
+    value, pos = decode_at(data, pos)
+    expiry_ns, pos = _read_expiry(data, pos)
+    who, who_number, request, publisher, number = _entity_u64_entity.unpack_from(data, pos)
+    command = PutUnique(key, value, expiry_ns, Entity(who, who_number), request, Entity(publisher, number))
+    return command, pos + _entity_u64_entity.size
+
+
+def _read_result(data: bytes, pos: int) -> tuple[Command, int]:
+    who, who_number, request, publisher, number = _entity_u64_entity.unpack_from(data, pos + 1)
+    command = PutUniqueResult(data[pos] != 0, Entity(who, who_number), request, Entity(publisher, number))
+    return command, pos + 1 + _entity_u64_entity.size
+
+
+def _read_erase(data: bytes, pos: int) -> tuple[Command, int]:
+    key, pos = decode_at(data, pos)
+    publisher, pos = _read_entity(data, pos)
+    return Erase(key, publisher), pos
+
+
+def _read_expire(data: bytes, pos: int) -> tuple[Command, int]:
+    key, pos = decode_at(data, pos)
+    publisher, pos = _read_entity(data, pos)
+    return Expire(key, publisher), pos
+
+
+def _read_add(data: bytes, pos: int) -> tuple[Command, int]:
+    key, pos = decode_at(data, pos)
+    value, pos = decode_at(data, pos)
+    init = data[pos]
+    if init > VECTOR:
+        raise InvalidData(f"type {init} at byte {pos} is unknown")
+    expiry_ns, pos = _read_expiry(data, pos + 1)
+    publisher, pos = _read_entity(data, pos)
+    return Add(key, value, init, expiry_ns, publisher), pos
+
+
+def _read_subtract(data: bytes, pos: int) -> tuple[Command, int]:
+    key, pos = decode_at(data, pos)
+    value, pos = decode_at(data, pos)
+    expiry_ns, pos = _read_expiry(data, pos)
+    publisher, pos = _read_entity(data, pos)
+    return Subtract(key, value, expiry_ns, publisher), pos
+
+
+def _read_clear(data: bytes, pos: int) -> tuple[Command, int]:
+    publisher, pos = _read_entity(data, pos)
+    return Clear(publisher), pos
+
+
+def _read_nack(data: bytes, pos: int) -> tuple[Command, int]:
+    count, pos = parse_varbyte(data, pos)
+    if count > CHANNEL_HELD_MAX + 1 or count * _u64.size > len(data) - pos:
+        raise InvalidData(f"a nack claims {count} numbers")
+    return MissingEvents(tuple(_u64.unpack_from(data, pos + 8 * place)[0] for place in range(count))), pos + 8 * count
+
+
+def _read_ack_clone(data: bytes, pos: int) -> tuple[Command, int]:
+    offset, interval = _u64_u16.unpack_from(data, pos)
+    return AckClone(offset, interval, data[pos + _u64_u16.size :]), len(data)
+
+
+def _read_attach_writer(data: bytes, pos: int) -> tuple[Command, int]:
+    return AttachWriter(*_u64_u16.unpack_from(data, pos)), pos + _u64_u16.size
+
+
+def _read_writer_state(data: bytes, pos: int) -> tuple[Command, int]:
+    applied, output = _two_u64.unpack_from(data, pos)
+    count, pos = parse_varbyte(data, pos + _two_u64.size)
+    if count > STORE_OUTCOMES_MAX:
+        raise InvalidData(f"a writer's state claims {count} outcomes")
+    outcomes = tuple([_u64_u8.unpack_from(data, pos + _u64_u8.size * place) for place in range(count)])
+    return WriterState(applied, output, outcomes), pos + _u64_u8.size * count
+
+
+def _number_reader(make: Callable[[int], Command]) -> Callable[[bytes, int], tuple[Command, int]]:
+    return lambda data, pos: (make(_u64.unpack_from(data, pos)[0]), pos + _u64.size)
+
+
+_READERS: Final[dict[int, Callable[[bytes, int], tuple[Command, int]]]] = {
+    0: _read_put,
+    1: _read_put_unique,
+    2: _read_result,
+    3: _read_erase,
+    4: _read_expire,
+    5: _read_add,
+    6: _read_subtract,
+    7: _read_clear,
+    8: _read_attach_writer,
+    9: _number_reader(Keepalive),
+    10: _number_reader(CumulativeAck),
+    11: _read_nack,
+    12: _read_ack_clone,
+    13: _number_reader(RetransmitFailed),
+    128: _read_writer_state,
+    129: _number_reader(Settled),
+}

@@ -1,0 +1,129 @@
+"""Group commit: what a master has done in memory, and how much of it its backend has made durable.
+
+Operations change the engine at once and wait here until they are durable; only then is anybody told. Operations that
+come while a commit is under way go into the next one. If a commit fails, it is undone together with all that came
+after it, which was built on it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TypeAlias
+
+import msgspec
+
+from chappe.data.binary import encode
+from chappe.defaults import STORE_COMMIT_BYTES, STORE_COMMIT_OPERATIONS
+from chappe.stores.actions import Commit
+from chappe.stores.backend import ClearRows, EraseRow, ForgetWriter, Operation, PutRow, WriterRow
+from chappe.stores.commands import Action as Command
+from chappe.stores.engine import Change, Engine
+from chappe.stores.entity import Entity
+
+
+class Done(msgspec.Struct, frozen=True):
+    """One operation as it was done: what to tell when it is durable."""
+
+    command: Command
+    changes: tuple[Change, ...]
+    broadcast: tuple[Command, ...]
+    result: object  # for the caller: None, True or False, or the exception
+    ticket: int | None = None
+    writer: Entity | None = None
+    seq: int = 0
+
+
+WriterRows: TypeAlias = dict[Entity, WriterRow]
+
+
+class Committing:
+    """What waits for the backend."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Done, tuple[Operation, ...], int]] = deque()
+        self._under_way: list[Done] = []
+        self._number = 0
+        self._waiting_bytes = 0
+        self._forgotten: list[Operation] = []
+
+    @property
+    def count(self) -> int:
+        """Operations that are not durable."""
+        return len(self._waiting) + len(self._under_way)
+
+    @property
+    def full(self) -> bool:
+        """Whether so much waits that no more should come: two commits' worth."""
+        return len(self._waiting) >= 2 * STORE_COMMIT_OPERATIONS or self._waiting_bytes >= 2 * STORE_COMMIT_BYTES
+
+    def changes(self) -> list[Change]:
+        """All changes that are not durable, in order."""
+        dones = [*self._under_way, *(each[0] for each in self._waiting)]
+        return [change for done in dones for change in done.changes]
+
+    def add(self, done: Done) -> None:
+        """An operation was done in memory."""
+        rows, size = _rows(done)
+        self._waiting.append((done, rows, size))
+        self._waiting_bytes += size
+
+    def forget(self, entity: Entity) -> None:
+        """With the next commit, what is kept of a clone's writes goes."""
+        self._forgotten.append(ForgetWriter(entity))
+
+    def start(self, writer_rows: WriterRows) -> Commit | None:
+        """The next commit, unless one is under way or nothing waits; takes what ``writer_rows`` says at its end."""
+        if self._under_way or not self._waiting:
+            return None
+        operations, self._forgotten = self._forgotten, []
+        size = 0
+        touched: dict[Entity, int] = {}
+        while self._waiting and len(operations) < STORE_COMMIT_OPERATIONS and size < STORE_COMMIT_BYTES:
+            done, rows, row_bytes = self._waiting.popleft()
+            self._under_way.append(done)
+            operations += rows
+            size += row_bytes
+            self._waiting_bytes -= row_bytes
+            if done.writer is not None:
+                touched[done.writer] = done.seq
+        for entity, seq in touched.items():
+            row = writer_rows[entity]
+            outcomes = tuple(each for each in row.outcomes if each[0] <= seq)
+            operations.append(WriterRow(entity, seq, outcomes, row.heard_ns))
+        self._number += 1
+        return Commit(self._number, tuple(operations))
+
+    def committed(self, number: int) -> list[Done]:
+        """The commit is durable: what can now be told."""
+        assert number == self._number
+        done, self._under_way = self._under_way, []
+        return done
+
+    def failed(self, number: int, engine: Engine) -> list[Done]:
+        """The commit was refused: it and all after it are undone in the engine and returned."""
+        assert number == self._number
+        undone = [*self._under_way, *(each[0] for each in self._waiting)]
+        for done in reversed(undone):
+            for change in reversed(done.changes):
+                engine.revert(change)
+        self._under_way = []
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        return undone
+
+
+def _rows(done: Done) -> tuple[tuple[Operation, ...], int]:
+    if len(done.changes) > 1 and all(change.kind == "erase" for change in done.changes):
+        return (ClearRows(),), 0
+    rows: list[Operation] = []
+    size = 0
+    for change in done.changes:
+        key = encode(change.key)
+        if change.entry is None:
+            rows.append(EraseRow(key))
+        else:
+            value = encode(change.entry.value)
+            rows.append(PutRow(key, value, change.entry.expires_ns))
+            size += len(value)
+        size += len(key)
+    return tuple(rows), size

@@ -1,0 +1,230 @@
+"""The key-value engine: typed keys and values with expiry, versions and a feed of changes, all in memory.
+
+Pure and without a notion of who writes or where it is kept: masters, clones and others build on it. Every change has a
+version, one more than the last; ``changes_since`` hands out the latest ones, a snapshot says which version it shows.
+
+Keys are told apart by type, as in sets and tables: ``1``, ``Count(1)``, ``1.0`` and ``True`` are four keys. Times are
+nanoseconds since 1970. An entry may be read until somebody calls ``expire``: the owner keeps the clock.
+
+A change can be undone (``revert``), the latest first, for owners whose disk may refuse what was done.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from chappe.data.binary import encode
+from chappe.data.order import sort_key
+from chappe.data.values import Value
+from chappe.data.varbyte import pack_varbyte
+from chappe.defaults import STORE_CHANGES_MAX
+from chappe.errors import NoSuchKey
+from chappe.stores import operations
+
+Index = object  # what a key is found by: a plain string itself, anything else its sort key
+Kind = Literal["insert", "update", "erase", "expire"]
+_HEAP_SLACK: Final = 64  # outdated deadlines that are not worth a clean-up
+
+
+class Entry:
+    """One key and its value; replaced as a whole, never changed."""
+
+    __slots__ = ("expires_ns", "key", "value", "version")
+
+    def __init__(self, key: Value, value: Value, expires_ns: int | None, version: int) -> None:
+        self.key = key
+        self.value = value
+        self.expires_ns = expires_ns
+        self.version = version
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What became of one key: ``entry`` is what is there now, ``before`` what was."""
+
+    kind: Kind
+    version: int
+    entry: Entry | None
+    before: Entry | None
+
+    @property
+    def key(self) -> Value:
+        """The key."""
+        found = self.entry or self.before
+        assert found is not None
+        return found.key
+
+
+def index_of(key: Value) -> Index:
+    """What a key is found by; raises UnsupportedValue for what is no value."""
+    return key if type(key) is str else sort_key(key)
+
+
+class Engine:
+    """See the module.
+
+    Args:
+        version: Of the last change before this engine was made.
+        changes_max: Changes that are remembered; older ones are forgotten.
+    """
+
+    def __init__(self, version: int = 0, changes_max: int = STORE_CHANGES_MAX) -> None:
+        self.version = version
+        self.entries: dict[Index, Entry] = {}
+        self._deadlines: list[tuple[int, int, Index]] = []  # when, the entry's version, which
+        self._changes: deque[Change] = deque(maxlen=changes_max)
+        self._snapshot: tuple[int, bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    def get(self, key: Value) -> Value:
+        """The value under a key; raises NoSuchKey."""
+        entry = self.entries.get(key if type(key) is str else sort_key(key))
+        if entry is None:
+            raise NoSuchKey(f"nothing is stored under {key!r}")
+        return entry.value
+
+    def find(self, key: Value) -> Entry | None:
+        """The entry of a key, if there is one."""
+        return self.entries.get(key if type(key) is str else sort_key(key))
+
+    def get_index(self, key: Value, index: Value) -> Value:
+        """What lies at ``index`` of the value under a key (``operations.retrieve``); raises NoSuchKey or TypeClash."""
+        return operations.retrieve(self.get(key), index)
+
+    def exists(self, key: Value) -> bool:
+        """Whether there is a value under the key."""
+        return self.find(key) is not None
+
+    def keys(self) -> list[Value]:
+        """All keys, the oldest first."""
+        return [entry.key for entry in self.entries.values()]
+
+    def items(self) -> Iterator[Entry]:
+        """All entries as they are now, the oldest first."""
+        return iter(list(self.entries.values()))
+
+    def changes_since(self, version: int) -> list[Change] | None:
+        """All changes after ``version``; None if they are not remembered any more: take everything instead."""
+        missing = self.version - version
+        if missing > len(self._changes):
+            return None
+        return [self._changes[place] for place in range(len(self._changes) - missing, len(self._changes))]
+
+    def snapshot(self, without: Sequence[Change] = ()) -> bytes:
+        """Varbyte count, then key and value of every entry, encoded; made anew only when something has changed.
+
+        ``without`` are the latest changes, in their order, if it is to show how things were before them.
+        """
+        if without:
+            entries: dict[Index, Entry | None] = dict(self.entries)
+            for change in reversed(without):
+                entries[index_of(change.key)] = change.before
+            return _encoded([entry for entry in entries.values() if entry is not None])
+        if self._snapshot is None or self._snapshot[0] != self.version:
+            self._snapshot = (self.version, _encoded(self.entries.values()))
+        return self._snapshot[1]
+
+    def next_expiry_ns(self) -> int | None:
+        """When the next entry expires."""
+        heap = self._deadlines
+        while heap:
+            expires_ns, version, index = heap[0]
+            entry = self.entries.get(index)
+            if entry is not None and entry.version == version:
+                return expires_ns
+            heapq.heappop(heap)
+        return None
+
+    # -- writing ----------------------------------------------------------------------------------------------
+
+    def put(self, key: Value, value: Value, expires_ns: int | None = None) -> Change:
+        """Set a value; without ``expires_ns`` it stays, whatever the one before had."""
+        index = key if type(key) is str else sort_key(key)
+        before = self.entries.get(index)
+        self.version = version = self.version + 1
+        entry = Entry(key, value, expires_ns, version)
+        self.entries[index] = entry
+        if expires_ns is not None:
+            self._expires(index, entry)
+        change = Change("insert" if before is None else "update", version, entry, before)
+        self._changes.append(change)
+        return change
+
+    def put_unique(self, key: Value, value: Value, expires_ns: int | None = None) -> Change | None:
+        """Set a value if there is none; None if there is one."""
+        return None if self.exists(key) else self.put(key, value, expires_ns)
+
+    def add(self, key: Value, operand: Value, init: int, expires_ns: int | None = None) -> Change:
+        """Add to a value, by default the empty one of type ``init``; raises TypeClash or InvalidOperation."""
+        before = self.find(key)
+        stored = operations.initial(init) if before is None else before.value
+        return self.put(key, operations.add(stored, operand), expires_ns)
+
+    def subtract(self, key: Value, operand: Value, expires_ns: int | None = None) -> Change:
+        """Take away from a value; raises NoSuchKey, TypeClash or InvalidOperation."""
+        return self.put(key, operations.subtract(self.get(key), operand), expires_ns)
+
+    def erase(self, key: Value, kind: Literal["erase", "expire"] = "erase") -> Change | None:
+        """Remove a key; None if there is none."""
+        entry = self.entries.pop(key if type(key) is str else sort_key(key), None)
+        if entry is None:
+            return None
+        self.version += 1
+        change = Change(kind, self.version, None, entry)
+        self._changes.append(change)
+        return change
+
+    def clear(self) -> list[Change]:
+        """Remove everything."""
+        return [change for entry in list(self.entries.values()) if (change := self.erase(entry.key)) is not None]
+
+    def expire(self, now_ns: int) -> list[Change]:
+        """Remove what has lived its time."""
+        changes = []
+        while (due_ns := self.next_expiry_ns()) is not None and due_ns <= now_ns:
+            _, _, index = heapq.heappop(self._deadlines)
+            change = self.erase(self.entries[index].key, "expire")
+            assert change is not None
+            changes.append(change)
+        return changes
+
+    def revert(self, change: Change) -> None:
+        """Undo the latest change that was not undone yet; versions go on rising."""
+        index = index_of(change.key)
+        if change.before is None:
+            del self.entries[index]
+        else:
+            self.entries[index] = change.before
+            if change.before.expires_ns is not None:
+                self._expires(index, change.before)
+        self.version += 1
+        self._changes.clear()  # who asks for what is new takes everything
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _expires(self, index: Index, entry: Entry) -> None:
+        assert entry.expires_ns is not None
+        heapq.heappush(self._deadlines, (entry.expires_ns, entry.version, index))
+        if len(self._deadlines) > 2 * len(self.entries) + _HEAP_SLACK:
+            self._deadlines = [
+                (each.expires_ns, each.version, where)
+                for where, each in self.entries.items()
+                if each.expires_ns is not None
+            ]
+            heapq.heapify(self._deadlines)
+
+
+def _encoded(entries: Collection[Entry]) -> bytes:
+    parts = [pack_varbyte(len(entries))]
+    for entry in entries:
+        parts.append(encode(entry.key))
+        parts.append(encode(entry.value))
+    return b"".join(parts)

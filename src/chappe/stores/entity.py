@@ -1,0 +1,39 @@
+"""Who takes part in a store: an endpoint, and one object in it."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+ENDPOINT_BYTES: Final = 16
+ENTITY_BYTES: Final = 24
+_MARK: Final = 0x63687070  # "chpp", in the upper half of the object numbers of chappe's masters and clones
+_MARK_BITS: Final = 32
+
+
+class Entity(NamedTuple):
+    """A master or clone: the 16 bytes of its endpoint and a number of 64 bits.
+
+    The original numbers objects by small integers. Masters and clones of chappe have a mark in the upper half and a
+    number of their own, different in each life, in the lower: so they know each other without having to ask.
+    """
+
+    endpoint: bytes
+    number: int
+
+    @property
+    def is_chappe(self) -> bool:
+        """Whether it understands what chappe adds to the protocol."""
+        return self.number >> _MARK_BITS == _MARK
+
+    def __str__(self) -> str:
+        hexed = self.endpoint.hex()
+        parts = (hexed[:8], hexed[8:12], hexed[12:16], hexed[16:20], hexed[20:])
+        return f"{self.number & 0xFFFFFFFF if self.is_chappe else self.number}@{'-'.join(parts)}"
+
+
+NOBODY: Final = Entity(bytes(ENDPOINT_BYTES), 0)
+
+
+def chappe_entity(endpoint: bytes, life: int) -> Entity:
+    """An entity of chappe; ``life`` is 32 bits that no other master or clone of the endpoint has, or had."""
+    return Entity(endpoint, _MARK << _MARK_BITS | (life & 0xFFFFFFFF))

@@ -1,0 +1,33 @@
+"""The topics that a store's messages travel on, and its name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chappe.defaults import STORE_NAME_BYTES_MAX
+from chappe.errors import UsageError
+
+MASTER_SUFFIX: Final = b"/<$>/data/master"
+CLONE_SUFFIX: Final = b"/<$>/data/clone"
+EVENTS_PREFIX: Final = b"<$>/local/data/store-events/"
+
+
+def check_name(name: str) -> bytes:
+    """The bytes of a store's name; raises UsageError if a store cannot have it."""
+    try:
+        raw = name.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{name!r} cannot be the name of a store: it holds half of a surrogate pair") from None
+    if not raw or len(raw) > STORE_NAME_BYTES_MAX or raw.startswith(b"<$>"):
+        raise UsageError(f"a store's name has 1 to {STORE_NAME_BYTES_MAX} bytes and does not begin with <$>: {name!r}")
+    return raw
+
+
+def master_topic(name: bytes) -> bytes:
+    """Where the master of a store listens; as the original joins topics, one slash at the end of the name goes."""
+    return name.removesuffix(b"/") + MASTER_SUFFIX
+
+
+def clone_topic(name: bytes) -> bytes:
+    """Where the clones of a store listen."""
+    return name.removesuffix(b"/") + CLONE_SUFFIX

@@ -1,0 +1,284 @@
+"""Seeded worlds of data stores and of the channel, and cores broken on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from chappe.channel import ChannelConsumer, ChannelProducer, Lost
+from chappe.sim.replicas.channels import ChannelCores, play_channel
+from chappe.sim.replicas.run import play_store
+from chappe.sim.replicas.world import StoreCores
+from chappe.stores import commands as cmd
+from chappe.stores.actions import Action
+from chappe.stores.clone import StoreClone
+from chappe.stores.committing import Done
+from chappe.stores.executing import Executed
+from chappe.stores.master import StoreMaster
+from chappe.stores.writers import Writer
+
+CHUNK = 20
+
+
+@pytest.mark.parametrize("first", range(0, 100, CHUNK))
+def test_every_promise_of_a_store_is_kept(first: int) -> None:
+    failed = {seed: found for seed in range(first, first + CHUNK) if (found := play_store(seed).failure) is not None}
+
+    assert failed == {}  # replay with: python -m chappe.sim --world store --seed N -v
+
+
+@pytest.mark.parametrize("first", range(0, 100, CHUNK))
+def test_every_promise_of_the_channel_is_kept(first: int) -> None:
+    failed = {seed: found for seed in range(first, first + CHUNK) if (found := play_channel(seed).failure) is not None}
+
+    assert failed == {}  # replay with: python -m chappe.sim --world channel --seed N
+
+
+def test_nothing_goes_wrong_where_nothing_is_disturbed() -> None:
+    assert [play_store(seed, disturb=False).failure for seed in range(5)] == [None] * 5
+    assert [play_channel(seed, disturb=False).failure for seed in range(5)] == [None] * 5
+
+
+def test_a_seed_plays_the_same_world_every_time() -> None:
+    lines: list[str] = []
+
+    assert play_store(7) == play_store(7, tell=lines.append)
+    assert any("sends" in line for line in lines)
+    assert play_channel(7) == play_channel(7)
+
+
+# -- stores broken on purpose -----------------------------------------------------------------------------------------
+
+
+class TellsBeforeTheDisk(StoreMaster):
+    def _finish(self, done: Done, now: float, actions: list[Action]) -> None:
+        self._release(done, now, actions)
+        if self._durable:
+            self._commits.add(Done(done.command, done.changes, (), None))
+
+
+class ForgetsWriters(StoreMaster):
+    """Takes a clone that comes back for a new one."""
+
+    def _attach_writer(self, entity: Any, command: Any, now: float, wall_ns: int, actions: list[Action]) -> None:
+        self._writers.detach(entity)
+        self._writers.known.pop(entity, None)
+        super()._attach_writer(entity, command, now, wall_ns, actions)
+
+
+class PutsAnyway(StoreMaster):
+    def _execute(self, command: cmd.Action, wall_ns: int) -> Executed:
+        if isinstance(command, cmd.PutUnique):
+            change = self.engine.put(command.key, command.value)
+            return (change,), (cmd.Put(command.key, command.value, None, command.publisher),), True
+        return super()._execute(command, wall_ns)
+
+
+class NeverExpires(StoreMaster):
+    def _expire(self, now: float, wall_ns: int, actions: list[Action]) -> None:
+        self.engine._deadlines.clear()
+
+
+class SnapshotsWhatIsNotDurable(StoreMaster):
+    def _greet(self, *arguments: Any) -> None:
+        changes = self._commits.changes
+        self._commits.changes = list  # type: ignore[method-assign]
+        try:
+            super()._greet(*arguments)
+        finally:
+            self._commits.changes = changes  # type: ignore[method-assign]
+
+
+class SeesNoOtherMaster(StoreMaster):
+    def handle_clone_topic(self, payload: bytes, now: float) -> list[Action]:
+        return []
+
+
+class LosesFailures(StoreMaster):
+    """Says that all is well."""
+
+    def _outcome(self, done: Done, error: Any) -> None:
+        pass
+
+
+class NeverStale(StoreClone):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **{**options, "stale_s": -1.0})
+
+
+class DropsWritesSilently(StoreClone):
+    """Like the original: what was under way when its master was lost is forgotten."""
+
+    def _lose(self, reason: str, now: float, actions: list[Action]) -> None:
+        super()._lose(reason, now, actions)
+        self._writes.skip_to(self._writes.seq)
+
+
+class NeverComesBack(StoreClone):
+    """Like the original: stays with its first master."""
+
+    def _attach(self, master: Any, *rest: Any) -> None:
+        if self.master is None or master == self.master:
+            super()._attach(master, *rest)
+
+
+class SkipsWhatIsLost(StoreClone):
+    def _take(self, taken: Any, now: float, actions: list[Action]) -> None:
+        super()._take([each for each in taken if not isinstance(each, Lost)], now, actions)
+
+
+class AddsTheSnapshot(StoreClone):
+    """Does not remove what the master no longer has."""
+
+    def _differ(self, pairs: list[cmd.Pair], master: Any, actions: list[Action]) -> None:
+        kept = [(entry.key, entry.value) for entry in self.engine.items()]
+        super()._differ([*kept, *pairs], master, actions)
+
+
+class KeepsWritesWithoutBound(StoreClone):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._writes._events_max = 10**9
+
+
+class IgnoresFailures(StoreMaster):
+    """Half of a failed commit stays in memory."""
+
+    def handle_commit_failed(self, number: int, error: Any, now: float) -> list[Action]:
+        self._commits._under_way = self._commits._under_way[1:]
+        return super().handle_commit_failed(number, error, now)
+
+
+class AnswersWithoutPause(StoreMaster):
+    def next_timeout(self, now: float, wall_ns: int) -> float:
+        return now
+
+
+class RepeatsWrites(StoreMaster):
+    """Does a write twice if it comes twice."""
+
+    def _write(self, writer: Writer, seq: int, command: Any, *rest: Any) -> None:
+        super()._write(writer, seq, command, *rest)
+        if seq % 7 == 0:
+            super()._write(writer, seq, command, *rest)
+
+
+STORES: Iterable[tuple[StoreCores, tuple[str, ...]]] = [
+    (StoreCores(master=TellsBeforeTheDisk), ("exactly once", "order", "one winner")),
+    (StoreCores(master=ForgetsWriters), ("exactly once",)),
+    (StoreCores(master=PutsAnyway), ("one winner",)),
+    (StoreCores(master=NeverExpires), ("expiry",)),
+    (StoreCores(master=SnapshotsWhatIsNotDurable), ("order",)),
+    (StoreCores(master=SeesNoOtherMaster), ("two masters",)),
+    (StoreCores(master=LosesFailures), ("exactly once", "one winner")),
+    (StoreCores(master=IgnoresFailures), ("exactly once", "order", "convergence", "crash")),
+    (StoreCores(master=AnswersWithoutPause), ("no spinning",)),
+    (StoreCores(master=RepeatsWrites), ("exactly once",)),
+    (StoreCores(clone=NeverStale), ("stale reads",)),
+    (StoreCores(clone=DropsWritesSilently), ("exactly once",)),
+    (StoreCores(clone=NeverComesBack), ("convergence", "exactly once")),
+    (StoreCores(clone=SkipsWhatIsLost), ("order", "convergence")),
+    (StoreCores(clone=AddsTheSnapshot), ("order", "convergence")),
+    (StoreCores(clone=KeepsWritesWithoutBound), ("bounds",)),
+]
+
+
+def broken(cores: object) -> str:
+    classes: list[type] = [getattr(cores, name) for name in cores.__dataclass_fields__]  # type: ignore[attr-defined]
+    right = {StoreMaster, StoreClone, ChannelProducer, ChannelConsumer}
+    return next(each.__name__ for each in classes if each not in right)
+
+
+@pytest.mark.parametrize(
+    ("cores", "checkers"), STORES, ids=lambda each: "" if isinstance(each, tuple) else broken(each)
+)
+def test_a_broken_store_is_caught(cores: StoreCores, checkers: tuple[str, ...]) -> None:
+    seen = []
+    for seed in range(60):
+        failure = play_store(seed, cores=cores).failure
+        if failure is not None:
+            seen.append(failure[:200])
+            if failure.startswith(checkers):
+                return
+    pytest.fail(f"no seed saw it as one of {checkers}; seen were {seen[:5]}")
+
+
+# -- channels broken on purpose ---------------------------------------------------------------------------------------
+
+
+class LetsGoTooEarly(ChannelProducer[Any, Any]):
+    def _trim(self) -> None:
+        self._buffer.clear()
+        self._bytes = 0
+
+
+class KeepsForEver(ChannelProducer[Any, Any]):
+    def _trim(self) -> None:
+        pass
+
+
+class DropsNobody(ChannelProducer[Any, Any]):
+    def drop(self, consumer: Any, reason: str) -> list[Any]:
+        return []
+
+    def produce(self, payload: Any, now: float) -> list[Any]:
+        self._events_max = 10**9
+        return super().produce(payload, now)
+
+
+class DoesNotBeat(ChannelProducer[Any, Any]):
+    def handle_timeout(self, now: float) -> list[Any]:
+        return [each for each in super().handle_timeout(now) if "Heartbeat" not in repr(each)]
+
+
+class PassesGaps(ChannelConsumer[Any]):
+    def _early(self, seq: int, payload: Any, now: float) -> list[Any]:
+        if seq > self.next > 0:
+            self.next = seq
+            return self.handle_event(seq, payload, now)
+        return []
+
+
+class TakesTwice(ChannelConsumer[Any]):
+    def handle_event(self, seq: int, payload: Any, now: float) -> list[Any]:
+        if 0 < seq == self.next - 1:
+            self.next = seq
+        return super().handle_event(seq, payload, now)
+
+
+class AsksForNothing(ChannelConsumer[Any]):
+    def _missing(self) -> tuple[int, ...]:
+        return ()
+
+
+class HoldsWithoutBound(ChannelConsumer[Any]):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "held_max": 10**9})
+
+
+CHANNELS: Iterable[tuple[ChannelCores, tuple[str, ...]]] = [
+    (ChannelCores(producer=LetsGoTooEarly), ("reliability",)),
+    (ChannelCores(producer=KeepsForEver), ("convergence", "bounds")),
+    (ChannelCores(producer=DropsNobody), ("bounds",)),
+    (ChannelCores(producer=DoesNotBeat), ("convergence",)),
+    (ChannelCores(consumer=PassesGaps), ("order",)),
+    (ChannelCores(consumer=TakesTwice), ("order",)),
+    (ChannelCores(consumer=AsksForNothing), ("convergence",)),
+    (ChannelCores(consumer=HoldsWithoutBound), ("bounds",)),
+]
+
+
+@pytest.mark.parametrize(
+    ("cores", "checkers"), CHANNELS, ids=lambda each: "" if isinstance(each, tuple) else broken(each)
+)
+def test_a_broken_channel_is_caught(cores: ChannelCores, checkers: tuple[str, ...]) -> None:
+    seen = []
+    for seed in range(60):
+        failure = play_channel(seed, cores=cores).failure
+        if failure is not None:
+            seen.append(failure[:200])
+            if failure.startswith(checkers):
+                return
+    pytest.fail(f"no seed saw it as one of {checkers}; seen were {seen[:5]}")

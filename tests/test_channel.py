@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import pytest
+
+from chappe.channel import (
+    Ack,
+    ChannelConsumer,
+    ChannelProducer,
+    Consume,
+    Dropped,
+    Event,
+    Handshake,
+    Heartbeat,
+    Lost,
+    Nack,
+    ProducerSilent,
+    RetransmitFailed,
+    ToAll,
+    ToConsumer,
+    ToProducer,
+)
+from chappe.errors import BufferFull
+
+Producer = ChannelProducer[str, str]
+
+
+def producer(**options: object) -> Producer:
+    return ChannelProducer(len, now=0.0, **options)  # type: ignore[arg-type]
+
+
+def consumer(**options: float) -> ChannelConsumer[str]:
+    made: ChannelConsumer[str] = ChannelConsumer(now=0.0, **options)  # type: ignore[arg-type]
+    made.handle_handshake(1, 1.0, 0.0)
+    return made
+
+
+def test_the_first_event_has_number_2_and_goes_to_all() -> None:
+    channel = producer()
+
+    assert channel.produce("nobody hears it", 0.0) == []
+    assert channel.add("a", 0.0) == [ToConsumer("a", Handshake(1, 1.0))]
+    assert channel.produce("x", 0.0) == [ToAll(Event(2, "x"))]
+
+
+def test_events_are_kept_until_everybody_has_them() -> None:
+    channel = producer()
+    channel.add("a", 0.0)
+    channel.add("b", 0.0)
+    for payload in "xyz":
+        channel.produce(payload, 0.0)
+
+    channel.handle_ack("a", 4, 0.0)
+    assert channel.kept == (3, 3)
+    channel.handle_ack("b", 3, 0.0)
+    assert channel.kept == (1, 1)
+    assert not channel.idle()
+    channel.handle_ack("b", 4, 0.0)
+    assert channel.idle()
+    assert channel.kept == (0, 0)
+
+
+def test_what_is_asked_for_is_sent_again_or_said_to_be_gone() -> None:
+    channel = producer()
+    channel.add("a", 0.0)
+    for payload in "xyz":
+        channel.produce(payload, 0.0)
+    channel.handle_ack("a", 2, 0.0)
+
+    assert channel.handle_nack("a", (3,), 0.0) == [ToConsumer("a", Event(3, "y"))]
+    assert channel.handle_nack("a", (2, 4), 0.0) == [
+        ToConsumer("a", RetransmitFailed(2)),
+        ToConsumer("a", Event(4, "z")),
+    ]
+
+
+def test_a_nack_out_of_order_ends_the_connection() -> None:
+    channel = producer()
+    channel.add("a", 0.0)
+    channel.produce("x", 0.0)
+
+    assert channel.handle_nack("a", (3, 2), 0.0) == [Dropped("a", "its nack is not in order")]
+    assert channel.consumers == ()
+
+
+def test_who_is_not_known_is_told_so() -> None:
+    assert producer().handle_ack("a", 5, 0.0) == [ToConsumer("a", RetransmitFailed(6))]
+    assert producer().handle_nack("a", (5,), 0.0) == [ToConsumer("a", RetransmitFailed(5))]
+
+
+def test_at_the_bound_the_slowest_consumer_is_dropped() -> None:
+    channel = producer(events_max=2)
+    channel.add("slow", 0.0)
+    channel.add("fast", 0.0)
+    for payload in "xy":
+        channel.produce(payload, 0.0)
+    channel.handle_ack("fast", 3, 0.0)
+
+    actions = channel.produce("z", 0.0)
+    assert [type(each) for each in actions] == [ToAll, Dropped]
+    assert channel.consumers == ("fast",)
+    assert channel.kept == (1, 1)
+
+
+def test_a_silent_consumer_is_dropped_and_frees_the_buffer() -> None:
+    channel = producer(silent_s=5.0)
+    channel.add("a", 0.0)
+    channel.produce("x", 4.0)
+
+    assert channel.next_timeout() == 4.25
+    assert channel.handle_timeout(4.25) == [ToAll(Heartbeat(2))]
+    assert channel.next_timeout() == 5.0
+    assert [type(each) for each in channel.handle_timeout(5.0)] == [Dropped]
+    assert channel.kept == (0, 0)
+
+
+def test_a_lasting_producer_keeps_refuses_and_replays_in_windows() -> None:
+    channel = producer(lasting=True, events_max=3, window=2)
+    for payload in "xyz":
+        assert channel.produce(payload, 0.0) == []
+    with pytest.raises(BufferFull):
+        channel.produce("one too many", 0.0)
+
+    assert channel.add("a", 0.0, replay=True) == [
+        ToConsumer("a", Handshake(1, 1.0)),
+        ToConsumer("a", Event(2, "x")),
+        ToConsumer("a", Event(3, "y")),
+    ]
+    assert channel.handle_timeout(0.25) == [ToConsumer("a", Handshake(1, 1.0)), ToAll(Heartbeat(3))]
+    assert channel.handle_ack("a", 2, 0.3) == [ToConsumer("a", Event(4, "z"))]
+    assert channel.produce("next", 0.3) == []
+    assert channel.handle_ack("a", 4, 0.4) == [ToConsumer("a", Event(5, "next"))]
+
+
+def test_events_come_out_in_order_each_once() -> None:
+    channel = consumer()
+
+    assert channel.handle_event(3, "y", 0.0) == []
+    assert channel.handle_event(3, "y", 0.0) == []
+    assert channel.handle_event(2, "x", 0.0) == [Consume(2, "x"), Consume(3, "y")]
+    assert channel.handle_event(2, "x", 0.0) == []
+    assert channel.idle()
+
+
+def test_a_gap_is_asked_for_after_some_time_without_progress() -> None:
+    channel = consumer(nack_s=0.2)
+    channel.handle_event(3, "y", 0.1)
+    channel.handle_event(6, "z", 0.1)
+
+    assert channel.next_timeout() == pytest.approx(0.3)
+    assert channel.handle_timeout(0.31) == [ToProducer(Nack((2, 4, 5)))]
+    assert channel.handle_timeout(0.4) == []
+    channel.handle_event(2, "x", 0.45)
+    assert channel.handle_timeout(0.5) == []
+    assert channel.handle_timeout(0.66) == [ToProducer(Nack((4, 5)))]
+
+
+def test_a_lost_last_event_is_noticed_by_the_heartbeat() -> None:
+    channel = consumer(nack_s=0.2)
+    channel.handle_event(2, "x", 0.1)
+
+    assert channel.handle_heartbeat(3, 0.5) == []
+    assert not channel.idle()
+    assert channel.handle_timeout(0.71) == [ToProducer(Nack((3,)))]
+
+
+def test_a_heartbeat_brings_the_acknowledgement_forward() -> None:
+    channel = consumer()
+    channel.handle_event(2, "x", 0.1)
+
+    assert channel.handle_heartbeat(2, 0.2) == [ToProducer(Ack(2))]
+    assert channel.handle_heartbeat(2, 0.3) == []
+
+
+def test_what_is_gone_for_good_is_told_in_its_place() -> None:
+    channel = consumer()
+    channel.handle_event(4, "z", 0.0)
+
+    assert channel.handle_retransmit_failed(3, 0.0) == []
+    assert channel.handle_event(2, "x", 0.0) == [Consume(2, "x"), Lost(3), Consume(4, "z")]
+
+
+def test_events_before_the_handshake_wait_for_it() -> None:
+    channel: ChannelConsumer[str] = ChannelConsumer(now=0.0)
+    channel.handle_event(5, "old", 0.0)
+    channel.handle_event(7, "next", 0.0)
+
+    assert channel.handle_handshake(6, 1.0, 0.0) == [Consume(7, "next"), ToProducer(Ack(7))]
+    assert channel.handle_handshake(1, 1.0, 0.0) == [ToProducer(Ack(7))]
+
+
+def test_before_the_handshake_it_is_asked_for_less_and_less_often() -> None:
+    channel: ChannelConsumer[str] = ChannelConsumer(now=0.0, nack_s=0.2, search_max_s=1.0)
+    asked = []
+    for _ in range(5):
+        asked.append(channel.next_timeout())
+        assert channel.handle_timeout(asked[-1]) == [ToProducer(Nack((0,)))]
+
+    assert asked == pytest.approx([0.0, 0.2, 0.6, 1.4, 2.4])
+
+
+def test_only_so_many_events_are_held_beyond_a_gap() -> None:
+    channel = consumer(held_max=2)
+    for seq in (3, 4, 5, 6):
+        channel.handle_event(seq, str(seq), 0.0)
+
+    assert channel.held == 2
+    assert channel.handle_event(2, "2", 0.0) == [Consume(2, "2"), Consume(3, "3"), Consume(4, "4")]
+    assert channel.handle_timeout(1.5)[0] == ToProducer(Nack((5, 6)))
+
+
+def test_a_silent_producer_is_noticed_once_each_time() -> None:
+    channel = consumer(silent_s=3.0)
+
+    assert channel.handle_timeout(1.0) == [ToProducer(Ack(1))]
+    assert ProducerSilent() in channel.handle_timeout(3.0)
+    assert ProducerSilent() not in channel.handle_timeout(9.0)
+    channel.handle_heartbeat(1, 10.0)
+    assert ProducerSilent() in channel.handle_timeout(13.0)
+
+
+def test_many_events_are_acknowledged_before_the_heartbeat() -> None:
+    channel = consumer()
+    answers = [each for seq in range(2, 1000) for each in channel.handle_event(seq, "x", 0.0)]
+
+    assert [each for each in answers if isinstance(each, ToProducer)] == [
+        ToProducer(Ack(seq)) for seq in (257, 513, 769)
+    ]
