@@ -10,9 +10,13 @@ from __future__ import annotations
 from datetime import UTC as utc  # the name that programs know
 
 from chappe.compat.broker import zeek
+from chappe.compat.broker.configuration import BrokerOptions, Configuration
 from chappe.compat.broker.containers import Set, Table, Vector
 from chappe.compat.broker.data import Data, ImmutableData
+from chappe.compat.broker.endpoint import Endpoint
 from chappe.compat.broker.enums import EC, SC, APIFlags, Backend, Frontend, PeerFlags, PeerStatus, Version
+from chappe.compat.broker.messaging import Publisher, SafeSubscriber, StatusSubscriber, Subscriber, Topic
+from chappe.compat.broker.peering import EndpointInfo, Error, NetworkInfo, PeerInfo, Status
 from chappe.compat.broker.scalars import Address, Count, Enum, Port, Subnet, Timespan, Timestamp, now
 
 __all__ = [
@@ -21,19 +25,32 @@ __all__ = [
     "APIFlags",
     "Address",
     "Backend",
+    "BrokerOptions",
+    "Configuration",
     "Count",
     "Data",
+    "Endpoint",
+    "EndpointInfo",
     "Enum",
+    "Error",
     "Frontend",
     "ImmutableData",
+    "NetworkInfo",
     "PeerFlags",
+    "PeerInfo",
     "PeerStatus",
     "Port",
+    "Publisher",
+    "SafeSubscriber",
     "Set",
+    "Status",
+    "StatusSubscriber",
     "Subnet",
+    "Subscriber",
     "Table",
     "Timespan",
     "Timestamp",
+    "Topic",
     "Vector",
     "Version",
     "now",

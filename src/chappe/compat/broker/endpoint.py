@@ -1,0 +1,158 @@
+"""``Endpoint`` of the original bindings, on an endpoint of chappe.
+
+Where the original crashes or lies, this does what its documentation promises: several topics can be given at once,
+``peer_subscriptions`` answers, waiting releases the interpreter and ends with Ctrl-C, a filter shrinks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, overload
+from uuid import UUID
+
+from chappe.api.endpoint import Endpoint as MeshEndpoint
+from chappe.compat.broker.configuration import Configuration
+from chappe.compat.broker.data import Data
+from chappe.compat.broker.enums import PeerFlags, PeerStatus
+from chappe.compat.broker.messaging import (
+    Publisher,
+    SafeSubscriber,
+    StatusSubscriber,
+    Subscriber,
+    Topic,
+    topic_of,
+    topics_of,
+)
+from chappe.compat.broker.peering import EndpointInfo, NetworkInfo, PeerInfo
+from chappe.defaults import SUBSCRIBER_MESSAGES_MAX
+from chappe.errors import AddressInUse, PeeringError, UsageError
+
+RETRY_S: Final = 10.0
+AWAIT_S: Final = 10.0
+S = TypeVar("S", bound=Subscriber)
+Topics = str | Topic | Iterable[str | Topic]
+
+
+class Endpoint:
+    """One endpoint; a context that ends with ``shutdown``. By default its connections are anonymous TLS."""
+
+    def __init__(self, configuration: Configuration | None = None) -> None:
+        configuration = Configuration() if configuration is None else configuration
+        forwarding = not configuration.options.disable_forwarding
+        self._endpoint = MeshEndpoint(security=configuration.security(), forwarding=forwarding)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def shutdown(self) -> None:
+        """Say goodbye to all peers and release everything."""
+        self._endpoint.close()
+
+    def node_id(self) -> str:
+        """The id of this endpoint."""
+        return self._endpoint.id
+
+    def __repr__(self) -> str:
+        return self.node_id()
+
+    # -- peers ------------------------------------------------------------------------------------------
+
+    def listen(self, address: str = "", port: int = 0) -> int:
+        """Accept peers, on all interfaces without an address; returns the port, 0 if that cannot be."""
+        try:
+            return self._endpoint.listen(address or "*", port)
+        except (AddressInUse, UsageError):
+            return 0
+
+    def peer(self, address: str, port: int, retry: float = RETRY_S) -> bool:
+        """Dial until a peering stands, every ``retry`` whole seconds; with 0 only once, and False if that fails."""
+        try:
+            self._endpoint.peer(address, port, retry_s=int(retry))
+        except PeeringError:
+            return False
+        return True
+
+    def peer_nosync(self, address: str, port: int, retry: float = RETRY_S) -> None:
+        """As ``peer``, without waiting."""
+        self._endpoint.peer_nosync(address, port, retry_s=int(retry))
+
+    def unpeer(self, address: str, port: int) -> bool:
+        """End a peering; True also if there is none, of which an error tells."""
+        try:
+            self._endpoint.unpeer(address, port)
+        except PeeringError:
+            pass
+        return True
+
+    def unpeer_nosync(self, address: str, port: int) -> None:
+        """As ``unpeer``, without waiting."""
+        self._endpoint.unpeer_nosync(address, port)
+
+    def peers(self) -> list[PeerInfo]:
+        """The direct peers."""
+        found = []
+        for each in self._endpoint.peers():
+            if each.id is not None:
+                info = EndpointInfo(each.id, NetworkInfo(*each.address))
+                found.append(PeerInfo(info, PeerFlags.Remote, PeerStatus(int(each.status))))
+        return found
+
+    def peer_subscriptions(self) -> list[Topic]:
+        """What peers have subscribed to."""
+        with self._endpoint.node.lock:
+            return [Topic(each.decode("utf-8", "surrogateescape")) for each in self._endpoint.core.peer_subscriptions()]
+
+    def await_peer(self, node: str, timeout: float | None = None) -> bool:
+        """Wait until the endpoint is a direct peer, 10 s by default; raises ValueError for what is no id."""
+        try:
+            UUID(node)
+        except (ValueError, AttributeError, TypeError):
+            raise ValueError(f"{node!r} is no endpoint id") from None
+        return self._endpoint.await_peer(node, AWAIT_S if not timeout else float(timeout))
+
+    # -- messages ---------------------------------------------------------------------------------------
+
+    def forward(self, topics: Topics) -> None:
+        """Have these passed on, though nobody here has subscribed to them."""
+        self._endpoint.forward(*topics_of(topics))
+
+    def publish(self, topic: str | Topic, data: object) -> None:
+        """Publish a value."""
+        self._endpoint.publish(topic_of(topic), Data.from_py(data)._value)
+
+    def publish_batch(self, *batch: tuple[str | Topic, object]) -> None:
+        """Publish several (topic, value)."""
+        self._endpoint.publish_batch([(topic_of(topic), Data.from_py(data)._value) for topic, data in batch])
+
+    @overload
+    def make_subscriber(self, topics: Topics, qsize: int = 20) -> Subscriber: ...
+
+    @overload
+    def make_subscriber(self, topics: Topics, qsize: int = 20, *, subscriber_class: Callable[[Any], S]) -> S: ...
+
+    def make_subscriber(
+        self, topics: Topics, qsize: int = 20, subscriber_class: Callable[[Any], Any] = Subscriber
+    ) -> Any:
+        """Subscribe. At least ``qsize`` messages may wait; beyond that publishers are slowed down."""
+        messages_max = max(qsize, SUBSCRIBER_MESSAGES_MAX)
+        return subscriber_class(
+            self._endpoint.subscribe(*topics_of(topics), on_full="block", messages_max=messages_max)
+        )
+
+    def make_safe_subscriber(self, topics: Topics, qsize: int = 20) -> SafeSubscriber:
+        """Subscribe, and get hashable objects."""
+        return self.make_subscriber(topics, qsize, subscriber_class=SafeSubscriber)
+
+    def make_status_subscriber(self, receive_statuses: bool = False) -> StatusSubscriber:
+        """Hear of errors, and of statuses if wanted."""
+        return StatusSubscriber(self._endpoint.statuses(), receive_statuses)
+
+    def make_publisher(self, topic: str | Topic) -> Publisher:
+        """Publish to one topic."""
+        return Publisher(self._endpoint.publisher(topic_of(topic)))

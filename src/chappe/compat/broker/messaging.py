@@ -1,0 +1,218 @@
+"""Topics, subscribers and publishers, as the original bindings have them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
+
+from chappe.api.publisher import Publisher as MeshPublisher
+from chappe.api.received import Received
+from chappe.api.statuses import StatusSubscriber as MeshStatusSubscriber
+from chappe.api.subscriber import Subscriber as MeshSubscriber
+from chappe.compat.broker.data import Data, to_immutable_py, to_py
+from chappe.compat.broker.peering import Error, Status
+from chappe.data.values import Value
+from chappe.errors import InvalidData, PeeringError
+from chappe.mesh.events import Status as MeshStatus
+
+logger = logging.getLogger(__name__)
+
+POLL_MAX: Final = 128
+T = TypeVar("T")
+
+
+class Topic:
+    """A topic."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+
+    def string(self) -> str:
+        """As text."""
+        return self._topic
+
+    def __truediv__(self, other: Topic) -> Topic:
+        if not isinstance(other, Topic):
+            return NotImplemented
+        head = self._topic[:-1] if self._topic.endswith("/") else self._topic
+        between = "" if not head or other._topic.startswith("/") else "/"
+        return Topic(head + between + other._topic)
+
+    def __repr__(self) -> str:
+        return self._topic
+
+
+def topic_of(topic: str | Topic) -> str:
+    """As text."""
+    return topic.string() if isinstance(topic, Topic) else topic
+
+
+def topics_of(topics: str | Topic | Iterable[str | Topic]) -> list[str]:
+    """One topic, or several."""
+    return [topic_of(topics)] if isinstance(topics, str | Topic) else [topic_of(each) for each in topics]
+
+
+class _Ended:
+    """What is in the place of a subscriber or publisher after ``reset``."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("it was reset; make a new one")
+
+
+S = TypeVar("S", MeshSubscriber, MeshStatusSubscriber, MeshPublisher)
+
+
+class _Wrapped(Generic[S]):
+    """Ends with its context, or with ``reset``."""
+
+    def __init__(self, wrapped: S) -> None:
+        self._wrapped: S = wrapped
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """End it."""
+        if not isinstance(self._wrapped, _Ended):
+            self._wrapped.close()
+            self._wrapped = _Ended()  # type: ignore[assignment]
+
+    def fd(self) -> int:
+        """A descriptor that is readable while there is something, or writable while there is room."""
+        return self._wrapped.fd()
+
+
+def _get(take: Callable[[float | None], T | None], arguments: tuple[float, ...]) -> T | list[T] | None:
+    """``get()``, ``get(seconds)``, ``get(n)`` and ``get(n, seconds)``: an int counts, a float is a time."""
+    if not arguments:
+        return take(None)
+    if len(arguments) == 1 and isinstance(arguments[0], float):
+        return take(arguments[0])
+    count = arguments[0]
+    if len(arguments) > 2 or not isinstance(count, int) or count < 0:
+        raise TypeError("get() takes nothing, seconds as a float, a number as an int, or both in the other order")
+    return list(_take(take, count, arguments[1] if len(arguments) == 2 else None))
+
+
+def _take(take: Callable[[float | None], T | None], count: int, seconds: float | None) -> Iterator[T]:
+    until = None if seconds is None else time.monotonic() + seconds
+    for _ in range(count):
+        found = take(_left(until))
+        if found is None:
+            return
+        yield found
+
+
+class Subscriber(_Wrapped[MeshSubscriber]):
+    """Messages of some topics, as (topic, Python object)."""
+
+    def get(self, *arguments: float) -> Any:
+        """The next one; with seconds as a float None after these, with a number as an int a list of so many."""
+        return _get(self._take, arguments)
+
+    def poll(self) -> list[tuple[str, Any]]:
+        """All that are there, at most 128; never waits."""
+        return [pair for each in self._wrapped.get_many(POLL_MAX, 0.0) if (pair := self._pair(each)) is not None]
+
+    def available(self) -> int:
+        """How many are there."""
+        return self._wrapped.available
+
+    def add_topic(self, topic: str | Topic, block: bool = False) -> None:
+        """Subscribe to a further topic; it is done when this returns, whatever ``block`` says."""
+        self._wrapped.add(topic_of(topic))
+
+    def remove_topic(self, topic: str | Topic, block: bool = False) -> None:
+        """Take a topic back."""
+        self._wrapped.remove(topic_of(topic))
+
+    def _take(self, seconds: float | None) -> tuple[str, Any] | None:
+        until = None if seconds is None else time.monotonic() + seconds
+        while (found := self._wrapped.get(_left(until))) is not None:
+            pair = self._pair(found)
+            if pair is not None:
+                return pair
+        return None
+
+    def _pair(self, received: Received) -> tuple[str, Any] | None:
+        """Topic and object; None for what is no value, which the original drops too."""
+        try:
+            return received.topic, self._convert(received.data)
+        except InvalidData as error:
+            logger.warning("a message to %s was dropped: %s", received.topic, error)
+            return None
+
+    def _convert(self, value: Value) -> Any:
+        return to_py(value)
+
+
+class SafeSubscriber(Subscriber):
+    """As ``Subscriber``, with hashable objects, also from ``poll``."""
+
+    def _convert(self, value: Value) -> Any:
+        return to_immutable_py(value)
+
+
+def _left(until: float | None) -> float | None:
+    return None if until is None else max(0.0, until - time.monotonic())
+
+
+class StatusSubscriber(_Wrapped[MeshStatusSubscriber]):
+    """Errors, and statuses if wanted."""
+
+    def __init__(self, wrapped: MeshStatusSubscriber, receive_statuses: bool) -> None:
+        super().__init__(wrapped)
+        self._wanted = (MeshStatus, PeeringError) if receive_statuses else (PeeringError,)
+
+    def get(self, *arguments: float) -> Any:
+        """The next one; arguments as those of ``Subscriber.get``."""
+        return _get(self._take, arguments)
+
+    def poll(self) -> list[Status | Error]:
+        """All that are there; never waits."""
+        return [_shown(each) for each in self._wrapped.poll() if isinstance(each, self._wanted)]
+
+    def available(self) -> int:
+        """How many are there, at most."""
+        return self._wrapped.available
+
+    def _take(self, seconds: float | None) -> Status | Error | None:
+        until = None if seconds is None else time.monotonic() + seconds
+        while True:
+            found = self._wrapped.get(_left(until))
+            if found is None:
+                return None
+            if isinstance(found, self._wanted):
+                return _shown(found)
+
+
+def _shown(event: MeshStatus | PeeringError) -> Status | Error:
+    return Error(event) if isinstance(event, PeeringError) else Status(event)
+
+
+class Publisher(_Wrapped[MeshPublisher]):
+    """Publishes to one topic; waits while peers have no room."""
+
+    def publish(self, data: object) -> None:
+        """Publish a value."""
+        self._wrapped.publish(Data.from_py(data)._value)
+
+    def publish_batch(self, *batch: object) -> None:
+        """Publish several values."""
+        self._wrapped.publish_batch([Data.from_py(each)._value for each in batch])
+
+    def buffered(self) -> int:
+        """How many messages wait."""
+        return self._wrapped.buffered
+
+    def capacity(self) -> int:
+        """How many messages may wait."""
+        return self._wrapped.capacity
