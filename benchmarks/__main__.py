@@ -18,6 +18,7 @@ from benchmarks.durable import durable
 from benchmarks.latency import latency
 from benchmarks.live import batches, records
 from benchmarks.memory import memory
+from benchmarks.mesh import mesh
 from benchmarks.outcome import Line
 from benchmarks.partitions import partitions
 from benchmarks.readiness import readiness
@@ -34,6 +35,7 @@ PATHS: dict[str, Callable[[Settings], list[Line]]] = {
     "readiness": readiness,
     "partitions": partitions,
     "memory": memory,
+    "mesh": mesh,
 }
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 DISK_BYTES = 10 << 30  # what a full run may take for a while

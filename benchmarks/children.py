@@ -149,6 +149,10 @@ class Children:
         """One of chappe's processes (``members``)."""
         return self._role(sys.executable, "benchmarks.members", role, options)
 
+    def start(self, module: str, role: str, **options: object) -> Child:
+        """A process of another module of roles."""
+        return self._role(sys.executable, module, role, options)
+
     def raw(self, role: str, **options: object) -> Child:
         """A process of ``raw``."""
         return self._role(sys.executable, "benchmarks.raw", role, options)

@@ -11,9 +11,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
+
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
 
 ROOT: Final = Path(__file__).parent.parent
 PAGES: Final = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -39,24 +42,28 @@ class Reader:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         ports = free_ports()
+        self._mesh = str(free_ports()[0])
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         self._tower = f"127.0.0.1:{ports[0]}:{ports[1]}"
         self._env = os.environ | {"PATH": path, "HOME": str(directory), "CHAPPE_TOWER": self._tower}
         self._background: list[subprocess.Popen[bytes]] = []
 
     def type(self, line: str) -> None:
+        line = line.replace("9999", self._mesh)
         if line.endswith("&"):
             self._background.append(subprocess.Popen(line.rstrip("& ").split(), cwd=self._directory, env=self._env))
             self._wait_for_tower()
-        elif line == "kill %1":
-            self._background[0].send_signal(signal.SIGTERM)
-            assert self._background.pop(0).wait(START_S) == 0
+        elif line.startswith("kill %"):
+            process = self._background[int(line.removeprefix("kill %")) - 1]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(START_S) == 0
         else:
             subprocess.run(line, shell=True, cwd=self._directory, env=self._env, check=True, timeout=COMMAND_S)
 
     def run(self, code: str) -> None:
         # The page relies on the default address; here another may be using it.
         code = re.sub(r'(Producer|Consumer)\("greetings"(?!, tower)', rf'\1("greetings", tower="{self._tower}"', code)
+        code = code.replace('"chappe").', f'"chappe").option("towers", "{self._tower}").').replace("9999", self._mesh)
         subprocess.run([sys.executable, "-c", code], cwd=self._directory, env=self._env, check=True, timeout=COMMAND_S)
 
     def _wait_for_tower(self) -> None:
@@ -104,8 +111,14 @@ def imports(code: str) -> str:
     return "".join(line + "\n" for line in code.splitlines() if line.startswith(("from ", "import ")))
 
 
+def tutorials() -> list[ParameterSet]:
+    pages = sorted((ROOT / "docs" / "tutorial").glob("*.md"))
+    marks = {page: [pytest.mark.spark] if "chappe.spark" in page.read_text() else [] for page in pages}
+    return [pytest.param(page, id=page.stem, marks=marks[page]) for page in pages]
+
+
 @pytest.mark.process
-@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "tutorial").glob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", tutorials())
 def test_the_tutorial_runs(reader: Reader, page: Path) -> None:
     assert play(reader, page) > 3
 

@@ -37,8 +37,9 @@ READING: Final = {
     "chappe.log.events",
     "chappe.arrow",
 }
+FORMS: Final = {"chappe.bridges.form"}
 ALLOWED: Final[dict[str, set[str]]] = {
-    "chappe": {*BASE, "chappe.api", "chappe.log", "chappe.reading"},
+    "chappe": {*BASE, "chappe.api", "chappe.log", "chappe.reading", "chappe.bridges"},
     "chappe.__main__": {"chappe.cli"},
     **{part: {*BASE} for part in BASE},
     "chappe.core": BASE,
@@ -51,8 +52,10 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.compat": {*FEATURES, "chappe.drivers", "chappe.api"},
     "chappe.subscribers": FACES,
     "chappe.reading": {*FACES, *READING},
-    "chappe.spark": {*FACES, *READING, "chappe.reading", "chappe.log.transactions"},  # where a sink's records lie
-    "chappe.cli": {*FACES, *READING, "chappe.reading", "chappe.spark"},  # the demo runs a query
+    "chappe.bridges": {*FACES, *READING, "chappe.reading", "chappe.mesh.messages"},
+    # log.transactions: where a sink's records lie; bridges.form: what records of the mesh and stores are
+    "chappe.spark": {*FACES, *READING, "chappe.reading", "chappe.log.transactions", *FORMS},
+    "chappe.cli": {*FACES, *READING, "chappe.reading", "chappe.bridges", "chappe.spark", "chappe.web"},
     "chappe.web": FACES,
     "pyspark_chappe": {"chappe.spark"},
 }

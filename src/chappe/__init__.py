@@ -2,13 +2,15 @@
 
 The public names are here; the tree below, from the bottom up:
 
-    errors, defaults, data      what everything uses
+    errors, defaults, security, data   what everything uses
     core                        the contract of protocol cores
     log                         the cores of the durable log (Dafka): no I/O
+    mesh                        the cores of the mesh (Zeek Broker): no I/O
     drivers, sim                the same cores on sockets and disks, or in a simulated world
     arrow                       batches as Arrow
     api                         what users hold
     reading                     topics in bulk, without being a member
+    bridges                     from the mesh into topics of the log, and back
     cli, spark                  the command line; Spark's data source
 """
 
@@ -21,25 +23,45 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from chappe.api.aio import AsyncConsumer, AsyncProducer
     from chappe.api.consumer import ConsumedBatch, Consumer
+    from chappe.api.endpoint import Endpoint
+    from chappe.api.mesh_aio import AsyncEndpoint, AsyncStatusSubscriber, AsyncSubscriber
     from chappe.api.producer import Producer
+    from chappe.api.publisher import Publisher
+    from chappe.api.received import Received
+    from chappe.api.statuses import StatusSubscriber
     from chappe.api.store import Store, StoreStatus
+    from chappe.api.subscriber import Subscriber
     from chappe.api.tower import Tower
+    from chappe.bridges.player import Player
+    from chappe.bridges.recorder import Recorder
     from chappe.log.batch import Record
     from chappe.log.storage import Retention
     from chappe.reading.topic import read_batches, read_topic
+    from chappe.security import Tls
 
 __version__ = version("chappe")
 
 _HOMES = {
     "AsyncConsumer": "chappe.api.aio",
+    "AsyncEndpoint": "chappe.api.mesh_aio",
     "AsyncProducer": "chappe.api.aio",
+    "AsyncStatusSubscriber": "chappe.api.mesh_aio",
+    "AsyncSubscriber": "chappe.api.mesh_aio",
     "ConsumedBatch": "chappe.api.consumer",
     "Consumer": "chappe.api.consumer",
+    "Endpoint": "chappe.api.endpoint",
+    "Player": "chappe.bridges.player",
     "Producer": "chappe.api.producer",
+    "Publisher": "chappe.api.publisher",
+    "Received": "chappe.api.received",
     "Record": "chappe.log.batch",
+    "Recorder": "chappe.bridges.recorder",
     "Retention": "chappe.log.storage",
+    "StatusSubscriber": "chappe.api.statuses",
     "Store": "chappe.api.store",
     "StoreStatus": "chappe.api.store",
+    "Subscriber": "chappe.api.subscriber",
+    "Tls": "chappe.security",
     "Tower": "chappe.api.tower",
     "read_batches": "chappe.reading.topic",
     "read_topic": "chappe.reading.topic",
@@ -47,14 +69,25 @@ _HOMES = {
 
 __all__ = [
     "AsyncConsumer",
+    "AsyncEndpoint",
     "AsyncProducer",
+    "AsyncStatusSubscriber",
+    "AsyncSubscriber",
     "ConsumedBatch",
     "Consumer",
+    "Endpoint",
+    "Player",
     "Producer",
+    "Publisher",
+    "Received",
     "Record",
+    "Recorder",
     "Retention",
+    "StatusSubscriber",
     "Store",
     "StoreStatus",
+    "Subscriber",
+    "Tls",
     "Tower",
     "__version__",
     "read_batches",

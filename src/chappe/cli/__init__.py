@@ -12,9 +12,16 @@ produce.py    produce; formats.py reads its input
 consume.py    consume; rendering.py writes its output
 topics.py     topics
 settings.py   config
+keys.py       keys authority, make
+mesh.py       what the commands of the mesh share: addresses, security, what is said about peers
+node.py       node; node_file.py reads its file, node_view.py is what it shows
+publish.py    publish
+subscribe.py  subscribe; events.py is how it prints and publish reads
+ping.py       ping
 doctor.py     doctor; checks.py has each check
 archive.py    archive
-replay.py     replay; progress.py is the bar of both
+record.py     record
+replay.py     replay, replay_mesh.py into the mesh; progress.py is the bar of archive, record and replay
 screen.py     a live picture in a terminal, lines elsewhere
 pipeline.py   pipeline run, check, list, status, stop; pipeline_run.py is one run, pipeline_view.py what it shows
 demo/         demo

@@ -7,7 +7,23 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from chappe.cli import archive, consume, doctor, members, pipeline, produce, replay, settings, topics
+from chappe.cli import (
+    archive,
+    consume,
+    doctor,
+    keys,
+    members,
+    node,
+    ping,
+    pipeline,
+    produce,
+    publish,
+    record,
+    replay,
+    settings,
+    subscribe,
+    topics,
+)
 from chappe.cli.console import debugging, drop_stdout, exit_code, obey_sigterm, warn
 from chappe.cli.demo import command as demo
 from chappe.errors import ChappeError, OffsetOutOfRange, RecordTooLarge, UnknownTopic, UsageError
@@ -80,6 +96,11 @@ for function in (
     produce.produce,
     consume.consume,
     topics.topics,
+    node.node,
+    publish.publish,
+    subscribe.subscribe,
+    ping.ping,
+    record.record,
     archive.archive,
     replay.replay,
     doctor.doctor,
@@ -87,6 +108,7 @@ for function in (
 ):
     app.command()(function)
 app.add_typer(pipeline.app)
+app.add_typer(keys.app)
 
 
 def run() -> int:

@@ -32,35 +32,35 @@ OutputFormat = Literal["text", "raw", "json", "length"]
 Acks = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
-class _Section(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True):
-    pass
+class Section(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True):
+    """A section of a file."""
 
 
-class _Store(_Section, frozen=True):
+class _Store(Section, frozen=True):
     directory: str | None = None
 
 
-class _Produce(_Section, frozen=True):
+class _Produce(Section, frozen=True):
     format: InputFormat | None = None
     min_acks: Acks | None = None
 
 
-class _Consume(_Section, frozen=True):
+class _Consume(Section, frozen=True):
     start: str | int | None = msgspec.field(default=None, name="from")
     output: OutputFormat | None = None
 
 
-class _Demo(_Section, frozen=True):
+class _Demo(Section, frozen=True):
     directory: str | None = None
 
 
-class _Retention(_Section, frozen=True):
+class _Retention(Section, frozen=True):
     age: str | None = None
     bytes: str | Annotated[int, msgspec.Meta(ge=0)] | None = None
     records: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
-class _File(_Section, frozen=True):
+class _File(Section, frozen=True):
     tower: str | None = None
     listen: str | None = None
     store: _Store = _Store()
@@ -70,7 +70,7 @@ class _File(_Section, frozen=True):
     retention: dict[str, _Retention] = msgspec.field(default_factory=dict)
 
 
-_S = TypeVar("_S", bound=_Section)
+_S = TypeVar("_S", bound=Section)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,12 @@ def load(explicit: str | None = None) -> Config:
     path = find_file(explicit)
     if path is None:
         return Config()
+    text, tables = read_tables(path)
+    return _of_tables(path, text, tables)
+
+
+def read_tables(path: Path) -> tuple[str, dict[str, Any]]:
+    """The text of a TOML file and what it says; raises ConfigError, as ``load``."""
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise ConfigError(f"{path}: larger than {FILE_BYTES_MAX} bytes, this is not a configuration file")
@@ -152,34 +158,34 @@ def load(explicit: str | None = None) -> Config:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ConfigError(f"{path}, line {line}: not UTF-8 text") from error
-    return _parse(path, text)
-
-
-def _parse(path: Path, text: str) -> Config:
     try:
-        tables = tomllib.loads(text)
+        return text, tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}, {_toml_problem(str(error), text)}") from error
+
+
+def _of_tables(path: Path, text: str, tables: dict[str, Any]) -> Config:
     for keys, value in _walk(tables):
         _check_known(path, text, keys, value)
     rules = tables.pop("retention", {})
-    file = _convert(path, text, tables, _File, ())
+    file = convert(path, text, tables, _File, ())
     if not isinstance(rules, dict):
-        raise ConfigError(f"{path}, line {_line_of(text, ('retention',))}: retention must be a section")
+        raise ConfigError(f"{path}, line {line_of(text, ('retention',))}: retention must be a section")
     file.retention.update(
-        {topics: _convert(path, text, rule, _Retention, ("retention", topics)) for topics, rule in rules.items()}
+        {topics: convert(path, text, rule, _Retention, ("retention", topics)) for topics, rule in rules.items()}
     )
     return Config(path, dict(_values(path, text, file)), tuple(_rules(path, text, file)))
 
 
-def _convert(path: Path, text: str, value: object, kind: type[_S], above: tuple[str, ...]) -> _S:
+def convert(path: Path, text: str, value: object, kind: type[_S], above: tuple[str, ...] = ()) -> _S:
+    """What a file, or a section of it, says; raises ConfigError with the line."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         problem, _, where = str(error).partition(" - at `$")
-        keys = (*above, *re.findall(r"[^.`]+", where))
+        keys = (*above, *re.findall(r"[^.`]+", re.sub(r"\[[^]]*\]", "", where)))
         problem = re.sub(r"`([\w |]+)`", lambda names: _plain(names[1]), problem)
-        raise ConfigError(f"{path}, line {_line_of(text, keys)}: {'.'.join(keys)}: {problem}") from error
+        raise ConfigError(f"{path}, line {line_of(text, keys)}: {'.'.join(keys)}: {problem}") from error
 
 
 def _plain(types: str) -> str:
@@ -223,13 +229,18 @@ def _check_known(path: Path, text: str, keys: tuple[str, ...], value: object) ->
         known += ["retention"] if len(keys) == 1 else []
         if keys[-1] in known:
             return
+    raise unknown(path, text, keys, value, known)
+
+
+def unknown(path: Path, text: str, keys: tuple[str, ...], value: object, known: list[str]) -> ConfigError:
+    """The error for a key that means nothing, with the nearest of those that are known."""
     near = difflib.get_close_matches(keys[-1], known, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}" if known else "remove it"
     what = "section" if isinstance(value, dict) else "key"
-    raise ConfigError(f"{path}, line {_line_of(text, keys)}: unknown {what} {'.'.join(keys)!r}; {hint}")
+    return ConfigError(f"{path}, line {line_of(text, keys)}: unknown {what} {'.'.join(keys)!r}; {hint}")
 
 
-def _line_of(text: str, keys: tuple[str, ...]) -> int:
+def line_of(text: str, keys: tuple[str, ...]) -> int:
     """The line that sets ``keys``, or the nearest above it; 1 if it cannot be told."""
     section: tuple[str, ...] = ()
     best, depth = 1, 0
@@ -285,4 +296,4 @@ def _usable(path: Path, text: str, keys: tuple[str, ...], parse: Any, value: obj
     try:
         return parse(value)
     except UsageError as error:
-        raise ConfigError(f"{path}, line {_line_of(text, keys)}: {'.'.join(keys)}: {error}") from error
+        raise ConfigError(f"{path}, line {line_of(text, keys)}: {'.'.join(keys)}: {error}") from error

@@ -1,4 +1,4 @@
-"""``chappe replay``: archived records back into topics."""
+"""``chappe replay``: archived records back into topics, or recorded messages back into the mesh."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from chappe.cli import options
+from chappe.cli import mesh, options, replay_mesh
 from chappe.cli.archive import need_packages
 from chappe.cli.console import exit_code, hear_warnings, say, warn
 from chappe.cli.units import parse_start
@@ -22,36 +22,102 @@ if TYPE_CHECKING:
     from chappe.cli.progress import Bar
     from chappe.spark.archive.replay import Progress, Replay
 
+ARCHIVE_PANEL: Final = "Archive"
 INTERRUPTED_FLUSH_S: Final = 2.0  # after Ctrl-C stores get this long to acknowledge the rest
 
 
 def replay(
-    source: Annotated[Path, typer.Option("--from", metavar="DIR", help="An archive that `chappe archive` made.")],
-    topic: Annotated[
-        str | None, typer.Option(metavar="TOPIC|PREFIX*", help="What to replay; all topics by default.")
+    recorded: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="A topic that `chappe record` made: back into the mesh.")
     ] = None,
-    to: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Where one topic's records go; by default where they came from.")
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="An archive that `chappe archive` made: into topics.")
     ] = None,
     speed: Annotated[
         str,
         typer.Option(metavar="original|N|max", help="original: as the timestamps say; N: so many times faster; max."),
     ] = "original",
     start: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only records from this time on: 2026-01-31T12:00, or 2h (ago).")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Only records from this time on: 2026-01-31T12:00, or 2h (ago); of TOPIC also an offset.",
+        ),
     ] = None,
     end: Annotated[str | None, typer.Option(metavar="TIME", help="Only records before this time.")] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC|PREFIX*", help="What to replay; all topics by default.", rich_help_panel=ARCHIVE_PANEL
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC",
+            help="Where one topic's records go; by default where they came from.",
+            rich_help_panel=ARCHIVE_PANEL,
+        ),
+    ] = None,
     anew: Annotated[
-        bool, typer.Option("--anew", help="Start from the beginning even if this replay was interrupted before.")
+        bool,
+        typer.Option(
+            "--anew",
+            help="Start from the beginning even if this replay was interrupted before.",
+            rich_help_panel=ARCHIVE_PANEL,
+        ),
     ] = False,
+    peer: mesh.Peers = None,
+    tls: mesh.TlsFiles = None,
+    anonymous: mesh.Anonymous = False,
+    plain: mesh.Plain = False,
     tower: options.Tower = options.TOWER,
     listen: options.Listen = options.LISTEN,
     as_json: options.Json = False,
 ) -> None:
-    """Bring archived records back into topics, in order, and wait until they are stored.
+    """Bring back what was kept, in order.
 
-    An interrupted replay goes on where it stopped when the same command is given again.
+    TOPIC, recorded from the mesh, is published there again, to the topics that it came from. An archive (--from DIR)
+    goes back into topics until it is stored; interrupted, it goes on when the command is given again.
     """
+    if (recorded is None) == (source is None):
+        raise UsageError(
+            "give either a TOPIC that `chappe record` made, to replay it into the mesh, or --from DIR, an archive, "
+            "to replay it into topics"
+        )
+    if recorded is not None:
+        _refuse({"--topic": topic, "--to": to, "--anew": anew}, "go with --from DIR: a recorded topic has its own")
+        security = mesh.security_of(tls, anonymous, plain)
+        code = replay_mesh.replay_mesh(recorded, peer, security, parse_speed(speed), start, end, tower, as_json)
+    else:
+        assert source is not None
+        _refuse(
+            {"--peer": peer, "--tls": tls, "--anonymous": anonymous, "--plain": plain},
+            "go with a recorded TOPIC: an archive goes back into topics",
+        )
+        code = _archive(source, topic, to, speed, start, end, anew, tower, listen, as_json)
+    if code:
+        raise typer.Exit(code)
+
+
+def _refuse(given: dict[str, object], why: str) -> None:
+    wrong = [option for option, value in given.items() if value]
+    if wrong:
+        raise UsageError(f"{' and '.join(wrong)} {why}")
+
+
+def _archive(
+    source: Path,
+    topic: str | None,
+    to: str | None,
+    speed: str,
+    start: str | None,
+    end: str | None,
+    anew: bool,
+    tower: str,
+    listen: str,
+    as_json: bool,
+) -> int:
     factor = parse_speed(speed)
     need_packages("pyarrow", "numpy")
     since, until = _micros(start, "--start"), _micros(end, "--end")
@@ -75,8 +141,7 @@ def replay(
             say(f"going on after {run.progress.earlier:,} records that an earlier run has sent (--anew starts again)")
         code = _to_the_end(run, bar)
     _account(run.progress, source, as_json)
-    if code:
-        raise typer.Exit(code)
+    return code
 
 
 def parse_speed(text: str) -> float | None:

@@ -13,7 +13,7 @@ from chappe.cli.options import Json
 if TYPE_CHECKING:
     from chappe.cli.config import Config
 
-COMMANDS = ("tower", "store", "up", "produce", "consume", "topics", "demo", "doctor", "archive", "replay")
+COMMANDS = ("tower", "store", "up", "produce", "consume", "topics", "demo", "doctor", "archive", "replay", "record")
 
 
 def defaults_of_commands(found: Config) -> dict[str, Any]:

@@ -16,6 +16,7 @@ home.py      the store that keeps a sink's commits
 staging.py   a task's rows on their way there
 committing.py  the driver's commit
 decode.py    JSON in values as typed columns
+events.py    recorded messages of the mesh as typed columns; event_types.py says which, event_schema.py guesses them
 tables.py    topics as tables: the latest value of each key
 archive/     topics as Parquet, and back
 pipeline/    pipelines that are files
@@ -31,9 +32,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from chappe.spark.archive.reading import read_archive
     from chappe.spark.decode import decode_json
+    from chappe.spark.events import decode_events
     from chappe.spark.tables import read_table, table_rows, write_table
 
 _HOMES = {
+    "decode_events": "chappe.spark.events",
     "decode_json": "chappe.spark.decode",
     "read_archive": "chappe.spark.archive.reading",
     "read_table": "chappe.spark.tables",
@@ -41,7 +44,14 @@ _HOMES = {
     "write_table": "chappe.spark.tables",
 }
 
-__all__ = ["decode_json", "read_archive", "read_table", "table_rows", "write_table"]
+__all__ = [
+    "decode_events",
+    "decode_json",
+    "read_archive",
+    "read_table",
+    "table_rows",
+    "write_table",
+]
 
 
 def __getattr__(name: str) -> object:

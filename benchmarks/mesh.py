@@ -1,0 +1,203 @@
+"""The mesh between two processes: events a second, ping-pong, new peerings, and fan-out."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+from benchmarks.children import Child, Children
+from benchmarks.outcome import Line, per_second, times
+from benchmarks.rounds import Pair
+from benchmarks.settings import Settings
+
+MEMBERS = "benchmarks.mesh_members"
+EVENTS = 300_000
+SINGLES = 200_000
+FANNED = 20_000
+PINGS = 5_000
+PEERINGS = 30
+FAN = 10
+VALUES_TARGET = 150_000.0
+PAYLOADS_TARGET = 300_000.0
+SINGLE_TARGET = 60_000.0
+TLS_SHARE = 0.85
+PING_US = 150.0
+PEERING_MS = {"plain": 5.0, "TLS": 10.0}
+ORIGINAL = {
+    "values": "original's Python bindings: 18 k/s, C++: 199 k/s",
+    "single": "original's Python bindings: 17 k/s",
+}
+
+
+def keys(settings: Settings) -> str:
+    """An authority and a certificate for this run."""
+    from chappe.api.keys import make_authority, make_certificate
+
+    home = settings.work / "keys"
+    if not home.exists():
+        make_authority(home)
+        make_certificate(home, "endpoint")
+    return str(home)
+
+
+def member(children: Children, role: str, **options: object) -> Child:
+    return children.start(MEMBERS, role, **options)
+
+
+def _pair(children: Children, how: str, common: dict[str, Any]) -> Pair:
+    receiver = member(children, "receiver", how=how, **common)
+    sender = member(children, "sender", how=how, ports=[receiver.hear()["port"]], **common)
+    sender.hear()
+    return Pair(sender, receiver)
+
+
+def _rate_line(path: str, pair: Pair, target: float | None, beside: str = "") -> Line:
+    rate = pair.rate()
+    return Line(
+        path,
+        str(rate),
+        f">= {per_second(target)}" if target else "",
+        beside,
+        met=rate.median >= target if target else None,
+        note=rate.note(),
+        numbers=rate.numbers("chappe"),
+    )
+
+
+def throughput(settings: Settings) -> list[Line]:
+    """One to one: values decoded, payloads only, one at a time; plain and TLS."""
+    with Children(settings.work / "mesh") as children:
+        encrypted = {"keys": keys(settings)}
+        pairs = {
+            "values": _pair(children, "values", {}),
+            "values, TLS": _pair(children, "values", encrypted),
+            "payloads": _pair(children, "payloads", {}),
+            "single": _pair(children, "single", {}),
+        }
+        for name, pair in pairs.items():
+            pair.warm_up()
+            for _ in range(settings.repeats):
+                pair.round(settings.count(SINGLES if name == "single" else EVENTS))
+    plain, tls = pairs["values"].rate().median, pairs["values, TLS"].rate().median
+    encrypted_line = _rate_line("mesh: the same with TLS", pairs["values, TLS"], None, f"plain: {per_second(plain)}")
+    return [
+        _rate_line("mesh: one to one, values decoded", pairs["values"], VALUES_TARGET, ORIGINAL["values"]),
+        Line(
+            encrypted_line.path,
+            encrypted_line.result,
+            f">= {TLS_SHARE:.2f}x of plain",
+            encrypted_line.beside,
+            times(tls / plain),
+            tls >= TLS_SHARE * plain,
+            encrypted_line.note,
+            encrypted_line.numbers,
+        ),
+        _rate_line("mesh: one to one, payloads not decoded", pairs["payloads"], PAYLOADS_TARGET),
+        _rate_line(
+            "mesh: publish one at a time, get one at a time", pairs["single"], SINGLE_TARGET, ORIGINAL["single"]
+        ),
+    ]
+
+
+def forwarding(settings: Settings) -> list[Line]:
+    """Three processes in a chain; the one in the middle only passes on."""
+    with Children(settings.work / "mesh-chain") as children:
+        middle = member(children, "forwarder")
+        port = middle.hear()["port"]
+        receiver = member(children, "receiver", how="payloads", ports=[port])
+        receiver.hear()
+        sender = member(children, "sender", how="batch", ports=[port])
+        sender.hear()
+        pair = Pair(sender, receiver, {"forwarder": middle})
+        pair.warm_up()
+        for _ in range(settings.repeats):
+            pair.round(settings.count(EVENTS))
+    return [_rate_line("mesh: through a forwarder, three processes", pair, None)]
+
+
+def pings(settings: Settings) -> list[Line]:
+    """There and back, one after the other."""
+    lines = []
+    for name, prefix, common in (
+        ("blocking", "", {}),
+        ("blocking, TLS", "", {"keys": keys(settings)}),
+        ("asyncio", "async_", {}),
+    ):
+        with Children(settings.work / f"ping-{name}") as children:
+            port = (echo := member(children, f"{prefix}echo", **common)).hear()["port"]
+            pinger = member(children, f"{prefix}pinger", ports=[port], **common)
+            pinger.hear()
+            pinger.ask(count=500)
+            found = [pinger.ask(count=settings.count(PINGS)) for _ in range(settings.repeats)]
+            assert echo.alive()
+        p50, p99 = (median(each[key] for each in found) for key in ("p50_us", "p99_us"))
+        lines.append(
+            Line(
+                f"mesh: ping-pong p50 / p99, {name}",
+                f"{p50:.0f} / {p99:.0f} us",
+                f"< {PING_US:.0f} us",
+                "original's Python bindings: 96 us" if not common and not prefix else "",
+                met=p50 < PING_US,
+                numbers={"p50_us": p50, "p99_us": p99},
+            )
+        )
+    return lines
+
+
+def peerings(settings: Settings) -> list[Line]:
+    """A new endpoint peers and awaits its peer."""
+    lines = []
+    for name, common in (("plain", {}), ("TLS", {"keys": keys(settings)})):
+        with Children(settings.work / f"peering-{name}") as children:
+            there = member(children, "listener", **common).hear()
+            dialler = member(children, "dialler", ports=[there["port"]], id=there["id"], **common)
+            dialler.hear()
+            took = [dialler.ask()["ms"] for _ in range(PEERINGS + 1)][1:]
+        middle = median(took)
+        lines.append(
+            Line(
+                f"mesh: peer() and await_peer, {name}",
+                f"{middle:.1f} ms median, {max(took):.1f} ms longest",
+                f"< {PEERING_MS[name]:.0f} ms",
+                f"original: {'1.4' if name == 'plain' else '52'} ms",
+                met=middle < PEERING_MS[name],
+                numbers={"median_ms": middle, "max_ms": max(took)},
+            )
+        )
+    return lines
+
+
+def fan_out(settings: Settings) -> list[Line]:
+    """One publisher, several peers in one other process; beside one peer, in deliveries a second."""
+    rates = {}
+    for peers in (1, FAN):
+        with Children(settings.work / f"fan-{peers}") as children:
+            receivers = member(children, "receivers", endpoints=peers)
+            sender = member(children, "sender", how="single", ports=receivers.hear()["ports"])
+            sender.hear()
+            pair = Pair(sender, receivers)
+            pair.warm_up(2_000)
+            for _ in range(settings.repeats):
+                pair.round(settings.count(FANNED))
+            rates[peers] = pair.rate()
+    deliveries = rates[FAN].median * FAN
+    return [
+        Line(
+            f"mesh: fan-out to {FAN} peers, one event at a time",
+            f"{per_second(deliveries)} deliveries",
+            "not fewer deliveries than to one peer",
+            f"one peer: {per_second(rates[1].median)}",
+            times(deliveries / rates[1].median),
+            deliveries >= rates[1].median,
+            rates[FAN].note(),
+            rates[FAN].numbers("chappe"),
+        )
+    ]
+
+
+def mesh(settings: Settings) -> list[Line]:
+    """All of it."""
+    lines = []
+    for measure in (throughput, forwarding, pings, peerings, fan_out):
+        lines += measure(settings)
+    return lines

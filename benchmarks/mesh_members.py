@@ -1,0 +1,232 @@
+"""The mesh's processes: ``python -m benchmarks.mesh_members ROLE OPTIONS``, driven as ``link`` describes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from benchmarks.link import RECORD_BYTES, Meter, orders, quantiles, say, tether
+from chappe import AsyncEndpoint, Endpoint, Received, Subscriber, Tls
+from chappe.data.scalars import Count
+from chappe.security import Security
+
+TOPIC = "/benchmark"
+PONG = "/pong"
+SILENCE_S = 30.0  # who gets nothing for so long gives up
+TEXT = "x" * RECORD_BYTES
+TAKE = 4_096  # messages taken at once
+HOST = "localhost"
+Options = dict[str, Any]
+
+
+def security(options: Options) -> Security:
+    keys: str | None = options.get("keys")
+    return None if keys is None else Tls.of(keys, "endpoint")
+
+
+def endpoint(options: Options) -> Endpoint:
+    return Endpoint(security=security(options))
+
+
+def peer(found: Endpoint, options: Options) -> None:
+    """Peer with everybody in ``ports``, and wait until they want something."""
+    for port in options["ports"]:
+        found.peer(HOST, port)
+
+
+def _awake(subscriber: Subscriber) -> None:
+    """Wait for the first message, which says that the sender knows that we subscribed."""
+    if subscriber.get(SILENCE_S) is None:
+        sys.exit("nobody publishes")
+
+
+def _events(count: int) -> Iterator[tuple[str, object]]:
+    return ((TOPIC, [Count(number), TEXT]) for number in range(count))
+
+
+def _batches(subscriber: Subscriber, count: int) -> Iterator[list[Received]]:
+    while count:
+        found = subscriber.get_many(min(count, TAKE), SILENCE_S)
+        if not found:
+            sys.exit(f"no message came for {SILENCE_S:g} s, {count} are missing")
+        count -= len(found)
+        yield found
+
+
+def _take(subscriber: Subscriber, count: int, how: str) -> int:
+    """Take ``count`` messages; returns something made of all of them, so that nothing can be left out."""
+    total = 0
+    if how == "single":
+        for received in islice(subscriber, count):
+            total += received.value[0]
+    elif how == "values":
+        for batch in _batches(subscriber, count):
+            for received in batch:
+                total += received.value[0]
+    else:
+        for batch in _batches(subscriber, count):
+            for received in batch:
+                total += len(received.payload)
+    return total
+
+
+def receiver(options: Options) -> None:
+    """Order ``count``: take so many messages."""
+    with endpoint(options) as found, found.subscribe(TOPIC, on_full="block") as subscriber:
+        if "ports" in options:
+            peer(found, options)
+            say(ready=True)
+        else:
+            say(port=found.listen())
+        for order in orders():
+            meter = Meter()
+            total = _take(subscriber, order["count"], options["how"])
+            say(total=total, **meter.facts())
+
+
+def receivers(options: Options) -> None:
+    """Order ``count``: each of several endpoints takes so many messages."""
+    found = [endpoint(options) for _ in range(options["endpoints"])]
+    subscribers = [each.subscribe(TOPIC, on_full="block") for each in found]
+    say(ports=[each.listen() for each in found])
+    for order in orders():
+        meter = Meter()
+        for subscriber in subscribers:
+            _take(subscriber, order["count"], "payloads")
+        say(**meter.facts())
+
+
+def forwarder(options: Options) -> None:
+    """Passes messages on from one peer to another."""
+    with endpoint(options) as found:
+        say(port=found.listen())
+        for _ in orders():
+            say(peers=len(found.peers()))
+
+
+def sender(options: Options) -> None:
+    """Order ``count``: publish so many messages."""
+    with endpoint(options) as found:
+        peer(found, options)
+        say(ready=True)
+        for order in orders():
+            meter = Meter()
+            if options["how"] == "single":
+                publish = found.publish
+                for topic, value in _events(order["count"]):
+                    publish(topic, value)
+            else:
+                found.publish_batch(_events(order["count"]))
+            say(**meter.facts())
+
+
+def echo(options: Options) -> None:
+    """Sends back what it gets."""
+    with endpoint(options) as found, found.subscribe(TOPIC) as subscriber:
+        say(port=found.listen())
+        for received in subscriber:
+            found.publish(PONG, received.data)
+
+
+def pinger(options: Options) -> None:
+    """Order ``count``: so many messages there and back, one after the other."""
+    with endpoint(options) as found, found.subscribe(PONG) as subscriber:
+        peer(found, options)
+        found.publish(TOPIC, [Count(0), TEXT])
+        _awake(subscriber)
+        say(ready=True)
+        for order in orders():
+            began = time.monotonic()
+            times = []
+            for number in range(order["count"]):
+                sent = time.monotonic_ns()
+                found.publish(TOPIC, [Count(number), TEXT])
+                answer = subscriber.get(SILENCE_S)
+                if answer is None or answer.value[0] != number:
+                    sys.exit("a pong is missing")
+                times.append(time.monotonic_ns() - sent)
+            say(**quantiles(times, time.monotonic() - began))
+
+
+def async_echo(options: Options) -> None:
+    """As ``echo``, on an event loop."""
+
+    async def run() -> None:
+        async with AsyncEndpoint(security=security(options)) as found:
+            subscriber = found.subscribe(TOPIC)
+            say(port=await found.listen())
+            async for received in subscriber:
+                await found.publish(PONG, received.data)
+
+    asyncio.run(run())
+
+
+def async_pinger(options: Options) -> None:
+    """As ``pinger``, on an event loop."""
+
+    async def run() -> None:
+        async with AsyncEndpoint(security=security(options)) as found:
+            subscriber = found.subscribe(PONG)
+            for port in options["ports"]:
+                await found.peer(HOST, port)
+            say(ready=True)
+            for order in orders():
+                began = time.monotonic()
+                times = []
+                for number in range(order["count"]):
+                    sent = time.monotonic_ns()
+                    await found.publish(TOPIC, [Count(number), TEXT])
+                    answer = await subscriber.get(SILENCE_S)
+                    if answer is None or answer.value[0] != number:
+                        sys.exit("a pong is missing")
+                    times.append(time.monotonic_ns() - sent)
+                say(**quantiles(times, time.monotonic() - began))
+
+    asyncio.run(run())
+
+
+def listener(options: Options) -> None:
+    """An endpoint to be peered with."""
+    with endpoint(options) as found:
+        say(port=found.listen(), id=found.id)
+        for _ in orders():
+            say(peers=len(found.peers()))
+
+
+def dialler(options: Options) -> None:
+    """Each order: a new endpoint peers and awaits its peer."""
+    say(ready=True)
+    for _ in orders():
+        with endpoint(options) as found:
+            began = time.monotonic()
+            found.peer(HOST, options["ports"][0])
+            if not found.await_peer(options["id"]):
+                sys.exit("no peering")
+            took = time.monotonic() - began
+        say(ms=1000 * took)
+
+
+ROLES: dict[str, Callable[[Options], None]] = {
+    each.__name__: each
+    for each in (
+        receiver,
+        receivers,
+        forwarder,
+        sender,
+        echo,
+        pinger,
+        async_echo,
+        async_pinger,
+        listener,
+        dialler,
+    )
+}
+
+if __name__ == "__main__":
+    tether()
+    ROLES[sys.argv[1]](json.loads(sys.argv[2]))

@@ -1,0 +1,118 @@
+"""How a message of the mesh is a record of the log.
+
+========================== =========================================================================================
+record                     message
+========================== =========================================================================================
+key                        its topic in the mesh
+value                      its value, in the bytes that it travels as (``chappe.data.binary``)
+header ``mesh-sender``     the id of the endpoint that published it, or of the peer that it came from if none was told
+timestamp                  when it was recorded
+========================== =========================================================================================
+
+A record without that header was not recorded from the mesh.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from chappe.defaults import BATCH_RECORDS_MAX, KIB, RECORD_BYTES_MAX
+from chappe.log.batch import Batch, decode_headers, encode_batch, encode_headers
+from chappe.mesh.messages import NOBODY, Message
+
+SENDER: Final = "mesh-sender"
+PIECE_BYTES: Final = 512 * KIB  # of records in one batch: each is synced to the journal
+ROW_BYTES: Final = 128  # counted for each record beside topic and value
+SENDERS_MAX: Final = 4096  # whose headers are kept ready
+
+_by_sender: dict[bytes, bytes] = {}
+_recorded: dict[bytes, bool] = {}
+
+
+class Played(NamedTuple):
+    """Messages of one partition, in order. Times are in microseconds since 1970 and never go back."""
+
+    times: list[int]
+    messages: list[tuple[bytes, bytes]]
+
+
+def fits(message: Message) -> bool:
+    """Whether a message is small enough for a record."""
+    return len(message.topic) + len(message.payload) + ROW_BYTES <= RECORD_BYTES_MAX
+
+
+def pack(messages: Sequence[Message], base: int, now_us: int) -> Iterator[tuple[int, bytes]]:
+    """Messages, all of which fit, as batches from offset ``base`` on: how many messages, and the batch of them."""
+    start = size = 0
+    for index, each in enumerate(messages):
+        row = len(each.topic) + len(each.payload) + ROW_BYTES
+        if index > start and (size + row > PIECE_BYTES or index - start == BATCH_RECORDS_MAX):
+            yield index - start, _batch(messages[start:index], base + start, now_us)
+            start, size = index, 0
+        size += row
+    if start < len(messages):
+        yield len(messages) - start, _batch(messages[start:], base + start, now_us)
+
+
+def unpack(batch: Batch, start: int, end: int, not_before: int) -> tuple[Played, int]:
+    """The messages at offsets ``start`` <= n < ``end``, and how many records there were none.
+
+    A message whose time is before ``not_before``, or before that of its predecessor, gets the latter.
+    """
+    low, high = start - batch.base, end - batch.base
+    keys, headers = batch.keys(), _raw_headers(batch)
+    if keys is None or headers is None:
+        return Played([], []), high - low
+    stamps, values = batch.timestamps(), batch.values()
+    times: list[int] = []
+    messages: list[tuple[bytes, bytes]] = []
+    for index in range(low, high):
+        topic, payload = keys[index], values[index]
+        if topic is not None and payload is not None and _is_recorded(headers[index]):
+            not_before = max(not_before, stamps[index])
+            times.append(not_before)
+            messages.append((topic, payload))
+    return Played(times, messages), high - low - len(messages)
+
+
+def _batch(messages: Sequence[Message], base: int, now_us: int) -> bytes:
+    headers = [_by_sender.get(each.origin if each.origin != NOBODY else each.sender) for each in messages]
+    if None in headers:
+        headers = [_header(each.origin if each.origin != NOBODY else each.sender) for each in messages]
+    return encode_batch(
+        base,
+        [each.payload for each in messages],
+        now_us,
+        keys=[each.topic for each in messages],
+        headers=headers,  # type: ignore[arg-type]  # none is None
+    )
+
+
+def _header(sender: bytes) -> bytes:
+    found = _by_sender.get(sender)
+    if found is None:
+        if len(_by_sender) >= SENDERS_MAX:
+            _by_sender.clear()
+        found = _by_sender[sender] = encode_headers(((SENDER, str(UUID(bytes=sender)).encode()),))
+    return found
+
+
+def _raw_headers(batch: Batch) -> list[bytes] | None:
+    column = batch.column("headers")
+    if column is None:
+        return None
+    data = column.data.tobytes()
+    return [data[a:b] for a, b in pairwise(array("i", column.positions.tobytes()))]
+
+
+def _is_recorded(raw: bytes) -> bool:
+    found = _recorded.get(raw)
+    if found is None:
+        if len(_recorded) >= SENDERS_MAX:
+            _recorded.clear()
+        found = _recorded[raw] = any(name == SENDER for name, _ in decode_headers(raw))
+    return found

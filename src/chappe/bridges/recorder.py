@@ -1,0 +1,233 @@
+"""From the mesh into a topic of the log."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from chappe.api.endpoint import Endpoint
+from chappe.api.producer import Producer
+from chappe.bridges.form import fits, pack
+from chappe.defaults import SUBSCRIBER_BYTES_MAX, SUBSCRIBER_MESSAGES_MAX, TOWER_HOST, TOWER_SUB_PORT
+from chappe.errors import BufferFull, ChappeError, Closed, TimedOut, UsageError
+from chappe.mesh.messages import Message
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.25  # ``run`` looks this often whether it is to end
+SHOW_S: Final = 0.1
+TAKEN_MAX: Final = 8192  # messages on their way from the subscriber to the producer
+
+
+@dataclass(slots=True)
+class Recorded:
+    """How far a recorder is.
+
+    Args:
+        records: Messages that are records now, of this run.
+        stored: Records that enough stores have, of this run and what an earlier one had left.
+        left: Records that they do not have yet; those are in the journal.
+        bytes: Of values.
+        waiting: Messages that came and are no records yet.
+        dropped: Messages that were lost: more came at once than twice the bounds, or larger than a record can be.
+        seconds: Since it began.
+    """
+
+    records: int = 0
+    stored: int = 0
+    left: int = 0
+    bytes: int = 0
+    waiting: int = 0
+    dropped: int = 0
+    seconds: float = 0.0
+
+
+class Recorder:
+    """Makes a record of every message whose topic in the mesh starts with one of some prefixes; a context.
+
+    What it has taken is in a journal on disk before it is sent to stores, and is sent again after a restart until they
+    have it: at least once. While stores are slow or away nothing more is read from peers once the bounds are reached,
+    so the mesh is slowed down and nothing is lost. What is published while no recorder runs, and what is on its way to
+    one that is killed, nobody has: the mesh keeps nothing.
+
+    ``form.py`` says what a record looks like. The partition stays the same from run to run.
+
+    Args:
+        endpoint: Of the mesh; peers are its user's affair.
+        topics: Prefixes of topics in the mesh.
+        to: The topic of the log.
+        tower: ``HOST[:PORT]``, several separated by commas.
+        listen: Interface of the producer.
+        min_acks: Stores that must have each record, at least 1.
+        identity: Under which journal and partition are kept; by default made of ``topics`` and ``to``.
+        directory: Where they are kept; the user's data directory by default.
+        messages_max: How many messages may wait.
+        bytes_max: How many bytes.
+
+    Raises:
+        IdentityInUse: The same is being recorded already by this user.
+        UsageError: An argument is wrong.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *topics: str,
+        to: str,
+        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
+        listen: str = TOWER_HOST,
+        min_acks: int = 1,
+        identity: str | None = None,
+        directory: str | Path | None = None,
+        messages_max: int = SUBSCRIBER_MESSAGES_MAX,
+        bytes_max: int = SUBSCRIBER_BYTES_MAX,
+    ) -> None:
+        if not topics:
+            raise UsageError("name at least one topic of the mesh to record, or '' for all")
+        if min_acks < 1:
+            raise UsageError("min_acks is at least 1 where nothing is to be lost")
+        name = identity or f"record-{hashlib.sha256(repr((to, sorted(topics))).encode()).hexdigest()[:24]}"
+        self._producer = Producer(
+            to,
+            tower=tower,
+            listen=listen,
+            min_acks=min_acks,
+            identity=name,
+            directory=directory,
+            on_full="error",  # so that ``stop`` is heard while stores are away
+        )
+        try:
+            self._subscriber = endpoint.subscribe(
+                *topics, on_full="block", messages_max=messages_max, bytes_max=bytes_max
+            )
+        except BaseException:
+            self._producer.close(0.0)
+            raise
+        self._first_stored = self._producer.stored
+        self._first = self._producer.next_offset
+        self._taken: list[Message] = []  # from the subscriber, no records yet
+        self._too_large = 0
+        self._bytes = 0
+        self._began = self._shown_at = time.monotonic()
+        self._stopping = False
+        self.show: Callable[[Recorded], None] = lambda recorded: None
+
+    def run(self) -> None:
+        """Record until ``stop`` is called, by a signal handler or another thread.
+
+        Raises:
+            ChappeError: Of the endpoint or the producer, such as a full disk.
+        """
+        while not self._stopping:
+            self._taken += [each.message for each in self._subscriber.get_many(TAKEN_MAX, LOOK_S)]
+            while self._taken and not self._stopping:
+                self._record()
+            self._show()
+
+    def stop(self) -> None:
+        """Have ``run`` return soon."""
+        self._stopping = True
+
+    def finish(self, timeout: float | None = 10.0) -> Recorded:
+        """Record what has come until now, wait until it is stored, and leave; returns the account.
+
+        After ``timeout`` seconds what is not stored yet stays in the journal, and what is no record yet is lost and
+        counted as dropped.
+        """
+        deadline = time.monotonic() + timeout if timeout is not None else None
+        try:
+            self._taken += [each.message for each in self._subscriber.poll()]
+        except Closed:
+            pass  # the endpoint went first; what was taken is still to be stored
+        self._subscriber.close()
+        while self._taken and (deadline is None or time.monotonic() < deadline):
+            self._record()
+        if not self._taken:
+            try:
+                self._producer.flush(None if deadline is None else max(deadline - time.monotonic(), 0.0))
+            except TimedOut:
+                pass  # the account says so
+        found = self.progress()
+        found.waiting, found.dropped = 0, found.dropped + found.waiting
+        self._taken.clear()
+        self._leave()
+        return found
+
+    def progress(self) -> Recorded:
+        """How far it is."""
+        producer = self._producer
+        return Recorded(
+            producer.next_offset - self._first,
+            producer.stored - self._first_stored,
+            producer.next_offset - producer.stored,
+            self._bytes,
+            len(self._taken) + self._subscriber.available,
+            self._subscriber.dropped + self._too_large,
+            time.monotonic() - self._began,
+        )
+
+    @property
+    def partition(self) -> str:
+        """The partition of the log's topic that records go to."""
+        return self._producer.partition
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self._subscriber.close()
+            self._leave()
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _record(self) -> None:
+        """Make records of what was taken, as far as there is room for them. Waits for room a while."""
+        try:
+            self._send()
+        except BufferFull:
+            self._show()
+            try:
+                self._producer.flush(LOOK_S)
+            except TimedOut:
+                pass
+
+    def _send(self) -> None:
+        taken = self._taken
+        small = [each for each in taken if fits(each)]
+        if len(small) < len(taken):
+            self._too_large += len(taken) - len(small)
+            logger.warning("%d messages are larger than a record can be, and are not recorded", len(taken) - len(small))
+            taken[:] = small
+        done = 0
+        try:
+            for count, raw in pack(small, self._producer.next_offset, time.time_ns() // 1000):
+                self._producer.send_batch(raw)
+                self._bytes += sum([len(each.payload) for each in small[done : done + count]])
+                done += count
+        finally:
+            del taken[:done]
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        if now - self._shown_at >= SHOW_S:
+            self._shown_at = now
+            self.show(self.progress())
+
+    def _leave(self) -> None:
+        try:
+            self._producer.close(0.0)
+        except TimedOut:
+            pass  # the journal has the rest
+        except ChappeError as error:
+            logger.warning("%s", error)

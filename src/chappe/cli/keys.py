@@ -1,0 +1,77 @@
+"""``chappe keys``: an authority, and certificates for endpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from chappe.cli import options
+from chappe.cli.console import say
+
+DIRECTORY: Final = Path("keys")
+PASSPHRASE: Final = "CHAPPE_KEY_PASSPHRASE"
+
+app = typer.Typer(
+    name="keys",
+    help="Make an authority and certificates, so that only your own endpoints may peer.",
+    no_args_is_help=True,
+)
+
+Directory = Annotated[
+    Path, typer.Option("--directory", envvar="CHAPPE_KEYS", metavar="DIRECTORY", help="Where the files are kept.")
+]
+
+
+@app.command()
+def authority(
+    directory: Annotated[Path, typer.Argument(envvar="CHAPPE_KEYS", metavar="DIRECTORY")] = DIRECTORY,
+    days: Annotated[float, typer.Option(min=1, help="How long it is valid.")] = 3650,
+    as_json: options.Json = False,
+) -> None:
+    """Make an authority: authority.pem for every endpoint, and authority.key, which signs: keep it safe."""
+    from chappe.api.keys import make_authority
+    from chappe.security import authority_key_file
+
+    made = make_authority(directory, days=days)
+    if as_json:
+        print(json.dumps({"authority": str(made), "key": str(authority_key_file(directory))}))
+        return
+    say(f"made {made} and {authority_key_file(directory)}")
+    say(f"now make a certificate for each endpoint: chappe keys make NAME --host HOST --directory {directory}")
+
+
+@app.command()
+def make(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the endpoint: names its files.")],
+    directory: Directory = DIRECTORY,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST", help="A name or address by which others dial it; this machine by default."),
+    ] = None,
+    with_id: Annotated[bool, typer.Option("--id", help="Name an endpoint id too: nobody else may have it.")] = False,
+    days: Annotated[float, typer.Option(min=1, help="How long it is valid.")] = 397,
+    encrypt: Annotated[bool, typer.Option("--encrypt", help=f"Encrypt the key; asks, or takes {PASSPHRASE}.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Make the certificate and key of an endpoint: NAME.pem and NAME.key."""
+    import os
+    from uuid import uuid4
+
+    from chappe.api.keys import make_certificate
+    from chappe.security import authority_file, key_file
+
+    passphrase = None
+    if encrypt:
+        passphrase = os.environ.get(PASSPHRASE) or typer.prompt("Passphrase", hide_input=True, confirmation_prompt=True)
+    hosts = host if host is not None else ["localhost", "127.0.0.1", "::1"]
+    endpoint_id = str(uuid4()) if with_id else None
+    made = make_certificate(directory, name, hosts=hosts, id=endpoint_id, days=days, passphrase=passphrase)
+    if as_json:
+        facts = {"certificate": str(made), "key": str(key_file(directory, name)), "id": endpoint_id, "hosts": hosts}
+        print(json.dumps({**facts, "authority": str(authority_file(directory))}))
+        return
+    say(f"made {made} and {key_file(directory, name)} for {', '.join(hosts)}{f', id {endpoint_id}' if with_id else ''}")
+    say(f"in Python: Endpoint(security=Tls.of({str(directory)!r}, {name!r}))")

@@ -1,0 +1,151 @@
+"""What the commands of the mesh share: addresses, security, and what is said about peers."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+
+import typer
+
+from chappe.cli.console import say, warn
+from chappe.cli.keys import PASSPHRASE
+from chappe.defaults import MESH_PORT
+from chappe.errors import ChappeError, UsageError
+
+if TYPE_CHECKING:
+    from chappe import Endpoint
+    from chappe.security import Security
+
+PANEL: Final = "Mesh"
+HERE: Final = f"127.0.0.1:{MESH_PORT}"
+RETRY_S: Final = 1.0  # between attempts to reach a peer
+
+TlsFiles: TypeAlias = Annotated[
+    tuple[Path, str] | None,
+    typer.Option(
+        "--tls",
+        metavar="DIRECTORY NAME",
+        help="Certificates that `chappe keys` made: the directory, and the name of ours.",
+        rich_help_panel=PANEL,
+    ),
+]
+Anonymous: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--anonymous", help="TLS without certificates, as an unconfigured original has it.", rich_help_panel=PANEL
+    ),
+]
+Plain: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--plain",
+        help="No TLS beyond this machine either: everybody on the way may read and forge.",
+        rich_help_panel=PANEL,
+    ),
+]
+Peers: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--peer", metavar="HOST[:PORT]", help=f"An endpoint to dial; {HERE} by default.", rich_help_panel=PANEL
+    ),
+]
+
+
+def security_of(tls: tuple[Path, str] | None, anonymous: bool, plain: bool) -> Security:
+    """What the options ask for; raises UsageError if they contradict each other."""
+    from chappe.security import Tls
+
+    if (tls is not None) + anonymous + plain > 1:
+        raise UsageError("only one of --tls, --anonymous and --plain can be")
+    if tls is not None:
+        return Tls.of(*tls, passphrase=os.environ.get(PASSPHRASE))
+    return "anonymous" if anonymous else "plain" if plain else None
+
+
+def check_host(security: Security, host: str) -> None:
+    """Raise UsageError where nothing was chosen and ``host`` is not this machine."""
+    from chappe.security import is_loopback
+
+    if security is None and not is_loopback(host):
+        raise UsageError(
+            f"{host} is not this machine: give --tls DIRECTORY NAME (`chappe keys` makes the certificates), or --plain "
+            "if everybody on the way may read and forge"
+        )
+
+
+def address(text: str, port_max: int = 65535) -> tuple[str, int]:
+    """Host and port of ``HOST``, ``HOST:PORT``, ``:PORT`` or ``[IPV6]:PORT``; raises UsageError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or (text.endswith("]") and text.startswith("[")) or (text.count(":") > 1 and not text.startswith("[")):
+        host, port = text, str(MESH_PORT)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not port.isascii() or not port.isdecimal() or len(port) > 5 or int(port) > port_max or "/" in host:
+        raise UsageError(f"{text!r} is no address: HOST:PORT is wanted, such as {HERE}")
+    return host or "127.0.0.1", int(port)
+
+
+def shown(where: tuple[str, int]) -> str:
+    """An address as ``address`` reads it."""
+    host, port = where
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def hear_warnings() -> None:
+    """Print what the endpoint of this process warns of."""
+    logger = logging.getLogger("chappe")
+    logger.propagate = False
+    logger.handlers = [_ToPeople(logging.WARNING)]
+
+
+class _ToPeople(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        warn(record.getMessage())
+
+
+class Teller:
+    """Says what happens to peers, each sentence once in a row.
+
+    Args:
+        come_and_go: Others dial us, and it is no trouble if they leave. Without it we dial all, and it is good news
+            only after trouble that there is a peering.
+        quiet: Say only what is wrong.
+    """
+
+    def __init__(self, *, come_and_go: bool = False, quiet: bool = False) -> None:
+        self.lost = 0  # peerings
+        self._come_and_go = come_and_go
+        self._quiet = quiet
+        self._trouble = False
+        self._last = ""
+
+    def __call__(self, event: Any) -> None:
+        """Something happened: an event or an error of ``Endpoint.statuses``."""
+        kind = type(event).__name__
+        lost = kind == "PeerLost"
+        self.lost += lost
+        wrong = isinstance(event, ChappeError) or kind in ("MessagesDropped", "PeerBlocked")
+        wrong = wrong or (lost and not self._come_and_go)
+        text = f"{event}; still trying" if isinstance(event, ChappeError) else str(event)
+        if text == self._last or not (wrong or kind in ("PeerAdded", "PeerRemoved", "PeerLost")):
+            return
+        self._last = text
+        if wrong:
+            self._trouble = True
+            warn(text)
+        elif not self._quiet and (self._come_and_go or self._trouble):
+            self._trouble = False
+            say(text)
+
+
+def dial(endpoint: Endpoint, peers: Iterable[tuple[str, int]]) -> dict[str, tuple[str, int]]:
+    """Peer with all of them, at once or not at all; returns their ids. Raises PeeringError."""
+    return {endpoint.peer(host, port, retry_s=0): (host, port) for host, port in peers}
+
+
+def until(endpoint: Endpoint, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
+    """Wait until something is so at an endpoint, at most so long; Ctrl-C ends the wait."""
+    return endpoint.node.turns.wait(condition, timeout_s)

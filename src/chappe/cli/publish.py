@@ -1,0 +1,183 @@
+"""``chappe publish``: values into the mesh, from the command line or standard input."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from chappe.cli import mesh, options
+from chappe.cli.console import say, warn
+from chappe.errors import ChappeError, InvalidData, UsageError
+
+if TYPE_CHECKING:
+    from chappe import Endpoint
+
+Read = Callable[[bytes], tuple[str, object]]
+
+WAIT_S: Final = 1.0  # peers get so long to say who subscribes
+CHUNK_BYTES: Final = 1 << 18
+ANY: Final = "-"  # the topic stands in each line
+
+
+class Format(StrEnum):
+    """What values look like."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def publish(
+    topic: Annotated[str, typer.Argument(help="Topic to publish to; `-`: the one in each JSON line.")],
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[VALUE]...", help="Each is a message; without any, the lines of standard input are."),
+    ] = None,
+    event: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Publish one Zeek event, whose arguments are the values.")
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option("--type", metavar="TYPE", help="Of all values: count, string, address, ...; guessed by default."),
+    ] = None,
+    input_format: Annotated[
+        Format, typer.Option("--format", help="text: as `chappe subscribe` prints values; json: typed JSON.")
+    ] = Format.TEXT,
+    peers: mesh.Peers = None,
+    tls: mesh.TlsFiles = None,
+    anonymous: mesh.Anonymous = False,
+    plain: mesh.Plain = False,
+    as_json: options.Json = False,
+) -> None:
+    """Publish values or Zeek events to a topic of the mesh.
+
+    On the command line a value may name its type: `count:5`, `string:42`. Write -- before one that begins with a dash.
+    """
+    from chappe import Endpoint
+
+    mesh.hear_warnings()
+    _check(topic, values, event, kind, input_format)
+    security = mesh.security_of(tls, anonymous, plain)
+    dialled = [mesh.address(each) for each in peers or [mesh.HERE]]
+    for host, _ in dialled:
+        mesh.check_host(security, host)
+    given = _given(topic, values or [], event, kind, input_format)
+    teller = mesh.Teller()
+    with Endpoint(security=security, forwarding=False) as endpoint:
+        mesh.dial(endpoint, dialled)
+        statuses = endpoint.statuses(callback=teller)
+        heard = _await_subscribers(endpoint, None if topic == ANY else topic)
+        run = _Run(endpoint, None if topic == ANY else topic, kind, input_format)
+        problem = run.all_of(given)
+        mesh.until(endpoint, lambda: endpoint.core.buffered() == 0)
+        statuses.close()  # a peer that leaves now has what it wanted
+    if as_json:
+        print(json.dumps({"topic": None if topic == ANY else topic, "published": run.count, "subscribers": heard}))
+    else:
+        say(f"published {run.count} messages" + ("" if heard else ", to which nobody has subscribed"))
+    if problem is not None:
+        warn(f"{problem}; what came before it is published")
+    if teller.lost:
+        warn("a peer was lost meanwhile: it may have missed some")
+    if problem is not None or teller.lost:
+        raise typer.Exit(1)
+
+
+def _check(topic: str, values: list[str] | None, event: str | None, kind: str | None, form: Format) -> None:
+    from chappe.data.order import TYPE_NAMES
+
+    if kind is not None and kind not in TYPE_NAMES:
+        raise UsageError(f"there is no type {kind!r}, only {', '.join(TYPE_NAMES)}")
+    if form is Format.JSON and (kind is not None or event is not None):
+        raise UsageError("JSON says itself what it is: leave out --type and --event")
+    if topic == ANY and form is not Format.JSON:
+        raise UsageError("a topic of each line needs --format json")
+
+
+def _given(
+    topic: str, values: list[str], event: str | None, kind: str | None, form: Format
+) -> list[tuple[str, object]] | None:
+    """The messages on the command line, all of them read before anything is sent; None: they are on standard input."""
+    from chappe.cli.events import read_argument, read_json
+    from chappe.data.zeek import Event
+
+    if event is None and not values:
+        return None
+    try:
+        if form is Format.JSON:
+            return [read_json(None if topic == ANY else topic, os.fsencode(each)) for each in values]
+        read = [read_argument(each, kind) for each in values]
+    except InvalidData as problem:
+        raise UsageError(str(problem)) from None
+    if event is not None:
+        return [(topic, Event(event, *read))]
+    return [(topic, each) for each in read]
+
+
+def _await_subscribers(endpoint: Endpoint, topic: str | None) -> bool:
+    """Wait until somebody in reach is known to want the topic, a little at most; an original tells only its own."""
+    wanted = b"" if topic is None else topic.encode("utf-8", "surrogateescape")
+
+    def known() -> bool:
+        found = endpoint.core.peer_subscriptions()
+        return bool(found) if topic is None else wanted.startswith(tuple(found))
+
+    return mesh.until(endpoint, known, WAIT_S)
+
+
+class _Run:
+    """Publishes, and counts."""
+
+    def __init__(self, endpoint: Endpoint, topic: str | None, kind: str | None, form: Format) -> None:
+        self.count = 0
+        self._endpoint = endpoint
+        self._topic = topic
+        self._kind = kind
+        self._form = form
+
+    def all_of(self, given: list[tuple[str, object]] | None) -> ChappeError | None:
+        """Publish what is given, or standard input; returns what was wrong with its last line."""
+        if given is not None:
+            self._endpoint.publish_batch(given)
+            self.count = len(given)
+            return None
+        try:
+            for batch in self._batches(sys.stdin.fileno()):
+                self._endpoint.publish_batch(batch)
+                self.count += len(batch)
+        except ChappeError as error:
+            return error
+        return None
+
+    def _batches(self, source: int) -> Iterator[list[tuple[str, object]]]:
+        from chappe.cli.formats import Lines
+
+        splitter = Lines()
+        lines = 0
+        ended = False
+        while not ended:
+            chunk = os.read(source, CHUNK_BYTES)
+            ended = not chunk
+            batch: list[tuple[str, object]] = []
+            for line in splitter.end() if ended else splitter.feed(chunk):
+                lines += 1
+                try:
+                    batch += self._read(line)
+                except InvalidData as problem:
+                    yield batch
+                    raise UsageError(f"line {lines} of the input: {problem}") from None
+            if batch:
+                yield batch
+
+    def _read(self, line: bytes) -> list[tuple[str, object]]:
+        from chappe.cli.events import read_json, read_text
+
+        if self._form is Format.TEXT:
+            assert self._topic is not None
+            return [(self._topic, read_text(line, self._kind))]
+        return [read_json(self._topic, line)] if line.strip() else []

@@ -1,0 +1,272 @@
+"""Values of the mesh as values of Spark: which type becomes which.
+
+============ ============================== ================================================================
+value        inferred                       can be declared as well
+============ ============================== ================================================================
+none         null in any column
+boolean      boolean
+count        bigint                         any integer, decimal(20,0) for those above 2**63-1, double
+integer      bigint                         any integer, decimal, double
+real         double                         float
+string       string                         binary
+address      string
+subnet       string, as ``10.0.0.0/8``
+port         struct<number int,             any integer: the number; string, as ``80/tcp``
+             protocol string>
+timestamp    timestamp; below a             bigint: nanoseconds since 1970 UTC; timestamp_ntz: in UTC; double: seconds
+             microsecond is dropped
+timespan     interval day to second; below  bigint: nanoseconds; double: seconds
+             a microsecond is dropped
+enum value   string
+set          array                          array of any type that its members can have
+table        map                            map of any types that its keys and values can have; struct by name, where
+                                            keys are strings: missing fields are null, others are left out
+vector       array if all its elements have array, or struct by position: missing fields are null, more elements than
+             one type, else struct          fields are left out
+============ ============================== ================================================================
+
+A count above 2**63-1 in a sample makes its column decimal(20,0); in a bigint it does not fit. Everything can be
+declared as string, and is text for people then (``chappe.data.text``). Bytes of a string that are not UTF-8 are
+``\\xNN`` in a column of strings, as Zeek prints them; declare binary to have them as they are. Whatever else meets is
+unfit, and the row is damaged: no value is ever rounded or cut to fit, but for the two times above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from chappe.data.scalars import Count, EnumValue, Port, Timespan, Timestamp
+from chappe.data.text import to_text
+from chappe.data.values import Set, Table, Value, type_name
+from chappe.errors import UsageError
+
+Convert: TypeAlias = Callable[[Any], Any]
+_BITS: Final[dict[type[DataType], int]] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+_WHOLE: Final = frozenset({int, Count})
+_NUMBERS: Final = frozenset({int, Count, float})
+_TIMES: Final = frozenset({Timestamp, Timespan})
+_SHOWN: Final = 60  # characters of a value that an error names
+
+
+class Unfit(Exception):
+    """A value that cannot be in a column of the declared type; the text is a sentence's beginning."""
+
+    def __init__(self, value: Value, wanted: DataType) -> None:
+        text = to_text(value)
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        super().__init__(f"{type_name(value)} {shown!r} does not fit into {wanted.simpleString()}")
+
+
+def compiled(wanted: DataType) -> tuple[pa.DataType, Convert]:
+    """The Arrow type of a Spark type, and what makes of a value the Python object that Arrow takes for it.
+
+    The latter raises Unfit. Raises UsageError for a type that no value can have.
+    """
+    match wanted:
+        case StringType():
+            return pa.string(), _text
+        case BinaryType():
+            return pa.binary(), _only(_binary, wanted, str, bytes, EnumValue)
+        case BooleanType():
+            return pa.bool_(), _only(bool, wanted, bool)
+        case ByteType() | ShortType() | IntegerType() | LongType():
+            return _integer(wanted)
+        case FloatType() | DoubleType():
+            return pa.float32() if isinstance(wanted, FloatType) else pa.float64(), _real(wanted)
+        case DecimalType():
+            return pa.decimal128(wanted.precision, wanted.scale), _decimal(wanted)
+        case TimestampType():
+            return pa.timestamp("us", "UTC"), _only(_micros, wanted, Timestamp)
+        case TimestampNTZType():
+            return pa.timestamp("us"), _only(_micros, wanted, Timestamp)
+        case DayTimeIntervalType():
+            return pa.duration("us"), _only(_micros, wanted, Timespan)
+        case ArrayType():
+            return _array(wanted)
+        case MapType():
+            return _map(wanted)
+        case StructType():
+            return _struct(wanted)
+        case _:
+            raise UsageError(f"no value of the mesh can be a {wanted.simpleString()}; declare string, or another type")
+
+
+def positional(wanted: StructType) -> tuple[pa.DataType, Callable[[tuple[Value, ...]], tuple[Any, ...]]]:
+    """As ``compiled``, for elements that become fields by their position."""
+    inner = [compiled(field.dataType) for field in wanted.fields]
+    converts = [convert for _, convert in inner]
+    names = wanted.fieldNames()
+    missing = (None,) * len(converts)
+
+    def convert(items: tuple[Value, ...]) -> tuple[Any, ...]:
+        if len(items) < len(converts):
+            items = items + missing[len(items) :]
+        try:
+            return tuple([each(item) for each, item in zip(converts, items, strict=False)])
+        except Unfit:
+            raise _unfit_field(converts, items, names) from None
+
+    types = [pa.field(name, found) for name, (found, _) in zip(names, inner, strict=True)]
+    return pa.struct(types), convert
+
+
+def _unfit_field(converts: list[Convert], items: tuple[Value, ...], names: list[str]) -> Exception:
+    for name, convert, item in zip(names, converts, items, strict=False):
+        try:
+            convert(item)
+        except Unfit as problem:
+            problem.args = (f"{name}: {problem}",)
+            return problem
+    raise AssertionError("one of them did not fit")
+
+
+def _only(convert: Convert, wanted: DataType, *kinds: type) -> Convert:
+    allowed = frozenset(kinds)
+
+    def checked(value: Any) -> Any:
+        if type(value) in allowed:
+            return convert(value)
+        if value is None:
+            return None
+        raise Unfit(value, wanted)
+
+    return checked
+
+
+def _text(value: Any) -> str | None:
+    if type(value) is str or value is None:
+        return value
+    raw = value if type(value) is bytes else to_text(value).encode("utf-8", "surrogateescape")
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def _binary(value: str | bytes) -> bytes:
+    return value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
+
+
+def _micros(value: int) -> int:
+    return int(value) // 1000
+
+
+def _integer(wanted: DataType) -> tuple[pa.DataType, Convert]:
+    bits = _BITS[type(wanted)]
+    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+    nanoseconds = bits == 64
+
+    def convert(value: Any) -> Any:
+        kind = type(value)
+        if kind in _WHOLE or (nanoseconds and kind in _TIMES):
+            if low <= value <= high:
+                return int(value)
+        elif kind is Port:
+            if value.number <= high:
+                return value.number
+        elif value is None:
+            return None
+        raise Unfit(value, wanted)
+
+    return {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[bits], convert
+
+
+def _real(wanted: DataType) -> Convert:
+    def convert(value: Any) -> Any:
+        kind = type(value)
+        if kind is float:
+            return value
+        if kind in _TIMES:
+            return int(value) / 1_000_000_000
+        if kind in _WHOLE and int(float(value)) == value:  # those that a double can hold
+            return float(value)
+        if value is None:
+            return None
+        raise Unfit(value, wanted)
+
+    return convert
+
+
+def _decimal(wanted: DecimalType) -> Convert:
+    bound = 10 ** (wanted.precision - wanted.scale)
+    quantum = Decimal(1).scaleb(-wanted.scale)
+
+    def convert(value: Any) -> Any:
+        if type(value) in _WHOLE and -bound < value < bound:
+            return Decimal(int(value)).quantize(quantum)
+        if value is None:
+            return None
+        raise Unfit(value, wanted)
+
+    return convert
+
+
+def _array(wanted: ArrayType) -> tuple[pa.DataType, Convert]:
+    inner, convert = compiled(wanted.elementType)
+
+    def converted(value: Any) -> Any:
+        if type(value) is tuple:
+            return [convert(each) for each in value]
+        if type(value) is Set:
+            return [convert(each) for each in value.members]
+        if value is None:
+            return None
+        raise Unfit(value, wanted)
+
+    return pa.list_(pa.field("element", inner)), converted
+
+
+def _map(wanted: MapType) -> tuple[pa.DataType, Convert]:
+    key_type, key = compiled(wanted.keyType)
+    value_type, value = compiled(wanted.valueType)
+
+    def converted(table: Any) -> Any:
+        if type(table) is Table:
+            pairs = [(key(name), value(each)) for name, each in table.pairs()]
+            if all(name is not None for name, _ in pairs):
+                return pairs
+        elif table is None:
+            return None
+        raise Unfit(table, wanted)
+
+    return pa.map_(key_type, value_type), converted
+
+
+def _struct(wanted: StructType) -> tuple[pa.DataType, Convert]:
+    found, convert = positional(wanted)
+    names = wanted.fieldNames()
+    is_port = [field.dataType.simpleString() for field in wanted.fields] == ["int", "string"]
+
+    def converted(value: Any) -> Any:
+        if type(value) is tuple:
+            return convert(value)
+        if type(value) is Table:
+            named = {key: each for key, each in value.pairs() if type(key) is str}
+            return convert(tuple([named.get(name) for name in names]))
+        if is_port and type(value) is Port:
+            return tuple(value)
+        if value is None:
+            return None
+        raise Unfit(value, wanted)
+
+    return found, converted

@@ -1,0 +1,7 @@
+"""What endpoints offer to web pages and other clients over HTTP: needs ``pip install 'chappe[web]'``.
+
+origins.py    which web pages may connect
+protocol.py   the frames of the JSON protocol: what comes, what goes
+session.py    one client
+server.py     the server, in a thread of its own
+"""

@@ -1,0 +1,200 @@
+"""The WebSocket face of an endpoint: a server in a thread of its own, with an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Final, Self
+
+from chappe.api.arguments import as_policy, check_bounds
+from chappe.api.endpoint import Endpoint, OnFull
+from chappe.api.mesh_aio import AsyncEndpoint
+from chappe.api.serving import server_tls
+from chappe.defaults import (
+    WEBSOCKET_BYTES_MAX,
+    WEBSOCKET_CLIENTS_MAX,
+    WEBSOCKET_CLOSE_S,
+    WEBSOCKET_FRAME_BYTES_MAX,
+    WEBSOCKET_MESSAGES_MAX,
+    WEBSOCKET_PING_S,
+    WEBSOCKET_STUCK_S,
+)
+from chappe.errors import AddressInUse, ChappeError, UsageError
+from chappe.web.origins import check_origins, may_connect
+from chappe.web.protocol import PATH
+
+try:
+    import uvicorn
+    import websockets  # noqa: F401  # uvicorn imports it when a client comes
+    from starlette.applications import Starlette
+    from starlette.responses import PlainTextResponse
+    from starlette.routing import WebSocketRoute
+    from starlette.websockets import WebSocket
+
+    from chappe.web.session import Queue, Session
+except ImportError:
+    raise ChappeError("the WebSocket face needs further packages: pip install 'chappe[web]'") from None
+
+logger = logging.getLogger(__name__)
+
+BACKLOG: Final = 128
+
+
+class WebSocketServer:
+    """Serves the JSON protocol of ``chappe.web.protocol`` to pages and programs, until it is closed.
+
+    A client is as a peer of the endpoint: what it publishes goes to the endpoint's peers, to subscribers in this
+    process and to the other clients. Close it before the endpoint, or use it in a ``with``.
+
+    Args:
+        endpoint: Whose face this is. Its security is that of the server too: plain within this machine; certificates,
+            which clients need as well.
+        host: Where to listen; ``*`` on all interfaces.
+        port: 0 takes any that is free.
+        origins: Of web pages that may connect besides those of this machine, such as ``https://example.org``.
+        on_full: What happens to a client that takes less than it subscribed to: ``disconnect`` (close code 1013),
+            ``drop_oldest`` or ``drop_newest``.
+        messages_max: How many messages may wait for one client; then ``on_full`` applies.
+        bytes_max: How many bytes.
+
+    Attributes:
+        port: Where it listens.
+
+    Raises:
+        UsageError: The security does not allow that host, or an argument is wrong.
+        AddressInUse: Somebody listens there.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        origins: Iterable[str] = (),
+        on_full: OnFull = "disconnect",
+        messages_max: int = WEBSOCKET_MESSAGES_MAX,
+        bytes_max: int = WEBSOCKET_BYTES_MAX,
+    ) -> None:
+        as_policy(on_full)
+        if on_full == "block":
+            raise UsageError("a client may not block everybody: 'disconnect', 'drop_oldest' or 'drop_newest'")
+        check_bounds(messages_max, bytes_max)
+        self._origins = check_origins(origins)
+        self._queue = Queue(on_full, messages_max, bytes_max)
+        self._endpoint = endpoint
+        self._async: AsyncEndpoint | None = None  # once the loop runs
+        self._clients = 0
+        self._host = host
+        self._tls = server_tls(endpoint.security, host)
+        self._socket = _listen(host, port)
+        self.port: int = self._socket.getsockname()[1]
+        self._server = uvicorn.Server(self._config())
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="chappe-websocket", daemon=True)
+        self._thread.start()
+        self._started.wait()
+
+    @property
+    def url(self) -> str:
+        """What clients connect to."""
+        scheme = "ws" if self._tls is None else "wss"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{scheme}://{host}:{self.port}{PATH}"
+
+    @property
+    def clients(self) -> int:
+        """How many are connected."""
+        return self._clients
+
+    def close(self) -> None:
+        """Say goodbye to all clients and release everything; takes about two seconds at most. Safe to call twice."""
+        self._server.should_exit = True
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _config(self) -> uvicorn.Config:
+        tls = self._tls
+        return uvicorn.Config(
+            Starlette(routes=[WebSocketRoute(PATH, self._serve)], lifespan=self._lifespan),
+            http="h11",
+            ws="websockets-sansio",
+            lifespan="on",
+            log_config=None,
+            log_level=logging.CRITICAL,  # sessions report their defects themselves
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            ws_max_size=WEBSOCKET_FRAME_BYTES_MAX,
+            ws_per_message_deflate=False,  # it costs more than it saves, and lets small frames become large
+            ws_ping_interval=WEBSOCKET_PING_S,
+            ws_ping_timeout=None,  # while a fast sender is slowed down its answers are not read either
+            timeout_graceful_shutdown=WEBSOCKET_CLOSE_S,
+            ssl_context_factory=None if tls is None else lambda config, default: tls,
+        )
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._server.serve(sockets=[self._socket]))
+        except Exception:
+            logger.exception("the WebSocket server stopped because of a defect")
+        finally:
+            self._started.set()
+            self._socket.close()
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self._async = AsyncEndpoint.of(self._endpoint)
+        self._started.set()
+        try:
+            yield
+        finally:
+            self._async.leave()
+
+    async def _serve(self, client: WebSocket) -> None:
+        if not may_connect(client.headers.getlist("origin"), self._origins):
+            await client.send_denial_response(PlainTextResponse("pages of this origin may not connect\n", 403))
+            return
+        if self._clients >= WEBSOCKET_CLIENTS_MAX:
+            await client.send_denial_response(PlainTextResponse("too many clients\n", 503))
+            return
+        assert self._async is not None
+        self._clients += 1
+        try:
+            await client.accept()
+            await Session(client, self._async, self._queue).run()
+        finally:
+            self._clients -= 1
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if host == "*":
+        host = "0.0.0.0"
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        made = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            raise AddressInUse(
+                f"port {port} on {host} is in use: stop the program that listens there, or choose another port"
+            ) from None
+        raise UsageError(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # of connections that it will accept
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WEBSOCKET_STUCK_S * 1000))
+    return made

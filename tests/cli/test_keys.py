@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Shell
+
+from chappe.drivers.tls import contexts
+from chappe.errors import UsageError
+from chappe.security import Tls
+
+pytestmark = pytest.mark.process
+
+
+def test_an_authority_and_certificates_that_endpoints_can_use(shell: Shell) -> None:
+    assert shell.run("keys", "authority").returncode == 0
+    facts = json.loads(shell.run("keys", "make", "sensor", "--id", "--host", "sensor.example.org", "--json").stdout)
+    keys = shell.directory / "keys"
+    assert Path(facts["certificate"]).name == "sensor.pem"
+    made = contexts(Tls.of(keys, "sensor"))
+    assert made is not None
+    assert [each.hex() for each in made.ids] == [facts["id"].replace("-", "")]
+    assert {each.stat().st_mode & 0o77 for each in keys.glob("*.key")} == {0}
+
+
+def test_keys_can_be_encrypted(shell: Shell) -> None:
+    shell.env["CHAPPE_KEY_PASSPHRASE"] = "open sesame"
+    shell.run("keys", "authority")
+    assert shell.run("keys", "make", "one", "--encrypt").returncode == 0
+    keys = shell.directory / "keys"
+    assert contexts(Tls.of(keys, "one", passphrase="open sesame")) is not None
+    with pytest.raises(UsageError, match="is encrypted"):
+        contexts(Tls.of(keys, "one"))
+
+
+def test_nothing_is_ever_overwritten(shell: Shell) -> None:
+    first = shell.run("keys", "make", "one")
+    assert (first.returncode, b"make an authority first" in first.stderr) == (2, True)
+    shell.run("keys", "authority")
+    before = (shell.directory / "keys" / "authority.pem").read_bytes()
+    again = shell.run("keys", "authority")
+    assert (again.returncode, b"exists already" in again.stderr) == (2, True)
+    assert (shell.directory / "keys" / "authority.pem").read_bytes() == before
+    shell.run("keys", "make", "one")
+    assert b"exists already" in shell.run("keys", "make", "one").stderr
+    for wrong in (["authority"], ["../one"], ["x", "--host", "a b"]):
+        refused = shell.run("keys", "make", *wrong)
+        assert refused.returncode == 2

@@ -1,0 +1,334 @@
+"""The JSON protocol over real sockets of this machine, with a plain client."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("uvicorn")
+
+from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
+from websockets.frames import Close
+from websockets.sync.client import ClientConnection, connect
+
+from chappe import Endpoint, Tls
+from chappe.api.keys import make_authority, make_certificate
+from chappe.data.scalars import Count
+from chappe.defaults import WEBSOCKET_FRAME_BYTES_MAX
+from chappe.errors import AddressInUse, UsageError
+from chappe.web.server import WebSocketServer
+
+PATIENCE_S = 10.0
+PATH = "/v1/messages/json"
+
+
+class Place:
+    """An endpoint with a server, a peer of it, and clients; all of it is closed at the end."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self.endpoint = stack.enter_context(Endpoint())
+        self.peer = stack.enter_context(Endpoint())
+
+    def serve(self, **options: Any) -> WebSocketServer:
+        self.peer.peer("127.0.0.1", self.endpoint.listen())
+        self.server = self._stack.enter_context(WebSocketServer(self.endpoint, **options))
+        return self.server
+
+    def connect(self, **options: Any) -> ClientConnection:
+        url = f"ws://127.0.0.1:{self.server.port}{PATH}"
+        made: ClientConnection = self._stack.enter_context(connect(url, proxy=None, **options))
+        return made
+
+    def join(self, *topics: str, **options: Any) -> ClientConnection:
+        """A client that has subscribed, and whose subscription has reached the peer."""
+        client = self.connect(**options)
+        client.send(json.dumps(topics))
+        ack = receive(client)
+        assert (ack["type"], ack["endpoint"]) == ("ack", self.endpoint.id)
+        until(lambda: set(map(str.encode, topics)) <= set(self.peer.core.peer_subscriptions()))
+        return client
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    descriptors = set(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else set()
+    threads = set(threading.enumerate())
+    with ExitStack() as stack:
+        yield Place(stack)
+    until(lambda: not set(threading.enumerate()) - threads)
+    gc.collect()
+    if descriptors:
+        left = {each for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")}
+        assert left <= descriptors
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what no event tells."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        threading.Event().wait(0.002)
+
+
+def receive(client: ClientConnection) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(client.recv(PATIENCE_S))
+    return found
+
+
+def end_of(client: ClientConnection) -> Close:
+    """Why the server closes the connection, after all that it still sends."""
+    with suppress(ConnectionClosed):
+        while True:
+            client.recv(PATIENCE_S)
+    found = client.protocol.close_rcvd
+    assert found is not None
+    return found
+
+
+def message(topic: str, kind: str, data: object) -> str:
+    return json.dumps({"type": "data-message", "topic": topic, "@data-type": kind, "data": data})
+
+
+def test_messages_go_both_ways(place: Place) -> None:
+    place.serve()
+    client = place.join("/to/page")
+    place.peer.publish("/to/page/1", Count(5))
+    assert receive(client) == {"type": "data-message", "topic": "/to/page/1", "@data-type": "count", "data": 5}
+    with place.peer.subscribe("/from") as subscriber:
+        until(lambda: b"/from" in place.endpoint.core.peer_subscriptions())
+        client.send(message("/from/page", "vector", [{"@data-type": "string", "data": "hello"}]))
+        found = subscriber.get(PATIENCE_S)
+    assert found is not None
+    assert (found.topic, found.value, found.origin) == ("/from/page", ("hello",), place.endpoint.id)
+
+
+def test_a_client_is_as_a_peer_to_subscribers_here_and_to_other_clients(place: Place) -> None:
+    place.serve()
+    one, two = place.join("/chat"), place.join("/chat")
+    with place.endpoint.subscribe("/chat") as here:
+        one.send(message("/chat", "string", "first"))
+        two.send(message("/chat", "string", "second"))
+        assert {here.get(PATIENCE_S).value for _ in range(2)} == {"first", "second"}  # type: ignore[union-attr]
+    assert (receive(two)["data"], receive(one)["data"]) == ("first", "second")  # nobody hears itself
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        ("no JSON", "deserialization_failed"),
+        ("[]", "deserialization_failed"),
+        (message("", "count", 1), "deserialization_failed"),
+        (message("/t", "count", -1), "deserialization_failed"),
+        (message("/t", "unheard-of", 1), "deserialization_failed"),
+        ('{"type":"other","topic":"/t","@data-type":"count","data":1}', "deserialization_failed"),
+        ("[" * 100_000, "deserialization_failed"),
+        (b"\x00\x01", "deserialization_failed"),
+        (message("<$>/local/data/statuses", "count", 1), "invalid_data"),
+    ],
+)
+def test_what_cannot_be_used_is_answered_and_the_connection_stays(place: Place, frame: str, code: str) -> None:
+    place.serve()
+    client = place.join("/t")
+    client.send(frame)
+    answer = receive(client)
+    assert (answer["type"], answer["code"]) == ("error", code)
+    assert answer["context"]
+    place.peer.publish("/t", "still here")
+    assert receive(client)["data"] == "still here"
+
+
+@pytest.mark.parametrize("frame", ['"/t"', "{}", "[1]", "/t", '["\\ud800"]', json.dumps(["x" * 70_000])])
+def test_a_first_frame_that_is_no_filter_is_answered_and_another_may_follow(place: Place, frame: str) -> None:
+    place.serve()
+    client = place.connect()
+    client.send(frame)
+    assert receive(client)["code"] == "deserialization_failed"
+    client.send('["/t"]')
+    assert receive(client)["type"] == "ack"
+
+
+def test_what_json_cannot_say_becomes_an_error_and_the_rest_follows(place: Place) -> None:
+    place.serve()
+    client = place.join("/t")
+    for value in (float("nan"), b"\xff", 1.5):
+        place.peer.publish("/t", value)
+    assert [receive(client).get("code") for _ in range(2)] == ["serialization_failed"] * 2
+    assert receive(client)["data"] == 1.5
+
+
+def test_a_frame_over_the_bound_ends_its_connection_alone(place: Place) -> None:
+    place.serve()
+    client, other = place.join("/t"), place.join("/t")
+    with suppress(ConnectionClosed):  # it may be closed before all of it is sent
+        client.send(message("/t", "string", "x" * WEBSOCKET_FRAME_BYTES_MAX))
+    assert end_of(client).code == 1009
+    place.peer.publish("/t", 1)
+    assert receive(other)["data"] == 1
+
+
+def test_who_left_is_forgotten(place: Place) -> None:
+    server = place.serve()
+    client = place.join("/t")
+    assert server.clients == 1
+    client.close()
+    until(lambda: server.clients == 0 and b"/t" not in place.peer.core.peer_subscriptions())
+
+
+@pytest.mark.parametrize(
+    ("origin", "named", "works"),
+    [
+        (None, (), True),
+        ("http://localhost:8000", (), True),
+        ("https://127.0.0.1", (), True),
+        ("http://[::1]:5173", (), True),
+        ("https://example.org", (), False),
+        ("https://example.org", ("https://example.org",), True),
+        ("https://EXAMPLE.org:443", ("https://example.org/",), True),
+        ("http://example.org", ("https://example.org",), False),
+        ("https://example.org:8443", ("https://example.org",), False),
+        ("http://localhost.example.org", (), False),
+        ("null", (), False),
+        ("file://", (), False),
+        ("http://[", (), False),
+    ],
+)
+def test_only_pages_of_this_machine_or_named_ones_may_connect(
+    place: Place, origin: str | None, named: tuple[str, ...], works: bool
+) -> None:
+    place.serve(origins=named)
+    if works:
+        place.join("/t", origin=origin)
+    else:
+        with pytest.raises(InvalidStatus) as refused:
+            place.connect(origin=origin)
+        assert refused.value.response.status_code == 403
+
+
+def test_wrong_arguments_are_refused(place: Place) -> None:
+    server = place.serve()
+    with pytest.raises(UsageError, match="is no origin"):
+        WebSocketServer(place.endpoint, origins=["example.org"])
+    with pytest.raises(UsageError, match="may not block"):
+        WebSocketServer(place.endpoint, on_full="block")
+    with pytest.raises(UsageError, match="is not this machine"):
+        WebSocketServer(place.endpoint, "0.0.0.0")
+    with pytest.raises(UsageError, match="is not this machine"):
+        WebSocketServer(place.endpoint, "*")
+    with pytest.raises(AddressInUse):
+        WebSocketServer(place.endpoint, port=server.port)
+    with Endpoint(security="anonymous") as anonymous, pytest.raises(UsageError, match="no browser knows anonymous"):
+        WebSocketServer(anonymous, "0.0.0.0")
+
+
+def test_a_fast_sender_is_slowed_down_and_nothing_is_lost(place: Place) -> None:
+    slow = place.peer.subscribe("/fast", on_full="block", messages_max=50)
+    place.serve()
+    client = place.join()
+    until(lambda: b"/fast" in place.endpoint.core.peer_subscriptions())
+    text = "x" * 20_000
+    count = 4_000  # 80 MB: more than all queues on the way hold
+    sent = 0
+
+    def send() -> None:
+        nonlocal sent
+        for number in range(count):
+            client.send(message("/fast", "string", f"{number} {text}"))
+            sent = number + 1
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    until(lambda: not place.endpoint.room())
+    while True:  # until nothing moves any more
+        before = sent
+        threading.Event().wait(0.3)
+        if sent == before:
+            break
+    assert sent < count
+    for number in range(count):
+        found = slow.get(PATIENCE_S)
+        assert found is not None
+        assert found.value.partition(" ")[0] == str(number)
+    sender.join(PATIENCE_S)
+    assert not sender.is_alive()
+
+
+def test_a_slow_client_is_disconnected_and_nobody_else_notices(place: Place) -> None:
+    place.serve(messages_max=100)
+    slow, other = place.join("/t", max_queue=1), place.join("/t")
+    text = "x" * 50_000
+    for number in range(600):
+        place.peer.publish("/t", f"{number} {text}")
+        assert receive(other)["data"].startswith(f"{number} ")
+    end = end_of(slow)
+    assert end.code == 1013
+    assert "less than you subscribed to" in end.reason
+
+
+def test_a_slow_client_may_lose_the_oldest_instead(place: Place) -> None:
+    place.serve(messages_max=100, on_full="drop_oldest")
+    slow, other = place.join("/t", max_queue=1), place.join("/t")
+    text = "x" * 50_000
+    for number in range(600):
+        place.peer.publish("/t", f"{number} {text}")
+        receive(other)
+    found: list[int] = []
+    while not found or found[-1] != 599:
+        found.append(int(receive(slow)["data"].partition(" ")[0]))
+    assert found == sorted(set(found))
+    assert 100 <= len(found) < 600
+
+
+def test_clients_hear_that_the_endpoint_is_closed(place: Place) -> None:
+    place.serve()
+    client = place.join("/t")
+    place.endpoint.close()
+    assert end_of(client).code == 1001
+
+
+def test_closing_the_server_leaves_the_endpoint_as_it_was(place: Place) -> None:
+    server = place.serve()
+    client = place.join("/t")
+    server.close()
+    assert end_of(client).code == 1012
+    with place.endpoint.subscribe("/here") as subscriber:
+        until(lambda: b"/here" in place.peer.core.peer_subscriptions())
+        place.peer.publish("/here", 1)
+        found = subscriber.get(PATIENCE_S)
+        assert found is not None
+        assert found.value == 1
+
+
+def test_with_certificates_a_client_needs_one_too(tmp_path: Path) -> None:
+    make_authority(tmp_path)
+    for name in ("node", "page"):
+        make_certificate(tmp_path, name)
+    make_authority(tmp_path / "others")
+    make_certificate(tmp_path / "others", "stranger")
+
+    def client(certificate: Path | None) -> ssl.SSLContext:
+        made = ssl.create_default_context(cafile=tmp_path / "authority.pem")
+        if certificate is not None:
+            made.load_cert_chain(certificate, certificate.with_suffix(".key"))
+        return made
+
+    with Endpoint(security=Tls.of(tmp_path, "node")) as endpoint, WebSocketServer(endpoint) as server:
+        url = f"wss://localhost:{server.port}{PATH}"
+        with connect(url, ssl=client(tmp_path / "page.pem"), proxy=None) as page:
+            page.send("[]")
+            assert receive(page)["type"] == "ack"
+        for wrong in (None, tmp_path / "others" / "stranger.pem"):
+            with pytest.raises((ssl.SSLError, ConnectionError, EOFError, InvalidMessage, ConnectionClosed)):
+                connect(url, ssl=client(wrong), proxy=None)
+        with pytest.raises((ConnectionError, EOFError, InvalidMessage, ConnectionClosed)):
+            connect(f"ws://localhost:{server.port}{PATH}", proxy=None)
