@@ -14,6 +14,7 @@ from rich.console import Console
 
 from benchmarks import report
 from benchmarks.children import ROOT, ChildFailed
+from benchmarks.data_stores import data_stores
 from benchmarks.durable import durable
 from benchmarks.latency import latency
 from benchmarks.live import batches, records
@@ -36,6 +37,7 @@ PATHS: dict[str, Callable[[Settings], list[Line]]] = {
     "partitions": partitions,
     "memory": memory,
     "mesh": mesh,
+    "data-stores": data_stores,
 }
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 DISK_BYTES = 10 << 30  # what a full run may take for a while

@@ -15,8 +15,14 @@ from types import TracebackType
 from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parent.parent
+ORIGINAL = "CHAPPE_BROKER"  # names the directory of the original Broker's Python bindings
 HEAR_S = 120.0  # no single order of the suite takes longer
 TAIL_LINES = 5
+
+
+def has_original() -> bool:
+    """Whether the original Broker can be measured beside chappe."""
+    return ORIGINAL in os.environ
 
 
 class ChildFailed(Exception):
@@ -160,6 +166,13 @@ class Children:
     def peer(self, module: str, role: str, **options: object) -> Child:
         """A client of a peer, in the peers' interpreter."""
         return self._role(self._peer_python, f"benchmarks.peers.{module}", role, options)
+
+    def original(self, role: str, **options: object) -> Child:
+        """A process of the original Broker's Python bindings, which lie in the directory ``CHAPPE_BROKER``."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("BROKER_")}
+        command = [sys.executable, "-m", "benchmarks.peers.broker_bindings", role, json.dumps(options)]
+        path = os.pathsep.join([os.environ[ORIGINAL], str(ROOT)])
+        return self._start(f"original {role}", command, {**kept, "PYTHONPATH": path})
 
     def program(self, name: str, command: list[str], environment: Mapping[str, str] | None = None) -> Child:
         """Any other program, for example a server."""

@@ -123,9 +123,20 @@ def test_the_tutorial_runs(reader: Reader, page: Path) -> None:
     assert play(reader, page) > 3
 
 
+def whole_programs() -> list[ParameterSet]:
+    """Blocks of Python that need nothing around them, but for Spark's."""
+    pages = [ROOT / "README.md", ROOT / "docs/how-to/share-state.md", ROOT / "docs/reference/channel.md"]
+    return [
+        pytest.param(text, id=f"{page.stem}-{number}")
+        for page in pages
+        for number, (language, text) in enumerate(blocks(page))
+        if language == "python" and "chappe.spark" not in text
+    ]
+
+
 @pytest.mark.process
-def test_the_readmes_first_example_runs(reader: Reader) -> None:
-    code = next(text for language, text in blocks(ROOT / "README.md") if language == "python")
+@pytest.mark.parametrize("code", whole_programs())
+def test_a_whole_program_runs(reader: Reader, code: str) -> None:
     reader.run(code)
 
 

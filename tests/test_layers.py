@@ -37,7 +37,7 @@ READING: Final = {
     "chappe.log.events",
     "chappe.arrow",
 }
-FORMS: Final = {"chappe.bridges.form"}
+FORMS: Final = {"chappe.bridges.form", "chappe.bridges.store_form"}
 ALLOWED: Final[dict[str, set[str]]] = {
     "chappe": {*BASE, "chappe.api", "chappe.log", "chappe.reading", "chappe.bridges"},
     "chappe.__main__": {"chappe.cli"},
@@ -52,8 +52,8 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.compat": {*FEATURES, "chappe.drivers", "chappe.api"},
     "chappe.subscribers": FACES,
     "chappe.reading": {*FACES, *READING},
-    "chappe.bridges": {*FACES, *READING, "chappe.reading", "chappe.mesh.messages"},
-    # log.transactions: where a sink's records lie; bridges.form: what records of the mesh and stores are
+    "chappe.bridges": {*FACES, *READING, "chappe.reading", "chappe.mesh.messages", "chappe.stores.engine"},
+    # log.transactions: where a sink's records lie; bridges.form, store_form: what records of the mesh and stores are
     "chappe.spark": {*FACES, *READING, "chappe.reading", "chappe.log.transactions", *FORMS},
     "chappe.cli": {*FACES, *READING, "chappe.reading", "chappe.bridges", "chappe.spark", "chappe.web"},
     "chappe.web": FACES,

@@ -10,7 +10,7 @@ The public names are here; the tree below, from the bottom up:
     arrow                       batches as Arrow
     api                         what users hold
     reading                     topics in bulk, without being a member
-    bridges                     from the mesh into topics of the log, and back
+    bridges                     from the mesh and its stores into topics of the log, and back
     cli, spark                  the command line; Spark's data source
 """
 
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from chappe.api.aio import AsyncConsumer, AsyncProducer
     from chappe.api.consumer import ConsumedBatch, Consumer
+    from chappe.api.data_store import DataStore
     from chappe.api.endpoint import Endpoint
     from chappe.api.mesh_aio import AsyncEndpoint, AsyncStatusSubscriber, AsyncSubscriber
     from chappe.api.producer import Producer
@@ -30,10 +31,15 @@ if TYPE_CHECKING:
     from chappe.api.received import Received
     from chappe.api.statuses import StatusSubscriber
     from chappe.api.store import Store, StoreStatus
+    from chappe.api.store_aio import AsyncDataStore, AsyncStoreWatch
+    from chappe.api.store_proxy import StoreAnswer, StoreProxy
+    from chappe.api.store_watch import StoreEntry, StoreEvent, StoreWatch
     from chappe.api.subscriber import Subscriber
     from chappe.api.tower import Tower
     from chappe.bridges.player import Player
     from chappe.bridges.recorder import Recorder
+    from chappe.bridges.store_to_topic import StoreToTopic
+    from chappe.bridges.topic_to_store import TopicToStore
     from chappe.log.batch import Record
     from chappe.log.storage import Retention
     from chappe.reading.topic import read_batches, read_topic
@@ -43,12 +49,15 @@ __version__ = version("chappe")
 
 _HOMES = {
     "AsyncConsumer": "chappe.api.aio",
+    "AsyncDataStore": "chappe.api.store_aio",
     "AsyncEndpoint": "chappe.api.mesh_aio",
     "AsyncProducer": "chappe.api.aio",
     "AsyncStatusSubscriber": "chappe.api.mesh_aio",
+    "AsyncStoreWatch": "chappe.api.store_aio",
     "AsyncSubscriber": "chappe.api.mesh_aio",
     "ConsumedBatch": "chappe.api.consumer",
     "Consumer": "chappe.api.consumer",
+    "DataStore": "chappe.api.data_store",
     "Endpoint": "chappe.api.endpoint",
     "Player": "chappe.bridges.player",
     "Producer": "chappe.api.producer",
@@ -59,9 +68,16 @@ _HOMES = {
     "Retention": "chappe.log.storage",
     "StatusSubscriber": "chappe.api.statuses",
     "Store": "chappe.api.store",
+    "StoreAnswer": "chappe.api.store_proxy",
+    "StoreEntry": "chappe.api.store_watch",
+    "StoreEvent": "chappe.api.store_watch",
+    "StoreProxy": "chappe.api.store_proxy",
     "StoreStatus": "chappe.api.store",
+    "StoreToTopic": "chappe.bridges.store_to_topic",
+    "StoreWatch": "chappe.api.store_watch",
     "Subscriber": "chappe.api.subscriber",
     "Tls": "chappe.security",
+    "TopicToStore": "chappe.bridges.topic_to_store",
     "Tower": "chappe.api.tower",
     "read_batches": "chappe.reading.topic",
     "read_topic": "chappe.reading.topic",
@@ -69,12 +85,15 @@ _HOMES = {
 
 __all__ = [
     "AsyncConsumer",
+    "AsyncDataStore",
     "AsyncEndpoint",
     "AsyncProducer",
     "AsyncStatusSubscriber",
+    "AsyncStoreWatch",
     "AsyncSubscriber",
     "ConsumedBatch",
     "Consumer",
+    "DataStore",
     "Endpoint",
     "Player",
     "Producer",
@@ -85,9 +104,16 @@ __all__ = [
     "Retention",
     "StatusSubscriber",
     "Store",
+    "StoreAnswer",
+    "StoreEntry",
+    "StoreEvent",
+    "StoreProxy",
     "StoreStatus",
+    "StoreToTopic",
+    "StoreWatch",
     "Subscriber",
     "Tls",
+    "TopicToStore",
     "Tower",
     "__version__",
     "read_batches",

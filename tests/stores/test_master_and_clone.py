@@ -510,6 +510,34 @@ def test_an_original_master_that_was_away_for_a_moment_goes_on_where_it_was() ->
     assert cmd.MissingEvents((3, 4)) in asked
 
 
+def asks(clone: StoreClone, now: float) -> bool:
+    """Whether it asks for a snapshot at that time."""
+    sent = [decode_message(each.payload).command for each in clone.handle_timeout(now) if isinstance(each, Send)]
+    return cmd.MissingEvents((0,)) in sent
+
+
+def test_an_original_that_may_know_us_still_is_not_asked_for_a_snapshot_again() -> None:
+    """It would keep the snapshot, and give the same one the next time, however old that is then."""
+    clone = StoreClone("s", chappe_entity(b"c" * 16, 1), now=0.0)
+    original = Original(clone, 6)
+    original.say(1, cmd.AckClone(1, 5, b"\0"), 0.0)
+    clone.handle_gone(b"o" * 16, 1.0)
+    clone.hurry(5.0)
+    assert not asks(clone, 5.6)
+    original.say(0, cmd.Keepalive(1), 5.7, NOBODY)
+    assert clone.connected
+
+    clone.handle_gone(b"o" * 16, 6.0)
+    assert not asks(clone, 7.1)
+    assert asks(clone, 7.3)  # it is not there: another may be
+
+    clone.hurry(49.0)
+    original.say(0, cmd.Keepalive(1), 49.5, NOBODY)  # it forgets us about now
+    assert not clone.connected
+    assert not asks(clone, 57.0)
+    assert asks(clone, 58.5)
+
+
 def test_errors_of_a_store_have_the_originals_numbers() -> None:
     assert {each.__name__: each.code for each in StoreError.__subclasses__()} == {
         "NoSuchKey": 9, "TypeClash": 11, "InvalidOperation": 12, "BackendFailure": 13, "StaleData": 14, "NoMaster": 8,

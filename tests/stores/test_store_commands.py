@@ -71,12 +71,12 @@ def test_golden_vectors_both_ways_and_cut_at_every_byte(vector: dict[str, Any]) 
 def test_every_kind_has_a_vector_or_is_of_chappe_alone() -> None:
     seen = {type(decode_message(bytes.fromhex(vector["payload_hex"])).command) for vector in COMMANDS}
 
-    assert set(cmd._WRITERS) - seen == {cmd.WriterState, cmd.Settled}
+    assert set(cmd._WRITERS) - seen == {cmd.WriterState, cmd.Settled, cmd.Leave}
 
 
 @pytest.mark.parametrize(
     "command",
-    [cmd.WriterState(7, 9, ((5, 11), (6, 255))), cmd.WriterState(7, 9, ()), cmd.Settled(4)],
+    [cmd.WriterState(7, 9, ((5, 11), (6, 255))), cmd.WriterState(7, 9, ()), cmd.Settled(4), cmd.Leave(3)],
     ids=repr,
 )
 def test_what_chappe_adds_comes_back_and_is_refused_when_cut(command: cmd.Command) -> None:

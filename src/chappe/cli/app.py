@@ -12,6 +12,7 @@ from chappe.cli import (
     consume,
     doctor,
     keys,
+    kv,
     members,
     node,
     ping,
@@ -109,6 +110,7 @@ for function in (
     app.command()(function)
 app.add_typer(pipeline.app)
 app.add_typer(keys.app)
+app.add_typer(kv.app)
 
 
 def run() -> int:

@@ -18,6 +18,7 @@ committing.py  the driver's commit
 decode.py    JSON in values as typed columns
 events.py    recorded messages of the mesh as typed columns; event_types.py says which, event_schema.py guesses them
 tables.py    topics as tables: the latest value of each key
+stores.py    data stores of the mesh, and their topics, as DataFrames; store_rows.py writes rows into stores
 archive/     topics as Parquet, and back
 pipeline/    pipelines that are files
 
@@ -33,14 +34,19 @@ if TYPE_CHECKING:
     from chappe.spark.archive.reading import read_archive
     from chappe.spark.decode import decode_json
     from chappe.spark.events import decode_events
+    from chappe.spark.store_rows import write_store
+    from chappe.spark.stores import read_store, read_store_topic
     from chappe.spark.tables import read_table, table_rows, write_table
 
 _HOMES = {
     "decode_events": "chappe.spark.events",
     "decode_json": "chappe.spark.decode",
     "read_archive": "chappe.spark.archive.reading",
+    "read_store": "chappe.spark.stores",
+    "read_store_topic": "chappe.spark.stores",
     "read_table": "chappe.spark.tables",
     "table_rows": "chappe.spark.tables",
+    "write_store": "chappe.spark.store_rows",
     "write_table": "chappe.spark.tables",
 }
 
@@ -48,8 +54,11 @@ __all__ = [
     "decode_events",
     "decode_json",
     "read_archive",
+    "read_store",
+    "read_store_topic",
     "read_table",
     "table_rows",
+    "write_store",
     "write_table",
 ]
 

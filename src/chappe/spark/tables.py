@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 KEY: Final = "key"
 VALUE: Final = "value"
-_PLACE: Final = ("timestamp", "partition", "offset")  # what decides which record of a key is the latest
+PLACE: Final = ("timestamp", "partition", "offset")  # what decides which record of a key is the latest
 _PLAIN: Final = (StringType, BinaryType)  # the only column of a key with such a type is the key itself
 # The text of other types depends on the session's time zone, or is not the same for equal values.
 _KEY_TYPES: Final = (*_PLAIN, IntegralType, BooleanType, DateType, DecimalType)
@@ -79,7 +79,7 @@ def read_table(
         raise UsageError("`key` names columns, and there is no `schema` that has them")
     options = {name: str(value) for name, value in source_options.items()}
     reader = spark.read.format("chappe").options(**options).option("subscribe", topic)
-    table = latest(reader.option("columns", ",".join((*_PLACE, KEY, VALUE))).load())
+    table = latest(reader.option("columns", ",".join((*PLACE, KEY, VALUE))).load())
     if schema is None:
         return table
     wanted = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
@@ -89,15 +89,16 @@ def read_table(
     return _typed(table, wanted, names)
 
 
-def latest(rows: DataFrame) -> DataFrame:
+def latest(rows: DataFrame, *others: str) -> DataFrame:
     """The latest record of each key: key, value and timestamp; without records that have no key, or a value no more.
 
     Args:
         rows: Records, with the columns key, value, timestamp, partition and offset.
+        others: Further columns of theirs to keep.
     """
-    newest = f.max(f.struct(*_PLACE, VALUE)).alias("newest")
+    newest = f.max(f.struct(*PLACE, VALUE, *others)).alias("newest")
     found = rows.where(f.col(KEY).isNotNull()).groupBy(KEY).agg(newest).where("newest.value IS NOT NULL")
-    return found.select(KEY, "newest.value", "newest.timestamp")
+    return found.select(KEY, "newest.value", "newest.timestamp", *[f"newest.{name}" for name in others])
 
 
 def table_rows(df: DataFrame, key: str | Sequence[str], delete: str | Column | None = None) -> DataFrame:

@@ -63,6 +63,10 @@ from chappe.stores.sizes import entry_fits
 from chappe.stores.topics import check_name, master_topic
 
 _ORIGINAL_KEEPS_S: Final = 40.0  # an original forgets a silent clone after 50 s; before that the channel just goes on
+# An original that still knows us must not be asked for a snapshot: it would keep it, and give us the same one the next
+# time, however old that is then. Its heartbeat, every half second, tells that it is there; so we listen first.
+_ORIGINAL_LISTEN_S: Final = 1.2
+_ORIGINAL_FORGETS_S: Final = 52.0
 
 
 class StoreClone:
@@ -242,6 +246,14 @@ class StoreClone:
         """Begin: look for a master."""
         return self.handle_timeout(now)
 
+    def leave(self) -> list[Action]:
+        """The end: a master of chappe need not wait for it any more."""
+        if not self.connected or self.master is None or not self.master.is_chappe:
+            return []
+        actions: list[Action] = []
+        self._send(cmd.Leave(self._writes.seq), self.master, actions)
+        return actions
+
     def handle_messages(self, payloads: Iterable[bytes], now: float) -> list[Action]:
         """Command messages have come on the clones' topic."""
         actions: list[Action] = []
@@ -266,7 +278,7 @@ class StoreClone:
     def hurry(self, now: float) -> None:
         """There may be a master now that was not before: look for it at the next ``handle_timeout``."""
         if not self.connected:
-            self._search_at = now
+            self._search_at = now + self._listen_s()
             self._search_s = CHANNEL_NACK_S
             self._probe = False
 
@@ -325,12 +337,18 @@ class StoreClone:
         receiver = old if self.connected and old is not None else NOBODY
         actions.append(Send(self._topic, None, cmd.encode_message(0, self.entity, receiver, body)))
 
+    def _listen_s(self) -> float:
+        """How long to wait for a sign of the master that was lost, before masters are asked for a snapshot."""
+        original = self.master is not None and not self.master.is_chappe and self._input.initialized
+        return _ORIGINAL_LISTEN_S if original else 0.0
+
     def _lose(self, reason: str, now: float, actions: list[Action]) -> None:
         assert self.master is not None
         self.connected = False
         self._syncing = False
         self._writes.drop(self.master, "")
-        self._lost_at = self._search_at = now
+        self._lost_at = now
+        self._search_at = now + self._listen_s()
         self._search_s = CHANNEL_NACK_S
         self._probe = True
         actions.append(Report(MasterLost(self.name, self.master, reason)))
@@ -419,6 +437,8 @@ class StoreClone:
         if not self.connected:
             fresh = sender.is_chappe or now < self._lost_at + _ORIGINAL_KEEPS_S
             if not (fresh and self._input.initialized):
+                if not sender.is_chappe and self._input.initialized:
+                    self._search_at = max(self._search_at, self._lost_at + _ORIGINAL_FORGETS_S)
                 return
             self._resume(now, actions)
         if isinstance(command, cmd.ACTIONS):
@@ -450,6 +470,10 @@ class StoreClone:
         if now < self._conflicts.get(other, -math.inf) + MASTER_CONFLICT_S:
             return
         assert self.master is not None
+        if other.is_chappe and other.endpoint == self.master.endpoint:
+            self._lose("another master has taken its place", now, actions)  # an endpoint has but one at a time
+            self._probe = False
+            return
         self._conflicts = {each: at for each, at in self._conflicts.items() if now < at + MASTER_CONFLICT_S}
         self._conflicts[other] = now
         actions.append(Report(TwoMasters(self.name, self.master, other)))

@@ -23,9 +23,10 @@ kind name               fields
 13   RetransmitFailed   u64 number
 128  WriterState        u64 applied, u64 output, list of (u64 number, u8 code): from a master of chappe
 129  Settled            u64 number: from a clone of chappe to a master of chappe
+130  Leave              u64 number of its last write: from a clone of chappe to a master of chappe
 ==== ================== ========================================================================================
 
-The last two never reach an original: they are sent to one receiver, whose entity has chappe's mark.
+The last three never reach an original: they are sent to one receiver, whose entity has chappe's mark.
 """
 
 from __future__ import annotations
@@ -189,6 +190,12 @@ class Settled(msgspec.Struct, frozen=True):
     seq: int
 
 
+class Leave(msgspec.Struct, frozen=True):
+    """A clone to its master: it is closed, and made so many writes; nothing of it follows."""
+
+    seq: int
+
+
 Action: TypeAlias = Put | PutUnique | PutUniqueResult | Erase | Expire | Add | Subtract | Clear
 Command: TypeAlias = (
     Action
@@ -200,6 +207,7 @@ Command: TypeAlias = (
     | RetransmitFailed
     | WriterState
     | Settled
+    | Leave
 )
 ACTIONS: Final = (Put, PutUnique, PutUniqueResult, Erase, Expire, Add, Subtract, Clear)
 
@@ -295,6 +303,7 @@ _WRITERS: Final[dict[type, tuple[int, Callable[[Any], bytes]]]] = {
     RetransmitFailed: (13, lambda each: _u64.pack(each.seq)),
     WriterState: (128, _writer_state),
     Settled: (129, lambda each: _u64.pack(each.seq)),
+    Leave: (130, lambda each: _u64.pack(each.seq)),
 }
 
 
@@ -433,4 +442,5 @@ _READERS: Final[dict[int, Callable[[bytes, int], tuple[Command, int]]]] = {
     13: _number_reader(RetransmitFailed),
     128: _read_writer_state,
     129: _number_reader(Settled),
+    130: _number_reader(Leave),
 }

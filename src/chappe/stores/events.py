@@ -15,6 +15,9 @@ class CloneAttached:
     store: str
     clone: Entity
 
+    def __str__(self) -> str:
+        return f"clone {self.clone} follows store {self.store!r}"
+
 
 @dataclass(frozen=True, slots=True)
 class CloneDropped:
@@ -24,6 +27,9 @@ class CloneDropped:
     clone: Entity
     reason: str
 
+    def __str__(self) -> str:
+        return f"clone {self.clone} of store {self.store!r} is no longer served: {self.reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class MasterFound:
@@ -31,6 +37,9 @@ class MasterFound:
 
     store: str
     master: Entity
+
+    def __str__(self) -> str:
+        return f"store {self.store!r} follows its master {self.master}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +50,18 @@ class MasterLost:
     master: Entity
     reason: str
 
+    def __str__(self) -> str:
+        return f"store {self.store!r} has lost its master {self.master}: {self.reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class CloneStale:
     """A clone: it was without a master for longer than it may, and refuses to be read."""
 
     store: str
+
+    def __str__(self) -> str:
+        return f"store {self.store!r} was without its master for too long and cannot be read until it is found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +70,9 @@ class WritesRefused:
 
     store: str
     count: int
+
+    def __str__(self) -> str:
+        return f"store {self.store!r} has refused {self.count} writes that waited for a master too long"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +83,9 @@ class WriteFailed:
     what: str
     error: StoreError
 
+    def __str__(self) -> str:
+        return f"a write to store {self.store!r} failed: {self.error}"
+
 
 @dataclass(frozen=True, slots=True)
 class TwoMasters:
@@ -73,6 +94,9 @@ class TwoMasters:
     store: str
     followed: Entity
     other: Entity
+
+    def __str__(self) -> str:
+        return f"store {self.store!r} has two masters, {self.followed} and {self.other}: close one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +107,9 @@ class CommitFailed:
     writes: int
     reason: str
 
+    def __str__(self) -> str:
+        return f"store {self.store!r} has refused {self.writes} writes: {self.reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class CommandRefused:
@@ -90,3 +117,6 @@ class CommandRefused:
 
     store: str
     reason: str
+
+    def __str__(self) -> str:
+        return f"store {self.store!r} has refused a message: {self.reason}"

@@ -71,6 +71,7 @@ from chappe.stores.writers import NS, Writer, Writers
 _WRITES: Final = (cmd.Put, cmd.PutUnique, cmd.Erase, cmd.Add, cmd.Subtract, cmd.Clear)
 _FORGET_NS: Final = int(CHANNEL_SILENT_S * NS)
 _OFFSET_MAX: Final = 2**62  # numbers of writes stay within what backends can keep
+_TOO_LARGE: Final = f"key and value have more than {STORE_ENTRY_BYTES_MAX:,} bytes"
 _GREET_AGAIN_S: Final = 1.0  # a clone that asks again meanwhile has its snapshot under way
 
 
@@ -164,6 +165,8 @@ class StoreMaster:
         ticket: int | None = None,
     ) -> list[Action]:  # fmt: skip
         """Set a value; without ``expiry_ns`` it stays for good, whatever the one before had."""
+        if expiry_ns is None and ticket is None and not (self._durable or self.notify or self._output.consumers):
+            return self._put_alone(to_value(key), to_value(value), now, wall_ns)
         return self._local(cmd.Put(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now, wall_ns)
 
     def put_unique(
@@ -309,12 +312,21 @@ class StoreMaster:
 
     def _local(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
         if not _fits(command):
-            raise RecordTooLarge(f"key and value have more than {STORE_ENTRY_BYTES_MAX:,} bytes")
+            raise RecordTooLarge(_TOO_LARGE)
         actions: list[Action] = []
         self._expire(now, wall_ns, actions)
         changes, broadcast, result = self._execute(command, wall_ns)
         self._finish(Done(command, changes, broadcast, result, ticket), now, actions)
         self._start_commit(actions)
+        return actions
+
+    def _put_alone(self, key: Value, value: Value, now: float, wall_ns: int) -> list[Action]:
+        """What ``_local`` comes to for a put of which nobody is to be told."""
+        if not entry_fits(key, value):
+            raise RecordTooLarge(_TOO_LARGE)
+        actions: list[Action] = []
+        self._expire(now, wall_ns, actions)
+        self.engine.put(key, value)
         return actions
 
     def _execute(self, command: cmd.Action, wall_ns: int) -> Executed:
@@ -420,6 +432,9 @@ class StoreMaster:
         elif isinstance(command, cmd.Settled):
             if writer is not None:
                 writer.settle(command.seq)
+        elif isinstance(command, cmd.Leave):
+            self._apply(self._output.drop(sender, "it was closed"), now, actions)
+            self._writers.detach(sender)
         else:
             actions.append(Report(CommandRefused(self.name, f"{sender} sent a master's {type(command).__name__}")))
 
@@ -481,7 +496,7 @@ class StoreMaster:
         writer.heard_ns = wall_ns
         try:
             if not _fits(command):
-                raise InvalidOperation(f"key and value have more than {STORE_ENTRY_BYTES_MAX:,} bytes")
+                raise InvalidOperation(_TOO_LARGE)
             changes, broadcast, result = self._execute(command, wall_ns)
             done = Done(command, changes, broadcast, result, None, writer.entity, seq)
             self._outcome(done, None)

@@ -1,0 +1,167 @@
+"""The original's own Python bindings (``CHAPPE_BROKER``): events, ping-pong, and a data store with one clone.
+
+An original that is sent more than it takes disconnects, so the sender keeps at most ``WINDOW`` events on their way.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import broker  # type: ignore[import-not-found,unused-ignore]
+
+from benchmarks.link import RECORD_BYTES, Meter, orders, quantiles, say, tether
+
+TOPIC = "/benchmark"
+BACK = "/back"
+STORE = "benchmark"
+KEYS = 10_000
+WINDOW = 1_000
+TEXT = "x" * RECORD_BYTES
+SILENCE_S = 30.0
+
+
+def _endpoint() -> Any:
+    switches = broker.BrokerOptions()
+    switches.disable_ssl = True
+    switches.ignore_broker_conf = True
+    return broker.Endpoint(broker.Configuration(switches))
+
+
+def _take(subscriber: Any, count: int, each: Callable[[int], None] = lambda _: None) -> None:
+    while count:
+        found = subscriber.get(min(count, 100))
+        count -= len(found)
+        each(len(found))
+
+
+def receiver(options: dict[str, Any]) -> None:
+    endpoint = _endpoint()
+    subscriber = endpoint.make_subscriber(TOPIC)
+    say(port=endpoint.listen("127.0.0.1", 0))
+    for order in orders():
+        meter = Meter()
+        taken = [0]
+
+        def confirm(count: int, taken: list[int] = taken) -> None:
+            before = taken[0]
+            taken[0] += count
+            if taken[0] * 4 // WINDOW > before * 4 // WINDOW:
+                endpoint.publish(BACK, broker.Count(taken[0]))
+
+        _take(subscriber, order["count"], confirm)
+        say(**meter.facts())
+    endpoint.shutdown()
+
+
+def sender(options: dict[str, Any]) -> None:
+    endpoint = _endpoint()
+    subscriber = endpoint.make_subscriber(BACK)
+    endpoint.peer("127.0.0.1", options["ports"][0])
+    time.sleep(0.5)
+    say(ready=True)
+    for order in orders():
+        meter = Meter()
+        confirmed = 0
+        for number in range(order["count"]):
+            while number - confirmed >= WINDOW:
+                confirmed = subscriber.get()[1].value
+            endpoint.publish(TOPIC, [broker.Count(number), TEXT])
+        say(**meter.facts())
+        while subscriber.poll():
+            pass
+    endpoint.shutdown()
+
+
+def echo(options: dict[str, Any]) -> None:
+    endpoint = _endpoint()
+    subscriber = endpoint.make_subscriber(TOPIC)
+    say(port=endpoint.listen("127.0.0.1", 0))
+    while True:
+        endpoint.publish(BACK, subscriber.get()[1])
+
+
+def pinger(options: dict[str, Any]) -> None:
+    endpoint = _endpoint()
+    subscriber = endpoint.make_subscriber(BACK)
+    endpoint.peer("127.0.0.1", options["ports"][0])
+    time.sleep(0.5)
+    say(ready=True)
+    for order in orders():
+        began = time.monotonic()
+        times = []
+        for number in range(order["count"]):
+            sent = time.monotonic_ns()
+            endpoint.publish(TOPIC, [broker.Count(number), TEXT])
+            subscriber.get()
+            times.append(time.monotonic_ns() - sent)
+        say(**quantiles(times, time.monotonic() - began))
+    endpoint.shutdown()
+
+
+def master(options: dict[str, Any]) -> None:
+    endpoint = _endpoint()
+    store = endpoint.attach_master(STORE, broker.Backend.Memory)
+    say(port=endpoint.listen("127.0.0.1", 0))
+    _serve(endpoint, store)
+
+
+def clone(options: dict[str, Any]) -> None:
+    endpoint = _endpoint()
+    endpoint.peer("127.0.0.1", options["ports"][0])
+    store = endpoint.attach_clone(STORE)
+    while store.get("ready") is None:
+        time.sleep(0.01)
+    say(ready=True)
+    _serve(endpoint, store)
+
+
+def _serve(endpoint: Any, store: Any) -> None:
+    for order in orders():
+        meter = Meter()
+        count = order.get("count", 0)
+        if order["do"] == "put":
+            for number in range(count):
+                store.put(f"key-{number % KEYS}", number)
+            store.put("ready", 1)
+            store.get("ready")  # everything before it is done
+            say(**meter.facts())
+        elif order["do"] == "put unconfirmed":
+            for number in range(count):
+                store.put(f"key-{number % KEYS}", number)
+                if number % 500 == 499:
+                    store.get("ready")  # it takes only so many at once
+            store.put("last", order["round"])
+            say(**meter.facts())
+        elif order["do"] == "await last":
+            while store.get("last") != order["round"]:
+                time.sleep(0.0005)
+            say(**meter.facts())
+        elif order["do"] == "get":
+            for number in range(count):
+                store.get(f"key-{number % KEYS}")
+            say(**meter.facts())
+        else:
+            began = time.monotonic()
+            times = []
+            for number in range(count):
+                key = f"{order['do']}-{order['round']}-{number}"
+                sent = time.monotonic_ns()
+                if order["do"] == "put one by one":
+                    store.put(key, number)
+                    while store.get(key) is None:
+                        pass
+                else:
+                    store.put_unique(key, number)
+                times.append(time.monotonic_ns() - sent)
+            say(**quantiles(times, time.monotonic() - began))
+    endpoint.shutdown()
+
+
+if __name__ == "__main__":
+    tether()
+    ROLES = {"receiver": receiver, "sender": sender, "echo": echo, "pinger": pinger, "master": master, "clone": clone}
+    ROLES[sys.argv[1]](json.loads(sys.argv[2]))

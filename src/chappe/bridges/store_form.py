@@ -1,0 +1,125 @@
+"""How an entry of a data store is a record of the log.
+
+========================== =========================================================================================
+record                     entry
+========================== =========================================================================================
+key                        its key, in the bytes that it travels as (``chappe.data.binary``)
+value                      its value, in the same way; none at all once the key was erased or has expired
+header ``store-version``   the number of the change in the copy of the store that it was read from
+header ``store-expires``   when it expires, in nanoseconds since 1970, if that is known: only the master knows
+timestamp                  when it was written
+========================== =========================================================================================
+
+So the latest record of each key (by timestamp, then partition, then offset) is the store. Records without the first
+header come from elsewhere, such as a producer or ``chappe.spark.write_table``: there keys and values are strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from chappe.data.binary import decode, encode
+from chappe.data.convert import to_value
+from chappe.data.values import Value
+from chappe.defaults import BATCH_RECORDS_MAX, KIB, RECORD_BYTES_MAX
+from chappe.errors import InvalidData
+from chappe.log.batch import Headers, encode_batch
+
+VERSION: Final = "store-version"
+EXPIRES: Final = "store-expires"
+PIECE_BYTES: Final = 512 * KIB  # of records in one batch: each is synced to the journal
+ROW_BYTES: Final = 128  # counted for each record beside key and value
+_DIGITS_MAX: Final = 20  # of a 64-bit number
+POSITION: Final = "chappe/from-topic"  # begins the keys under which it is kept how far a topic was taken
+QUERY: Final = "chappe/query"  # ... and those of how far Spark's queries are
+
+
+class Row(NamedTuple):
+    """A record that is to be written; ``value`` is None where the key is gone."""
+
+    key: bytes
+    value: bytes | None
+    version: int
+    expires: bytes = b""  # the header; empty without one
+
+    @property
+    def size(self) -> int:
+        """Its bytes in a batch, at most."""
+        return len(self.key) + len(self.value or b"") + ROW_BYTES
+
+
+class Entry(NamedTuple):
+    """What a record says of a key; ``value`` has no meaning where it is gone."""
+
+    key: Value
+    value: Value
+    gone: bool = False
+    expires_ns: int | None = None
+    version: int | None = None
+
+
+def row_of(key: Value, value: Value, version: int, *, gone: bool = False, expires_ns: int | None = None) -> Row:
+    """The record of an entry, or of one that is gone."""
+    if gone:
+        return Row(encode(key), None, version)
+    return Row(encode(key), encode(value), version, b"" if expires_ns is None else b"%d" % expires_ns)
+
+
+def fits(row: Row) -> bool:
+    """Whether it is small enough for a record."""
+    return row.size <= RECORD_BYTES_MAX
+
+
+def pack(rows: Iterable[Row], timestamp: int) -> Iterator[tuple[int, bytes]]:
+    """Rows, all of which fit, as batches: how many rows, and the batch of them. Its offsets have no meaning."""
+    piece: list[Row] = []
+    size = 0
+    for row in rows:
+        if piece and (size + row.size > PIECE_BYTES or len(piece) == BATCH_RECORDS_MAX):
+            yield len(piece), _batch(piece, timestamp)
+            piece, size = [], 0
+        piece.append(row)
+        size += row.size
+    if piece:
+        yield len(piece), _batch(piece, timestamp)
+
+
+def _batch(rows: list[Row], timestamp: int) -> bytes:
+    return encode_batch(
+        0,
+        [row.value for row in rows],
+        timestamp,
+        keys=[row.key for row in rows],
+        headers=[_headers(row) for row in rows],
+    )
+
+
+def _headers(row: Row) -> Headers:
+    version = (VERSION, b"%d" % row.version)
+    return (version, (EXPIRES, row.expires)) if row.expires else (version,)
+
+
+def entry_of(key: bytes, value: bytes | None, headers: Iterable[tuple[str, bytes]]) -> Entry:
+    """What a record says; raises InvalidData for one that is damaged."""
+    found = dict(headers)
+    version = _number(found.get(VERSION))
+    if version is None:
+        return Entry(to_value(key), None if value is None else to_value(value), value is None)
+    expires_ns = _number(found.get(EXPIRES))
+    if value is None:
+        return Entry(decode(key), None, True, None, version)
+    return Entry(decode(key), decode(value), False, expires_ns, version)
+
+
+def _number(raw: bytes | None) -> int | None:
+    if raw is None:
+        return None
+    if len(raw) > _DIGITS_MAX or not raw.removeprefix(b"-").isdigit():
+        raise InvalidData(f"{raw[:_DIGITS_MAX]!r} in a header of a store's record is no number")
+    return int(raw)
+
+
+def is_mark(key: object) -> bool:
+    """Whether an entry is no data, but says how far something was written into its store."""
+    return type(key) is tuple and len(key) > 1 and (key[0] == POSITION or key[0] == QUERY)

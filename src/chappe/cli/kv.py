@@ -1,0 +1,277 @@
+"""``chappe kv``: a data store of the mesh, as one of its clones."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+
+import typer
+
+from chappe.cli import mesh, options
+from chappe.cli.console import say, warn
+from chappe.cli.units import parse_age
+from chappe.errors import ChappeError, InvalidData, NoSuchKey, StoreError, UsageError
+
+if TYPE_CHECKING:
+    from chappe import DataStore
+
+ATTACH_S: Final = 10.0
+CHUNK: Final = 4096  # entries loaded at once
+
+app = typer.Typer(
+    name="kv",
+    help="Read and write a data store of the mesh, as a clone of it.",
+    no_args_is_help=True,
+)
+
+Store: TypeAlias = Annotated[str, typer.Argument(metavar="STORE", help="Name of the store.")]
+Key: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help="A value; it may name its type, as in `count:5`.")]
+Prefix: TypeAlias = Annotated[
+    str | None, typer.Argument(metavar="[PREFIX]", help="Only keys that are strings and begin so.")
+]
+Timeout: TypeAlias = Annotated[
+    float, typer.Option(min=0.1, metavar="SECONDS", help="How long the store's master is waited for.")
+]
+
+
+@contextmanager
+def _attached(
+    name: str,
+    peers: list[str] | None,
+    tls: tuple[Path, str] | None,
+    anonymous: bool,
+    plain: bool,
+    timeout: float,
+    *,
+    follow: bool = False,
+) -> Iterator[DataStore]:
+    """A clone of the store. With ``follow`` what happens to peers and master is told, and lost ones are dialled again.
+
+    Raises NoMaster if there is none within ``timeout``.
+    """
+    from chappe import Endpoint
+
+    mesh.hear_warnings()
+    security = mesh.security_of(tls, anonymous, plain)
+    dialled = [mesh.address(each) for each in peers or [mesh.HERE]]
+    for host, _ in dialled:
+        mesh.check_host(security, host)
+    with Endpoint(security=security, forwarding=False) as endpoint:
+        mesh.dial(endpoint, dialled)
+        if follow:
+            from chappe.cli.kv_watch import Teller
+
+            endpoint.statuses(callback=Teller())
+            for host, port in dialled:
+                endpoint.peer_nosync(host, port, retry_s=mesh.RETRY_S)
+        with endpoint.attach_clone(name, timeout=timeout) as store:
+            yield store
+
+
+@app.command("get")
+def get(
+    store: Store,
+    key: Key,
+    peers: mesh.Peers = None,
+    timeout: Timeout = ATTACH_S,
+    tls: mesh.TlsFiles = None,
+    anonymous: mesh.Anonymous = False,
+    plain: mesh.Plain = False,
+    as_json: options.Json = False,
+) -> None:
+    """Print the value under a key."""
+    from chappe.cli.kv_form import json_of, line_of, read_one
+    from chappe.data.order import same
+
+    wanted = read_one(key)
+    with _attached(store, peers, tls, anonymous, plain, timeout) as clone:
+        found = [each.typed.value for each in clone.snapshot() if same(each.typed.key, wanted)]
+    if not found:
+        raise NoSuchKey(f"nothing is stored under {key} in store {store}")
+    _print([json_of(found[0]) if as_json else line_of(found[0])])
+
+
+@app.command("put")
+def put(
+    store: Store,
+    key: Key,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="As KEY.")],
+    unique: Annotated[bool, typer.Option("--unique", help="Only if there is none under the key; else fail.")] = False,
+    expiry: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Let it go after so long, such as 90s or 2h.")
+    ] = None,
+    peers: mesh.Peers = None,
+    timeout: Timeout = ATTACH_S,
+    tls: mesh.TlsFiles = None,
+    anonymous: mesh.Anonymous = False,
+    plain: mesh.Plain = False,
+    as_json: options.Json = False,
+) -> None:
+    """Set the value under a key; done when the master has done it."""
+    from chappe.cli.kv_form import read_one, typed
+
+    name, given = read_one(key), read_one(value)
+    expiry_s = None if expiry is None else parse_age(expiry)
+    with _attached(store, peers, tls, anonymous, plain, timeout) as clone:
+        if not unique:
+            clone.put(name, given, expiry_s=expiry_s, timeout=timeout)
+        elif not clone.put_unique(name, given, expiry_s=expiry_s, timeout=timeout):
+            raise StoreError(f"there is a value under {key} in store {store} already")
+    if as_json:
+        print(f'{{"store":{json.dumps(store)},"key":{typed(name)}}}')
+
+
+@app.command("erase")
+def erase(
+    store: Store,
+    key: Key,
+    peers: mesh.Peers = None,
+    timeout: Timeout = ATTACH_S,
+    tls: mesh.TlsFiles = None,
+    anonymous: mesh.Anonymous = False,
+    plain: mesh.Plain = False,
+) -> None:
+    """Remove a key; done when the master has done it."""
+    from chappe.cli.kv_form import read_one
+
+    wanted = read_one(key)
+    with _attached(store, peers, tls, anonymous, plain, timeout) as clone:
+        if not clone.exists(wanted):
+            raise NoSuchKey(f"nothing is stored under {key} in store {store}")
+        clone.erase(wanted, timeout=timeout)
+
+
+@app.command("list")
+def list_(
+    store: Store,
+    prefix: Prefix = None,
+    peers: mesh.Peers = None,
+    timeout: Timeout = ATTACH_S,
+    tls: mesh.TlsFiles = None,
+    anonymous: mesh.Anonymous = False,
+    plain: mesh.Plain = False,
+    as_json: options.Json = False,
+) -> None:
+    """Print all keys and their values, or those whose keys begin so."""
+    from chappe.cli.kv_form import entry_as_json, entry_as_text, of_prefix
+
+    render = entry_as_json if as_json else entry_as_text
+    with _attached(store, peers, tls, anonymous, plain, timeout) as clone:
+        entries = [each.typed for each in clone.snapshot() if of_prefix(each.key, prefix)]
+    _print(render(each.key, each.value) for each in entries)
+
+
+@app.command("watch")
+def watch(
+    store: Store,
+    prefix: Prefix = None,
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="Only this key.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after N changes.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.0, metavar="S", help="End after so long.")] = None,
+    peers: mesh.Peers = None,
+    timeout: Timeout = ATTACH_S,
+    tls: mesh.TlsFiles = None,
+    anonymous: mesh.Anonymous = False,
+    plain: mesh.Plain = False,
+    as_json: options.Json = False,
+) -> None:
+    """Print what is inserted, updated, erased and expires."""
+    from chappe.cli.kv_form import read_one
+    from chappe.cli.kv_watch import follow
+
+    if prefix is not None and key is not None:
+        raise UsageError("give a prefix or --key, not both")
+    wanted = {} if key is None else {"key": read_one(key)}
+    wanted |= {} if prefix is None else {"prefix": prefix}
+    with _attached(store, peers, tls, anonymous, plain, timeout, follow=True) as clone:
+        follow(clone, wanted, count, seconds, as_json)
+
+
+@app.command("dump")
+def dump(
+    store: Store,
+    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="Where to; standard output by default.")] = "-",
+    peers: mesh.Peers = None,
+    timeout: Timeout = ATTACH_S,
+    tls: mesh.TlsFiles = None,
+    anonymous: mesh.Anonymous = False,
+    plain: mesh.Plain = False,
+    as_json: options.Json = False,
+) -> None:
+    """Write a store's entries as JSON, one a line, as `chappe kv load` reads them."""
+    from chappe.cli.kv_form import entry_as_json
+
+    with _attached(store, peers, tls, anonymous, plain, timeout) as clone:
+        entries = [each.typed for each in clone.snapshot()]
+    lines = (entry_as_json(each.key, each.value) for each in entries)
+    if file == "-":
+        _print(lines)
+    else:
+        temporary = Path(f"{file}.new")
+        with open(temporary, "wb") as out:
+            out.writelines(lines)
+        temporary.replace(file)
+    _account({"store": store, "dumped": len(entries)}, f"dumped {len(entries):,} entries", as_json and file != "-")
+
+
+@app.command("load")
+def load(
+    store: Store,
+    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="Where from; standard input by default.")] = "-",
+    peers: mesh.Peers = None,
+    timeout: Timeout = ATTACH_S,
+    tls: mesh.TlsFiles = None,
+    anonymous: mesh.Anonymous = False,
+    plain: mesh.Plain = False,
+    as_json: options.Json = False,
+) -> None:
+    """Set what `chappe kv dump` has written; other keys stay."""
+    source = sys.stdin.buffer if file == "-" else open(file, "rb")  # noqa: SIM115  # closed below
+    done = 0
+    problem: ChappeError | None = None
+    with source, _attached(store, peers, tls, anonymous, plain, timeout) as clone:
+        try:
+            for chunk in _chunks(source):
+                clone.put_many(chunk)
+                done += len(chunk)
+        except ChappeError as error:
+            problem = error
+    _account({"store": store, "loaded": done}, f"loaded {done:,} entries", as_json)
+    if problem is not None:
+        warn(f"{problem}; what came before it is loaded")
+        raise typer.Exit(1)
+
+
+def _chunks(lines: Iterable[bytes]) -> Iterator[list[tuple[object, object]]]:
+    """Entries, many at a time. Raises UsageError for a line that is none, after the entries before it."""
+    from chappe.cli.kv_form import read_entry
+
+    chunk: list[tuple[object, object]] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            chunk.append(read_entry(line))
+        except InvalidData as problem:
+            yield chunk
+            raise UsageError(f"line {number}: {problem}") from None
+        if len(chunk) == CHUNK:
+            yield chunk
+            chunk = []
+    yield chunk
+
+
+def _print(lines: Iterable[bytes]) -> None:
+    sys.stdout.buffer.writelines(lines)
+    sys.stdout.buffer.flush()
+
+
+def _account(facts: dict[str, object], text: str, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(facts))
+    else:
+        say(text)

@@ -1,0 +1,452 @@
+"""Masters and clones of data stores on a mesh node: their messages, their timers, and the commits of durable masters.
+
+All but ``close`` runs with the node's lock held. A durable master has a thread for its backend, which holds the lock
+only to tell what became of a commit: one commit is under way while the next one gathers.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from chappe.core import Report
+from chappe.defaults import CHANNEL_TICK_S
+from chappe.errors import BufferFull, Closed, StorageError
+from chappe.mesh.actions import Flush
+from chappe.mesh.filters import matches
+from chappe.mesh.messages import COMMAND, NOBODY, Message
+from chappe.stores.actions import Action, Commit, Notify, Resolve, Send
+from chappe.stores.backend import Backend
+from chappe.stores.clone import StoreClone
+from chappe.stores.engine import Entry, Index
+from chappe.stores.master import StoreMaster
+from chappe.stores.topics import check_name, clone_topic, master_topic
+
+if TYPE_CHECKING:
+    from chappe.drivers.mesh_node import MeshNode
+
+logger = logging.getLogger(__name__)
+
+FLUSH_S: Final = 0.001  # writes that nobody waits for and that follow each other so closely go out together ...
+FLUSH_WRITES: Final = 64  # ... at most so many
+_NOTHING: Final[dict[int, Flush]] = {}
+CLOSE_S: Final = 2.0  # closing waits so long for what is under way: commits, and confirmations of a clone's writes
+
+
+class Listener(Protocol):
+    """Who uses a store: told what it answers, with the lock held."""
+
+    def resolved(self, ticket: int, outcome: object) -> None:
+        """A call is over; ``outcome`` is its result or an exception."""
+
+    def notified(self, action: Notify) -> None:
+        """A key has changed."""
+
+    def reported(self, event: object) -> None:
+        """Something happened (``stores.events``)."""
+
+
+class MeshStore:
+    """A master or clone on a node.
+
+    Args:
+        node: The node.
+        core: The master or clone.
+        numbers: Hands out the numbers of subscribers.
+        backend: Of a durable master; closed at the end.
+    """
+
+    def __init__(
+        self,
+        node: MeshNode,
+        core: StoreMaster | StoreClone,
+        numbers: Callable[[], int],
+        listener: Listener,
+        backend: Backend | None = None,
+    ) -> None:
+        self.node = node
+        self.core = core
+        self.closing = False
+        self.due = -math.inf
+        self.master = core if isinstance(core, StoreMaster) else None
+        self.clone = core if isinstance(core, StoreClone) else None
+        raw = check_name(core.name)
+        self.master_topic = master_topic(raw)
+        self.clone_topic = clone_topic(raw)
+        self.topics: dict[int, bytes] = {numbers(): self.clone_topic}
+        if self.master is not None:
+            self.topics[numbers()] = self.master_topic
+        self.entries: dict[Index, Entry] | None = None  # to be read without the lock; None: not at present
+        self.stopped: set[object] = set()  # those who have no room for further changes
+        self._listener = listener
+        self._full_at = math.inf  # writes that were unconfirmed when one found no room
+        self._commits = None if backend is None else _Commits(self, backend)
+        # A master in memory has room as long as the endpoint has.
+        in_memory = self.master is not None and backend is None
+        self._room: Callable[[], bool] = node.core.room if in_memory else self._room_here
+
+    def start(self) -> None:
+        """Take part; raises UsageError if the endpoint has too many subscriptions to be announced."""
+        self.node.stores.add(self)
+        try:
+            for number, topic in self.topics.items():
+                self.node.call(self.node.core.subscribe, number, [topic], COMMAND)
+        except BaseException:
+            self.closing = True
+            self._detach()
+            if self._commits is not None:
+                self._commits.close(CLOSE_S)
+            raise
+        self._look()
+        if self.master is not None:
+            self.perform(self.master.start(time.monotonic(), time.time_ns()))
+        elif self.clone is not None:
+            self.perform(self.clone.start(time.monotonic()))
+        self._planned()
+
+    # -- application --------------------------------------------------------------------------------------------
+
+    def write(
+        self, method: Callable[..., list[Action]], args: tuple[object, ...], options: dict[str, Any], hurry: bool
+    ) -> None:
+        """Make one call into the core that writes. Without ``hurry`` it may be sent a moment later, with others.
+
+        Raises:
+            BufferFull: There is no ``room``: call again when there is.
+            Closed: The store was closed.
+            ChappeError: What ``method`` raises.
+        """
+        if self.closing:
+            raise Closed(f"store {self.core.name!r} was closed")
+        if self.stopped or not self._room():
+            raise BufferFull(f"store {self.core.name!r} takes no more writes at present")
+        now = time.monotonic()
+        if self.master is not None:
+            actions = method(*args, now=now, wall_ns=time.time_ns(), **options)
+            if not actions and not options:
+                return  # in memory, and nobody is to hear of it
+        else:
+            actions = self._write_clone(method, args, options, now)
+        self.perform(actions, hurry)
+        if options or self.due > now + CHANNEL_TICK_S:  # without expiry a write brings nothing that is due earlier
+            self._planned()
+
+    def _write_clone(
+        self, method: Callable[..., list[Action]], args: tuple[object, ...], options: dict[str, Any], now: float
+    ) -> list[Action]:
+        assert self.clone is not None
+        try:
+            return method(*args, now=now, **options)
+        except BufferFull:
+            self._full_at = self.clone.unconfirmed
+            raise
+
+    def ask(self, method: Callable[..., list[Action]], *args: object) -> None:
+        """Make one call into the core that a ``Resolve`` answers."""
+        self.perform(method(*args, now=time.monotonic()))
+        self.node.stores.flush()
+        self._planned()
+
+    def room(self) -> bool:
+        """Whether ``write`` takes another write, or refuses it for another reason than too little room."""
+        return not self.stopped and self._room()
+
+    def _room_here(self) -> bool:
+        """As ``room``, but for who watches."""
+        if not self.node.core.room():
+            return False
+        if self.clone is None:
+            return self.core.room
+        if self._full_at != math.inf and not self.clone.refusing:
+            if self.clone.unconfirmed >= self._full_at:
+                return False
+            self._full_at = math.inf
+        return self.clone.room or self.clone.refusing
+
+    # -- world --------------------------------------------------------------------------------------------------
+
+    def deliver(self, subscriber: int, messages: Sequence[Message]) -> None:
+        """Command messages have come."""
+        topic = self.topics[subscriber]
+        payloads = [each.payload for each in messages if each.topic == topic]
+        now = time.monotonic()
+        if self.clone is not None:
+            self.perform(self.clone.handle_messages(payloads, now))
+        elif self.master is not None and topic is self.master_topic:
+            self.perform(self.master.handle_messages(payloads, now, time.time_ns()))
+        elif self.master is not None:
+            for payload in payloads:
+                self.perform(self.master.handle_clone_topic(payload, now))
+        self._planned()
+
+    def gone(self, endpoint: bytes) -> None:
+        """An endpoint is out of reach, or was for a moment."""
+        self.perform(self.core.handle_gone(endpoint, time.monotonic()))
+        self._planned()
+
+    def look_for_master(self, holders: frozenset[bytes]) -> None:
+        """The network has changed: ``holders`` are all that may have the master."""
+        clone = self.clone
+        if clone is None:
+            return
+        if clone.connected:
+            assert clone.master is not None
+            if clone.master.endpoint not in holders and self.node.core.own_id != clone.master.endpoint:
+                self.gone(clone.master.endpoint)
+        elif holders:
+            clone.hurry(time.monotonic())
+            self._planned()
+
+    def handle_timeout(self) -> None:
+        """Have the core do what is due."""
+        now = time.monotonic()
+        if self.master is not None:
+            self.perform(self.master.handle_timeout(now, time.time_ns()))
+        elif self.clone is not None:
+            self.perform(self.clone.handle_timeout(now))
+        self._planned()
+
+    def perform(self, actions: Iterable[Action], hurry: bool = True) -> None:
+        """Carry out what the core has answered; sockets are written to once, at the end, or later without ``hurry``."""
+        flushes: dict[int, Flush] = {}
+        last: object = None
+        listener = self._listener
+        publish = self.node.core.publish
+        now = time.monotonic()
+        for action in actions:
+            kind = type(action)
+            if kind is Send:
+                found = publish(action.topic, action.payload, COMMAND, action.receiver or NOBODY, now)  # type: ignore[union-attr]
+                if found is not last:
+                    last = found
+                    for each in found:
+                        assert isinstance(each, Flush)
+                        flushes[each.conn] = each
+            elif isinstance(action, Resolve):
+                listener.resolved(action.ticket, action.outcome)
+            elif isinstance(action, Notify):
+                listener.notified(action)
+            elif isinstance(action, Commit):
+                assert self._commits is not None
+                self._commits.put(action)
+            elif isinstance(action, Report):
+                listener.reported(action.event)
+        if flushes:
+            self.node.stores.flush(flushes, now, hurry)
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """Take no more writes, wait until those under way are done, and end; the lock is not held.
+
+        Waits at most ``timeout_s`` each for a clone's writes to be confirmed, if it has a master, and for a backend.
+        """
+        with self.node.lock:
+            self.closing = True
+        if not self.node.turns.closed:
+            self.node.turns.wait(self._settled, timeout_s)
+        if self._commits is not None:
+            self._commits.close(timeout_s)
+        with self.node.lock:
+            self.entries = None
+            if not self.node.turns.closed:
+                self.perform([] if self.clone is None else self.clone.leave())
+                self.node.stores.flush()
+            self._detach()
+
+    def _detach(self) -> None:
+        self.node.stores.remove(self)
+        for number in self.topics:
+            self.node.call(self.node.core.unsubscribe, number, None)
+
+    def _settled(self) -> bool:
+        if self.clone is not None:
+            return not self.clone.connected or not self.clone.unconfirmed
+        return self._commits is None or not self._commits.busy
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _planned(self) -> None:
+        """After every call: when to call again, and whether the data may be read."""
+        if self.master is not None:
+            self.due = self.master.next_timeout(time.monotonic(), time.time_ns())
+        elif self.clone is not None:
+            self.due = self.clone.next_timeout()
+        self._look()
+        self.node.turns.look_again_at(self.due)
+
+    def _look(self) -> None:
+        readable = self.clone is None or self.clone.readable
+        self.entries = self.core.engine.entries if readable and not self.closing else None
+
+
+class MeshStores:
+    """The masters and clones of one node."""
+
+    def __init__(self, node: MeshNode) -> None:
+        self._node = node
+        self._stores: list[MeshStore] = []
+        self._by_subscriber: dict[int, MeshStore] = {}
+        self._settled = 0  # what of the network was looked at
+        self._waiting: dict[int, Flush] = {}  # sockets that have something to write ...
+        self._writes = 0  # ... of so many writes
+        self._flushed_at = -math.inf
+        self._held = False
+        self.busy = False  # many writes were just sent: who makes them does well to read what comes back
+
+    def add(self, store: MeshStore) -> None:
+        """One more."""
+        self._stores.append(store)
+        self._by_subscriber |= dict.fromkeys(store.topics, store)
+
+    def remove(self, store: MeshStore) -> None:
+        """One less; safe to call twice."""
+        if store in self._stores:
+            self._stores.remove(store)
+            for number in store.topics:
+                del self._by_subscriber[number]
+
+    def deliver(self, subscriber: int, messages: Sequence[Message]) -> bool:
+        """Messages have come; False if they are for somebody else."""
+        store = self._by_subscriber.get(subscriber)
+        if store is None:
+            return False
+        store.deliver(subscriber, messages)
+        return True
+
+    def gone(self, endpoint: bytes) -> None:
+        """An endpoint is out of reach, or was for a moment."""
+        for store in list(self._stores):
+            store.gone(endpoint)
+
+    def flush(self, flushes: dict[int, Flush] = _NOTHING, now: float = 0.0, hurry: bool = True) -> None:
+        """Write to sockets, and to those that wait for it; without ``hurry`` only if the last time is a while ago."""
+        waiting = self._waiting
+        waiting |= flushes
+        self._writes += 1
+        if self._held or (not hurry and now < self._flushed_at + FLUSH_S and self._writes < FLUSH_WRITES):
+            if self._writes == 1:
+                self._node.turns.look_again_at(self._flushed_at + FLUSH_S)
+            return
+        self.busy = self._writes > 1
+        self._flushed_at = now
+        self._writes = 0
+        if waiting:
+            self._waiting = {}
+            self._node.perform(list(waiting.values()))
+
+    def keep_up(self) -> None:
+        """After a write, without the lock: read what has come back, in the thread of who writes much.
+
+        Otherwise the node's thread does, and the two wait for each other more than they do.
+        """
+        if self.busy:
+            self.busy = False
+            self._node.turns.serve()
+
+    def hold(self) -> None:
+        """Write nothing to sockets until ``let_go``; the lock is held all the time between."""
+        self._held = True
+
+    def let_go(self) -> None:
+        """Write now."""
+        self._held = False
+        self.flush(now=time.monotonic())
+
+    def due(self) -> float:
+        """When something is to be done."""
+        due = min([store.due for store in self._stores], default=math.inf)
+        return min(due, self._flushed_at + FLUSH_S) if self._waiting else due
+
+    def handle_timeouts(self) -> None:
+        """Do what is due, and look at what has changed in the network."""
+        if not self._stores:
+            return
+        if self._settled != self._node.core.settled:
+            self._settled = self._node.core.settled
+            filters = self._node.core.filters()
+            for store in list(self._stores):
+                if store.clone is not None:
+                    wanting = [each for each, wanted in filters.items() if matches(wanted, store.master_topic)]
+                    store.look_for_master(frozenset(wanting))
+        now = time.monotonic()
+        if self._waiting and now >= self._flushed_at + FLUSH_S:
+            self.flush(now=now)
+        for store in list(self._stores):
+            if now >= store.due:
+                store.handle_timeout()
+
+    def has_master_in_reach(self, name: str) -> bool:
+        """Whether another endpoint says that it has a master of the name; not seen if it subscribed to more."""
+        topic = master_topic(check_name(name))
+        return any(topic in wanted for wanted in self._node.core.filters().values())
+
+    def has_own_master(self, name: str) -> bool:
+        """Whether this node has the master of the name."""
+        topic = master_topic(check_name(name))
+        return any(store.master is not None and store.master_topic == topic for store in self._stores)
+
+    def has_clone(self, name: str) -> bool:
+        """Whether this node has a clone of the name."""
+        topic = master_topic(check_name(name))
+        return any(store.clone is not None and store.master_topic == topic for store in self._stores)
+
+
+class _Commits:
+    """The thread that has a backend commit."""
+
+    def __init__(self, store: MeshStore, backend: Backend) -> None:
+        self.busy = False  # a commit is under way; changed with the lock held
+        self._store = store
+        self._backend = backend
+        self._queue: SimpleQueue[Commit | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="chappe-store", daemon=True)
+        self._thread.start()
+
+    def put(self, commit: Commit) -> None:
+        """Commit this; the lock is held."""
+        self.busy = True
+        self._queue.put(commit)
+
+    def close(self, timeout_s: float) -> None:
+        """End after what is under way, and let go of the backend."""
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        ending = False
+        while not (ending and self._queue.empty()):
+            commit = self._queue.get()
+            if commit is None:
+                ending = True
+            else:
+                self._commit(commit)
+        self._backend.close()
+
+    def _commit(self, commit: Commit) -> None:
+        error: StorageError | None = None
+        try:
+            self._backend.commit(commit.operations)
+        except StorageError as problem:
+            error = problem
+        except Exception as problem:  # a defect of the backend's: refuse the writes, rather than hang
+            logger.exception("a commit failed")
+            error = StorageError(f"the backend failed: {problem!r}")
+        store = self._store
+        master = store.master
+        assert master is not None
+        with store.node.lock:
+            self.busy = False
+            now = time.monotonic()
+            if error is None:
+                store.perform(master.handle_committed(commit.number, now, time.time_ns()))
+            else:
+                store.perform(master.handle_commit_failed(commit.number, error, now))
+            store._planned()
+            store.node.turns.news = True  # there may be room again
+            store.node.turns.tell()

@@ -1,0 +1,140 @@
+"""Data stores in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from chappe import AsyncDataStore, AsyncEndpoint
+from chappe.errors import BufferFull, Closed, MasterExists, NoMaster, StaleData, TimedOut, TypeClash, UsageError
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        await asyncio.wait_for(test(), 20)
+
+    asyncio.run(limited())
+
+
+@asynccontextmanager
+async def joined() -> AsyncIterator[tuple[AsyncDataStore, AsyncDataStore]]:
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(AsyncEndpoint())
+        two = await stack.enter_async_context(AsyncEndpoint())
+        master = await one.attach_master("s")
+        await two.peer("127.0.0.1", await one.listen())
+        yield master, await two.attach_clone("s")
+
+
+@pytest.mark.parametrize("role", ["master", "clone"])
+def test_every_operation(role: str) -> None:
+    async def test() -> None:
+        async with joined() as stores:
+            writer, other = stores if role == "master" else stores[::-1]
+            await writer.put("k", 1)
+            await writer.increment("n", 5)
+            await writer.decrement("n", 2)
+            await writer.append("text", "ab")
+            await writer.insert_into("set", 1)
+            await writer.insert_into("set", 2)
+            await writer.remove_from("set", 1)
+            await writer.insert_into("table", "a", 1)
+            await writer.push("vector", "x")
+            await writer.push("vector", "y")
+            await writer.pop("vector")
+            assert [await writer.put_unique("u", n) for n in (1, 2)] == [True, False]
+            await writer.put("gone", 1, wait=False)
+            await writer.erase("gone")
+            await writer.put_many((n, n) for n in range(1_000))
+            assert await stores[0].await_idle()
+            assert dict(other.items()) == dict(writer.items())
+            assert (other["k"], other["n"], other.get("text"), other["set"]) == (1, 3, "ab", frozenset({2}))
+            assert (other.get_index_from_value("vector", 0), len(other.keys()), len(other)) == ("x", 1_007, 1_007)
+            assert "k" in other
+            with pytest.raises(TypeClash):
+                await writer.increment("text")
+            with pytest.raises(UsageError):
+                await writer.put_many([("x", 1)], expiry_s=-1)
+            await writer.clear()
+            assert await stores[0].await_idle()
+            assert list(other) == other.snapshot() == []
+            assert (writer.role, writer.name, writer.ready, bool(writer)) == (role, "s", True, True)
+
+    run(test)
+
+
+def test_watches_and_proxies() -> None:
+    async def test() -> None:
+        async with joined() as (master, clone):
+            async with clone.watch(prefix="k") as watch:
+                assert await watch.get(0.01) is None
+                waiting = asyncio.ensure_future(watch.get())
+                await asyncio.sleep(0)
+                await master.put("k", 1)
+                found = await waiting
+                assert found is not None
+                assert (found.kind, found.key, found.value, found.publisher) == ("insert", "k", 1, master.entity)
+                await master.put("k", 2)
+                async for each in watch:
+                    assert each.value == 2
+                    break
+            proxy = clone.proxy()
+            proxy.put_unique("u", 1)
+            async with asyncio.timeout(5):
+                while not proxy.available:
+                    await clone.put("x", 1)
+            answer = proxy.receive(0)
+            assert answer is not None
+            assert answer.take() is True
+
+    run(test)
+
+
+def test_waiting_ends_in_time_and_when_the_store_is_closed() -> None:
+    async def test() -> None:
+        async with joined() as (master, clone):
+            with master.watch(messages_max=2, on_full="block").source as watch:
+                await master.put("k", 1)
+                await master.put("k", 2)
+                with pytest.raises(BufferFull):
+                    await master.put("k", 3, timeout=0.05)
+                with pytest.raises(TimedOut):
+                    await clone.put("k", 3, timeout=0.05)
+                watch.poll()
+            assert await clone.await_idle()
+            await clone.close()
+            with pytest.raises(Closed):
+                await clone.put("k", 1)
+            with pytest.raises(Closed):
+                clone.get("k")
+
+    run(test)
+
+
+def test_attaching(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with AsyncEndpoint() as one, AsyncEndpoint() as two:
+            await two.peer("127.0.0.1", await one.listen())
+            with pytest.raises(NoMaster):
+                await two.attach_clone("s", timeout=0.05)
+            early = await two.attach_clone("s", timeout=0)
+            with pytest.raises(StaleData):
+                early.get("k")
+            async with await one.attach_master("s", "sqlite", path=tmp_path / "s") as master:
+                await master.put("k", 1)
+                with pytest.raises(MasterExists):
+                    await two.attach_master("s")
+                assert await master.await_idle()
+                attaching = asyncio.ensure_future(two.attach_clone("other", timeout=None))
+                await asyncio.sleep(0.02)
+                attaching.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await attaching
+            async with await one.attach_master("s", "sqlite", path=tmp_path / "s") as again:
+                assert again["k"] == 1
+
+    run(test)

@@ -1,0 +1,315 @@
+"""Durable masters: what they confirmed is there after any end, and a disk that refuses is told to who wrote."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chappe import DataStore, Endpoint
+from chappe.api import attaching
+from chappe.drivers.stores_sqlite import SqliteBackend
+from chappe.errors import BackendFailure, Damaged, StorageFull, StorageLocked, TimedOut
+from chappe.stores.backend import Operation
+from chappe.stores.events import CommitFailed, MasterLost, WriteFailed
+
+PATIENCE_S = 10.0
+Make = Callable[..., Endpoint]
+MASTER = Path(__file__).with_name("store_master.py")
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    threads = set(threading.enumerate())
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(Endpoint(**options))
+    assert set(threading.enumerate()) <= threads
+
+
+@pytest.fixture(params=["sqlite", "rocksdb"])
+def backend(request: pytest.FixtureRequest) -> str:
+    if request.param == "rocksdb":
+        pytest.importorskip("rocksdict")
+    return str(request.param)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        threading.Event().wait(0.002)
+
+
+def event(watching: Any, kind: type) -> Any:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        found = watching.get(deadline - time.monotonic())
+        if isinstance(found, kind):
+            return found
+    raise AssertionError(f"no {kind.__name__} came")
+
+
+def test_what_was_written_is_there_after_a_restart(backend: str, make: Make, tmp_path: Path) -> None:
+    endpoint = make()
+    with endpoint.attach_master("s", backend, path=tmp_path / "s") as store:
+        store.put("k", {"a": (1, 2.5)})
+        store.put("temporary", 1, expiry_s=0.05)
+        store.put("later", 1, expiry_s=100)
+        store.put_many((n, n) for n in range(1_000))
+        store.erase(7)
+        store.increment("n", 3)
+        assert store.put_unique("k", 2) is False
+        assert store.await_idle()
+        until(lambda: not store.exists("temporary"))
+        assert store.await_idle()
+        before = store.items()
+        expires = {each.key: each.expires_ns for each in store.snapshot()}
+    with make().attach_master("s", backend, path=tmp_path / "s") as again:
+        assert sorted(again.items(), key=str) == sorted(before, key=str)
+        assert {each.key: each.expires_ns for each in again.snapshot()} == expires
+        again.increment("n")
+        assert again["n"] == 4
+
+
+def test_what_was_written_without_waiting_is_done_before_the_store_is_closed(
+    backend: str, make: Make, tmp_path: Path
+) -> None:
+    with make().attach_master("s", backend, path=tmp_path / "s") as store:
+        for number in range(2_000):
+            store.put(number, number, wait=False)
+    with make().attach_master("s", backend, path=tmp_path / "s") as again:
+        assert len(again) == 2_000
+
+
+def test_many_threads_share_commits(backend: str, make: Make, tmp_path: Path) -> None:
+    store = make().attach_master("s", backend, path=tmp_path / "s")
+    threads = [
+        threading.Thread(target=lambda: [store.increment("n") for _ in range(50)])  # type: ignore[func-returns-value]
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store["n"] == 400
+
+
+def test_a_clone_is_told_of_a_durable_master_and_repeats_nothing_after_its_restart(make: Make, tmp_path: Path) -> None:
+    one, two = make(), make()
+    port = one.listen()
+    two.peer("127.0.0.1", port, retry_s=0.05)
+    one.attach_master("s", "sqlite", path=tmp_path / "s")
+    clone = two.attach_clone("s")
+    for _ in range(20):
+        clone.increment("n")
+    statuses = two.statuses()
+    one.close()
+    event(statuses, MasterLost)
+    clone.increment("n", wait=False)
+    three = make()
+    three.listen(port=port)
+    again = three.attach_master("s", "sqlite", path=tmp_path / "s")
+    until(lambda: clone.await_idle(0.2))
+    assert (clone["n"], again["n"]) == (21, 21)
+
+
+def test_a_file_that_is_open_elsewhere_or_damaged_is_refused(make: Make, tmp_path: Path) -> None:
+    make().attach_master("s", "sqlite", path=tmp_path / "s")
+    with pytest.raises(StorageLocked):
+        make().attach_master("other", "sqlite", path=tmp_path / "s")
+    (tmp_path / "damaged").write_bytes(b"no database at all" * 1_000)
+    endpoint = make()
+    with pytest.raises(Damaged):
+        endpoint.attach_master("s", "sqlite", path=tmp_path / "damaged")
+    endpoint.attach_master("s", "sqlite", path=tmp_path / "damaged", failure_mode="DELETE").put("k", 1)
+
+
+class Faulty(SqliteBackend):
+    """A backend whose disk is full, slow or broken when the test says so."""
+
+    full = False
+    defect = False
+    gate = threading.Event()
+
+    def commit(self, operations: Sequence[Operation]) -> None:
+        assert self.gate.wait(PATIENCE_S)
+        if self.full:
+            raise StorageFull("the disk is full; free some space")
+        if self.defect:
+            raise ZeroDivisionError
+        super().commit(operations)
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> type[Faulty]:
+    monkeypatch.setitem(attaching._BACKENDS, "faulty", Faulty)
+    Faulty.full = Faulty.defect = False
+    Faulty.gate.set()
+    return Faulty
+
+
+def test_a_full_disk_is_told_to_who_wrote_and_the_store_is_as_it_was(
+    faulty: type[Faulty], make: Make, tmp_path: Path
+) -> None:
+    one, two = make(), make()
+    master = one.attach_master("s", "faulty", path=tmp_path / "s")
+    two.peer("127.0.0.1", one.listen())
+    clone = two.attach_clone("s")
+    statuses, theirs = one.statuses(), two.statuses()
+    master.put("k", 1)
+    faulty.full = True
+    for store in (master, clone):
+        with pytest.raises(BackendFailure):
+            store.put("k", 2)
+        with pytest.raises(BackendFailure):
+            store.put_unique("new", 2)
+    assert event(statuses, CommitFailed).writes >= 1
+    clone.put("k", 3, wait=False)
+    assert isinstance(event(theirs, WriteFailed).error, BackendFailure)
+    assert (master.items(), clone.items()) == ([("k", 1)], [("k", 1)])
+    faulty.full, faulty.defect = False, True
+    with pytest.raises(BackendFailure, match="ZeroDivisionError"):
+        master.put("k", 2)
+    faulty.defect = False
+    clone.put("k", 4)
+    assert master.await_idle()
+    assert (master["k"], clone["k"]) == (4, 4)
+    master.close()
+    with make().attach_master("other", "sqlite", path=tmp_path / "s") as again:
+        assert again.items() == [("k", 4)]
+
+
+def test_a_write_is_not_confirmed_before_it_is_durable(faulty: type[Faulty], make: Make, tmp_path: Path) -> None:
+    one, two = make(), make()
+    master = one.attach_master("s", "faulty", path=tmp_path / "s")
+    two.peer("127.0.0.1", one.listen())
+    clone = two.attach_clone("s")
+    faulty.gate.clear()
+    for store in (master, clone):
+        with pytest.raises(TimedOut, match="may still be done"):
+            store.put("k", store.role, timeout=0.05)
+    assert not clone.exists("k")
+    assert not master.await_idle(0.05)
+    faulty.gate.set()
+    assert master.await_idle()
+    assert clone["k"] == "clone"
+
+
+# -- with real processes ----------------------------------------------------------------------------------
+
+
+class Process:
+    """A durable master in a process of its own."""
+
+    def __init__(self, path: Path, port: int = 0, file_bytes_max: int | None = None) -> None:
+        def limit() -> None:
+            if file_bytes_max is not None:
+                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, resource.RLIM_INFINITY))
+
+        self.process = subprocess.Popen(
+            [sys.executable, str(MASTER), str(path), str(port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=limit,
+        )
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.end()
+
+    def say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait(PATIENCE_S)
+
+
+def counted(clone: DataStore, done: list[int], stop: threading.Event, number: int) -> None:
+    """Count in a key of its own until told to stop; ``done`` are the counts that returned."""
+    while not stop.is_set():
+        clone.increment(f"n {number}", timeout=None)
+        done[number] += 1
+
+
+@pytest.mark.process
+def test_a_master_that_is_killed_while_clones_write_loses_and_repeats_nothing(make: Make, tmp_path: Path) -> None:
+    master = Process(tmp_path / "s")
+    try:
+        two = make()
+        two.peer("127.0.0.1", master.port, retry_s=0.05)
+        clone = two.attach_clone("s")
+        done, stop = [0] * 8, threading.Event()
+        writers = [threading.Thread(target=counted, args=(clone, done, stop, number)) for number in range(8)]
+        for writer in writers:
+            writer.start()
+        for _ in range(3):
+            begin = sum(done)
+            until(lambda begin=begin: sum(done) > begin + 50)  # type: ignore[misc]
+            master.kill()
+            master = Process(tmp_path / "s", master.port)
+        begin = sum(done)
+        until(lambda: sum(done) > begin + 50)
+        stop.set()
+        for writer in writers:
+            writer.join(PATIENCE_S)
+        assert clone.await_idle()
+        assert [clone[f"n {number}"] for number in range(8)] == done
+        clone.close()
+        master.kill()
+        with make().attach_master("s", "sqlite", path=tmp_path / "s") as store:
+            assert [store[f"n {number}"] for number in range(8)] == done
+    finally:
+        master.kill()
+
+
+def written(clone: DataStore) -> int:
+    """Put until the master's disk is full; how many it has taken."""
+    for number in range(1_000):
+        try:
+            clone.put(number, "x" * 20_000)
+        except BackendFailure:
+            return number
+    raise AssertionError("the disk was never full")
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs limits of a process")
+def test_a_disk_that_is_full_in_the_middle_of_a_commit_loses_nothing_that_was_confirmed(
+    make: Make, tmp_path: Path
+) -> None:
+    master = Process(tmp_path / "s", file_bytes_max=1_000_000)
+    try:
+        two = make()
+        two.peer("127.0.0.1", master.port, retry_s=0.05)
+        clone = two.attach_clone("s")
+        done = written(clone)
+        assert done > 10
+        assert clone.keys() == list(range(done))
+        statuses = two.statuses()
+        clone.put("after", "x" * 20_000, wait=False)
+        assert isinstance(event(statuses, WriteFailed).error, BackendFailure)
+    finally:
+        master.kill()
+    with make().attach_master("s", "sqlite", path=tmp_path / "s") as store:
+        assert store.keys() == list(range(done))
+        assert all(len(store[key]) == 20_000 for key in range(done))
