@@ -18,6 +18,8 @@ from chappe.compat.broker.enums import EC, SC, APIFlags, Backend, Frontend, Peer
 from chappe.compat.broker.messaging import Publisher, SafeSubscriber, StatusSubscriber, Subscriber, Topic
 from chappe.compat.broker.peering import EndpointInfo, Error, NetworkInfo, PeerInfo, Status
 from chappe.compat.broker.scalars import Address, Count, Enum, Port, Subnet, Timespan, Timestamp, now
+from chappe.compat.broker.store import Store
+from chappe.compat.broker.store_events import StoreEvent
 
 __all__ = [
     "EC",
@@ -45,6 +47,8 @@ __all__ = [
     "Set",
     "Status",
     "StatusSubscriber",
+    "Store",
+    "StoreEvent",
     "Subnet",
     "Subscriber",
     "Table",

@@ -6,15 +6,15 @@ Where the original crashes or lies, this does what its documentation promises: s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from types import TracebackType
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 from uuid import UUID
 
 from chappe.api.endpoint import Endpoint as MeshEndpoint
 from chappe.compat.broker.configuration import Configuration
 from chappe.compat.broker.data import Data
-from chappe.compat.broker.enums import PeerFlags, PeerStatus
+from chappe.compat.broker.enums import Backend, PeerFlags, PeerStatus
 from chappe.compat.broker.messaging import (
     Publisher,
     SafeSubscriber,
@@ -25,6 +25,8 @@ from chappe.compat.broker.messaging import (
     topics_of,
 )
 from chappe.compat.broker.peering import EndpointInfo, NetworkInfo, PeerInfo
+from chappe.compat.broker.store import Store
+from chappe.compat.broker.stores import Stores, options_of
 from chappe.defaults import SUBSCRIBER_MESSAGES_MAX
 from chappe.errors import AddressInUse, PeeringError, UsageError
 
@@ -41,6 +43,7 @@ class Endpoint:
         configuration = Configuration() if configuration is None else configuration
         forwarding = not configuration.options.disable_forwarding
         self._endpoint = MeshEndpoint(security=configuration.security(), forwarding=forwarding)
+        self._stores = Stores(self._endpoint)
 
     def __enter__(self) -> Self:
         return self
@@ -51,7 +54,8 @@ class Endpoint:
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Say goodbye to all peers and release everything."""
+        """End its stores, say goodbye to all peers and release everything."""
+        self._stores.close()
         self._endpoint.close()
 
     def node_id(self) -> str:
@@ -116,6 +120,27 @@ class Endpoint:
             raise ValueError(f"{node!r} is no endpoint id") from None
         return self._endpoint.await_peer(node, AWAIT_S if not timeout else float(timeout))
 
+    # -- data stores ------------------------------------------------------------------------------------
+
+    def attach_master(
+        self, name: str, type: Backend | None = None, opts: Mapping[str, object] = MappingProxyType({})
+    ) -> Store | None:
+        """The master of a data store; the one that is there if it was attached before. None if that cannot be.
+
+        Options of SQLite: ``path``, and the Enums ``synchronous`` (``Broker::SQLITE_SYNCHRONOUS_OFF``, ``_NORMAL``,
+        ``_FULL``, ``_EXTRA``), ``journal_mode`` (``Broker::SQLITE_JOURNAL_MODE_DELETE``, ``_WAL``), ``failure_mode``
+        (``Broker::SQLITE_FAILURE_MODE_FAIL``, ``_DELETE``), and ``integrity_check``, a bool.
+        """
+        if not isinstance(type, Backend):
+            raise TypeError(f"the type of a master is Backend.Memory or Backend.SQLite, not {type!r}")
+        found = self._stores.attach_master(name, type, options_of(opts))
+        return None if found is None else Store(found)
+
+    def attach_clone(self, name: str) -> Store | None:
+        """A clone of a data store, which looks for its master from now on. None if the master is here."""
+        found = self._stores.attach_clone(name)
+        return None if found is None else Store(found)
+
     # -- messages ---------------------------------------------------------------------------------------
 
     def forward(self, topics: Topics) -> None:
@@ -141,9 +166,12 @@ class Endpoint:
     ) -> Any:
         """Subscribe. At least ``qsize`` messages may wait; beyond that publishers are slowed down."""
         messages_max = max(qsize, SUBSCRIBER_MESSAGES_MAX)
-        return subscriber_class(
-            self._endpoint.subscribe(*topics_of(topics), on_full="block", messages_max=messages_max)
-        )
+        wanted = topics_of(topics)
+        made = subscriber_class(self._endpoint.subscribe(*wanted, on_full="block", messages_max=messages_max))
+        if isinstance(made, Subscriber):
+            made._on_topics = self._stores.want
+        self._stores.want(wanted)
+        return made
 
     def make_safe_subscriber(self, topics: Topics, qsize: int = 20) -> SafeSubscriber:
         """Subscribe, and get hashable objects."""

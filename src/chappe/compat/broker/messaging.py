@@ -114,6 +114,8 @@ def _take(take: Callable[[float | None], T | None], count: int, seconds: float |
 class Subscriber(_Wrapped[MeshSubscriber]):
     """Messages of some topics, as (topic, Python object)."""
 
+    _on_topics: Callable[[list[str]], None] | None = None  # told of further topics
+
     def get(self, *arguments: float) -> Any:
         """The next one; with seconds as a float None after these, with a number as an int a list of so many."""
         return _get(self._take, arguments)
@@ -129,6 +131,8 @@ class Subscriber(_Wrapped[MeshSubscriber]):
     def add_topic(self, topic: str | Topic, block: bool = False) -> None:
         """Subscribe to a further topic; it is done when this returns, whatever ``block`` says."""
         self._wrapped.add(topic_of(topic))
+        if self._on_topics is not None:
+            self._on_topics([topic_of(topic)])
 
     def remove_topic(self, topic: str | Topic, block: bool = False) -> None:
         """Take a topic back."""
