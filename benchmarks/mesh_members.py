@@ -34,7 +34,7 @@ def endpoint(options: Options) -> Endpoint:
 
 
 def peer(found: Endpoint, options: Options) -> None:
-    """Peer with everybody in ``ports``, and wait until they want something."""
+    """Peer with everybody in ``ports``."""
     for port in options["ports"]:
         found.peer(HOST, port)
 
@@ -113,6 +113,8 @@ def sender(options: Options) -> None:
     """Order ``count``: publish so many messages."""
     with endpoint(options) as found:
         peer(found, options)
+        if not found.node.turns.wait(lambda: TOPIC.encode() in found.core.peer_subscriptions(), SILENCE_S):
+            sys.exit("nobody subscribes")
         say(ready=True)
         for order in orders():
             meter = Meter()

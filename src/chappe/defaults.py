@@ -113,6 +113,9 @@ PAUSED_MAX: Final = 16  # further connections to a peer that is being connected 
 # What waits for one peer. The original keeps 2,048 messages; at its rate that is a hundredth of a second.
 PEER_MESSAGES_MAX: Final = 16_384
 PEER_BYTES_MAX: Final = 32 * MIB
+PASS_ON_WAIT_S: Final = (
+    0.5  # a full peer that takes nothing is waited for so long; then what others send to it is dropped
+)
 # Beside them, for routing and pings: a new peer is told of all endpoints at once. Beyond it the peer is disconnected.
 CONTROL_FRAMES_MAX: Final = 16_384
 CONTROL_BYTES_MAX: Final = 32 * MIB

@@ -539,3 +539,22 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port: int = sock.getsockname()[1]
         return port
+
+
+def test_nothing_is_lost_on_the_way_to_a_subscriber_that_is_slower_than_the_publisher() -> None:
+    count = 20_000
+    with Endpoint() as source, Endpoint(peer_messages_max=1000) as middle, Endpoint() as there:
+        subscriber = there.subscribe("/t", on_full="block", messages_max=100)
+        port = middle.listen()
+        there.peer("127.0.0.1", port)
+        source.peer("127.0.0.1", port)
+        assert source.node.turns.wait(lambda: b"/t" in source.core.peer_subscriptions(), PATIENCE_S)
+        numbers = ((f"/t/{number}", "x" * 500) for number in range(count))
+        publishing = threading.Thread(target=source.publish_batch, args=(numbers,))
+        publishing.start()
+        for number in range(count):
+            found = subscriber.get(PATIENCE_S)
+            assert found is not None
+            assert found.topic == f"/t/{number}"
+        publishing.join(PATIENCE_S)
+        assert middle.core.dropped == 0

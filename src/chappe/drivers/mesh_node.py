@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 128
 ACCEPT_MAX: Final = 16  # connections taken from a listening socket before the others get their turn
+HELD_LOOK_S: Final = 0.02  # how often it is looked whether links that were held back may be read again
 FULL_S: Final = 1.0  # no descriptor left: listening pauses so long
 READS_MAX: Final = 8  # reads from one socket before the others get their turn
 _READ: Final = selectors.EVENT_READ
@@ -74,6 +75,8 @@ class MeshNode:
         self._closing: dict[int, Link] = {}  # being flushed; the core has forgotten them
         self._young: set[int] = set()  # accepted, not established
         self._dials: dict[int, Dialling] = {}  # being connected
+        self._held: dict[int, Link] = {}  # not read, as what they bring has nowhere to go ...
+        self._held_look_at = math.inf  # ... for now
         self._listeners: list[socket.socket] = []
         self._deaf_until = math.inf  # listening pauses
         self._next_conn = 1
@@ -146,10 +149,29 @@ class MeshNode:
         self.paused = False
         self.core.handle_paused(False, time.monotonic())
         for link in self._links.values():
-            if not link.reading:
+            if not link.reading and link.number not in self._held:
                 link.reading = True
                 self._watch(link)
         self.turns.wake()
+
+    def _hold_back(self, link: Link, now: float) -> bool:
+        if not self.core.holds_back(link.number, now):
+            return False
+        link.reading = False
+        self._watch(link)
+        self._held[link.number] = link
+        self._held_look_at = now + HELD_LOOK_S
+        return True
+
+    def _look_at_held(self, now: float) -> None:
+        for link in list(self._held.values()):
+            self.core.handle_heard(link.number, now)  # it cannot be heard, so its silence means nothing
+            if not self.core.holds_back(link.number, now):
+                del self._held[link.number]
+                if not self.paused:
+                    link.reading = True
+                    self._watch(link)
+        self._held_look_at = now + HELD_LOOK_S if self._held else math.inf
 
     def _handle(self, ready: Ready) -> None:
         for key, mask in ready:
@@ -201,7 +223,7 @@ class MeshNode:
                 if not link.established:
                     self._look_whether_established(link)
                 frames = link.frames(None if link.established else 1)
-            if self.paused and link.established:
+            if link.established and (self.paused or self._hold_back(link, time.monotonic())):
                 break
 
     def _deliver(self, action: Deliver) -> None:
@@ -244,6 +266,8 @@ class MeshNode:
             link.writing = waiting
             self._watch(link)
             self.turns.news = True  # a publisher may have room again
+        if self._held:
+            self._look_at_held(time.monotonic())
         if link.closing_at is not None and not waiting:
             self._drop(link)
 
@@ -320,8 +344,11 @@ class MeshNode:
         if link is None:
             return
         self._grown(link.number)
+        self._held.pop(link.number, None)
+        link.reading = True  # to notice that it is closed
         link.closing_at = time.monotonic() + CLOSE_FLUSH_S
         self._closing[link.number] = link
+        self._watch(link)
         try:
             self._write(link)
         except LinkLost:
@@ -344,6 +371,7 @@ class MeshNode:
         link.close()
         self._links.pop(link.number, None)
         self._closing.pop(link.number, None)
+        self._held.pop(link.number, None)
         self._grown(link.number)
         self.turns.news = True
 
@@ -402,7 +430,7 @@ class MeshNode:
         return min(self.core.next_timeout(), self._own_due(), self.stores.due())
 
     def _own_due(self) -> float:
-        due = self._deaf_until
+        due = min(self._deaf_until, self._held_look_at)
         for dial in self._dials.values():
             if dial.sock is not None:
                 due = min(due, dial.until)
@@ -413,6 +441,8 @@ class MeshNode:
     def _own_timeouts(self, now: float) -> None:
         if now >= self._deaf_until:
             self._listen_again()
+        if now >= self._held_look_at:
+            self._look_at_held(now)
         for dial in [each for each in self._dials.values() if each.sock is not None and now >= each.until]:
             assert dial.sock is not None
             self._selector.unregister(dial.sock)

@@ -15,6 +15,7 @@ duplicates  which publications came before
 echoes      loops that are closed by originals
 topology    the network as one endpoint knows it
 subscriptions  who wants what here
+congestion  whom to read less from, because others are full
 drops       what was dropped, counted and reported
 routing     where messages go
 endpoint    the core that a driver runs, of all these

@@ -86,6 +86,13 @@ class EndpointCore:
         self._peerings.pause(on, now)
         return []
 
+    def holds_back(self, conn: int, now: float) -> bool:
+        """Whether the driver is to read nothing from a link for now: what it brings goes on to a peer that is full.
+
+        To be asked again soon; whether a peer has room is seen by nobody else.
+        """
+        return self._router.congestion.holds_back(conn, now)
+
     def frame_bytes_max(self, conn: int) -> int:
         """How large the next frame may be."""
         link = self._links.get(conn)

@@ -14,6 +14,7 @@ from chappe.core import Report
 from chappe.defaults import MESH_TOPIC_BYTES_MAX, ROUTES_MAX, TTL
 from chappe.errors import ProtocolError, UsageError
 from chappe.mesh.actions import Action, Deliver, Flush
+from chappe.mesh.congestion import Congestion
 from chappe.mesh.drops import Drops
 from chappe.mesh.duplicates import Seen
 from chappe.mesh.echoes import MESH, Echoes
@@ -107,6 +108,7 @@ class Router:
         self.subscriptions = Subscriptions()
         self.drops = Drops()
         self.overflowed: dict[int, Link] = {}  # to be disconnected
+        self.congestion = Congestion()
         self.full: dict[int, Link] = {}  # nothing more is taken for them, or older messages give way
         self.seen = Seen(own)
         self.echoes = Echoes()
@@ -142,6 +144,7 @@ class Router:
         del self._links[link.peer_id]
         self._note_drops(link)
         self.full.pop(link.conn, None)
+        self.congestion.is_over(link.conn)
         self.overflowed.pop(link.conn, None)
         if self._originals.pop(link.peer_id, None) is not None:
             self._unblock(self.echoes.link_down(link.peer_id))
@@ -248,6 +251,7 @@ class Router:
         """Something of what waited for a link is gone."""
         if link.conn in self.full and not link.outbox.full:
             self._note_drops(self.full.pop(link.conn))
+            self.congestion.is_over(link.conn)
 
     def note_drops(self) -> None:
         """Look for what outboxes dropped."""
@@ -351,7 +355,7 @@ class Router:
             return
         if chappe and (len(chappe) > 1 or chappe[0] is not link):
             frame = pack_hop(body, self._own, message.ttl - 1)
-            self._pass_on(chappe, frame, link, turn)
+            self._pass_on(chappe, frame, link, turn, now)
         if originals:
             self._pass_to_originals(originals, message, link, turn, now)
 
@@ -379,14 +383,16 @@ class Router:
             self._sequence += 1
             own, ttl = self._own, message.ttl - 1
             frame = pack_origin_message(own, NOBODY, message.kind, ttl, topic, payload, own, self._sequence)
-            self._pass_on(route.chappe, frame, link, turn)
+            self._pass_on(route.chappe, frame, link, turn, now)
         self._pass_to_originals(route.originals, message, link, turn, now)
 
-    def _pass_on(self, links: tuple[Link, ...], frame: bytes, but: Link, turn: _Turn) -> None:
+    def _pass_on(self, links: tuple[Link, ...], frame: bytes, but: Link, turn: _Turn, now: float) -> None:
         for link in links:
             if link is not but:
                 self._put(link, frame)
                 turn.flushes[link.conn] = link.flush
+                if self._blocks and link.conn in self.full:
+                    self.congestion.note(link, but, now)
 
     def _pass_to_originals(self, links: tuple[Link, ...], message: Message, but: Link, turn: _Turn, now: float) -> None:
         if not links or (len(links) == 1 and links[0] is but):
@@ -395,7 +401,7 @@ class Router:
         for link in links:
             if link is not but:
                 self.echoes.note(link.peer_id, message.topic, message.payload, now)
-        self._pass_on(links, frame, but, turn)
+        self._pass_on(links, frame, but, turn, now)
 
     # -- control ----------------------------------------------------------------------------------
 
