@@ -375,7 +375,8 @@ class Endpoint:
             if not self.core.room():
                 return False
             self._check()
-            self.node.perform(self.core.publish(topic, payload, DATA, receiver, time.monotonic()))
+            now = time.monotonic()
+            self.node.send_soon(self.core.publish(topic, payload, DATA, receiver, now), now)
             if source is not None:
                 self.node.perform(self.core.deliver_here(topic, payload, source.number))
             self._done()
@@ -522,8 +523,7 @@ class Endpoint:
             return self._questions.ask(self.node, next(self._numbers), method, *args)
 
     def _done(self) -> None:
-        self._turns.tell()
-        self._turns.look_again()
+        self._turns.tell()  # publishing brings nothing that is due earlier than who sleeps looks anyway
         if self._rooms:
             for waiting in self._rooms:
                 waiting.changed()
