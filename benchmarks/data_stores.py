@@ -96,7 +96,7 @@ def in_memory(settings: Settings) -> list[Line]:
     if has_original():
         with Children(settings.work / "data-store-original") as children:
             few = max(settings.count(ORIGINAL_COUNT), 10_000)
-            original = _measure(settings, children.original, few, few, settings.count(ORIGINAL_COUNT // 40))
+            original = _measure(settings, children.original, few, few, settings.count(ORIGINAL_COUNT // 200))
     return [
         _line("data store: master put, no clone", found.alone, PUT_TARGET, original.alone if original else None),
         _line(
