@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.endpoints import make as make
 
 settings.register_profile("chappe", deadline=None)  # a busy machine is no bug
 settings.load_profile("chappe")

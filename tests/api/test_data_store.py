@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from typing import Any
 
 import pytest
+from tests.endpoints import PATIENCE_S, Make, until
 
 from chappe import DataStore, Endpoint, StoreEvent
 from chappe.data.binary import encode
@@ -37,31 +35,6 @@ from chappe.errors import (
 from chappe.mesh.events import MessagesDropped
 from chappe.stores.clone import StoreClone
 from chappe.stores.events import CloneStale, MasterFound, MasterLost, TwoMasters, WriteFailed, WritesRefused
-
-PATIENCE_S = 10.0
-Make = Callable[..., Endpoint]
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    """Makes endpoints that are closed at the end; nothing of them may be left."""
-    descriptors = set(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else set()
-    threads = set(threading.enumerate())
-    with ExitStack() as stack:
-        yield lambda **options: stack.enter_context(Endpoint(**options))
-    assert set(threading.enumerate()) <= threads
-    gc.collect()
-    if descriptors:
-        left = {each for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")}
-        assert left <= descriptors
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what no event tells."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        threading.Event().wait(0.002)
 
 
 def joined(make: Make, **options: Any) -> tuple[DataStore, DataStore]:

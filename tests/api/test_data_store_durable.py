@@ -9,31 +9,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.endpoints import PATIENCE_S, Make, until
 
-from chappe import DataStore, Endpoint
+from chappe import DataStore
 from chappe.api import attaching
 from chappe.drivers.stores_sqlite import SqliteBackend
 from chappe.errors import BackendFailure, Damaged, StorageFull, StorageLocked, TimedOut
 from chappe.stores.backend import Operation
 from chappe.stores.events import CommitFailed, MasterLost, WriteFailed
 
-PATIENCE_S = 10.0
-Make = Callable[..., Endpoint]
 MASTER = Path(__file__).with_name("store_master.py")
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    threads = set(threading.enumerate())
-    with ExitStack() as stack:
-        yield lambda **options: stack.enter_context(Endpoint(**options))
-    assert set(threading.enumerate()) <= threads
 
 
 @pytest.fixture(params=["sqlite", "rocksdb"])
@@ -41,13 +31,6 @@ def backend(request: pytest.FixtureRequest) -> str:
     if request.param == "rocksdb":
         pytest.importorskip("rocksdict")
     return str(request.param)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        threading.Event().wait(0.002)
 
 
 def event(watching: Any, kind: type) -> Any:

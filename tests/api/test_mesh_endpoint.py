@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import math
-import os
 import select
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -19,6 +16,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from tests.endpoints import PATIENCE_S, Make, until
 
 from chappe import Endpoint, Received, Subscriber, Tls
 from chappe.api.keys import make_authority, make_certificate
@@ -35,23 +33,6 @@ from chappe.errors import (
 )
 from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, PeerAdded, PeerLost, PeerRemoved
 
-PATIENCE_S = 10.0
-Make = Callable[..., Endpoint]
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    """Makes endpoints that are closed at the end; nothing of them may be left."""
-    descriptors = set(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else set()
-    threads = set(threading.enumerate())
-    with ExitStack() as stack:
-        yield lambda **options: stack.enter_context(Endpoint(**options))
-    assert set(threading.enumerate()) <= threads
-    gc.collect()
-    if descriptors:
-        left = {each for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")}
-        assert left <= descriptors
-
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -61,14 +42,6 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
         make_certificate(home, name)
     make_certificate(home, "named", id=UUID("11111111-1111-5111-8111-111111111111"))
     return home
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what no event tells."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        threading.Event().wait(0.002)
 
 
 def joined(make: Make, **options: Any) -> tuple[Endpoint, Subscriber, Endpoint]:

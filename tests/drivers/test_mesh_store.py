@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.endpoints import PATIENCE_S, Make, until
 
-from chappe import DataStore, Endpoint
+from chappe import DataStore
 from chappe.drivers import mesh_store
 from chappe.errors import UsageError
 from chappe.mesh import subscriptions
@@ -19,28 +18,12 @@ from chappe.mesh.actions import Flush
 from chappe.mesh.messages import COMMAND, Message
 from chappe.stores.events import CommandRefused, MasterLost
 
-PATIENCE_S = 10.0
-Make = Callable[[], Endpoint]
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    with ExitStack() as stack:
-        yield lambda: stack.enter_context(Endpoint())
-
 
 def joined(make: Make) -> tuple[DataStore, DataStore]:
     one, two = make(), make()
     master = one.attach_master("s")
     two.peer("127.0.0.1", one.listen())
     return master, two.attach_clone("s")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        threading.Event().wait(0.002)
 
 
 @pytest.fixture

@@ -35,18 +35,7 @@ class StatusSubscriber:
         Raises:
             Closed: This or the endpoint was closed, and everything before that was handed out.
         """
-        while True:
-            with self._lock:
-                if self._queue:
-                    event = self._queue.popleft()
-                    self._waiting.changed()
-                    return event
-                self._waiting.check()
-            if not self._waiting.wait(timeout):
-                with self._lock:
-                    if not self._queue:
-                        self._waiting.check()
-                        return None
+        return self._waiting.take(self._queue, timeout)
 
     def poll(self) -> list[Any]:
         """All events that are there; never waits."""
@@ -100,11 +89,7 @@ class StatusSubscriber:
 
     def call_back(self, function: Callable[[Any], object]) -> None:
         """For ``Endpoint.statuses``: a thread calls ``function`` with each event."""
-
-        def take() -> list[Any]:
-            return [self.get(None)]
-
-        self._waiting.call_back(take, function, "chappe-statuses")
+        self._waiting.call_back(self.get, function, "chappe-statuses")
 
     def report(self, event: object) -> None:
         """Something happened; the lock is held."""

@@ -109,18 +109,7 @@ class StoreProxy:
         Raises:
             Closed: The proxy, its store or its endpoint was closed, and all answers were taken.
         """
-        while True:
-            with self._lock:
-                if self._answers:
-                    found = self._answers.popleft()
-                    self._waiting.changed()
-                    return found
-                self._waiting.check()
-            if not self._waiting.wait(timeout):
-                with self._lock:
-                    if not self._answers:
-                        self._waiting.check()
-                        return None
+        return self._waiting.take(self._answers, timeout)
 
     @property
     def available(self) -> int:

@@ -190,12 +190,7 @@ class StoreWatch:
 
     def call_back(self, function: Callable[[StoreEvent], object]) -> None:
         """For ``DataStore.watch``: a thread calls ``function`` with each event."""
-
-        def take() -> list[StoreEvent]:
-            found = self.get(None)
-            return [] if found is None else [found]
-
-        self._waiting.call_back(take, function, "chappe-watch")
+        self._waiting.call_back(self.get, function, "chappe-watch")
 
     def notify(self, action: Notify) -> None:
         """A key has changed."""

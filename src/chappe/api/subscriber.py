@@ -167,12 +167,7 @@ class Subscriber:
 
     def call_back(self, function: Callable[[Received], object]) -> None:
         """For ``Endpoint.subscribe``: a thread calls ``function`` with each message."""
-
-        def take() -> list[Received]:
-            found = self.get(None)
-            return [] if found is None else [found]
-
-        self._waiting.call_back(take, function, "chappe-callback")
+        self._waiting.call_back(self.get, function, "chappe-callback")
 
     def deliver(self, messages: list[Message]) -> None:
         """The core has messages for us; the lock is held."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from chappe.drivers.mesh_turns import Turns
 from chappe.errors import ChappeError, Closed
 
 logger = logging.getLogger(__name__)
+Item = TypeVar("Item")
 
 
 class Waiting:
@@ -36,6 +38,21 @@ class Waiting:
         """Wait until something is there, at most so long; False if nothing is. Ctrl-C ends the wait."""
         return self.turns.wait(lambda: self.closed or self._ready(), timeout_s) and not self.closed
 
+    def take(self, queue: deque[Item], timeout_s: float | None) -> Item | None:
+        """The first of ``queue``, which is what is filled; None after ``timeout_s``. Raises as ``check``."""
+        while True:
+            with self.turns.lock:
+                if queue:
+                    found = queue.popleft()
+                    self.changed()
+                    return found
+                self.check()
+            if not self.wait(timeout_s):
+                with self.turns.lock:
+                    if not queue:
+                        self.check()
+                        return None
+
     def changed(self) -> None:
         """The queue was filled or emptied; the lock is held."""
         filled = self._filled()
@@ -57,24 +74,25 @@ class Waiting:
                 self.changed()
             return self._ends[0].fileno()
 
-    def call_back(self, take: Callable[[], list[Any]], function: Callable[[Any], object], name: str) -> None:
-        """Have ``function`` called with each item, by a thread that is there for nothing else."""
-        self._thread = threading.Thread(target=self._call, args=(take, function), name=name, daemon=True)
+    def call_back(self, get: Callable[[None], Any], function: Callable[[Any], object], name: str) -> None:
+        """Have ``function`` called with each item that ``get(None)`` waits for, by a thread of its own."""
+        self._thread = threading.Thread(target=self._call, args=(get, function), name=name, daemon=True)
         self._thread.start()
 
-    def _call(self, take: Callable[[], list[Any]], function: Callable[[Any], object]) -> None:
+    def _call(self, get: Callable[[None], Any], function: Callable[[Any], object]) -> None:
         while True:
             try:
-                items = take()
+                item = get(None)
             except ChappeError as error:
                 if not isinstance(error, Closed):
                     logger.warning("%s", error)
                 return
-            for item in items:
-                try:
-                    function(item)
-                except Exception:
-                    logger.exception("a callback failed; it is called again with what comes next")
+            if item is None:
+                continue
+            try:
+                function(item)
+            except Exception:
+                logger.exception("a callback failed; it is called again with what comes next")
 
     def check(self) -> None:
         """Raise Closed, or what stopped the endpoint."""

@@ -1,0 +1,39 @@
+"""Endpoints for tests, and waiting for what becomes of them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from chappe import Endpoint
+
+PATIENCE_S = 10.0
+Make = Callable[..., Endpoint]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Makes endpoints that are closed at the end; nothing of them may be left."""
+    descriptors = set(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else set()
+    threads = set(threading.enumerate())
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(Endpoint(**options))
+    assert set(threading.enumerate()) <= threads
+    gc.collect()
+    if descriptors:
+        left = {each for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")}
+        assert left <= descriptors
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what no event tells."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        threading.Event().wait(0.002)
