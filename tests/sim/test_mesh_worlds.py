@@ -20,7 +20,7 @@ from chappe.sim.mesh.run import play_mesh
 from chappe.sim.mesh.world import MeshWorld
 
 CHUNK = 15
-SEEDS = 120
+SEEDS = 30  # the command plays more of them
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))

@@ -121,12 +121,18 @@ class Side:
         self._send("the peer closed the connection")
 
     def reset(self, reason: str) -> None:
-        """It breaks here: the host is told, unless it is dead."""
+        """It breaks here: the host is told, unless it is dead; a frozen one once it goes on."""
         if self.open:
             self.open = False
-            self.network.forget(self)
-            if self.host.alive:
-                self.host.broken(self, reason)
+            self._tell(reason)
+
+    def _tell(self, reason: str) -> None:
+        if self.host.alive and self.host.frozen:
+            self.network.clock.after(0.05, self._tell, reason)
+            return
+        self.network.forget(self)
+        if self.host.alive:
+            self.host.broken(self, reason)
 
 
 class Network:
