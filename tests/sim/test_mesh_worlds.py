@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +30,11 @@ def test_every_promise_is_kept(first: int) -> None:
     failed = {seed: found for seed in range(first, first + CHUNK) if (found := play_mesh(seed).failure) is not None}
 
     assert failed == {}  # replay with: python -m chappe.sim --world mesh --seed N -v
+
+
+def test_what_failed_once_does_not_fail_again() -> None:
+    for case in json.loads((Path(__file__).parent.parent / "seeds" / "mesh.json").read_text()):
+        assert play_mesh(case["seed"]).failure is None, f"seed {case['seed']}, which once showed: {case['why']}"
 
 
 def test_a_world_without_faults_is_calm() -> None:

@@ -15,10 +15,11 @@ from collections import OrderedDict
 from math import inf
 from typing import Final
 
-from chappe.defaults import BLOCK_MAX_S, BLOCK_S, ECHO_CONTENTS, ECHO_REPEATS, ECHO_S, ECHOES_MAX
+from chappe.defaults import BLOCK_MAX_S, BLOCK_S, ECHO_CONTENTS, ECHO_DOUBTFUL, ECHO_REPEATS, ECHO_S, ECHOES_MAX
 from chappe.mesh.messages import NOBODY
 
 _UNSETTLED: Final = 4  # so many times more copies are evidence then
+TOO_OFTEN: Final = b""  # no original: nothing is proven, but this copy is one too many
 MESH: Final = NOBODY  # stands for all endpoints of chappe, as where a content was
 
 
@@ -48,7 +49,11 @@ class Echoes:
         self._content(hash((topic, payload)), now).places.add(place)
 
     def came(self, original: bytes, topic: bytes, payload: bytes, now: float) -> bytes | None:
-        """A message came from an original. If that proves a loop, returns the original that is to be blocked."""
+        """A message came from an original. If that proves a loop, returns the original that is to be blocked.
+
+        Until it is settled who speaks with whom a loop is not proven so soon; ``TOO_OFTEN`` keeps it from growing.
+        """
+        verdict = None
         content = self._contents.get(hash((topic, payload)))
         if content is None or now - content.since > ECHO_S:
             return None
@@ -57,7 +62,9 @@ class Echoes:
             count = content.returns[pair] = content.returns.get(pair, 0) + 1
             if self._is_evidence(pair, count, content.since, now):
                 return max(place, original)  # MESH is the smallest of all
-        return None
+            if content.since < self._from and count > ECHO_DOUBTFUL:
+                verdict = TOO_OFTEN
+        return verdict
 
     def block(self, original: bytes, others: bytes, now: float) -> float:
         """Cut ``original`` off because of a loop with ``others``; returns for how many seconds."""

@@ -17,7 +17,7 @@ from chappe.mesh.actions import Action, Deliver, Flush
 from chappe.mesh.congestion import Congestion
 from chappe.mesh.drops import Drops
 from chappe.mesh.duplicates import Seen
-from chappe.mesh.echoes import MESH, Echoes
+from chappe.mesh.echoes import MESH, TOO_OFTEN, Echoes
 from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, PeerBlocked
 from chappe.mesh.filters import EVERYTHING, LOCAL_PREFIX, NOTHING, Filter, minimal
 from chappe.mesh.links import EndpointOptions, Link
@@ -372,6 +372,9 @@ class Router:
         if link.blocked or not self.topology.speaks_with(link.peer_id):
             return  # another endpoint takes it for all of us
         culprit = self.echoes.came(link.peer_id, topic, payload, now)
+        if culprit == TOO_OFTEN:
+            self.drops.add(f"from {link.peer_id.hex()}, which brought them back very often")
+            return
         if culprit is not None:
             turn.close()
             turn.actions += self._block(culprit, link.peer_id, now)

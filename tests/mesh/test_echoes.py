@@ -1,0 +1,46 @@
+"""Loops that originals close, and how they are told from what merely comes more than once."""
+
+from __future__ import annotations
+
+from chappe.defaults import ECHO_CONTENTS, ECHO_DOUBTFUL, ECHO_REPEATS, ECHO_S
+from chappe.mesh.echoes import MESH, TOO_OFTEN, Echoes
+
+ONE, OTHER = b"1" * 16, b"2" * 16
+
+
+def test_different_contents_that_come_back_from_another_original_prove_a_loop() -> None:
+    echoes = Echoes()
+    verdicts = []
+    for number in range(ECHO_CONTENTS):
+        payload = str(number).encode()
+        echoes.note(ONE, b"t", payload, 0.1)
+        verdicts.append(echoes.came(OTHER, b"t", payload, 0.2))
+    assert verdicts == [None] * (ECHO_CONTENTS - 1) + [OTHER]
+
+
+def test_the_same_content_proves_a_loop_only_when_it_comes_very_often() -> None:
+    echoes = Echoes()
+    echoes.note(ONE, b"t", b"same", 0.0)
+    assert [echoes.came(OTHER, b"t", b"same", 0.1) for _ in range(ECHO_REPEATS)] == [None] * ECHO_REPEATS
+    assert echoes.came(OTHER, b"t", b"same", 0.1) == OTHER
+
+
+def test_what_never_went_out_or_long_ago_is_no_echo() -> None:
+    echoes = Echoes()
+    echoes.note(ONE, b"t", b"old", 0.0)
+    assert echoes.came(OTHER, b"t", b"old", ECHO_S + 0.1) is None
+    assert echoes.came(OTHER, b"t", b"new", 0.1) is None
+    echoes.note(ONE, b"t", b"own", 0.0)
+    assert [echoes.came(ONE, b"t", b"own", 0.1) for _ in range(2 * ECHO_REPEATS)] == [None] * 2 * ECHO_REPEATS
+
+
+def test_until_it_is_settled_who_speaks_copies_are_limited_and_nobody_is_cut_off() -> None:
+    echoes = Echoes()
+    echoes.forget(0.0)
+    echoes.note(MESH, b"t", b"same", 0.1)
+    assert [echoes.came(ONE, b"t", b"same", 0.2) for _ in range(ECHO_DOUBTFUL)] == [None] * ECHO_DOUBTFUL
+    assert [echoes.came(ONE, b"t", b"same", 0.2) for _ in range(ECHO_REPEATS)] == [TOO_OFTEN] * ECHO_REPEATS
+    for number in range(2 * ECHO_CONTENTS):
+        payload = str(number).encode()
+        echoes.note(MESH, b"t", payload, 0.1)
+        assert echoes.came(ONE, b"t", payload, 0.2) is None
