@@ -34,6 +34,16 @@ def test_what_never_went_out_or_long_ago_is_no_echo() -> None:
     assert [echoes.came(ONE, b"t", b"own", 0.1) for _ in range(2 * ECHO_REPEATS)] == [None] * 2 * ECHO_REPEATS
 
 
+def test_a_blocked_link_is_tried_again_later_or_when_the_network_has_changed() -> None:
+    echoes = Echoes()
+    seconds = echoes.block(OTHER, ONE, 0.0)
+    assert echoes.handle_timeout(seconds - 0.1) == []
+    echoes.forget(1.0)
+    assert echoes.next_timeout() == 1.0 + ECHO_S
+    assert echoes.handle_timeout(1.0 + ECHO_S) == [OTHER]
+    assert echoes.block(OTHER, ONE, 5.0) > seconds
+
+
 def test_until_it_is_settled_who_speaks_copies_are_limited_and_nobody_is_cut_off() -> None:
     echoes = Echoes()
     echoes.forget(0.0)

@@ -77,10 +77,12 @@ class Echoes:
     def forget(self, now: float) -> None:
         """Who is linked to our originals has changed. Until all agree who speaks with them, some things come twice.
 
-        So only what comes very often is evidence for a while.
+        So only what comes very often is evidence for a while. And a loop may be gone: links that are blocked are tried
+        again when all agree.
         """
         self._from = now + ECHO_S
         self._pairs.clear()
+        self._blocked = {each: (min(until, self._from), others) for each, (until, others) in self._blocked.items()}
 
     def is_blocked(self, original: bytes) -> bool:
         """Whether nothing passes between us and ``original``."""
