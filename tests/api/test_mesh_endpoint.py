@@ -22,6 +22,7 @@ from chappe import Endpoint, Received, Subscriber, Tls
 from chappe.api.keys import make_authority, make_certificate
 from chappe.data.scalars import Count, EnumValue, Port
 from chappe.data.zeek import Event
+from chappe.drivers import mesh_node
 from chappe.errors import (
     AddressInUse,
     BufferFull,
@@ -512,6 +513,23 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port: int = sock.getsockname()[1]
         return port
+
+
+def test_the_last_of_messages_that_follow_each_other_leaves_though_nothing_more_is_published(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mesh_node, "GATHER_S", 1_000.0)  # however slow this machine is, they follow each other
+    _, subscriber, source = joined(make)
+    until(lambda: b"" in source.core.peer_subscriptions())
+    with source.node.lock:  # nobody else drives meanwhile
+        for number in range(5):
+            source.publish("/t", number)
+        assert source.core.buffered() == 4  # the first one came after silence
+    assert [each.value for each in taken(subscriber, 5)] == [*range(5)]
+    for number in range(200):
+        source.publish("/t", number)
+    source.publish_batch([("/t", "a batch")])
+    assert [each.value for each in taken(subscriber, 201)] == [*range(200), "a batch"]
 
 
 def test_nothing_is_lost_on_the_way_to_a_subscriber_that_is_slower_than_the_publisher() -> None:

@@ -44,7 +44,6 @@ Message: TypeAlias = Union["Event", "LogCreate", "LogWrite", "IdentifierUpdate",
 
 _HEADS: Final = {kind: bytes((VECTOR, 3)) + encode(FORMAT) + encode(Count(kind)) for kind in range(EVENT, BATCH + 1)}
 _HEAD_BYTES: Final = len(_HEADS[EVENT])
-_KIND_AT: Final = _HEAD_BYTES - 1
 _SMALL: Final = 128  # lengths below it take one byte
 
 

@@ -108,7 +108,8 @@ class MeshNode:
     def send_soon(self, flushes: Sequence[Action], now: float) -> None:
         """Write a published message to its sockets: at once after silence, in a fast sequence with those that follow.
 
-        Whoever drives next writes them, so they wait for no timer but for the publisher's own thread. The lock is held.
+        What is gathered leaves with the message that makes it many, with the next one after a pause, or when it is
+        due, by whoever drives then. The lock is held.
         """
         quick = now < self._published_at + GATHER_S
         self._published_at = now

@@ -46,7 +46,6 @@ DRAIN_BYTES: Final = MIB  # ... or so many bytes: what a user takes next is stil
 GRACE_S: Final = 0.05  # the node's own thread stays away this long after a user's thread drove ...
 GRACE_SENDING_S: Final = 0.001  # ... or so long where users send
 DEALERS_MAX: Final = 64  # connections to stores' query sockets; the oldest is closed beyond it
-QUEUE_PEERS_MAX: Final = 1_000
 LINGER_MS: Final = 2_000
 _LAST: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)

@@ -157,11 +157,6 @@ class Transactions:
         """Whether so much waits for the disk that no further request should be taken."""
         return self._bytes >= STAGED_BYTES_MAX
 
-    @property
-    def staged_attempts(self) -> int:
-        """Attempts with staged rows, and jobs under way."""
-        return sum(len(sink.staged) for sink in self._sinks.values()) + len(self._jobs)
-
     # -- requests -------------------------------------------------------------------------------------
 
     def handle_request(

@@ -84,10 +84,6 @@ class Echoes:
         self._pairs.clear()
         self._blocked = {each: (min(until, self._from), others) for each, (until, others) in self._blocked.items()}
 
-    def is_blocked(self, original: bytes) -> bool:
-        """Whether nothing passes between us and ``original``."""
-        return original in self._blocked
-
     def handle_timeout(self, now: float) -> list[bytes]:
         """The originals that are to be tried again."""
         return self._unblock([each for each, (until, _) in self._blocked.items() if now >= until])

@@ -233,11 +233,6 @@ def ping_token(number: int) -> bytes:
     return _ASKED + _U64.pack(number)
 
 
-def is_bye(token: bytes) -> bool:
-    """Whether a ping with this token announces that the peer will close."""
-    return len(token) == len(BYE) + _U64.size and token.startswith(BYE)
-
-
 def pack_link_state(sender: bytes, state: LinkState) -> bytes:
     """Return the frame that tells a neighbour of chappe a link state, own or another's."""
     parts = [_STATE.pack(state.origin, state.version, _FORWARDS if state.forwards else 0), pack_filter(state.filter)]

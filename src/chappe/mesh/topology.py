@@ -240,13 +240,6 @@ class Topology:
                 found[endpoint] = self._links[endpoint] if known is None else known.state.filter
         return found
 
-    def version_of(self, endpoint: bytes) -> int | None:
-        """The version of an endpoint's link state that is known; None if none is."""
-        if endpoint == self.own:
-            return self._version
-        known = self._known.get(endpoint)
-        return None if known is None else known.state.version
-
     # -- inside -----------------------------------------------------------------------------------
 
     def _touch(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Final
 
 from chappe.data.topic import encode_topic
@@ -21,14 +20,6 @@ from chappe.reading.view import StoresView
 logger = logging.getLogger(__name__)
 
 AT_ONCE: Final = 1_000  # questions under way to one store
-
-
-def describe(timestamp: int) -> str:
-    """Microseconds since 1970 for people; those that no calendar has as a number."""
-    try:
-        return datetime.fromtimestamp(timestamp / 1e6, UTC).isoformat()
-    except (ValueError, OverflowError, OSError):
-        return f"{timestamp} us"
 
 
 def offsets_at(view: StoresView, timestamp: int, keys: Iterable[Key], *, exact: bool = True) -> dict[Key, int]:

@@ -68,7 +68,6 @@ from chappe.stores.sizes import entry_fits
 from chappe.stores.topics import check_name, clone_topic
 from chappe.stores.writers import NS, Writer, Writers
 
-_WRITES: Final = (cmd.Put, cmd.PutUnique, cmd.Erase, cmd.Add, cmd.Subtract, cmd.Clear)
 _FORGET_NS: Final = int(CHANNEL_SILENT_S * NS)
 _OFFSET_MAX: Final = 2**62  # numbers of writes stay within what backends can keep
 _TOO_LARGE: Final = f"key and value have more than {STORE_ENTRY_BYTES_MAX:,} bytes"
