@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -14,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.api.store_process import Process
 from tests.endpoints import PATIENCE_S, Make, until
 
 from chappe import DataStore
@@ -22,8 +19,6 @@ from chappe.drivers.stores_sqlite import SqliteBackend
 from chappe.errors import BackendFailure, Damaged, StorageFull, StorageLocked, TimedOut
 from chappe.stores.backend import Operation
 from chappe.stores.events import CommitFailed, MasterLost, WriteFailed
-
-MASTER = Path(__file__).with_name("store_master.py")
 
 
 @pytest.fixture(params=["sqlite", "rocksdb"])
@@ -189,42 +184,6 @@ def test_a_write_is_not_confirmed_before_it_is_durable(faulty: type[Faulty], mak
 
 
 # -- with real processes ----------------------------------------------------------------------------------
-
-
-class Process:
-    """A durable master in a process of its own."""
-
-    def __init__(self, path: Path, port: int = 0, file_bytes_max: int | None = None) -> None:
-        def limit() -> None:
-            if file_bytes_max is not None:
-                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-                resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, resource.RLIM_INFINITY))
-
-        self.process = subprocess.Popen(
-            [sys.executable, str(MASTER), str(path), str(port)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=limit,
-        )
-        assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline())
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.end()
-
-    def say(self, line: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-
-    def end(self) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.wait(PATIENCE_S)
 
 
 def counted(clone: DataStore, done: list[int], stop: threading.Event, number: int) -> None:
