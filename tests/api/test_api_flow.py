@@ -169,7 +169,7 @@ def test_seek_elsewhere_in_a_loop_left_early_keeps_the_rest(tower: str, store: S
         assert consumer.position() == {left: 4, other: 9}
         records = [(record.partition, record.offset) for record in read(consumer, 7)]
         assert sorted(records) == sorted([*((left[1], offset) for offset in range(4, 10)), (other[1], 9)])
-        assert consumer._core._queued_bytes == 0
+        assert consumer._core._delivery.queued_bytes == 0
 
 
 def test_committed_positions_survive_a_restart(tower: str, store: Store, tmp_path: Path) -> None:

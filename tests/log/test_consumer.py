@@ -13,10 +13,11 @@ from tests.log.store_rig import WALL, StoreRig
 from chappe.data.topic import Filter
 from chappe.defaults import CONSUMER_QUEUE_BYTES, FETCH_RECORDS_MAX, RETRY_S
 from chappe.errors import ProtocolError
-from chappe.log import consumer as module
+from chappe.log import delivery as module
 from chappe.log.actions import Ask, Deliver, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import encode_batch
-from chappe.log.consumer import EARLIEST, LATEST, PASS_OVER_S, LogConsumer, Reset
+from chappe.log.catch_up import PASS_OVER_S
+from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
 from chappe.log.events import OutOfRange, RecordsLost
 from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, GetHeads, RecordMessage, StoreHello, StoreInfo
 from chappe.log.queries import ErrorAnswer, HeadsRequest, ReadAnswer, ReadRequest
@@ -180,11 +181,11 @@ def test_what_is_held_has_a_bound_and_what_was_dropped_is_fetched(monkeypatch: p
     rig = ConsumerRig(EARLIEST)
     for base in range(1, 50):
         rig.batch(base, bytes(1000))
-    assert rig.core._held_bytes <= 5_000
+    assert rig.core._delivery.held_bytes <= 5_000
 
     rig.batch(0, b"first", direct=True)
     reached = len(rig.delivered)
-    assert rig.core._held_bytes == 0
+    assert rig.core._delivery.held_bytes == 0
     assert reached < 50
     rig.wait(2 * RETRY_S)
     assert Fetch("P", "C", "hello", reached, 50 - reached) in rig.published
@@ -690,7 +691,7 @@ def test_it_pauses_when_the_application_does_not_take_what_was_delivered() -> No
 
 def test_while_it_is_paused_no_store_is_asked_for_more() -> None:
     rig = ConsumerRig(EARLIEST)
-    rig.core._queued_bytes = CONSUMER_QUEUE_BYTES
+    rig.core._delivery.queued_bytes = CONSUMER_QUEUE_BYTES
     rig.meet(store_with(b"a"))
     rig.wait(3.0)
     assert not [each for each in rig.asked if isinstance(each.request, ReadRequest)]

@@ -10,7 +10,7 @@ from tests.log.store_rig import WALL, StoreRig, published, writes
 from chappe.core import Report
 from chappe.defaults import DISK_RETRY_S, HELD_BYTES_MAX, MAINTAIN_S, RECORD_BYTES_MAX, RETRY_S, STAGED_BYTES_MAX
 from chappe.errors import ProtocolError
-from chappe.log import store as module
+from chappe.log import writing as module
 from chappe.log.actions import Action, Publish, Reply, Retain, Subscribe, Write
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.events import DamageFound, RecordsLost, WritesRefused, WritesResumed
@@ -27,8 +27,8 @@ from chappe.log.messages import (
     StoreInfo,
 )
 from chappe.log.queries import HeadsAnswer, HeadsRequest, ReadAnswer, ReadRequest, SeekAnswer, SeekRequest
+from chappe.log.recovery import GIVE_UP_S
 from chappe.log.storage import MemoryLogStorage
-from chappe.log.store import GIVE_UP_S
 
 
 def ack(sequence: int) -> Publish:
@@ -307,10 +307,10 @@ def test_what_is_held_back_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     for base in range(1, 100):
         rig.batch(base, bytes(1000))
 
-    assert rig.core._held_bytes <= 10_000
+    assert rig.core._writer.held_bytes <= 10_000
     assert HELD_BYTES_MAX > 10_000
     rig.settle(rig.batch(0, b"a", direct=True))
-    assert rig.core._held_bytes == 0
+    assert rig.core._writer.held_bytes == 0
     kept = len(rig.contents())
     rig.now += RETRY_S
     assert fetch(kept, 100 - kept) in [*rig.head(99), *rig.wait(2.0)]
@@ -565,7 +565,7 @@ def test_damage_found_at_the_start_is_reported() -> None:
     reports = [each for each in StoreRig(storage=rig.storage).core.start(0.0) if isinstance(each, Report)]
     assert reports == []  # it was reported by the rig's own start
     again = StoreRig(storage=rig.storage)
-    assert again.core._reported == {("hello", "P", 0, 0)}
+    assert again.core._damage._reported == {("hello", "P", 0, 0)}
 
 
 # -- time -------------------------------------------------------------------------------------------------
@@ -586,5 +586,5 @@ def test_an_idle_store_asks_for_no_time() -> None:
     rig.settle(rig.batch(0, b"a"))
     rig.head(0)
 
-    assert not rig.core._streams
+    assert not rig.core._writer.streams
     assert rig.wait(30.0).count(Retain()) == 1

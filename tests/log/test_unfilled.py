@@ -13,8 +13,8 @@ from chappe.drivers.segments.storage import SegmentStorage
 from chappe.log.actions import Action, Publish
 from chappe.log.batch import encode_batch
 from chappe.log.messages import Ack, Fetch, Stored
+from chappe.log.recovery import GIVE_UP_S, GIVE_UP_TRIES, SILENT_S
 from chappe.log.storage import Append, Hole
-from chappe.log.store import GIVE_UP_S, GIVE_UP_TRIES, SILENT_S
 from chappe.log.unfilled import Unfilled
 
 KEY = ("hello", "P")

@@ -12,13 +12,16 @@ import pytest
 from chappe.log.actions import Action, Deliver, Publish, Write
 from chappe.log.batch import Batch
 from chappe.log.consumer import LogConsumer
+from chappe.log.delivery import Delivery
 from chappe.log.messages import BatchMessage, Stored
 from chappe.log.producer import LogProducer
 from chappe.log.queries import CommitAnswer
+from chappe.log.recovery import Recovery
 from chappe.log.staged import Kept
 from chappe.log.storage import Append
 from chappe.log.store import LogStore
 from chappe.log.transactions import Transactions
+from chappe.log.writing import Writer
 from chappe.sim.run import play
 from chappe.sim.world import Cores
 
@@ -33,34 +36,32 @@ class AcknowledgesBeforeTheWrite(LogStore):
         return actions
 
 
-class ForgetsHalfOfItsWrite(LogStore):
-    """Acknowledges all of a write of which it hands only the first half to the disk."""
+class ForgetsHalfOfItsWrite(Writer):
+    """Counts all of a write as done of which it hands only the first half to the disk."""
 
-    def _write(self, now: float) -> list[Action]:
-        actions = super()._write(now)
+    def write(self, now: float) -> list[Action]:
+        actions = super().write(now)
         return [Write(each.appends[: (len(each.appends) + 1) // 2]) if isinstance(each, Write) else each
                 for each in actions]  # fmt: skip
 
 
-class NeverAsks(LogStore):
+class NeverAsks(Recovery):
     """Does not fetch from producers, nor from other stores."""
 
-    def _recover(self, *_: Any) -> list[Action]:
+    def recover(self, *_: Any) -> list[Action]:
         return []
 
 
-class HoldsWithoutBound(LogStore):
-    def _early(self, key: Any, stream: Any, batch: Batch, now: float, *, live: bool) -> list[Action]:
+class HoldsWithoutBound(Writer):
+    def hold(self, stream: Any, batch: Batch) -> None:
         if not stream.held or batch.base >= stream.held[-1].next:
             stream.held.append(batch)
-            self._held_bytes += len(batch.raw)
-        self._lag(key, stream, batch.next)
-        return self._recover(key, stream, now)
+            self.held_bytes += len(batch.raw)
 
 
-class ChangesWhatItStores(LogStore):
-    def _write(self, now: float) -> list[Action]:
-        actions = super()._write(now)
+class ChangesWhatItStores(Writer):
+    def write(self, now: float) -> list[Action]:
+        actions = super().write(now)
         for each in actions:
             if isinstance(each, Write):
                 self._in_flight = tuple(self._moved(append) for append in each.appends)
@@ -121,7 +122,31 @@ def with_sinks(broken: type[Transactions]) -> type[LogStore]:
     class Store(LogStore):
         def __init__(self, *arguments: Any, kept: Kept | None = None, now: float, **more: Any) -> None:
             super().__init__(*arguments, kept=kept, now=now, **more)
-            self.transactions = broken(self.storage.store_id, kept or Kept(), self._next_offset, now=now)
+            self.transactions = broken(self.storage.store_id, kept or Kept(), self._writer.next_offset, now=now)
+
+    Store.__name__ = broken.__name__
+    return Store
+
+
+def with_writer(broken: type[Writer]) -> type[LogStore]:
+    """A store that writes like this."""
+
+    class Store(LogStore):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            self._writer.__class__ = broken
+
+    Store.__name__ = broken.__name__
+    return Store
+
+
+def with_recovery(broken: type[Recovery]) -> type[LogStore]:
+    """A store that asks like this for what it missed."""
+
+    class Store(LogStore):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            self._recovery.__class__ = broken
 
     Store.__name__ = broken.__name__
     return Store
@@ -129,23 +154,35 @@ def with_sinks(broken: type[Transactions]) -> type[LogStore]:
 
 class SkipsGaps(LogConsumer):
     def _arrived(self, topic: str, partition: str, batch: Batch, now: float, *, live: bool) -> list[Action]:
-        state = self._partition(topic, partition, batch.base)
+        state = self._partition((topic, partition), batch.base)
         if state.next is not None and batch.base > state.next:
             state.next = batch.base
         return super()._arrived(topic, partition, batch, now, live=live)
 
 
-class DeliversTwice(LogConsumer):
+class DeliversTwice(Delivery):
     def _deliver(self, key: Any, state: Any, batch: Batch) -> Deliver:
         action = super()._deliver(key, state, batch)
         assert isinstance(action, Deliver)
         return Deliver(action.topic, action.partition, action.batch, action.batch.base)
 
-    def _advance(self, key: Any, state: Any, batch: Batch, now: float) -> list[Action]:
-        actions = super()._advance(key, state, batch, now)
+    def advance(self, key: Any, state: Any, batch: Batch) -> list[Action]:
+        actions = super().advance(key, state, batch)
         if not actions and batch.next == state.next:
             return [self._deliver(key, state, batch)]
         return actions
+
+
+def with_delivery(broken: type[Delivery]) -> type[LogConsumer]:
+    """A consumer that delivers like this."""
+
+    class Consumer(LogConsumer):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            self._delivery.__class__ = broken
+
+    Consumer.__name__ = broken.__name__
+    return Consumer
 
 
 class ReusesAnOffset(LogProducer):
@@ -178,17 +215,17 @@ class AsksWithoutPause(LogConsumer):
 
 BROKEN: list[tuple[Cores, tuple[str, ...]]] = [
     (Cores(store=AcknowledgesBeforeTheWrite), ("durability",)),
-    (Cores(store=ForgetsHalfOfItsWrite), ("durability", "crash", "convergence")),
-    (Cores(store=NeverAsks), ("convergence", "bounds")),
-    (Cores(store=HoldsWithoutBound), ("bounds",)),
-    (Cores(store=ChangesWhatItStores), ("contents",)),
+    (Cores(store=with_writer(ForgetsHalfOfItsWrite)), ("durability", "crash", "convergence")),
+    (Cores(store=with_recovery(NeverAsks)), ("convergence", "bounds")),
+    (Cores(store=with_writer(HoldsWithoutBound)), ("bounds",)),
+    (Cores(store=with_writer(ChangesWhatItStores)), ("contents",)),
     (Cores(store=with_sinks(Unfenced)), ("exactly once",)),
     (Cores(store=with_sinks(CommitsAgain)), ("exactly once",)),
     (Cores(store=with_sinks(CommitsWhatIsStaged)), ("exactly once",)),
     (Cores(store=with_sinks(AnswersBeforeTheCommit)), ("exactly once",)),
     (Cores(store=with_sinks(KeepsRows)), ("exactly once",)),
     (Cores(consumer=SkipsGaps), ("order",)),
-    (Cores(consumer=DeliversTwice), ("order",)),
+    (Cores(consumer=with_delivery(DeliversTwice)), ("order",)),
     (Cores(consumer=AsksWithoutPause), ("no spinning",)),
     (Cores(producer=ReusesAnOffset), ("identity", "order", "contents")),
     (Cores(producer=ForgetsWhatNobodyHas), ("convergence", "order")),

@@ -55,6 +55,10 @@ class Stream:
         self._seal_records()
         self.staged.append(batch)
         self.next = batch.next
+        self.head = max(self.head, self.next)
+        self.tries = 0
+        if self.next >= self.fetched:
+            self.retry_at = 0.0
 
     def stage_record(self, content: bytes, wall_us: int) -> None:
         """Take the record at ``next``."""
@@ -64,6 +68,10 @@ class Stream:
             self.records_us = wall_us
         self.records.append(content)
         self.next += 1
+        self.head = max(self.head, self.next)
+        self.tries = 0
+        if self.next >= self.fetched:
+            self.retry_at = 0.0
 
     def _seal_records(self) -> None:
         if self.records:

@@ -12,30 +12,34 @@ from typing import Final
 
 from chappe.log import (
     answering,
+    catch_up,
     committing,
-    consumer,
+    delivery,
     healing,
     producer,
+    recovery,
     serving,
     sources,
     staging,
-    store,
     transactions,
     unfilled,
+    writing,
 )
 
 CORES: Final = (
     answering,
+    catch_up,
     committing,
-    consumer,
+    delivery,
     healing,
     producer,
+    recovery,
     serving,
     sources,
     staging,
-    store,
     transactions,
     unfilled,
+    writing,
 )
 CHOICES: Final[dict[str, tuple[int, ...]]] = {
     "BATCH_BYTES": (300, 2_000, 64 * 1024),

@@ -255,26 +255,26 @@ class Bounds(Checker):
         """Look into the cores."""
         bound = self.world.bounds
         for store in self.world.stores():
-            core = store.core
-            self._at_most(store, "held", core._held_bytes, bound["HELD_BYTES_MAX"], 0)
+            core, writer = store.core, store.core._writer
+            self._at_most(store, "held", writer.held_bytes, bound["HELD_BYTES_MAX"], 0)
             staged = bound["STAGED_BYTES_MAX"] + bound["HELD_BYTES_MAX"] + bound["READ_BYTES"]
-            self._at_most(store, "staged", core._staged_bytes, staged, ONE_MORE_BYTES)
-            held = sum(len(each.raw) for stream in core._streams.values() for each in stream.held)
-            if held != core._held_bytes:
-                self.fail(f"{store.name} counts {core._held_bytes} held bytes and holds {held}")
-            self._at_most(store, "asked", len(core._healer._asked), 2 * len(core._streams) + 50, 0)
+            self._at_most(store, "staged", writer.staged_bytes, staged, ONE_MORE_BYTES)
+            held = sum(len(each.raw) for stream in writer.streams.values() for each in stream.held)
+            if held != writer.held_bytes:
+                self.fail(f"{store.name} counts {writer.held_bytes} held bytes and holds {held}")
+            self._at_most(store, "asked", len(core._healer._asked), 2 * len(writer.streams) + 50, 0)
         for host in self.world.consumers():
-            consumer = host.core
-            self._at_most(host, "held", consumer._held_bytes, bound["HELD_BYTES_MAX"], 0)
-            held = sum(len(each.raw) for state in consumer._partitions.values() for each in state.held)
-            if held != consumer._held_bytes:
-                self.fail(f"{host.name} counts {consumer._held_bytes} held bytes and holds {held}")
+            consumer, delivery = host.core, host.core._delivery
+            self._at_most(host, "held", delivery.held_bytes, bound["HELD_BYTES_MAX"], 0)
+            held = sum(len(each.raw) for state in delivery.partitions.values() for each in state.held)
+            if held != delivery.held_bytes:
+                self.fail(f"{host.name} counts {delivery.held_bytes} held bytes and holds {held}")
             self._at_most(host, "READs", consumer._sources.reads, bound["READS_MAX"], 1)
             pages = 2 * len(consumer._sources.stores) * len(host.filters)
             self._at_most(host, "asked", len(consumer._sources.asked) - consumer._sources.reads, pages, 0)
             queue = bound["CONSUMER_QUEUE_BYTES"] + bound["HELD_BYTES_MAX"]
             reads = bound["READS_MAX"] * (bound["READ_BYTES"] + ONE_MORE_BYTES)
-            self._at_most(host, "queued", consumer._queued_bytes, queue, reads)
+            self._at_most(host, "queued", delivery.queued_bytes, queue, reads)
 
     def _at_most(self, host: Host, what: str, found: int, bound: int, more: int) -> None:
         if found < 0 or found > bound + more:
@@ -283,15 +283,16 @@ class Bounds(Checker):
     def unsettled(self) -> str | None:
         """Nothing is left over."""
         for store in self.world.stores():
-            core = store.core
-            streams = {key: s for key, s in core._streams.items() if not self.world.incomplete(key)}
-            if streams or core._dirty or core._staged_bytes or core._held_bytes:
+            writer = store.core._writer
+            streams = {key: s for key, s in writer.streams.items() if not self.world.incomplete(key)}
+            if streams or writer._dirty or writer.staged_bytes or writer.held_bytes:
                 rest = {key: (s.next, s.head, s.tries, s.reading, len(s.held)) for key, s in streams.items()}
-                return f"{store.name} keeps streams {rest}, staged {core._staged_bytes}, held {core._held_bytes}"
+                return f"{store.name} keeps streams {rest}, staged {writer.staged_bytes}, held {writer.held_bytes}"
         for host in self.world.consumers():
-            behind = [key for key in host.core._behind if not self.world.incomplete(key)]
-            if host.core._held_bytes or behind or host.core._queued_bytes:
-                return f"{host.name} keeps {host.core._held_bytes} held bytes and wants {list(host.core._behind)}"
+            delivery = host.core._delivery
+            behind = [key for key in delivery.behind if not self.world.incomplete(key)]
+            if delivery.held_bytes or behind or delivery.queued_bytes:
+                return f"{host.name} keeps {delivery.held_bytes} held bytes and wants {list(delivery.behind)}"
         return None
 
 

@@ -1,0 +1,129 @@
+"""What a consumer delivers: each partition in order, and what came early held back beyond its gap, up to a bound."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from chappe.defaults import CONSUMER_QUEUE_BYTES, HELD_BYTES_MAX
+from chappe.log.actions import Action, Deliver
+from chappe.log.batch import Batch
+from chappe.log.sources import Key
+
+
+@dataclass(slots=True)
+class Partition:
+    """One partition: how far it was delivered, and what was tried to get what comes next."""
+
+    next: int | None = None  # next offset to deliver; None until decided
+    head: int = 0  # offset after the last one known to exist
+    held: deque[Batch] = field(default_factory=deque)  # live batches beyond a gap, in order
+    live_at: float = -math.inf
+    retry_at: float = 0.0
+    tries: int = 0
+    missing_at: float = 0.0  # when the first of these tries was made
+    passed_at: float = -math.inf  # when a gap was passed over last
+    fetched: int = 0  # the last FETCH asked for what comes before this; not asked again while that arrives
+    kept_from: int = 0  # the last FETCH was answered from here on: the producer has nothing earlier
+    strict: bool = False  # an offset the user named: out of range is an error, not a reset
+    hole: tuple[int, int] | None = None  # first, last of damage met; it counts while ``next`` is within
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything known to exist was delivered."""
+        return self.next is not None and self.next >= self.head
+
+    @property
+    def gap_end(self) -> int:
+        """The offset after what is missing next, if anything is."""
+        return self.held[0].base if self.held else self.head
+
+
+class Delivery:
+    """All partitions of a consumer.
+
+    Args:
+        positions: Next offsets from an earlier life; what comes behind them is yet to be got.
+    """
+
+    def __init__(self, positions: Mapping[Key, int]) -> None:
+        self.partitions = {key: Partition(next=position, head=position) for key, position in positions.items()}
+        self.behind: OrderedDict[Key, None] = OrderedDict.fromkeys(positions)  # partitions with something to get
+        self.held_bytes = 0
+        self.queued_bytes = 0  # delivered, and not taken by the application
+        self.duplicates = 0
+
+    @property
+    def paused(self) -> bool:
+        """Whether the application is so far behind that nothing more should be delivered."""
+        return self.queued_bytes >= CONSUMER_QUEUE_BYTES
+
+    def advance(self, key: Key, state: Partition, batch: Batch) -> list[Action]:
+        """Deliver a batch that begins at or before the next offset, and what was held behind it."""
+        assert state.next is not None
+        if batch.next <= state.next:
+            self.duplicates += 1
+            return []
+        actions = [self._deliver(key, state, batch)]
+        while state.held and state.held[0].base <= state.next:
+            held = state.held.popleft()
+            self.held_bytes -= len(held.raw)
+            if held.next > state.next:
+                actions.append(self._deliver(key, state, held))
+        if state.next >= state.fetched:
+            state.retry_at = 0.0
+        if key in self.behind and state.next >= state.head and not state.held:
+            del self.behind[key]
+        return actions
+
+    def advance_held(self, key: Key, state: Partition) -> list[Action]:
+        """Deliver the first batch held, which begins at or before the next offset, and those behind it."""
+        batch = state.held.popleft()
+        self.held_bytes -= len(batch.raw)
+        return self.advance(key, state, batch)
+
+    def _deliver(self, key: Key, state: Partition, batch: Batch) -> Action:
+        assert state.next is not None
+        start, state.next = state.next, batch.next
+        state.tries = 0
+        state.strict = False
+        self.queued_bytes += len(batch.raw)
+        return Deliver(key[0], key[1], batch, start)
+
+    def hold(self, state: Partition, batch: Batch) -> None:
+        """Keep a batch that came early; in order, without overlap, up to the bound."""
+        size = len(batch.raw)
+        if self.held_bytes + size > HELD_BYTES_MAX or (state.held and batch.base < state.held[-1].next):
+            return
+        state.held.append(batch)
+        self.held_bytes += size
+
+    def drop_held(self, state: Partition) -> None:
+        """Forget what is held; it is read later like everything else."""
+        self.held_bytes -= sum(len(batch.raw) for batch in state.held)
+        state.held.clear()
+
+    def begin(self, key: Key, offset: int) -> None:
+        """Start a partition that was not decided at ``offset``: what is held before that is not wanted."""
+        state = self.partitions[key]
+        if state.next is None:
+            state.next = offset
+            while state.held and state.held[0].next <= offset:
+                self.held_bytes -= len(state.held.popleft().raw)
+
+    def go_to(self, key: Key, offset: int) -> None:
+        """Go on at an offset that the user named."""
+        state = self.partitions.setdefault(key, Partition())
+        self.drop_held(state)
+        state.next = offset
+        state.strict = True
+        state.tries = 0
+        state.fetched = 0
+        self.want(key)
+
+    def want(self, key: Key) -> None:
+        """There is something to get of a partition."""
+        if key not in self.behind:
+            self.behind[key] = None

@@ -1,0 +1,241 @@
+"""What a store has received and the disk has not: the streams of all partitions, and the one write under way.
+
+Everything that arrived while one write ran goes into the next: one fsync for all of it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from chappe.core import Report
+from chappe.defaults import DISK_RETRY_S, HELD_BYTES_MAX, MAINTAIN_S, STAGED_BYTES_MAX
+from chappe.log.actions import Action, Retain, Write
+from chappe.log.batch import Batch
+from chappe.log.events import WritesRefused, WritesResumed
+from chappe.log.staging import Key, Stream
+from chappe.log.storage import Append, Hole, LogStorage
+
+
+class Writer:
+    """Streams, and what the disk is asked to do for them.
+
+    Args:
+        storage: Where records are kept; what it has of a partition is where its stream begins.
+    """
+
+    def __init__(self, storage: LogStorage, *, now: float) -> None:
+        self._storage = storage
+        self.streams: dict[Key, Stream] = {}
+        self.lagging: dict[Key, None] = {}  # streams that miss something
+        self.staged_bytes = 0
+        self.held_bytes = 0
+        self.refused = False  # the disk refused the last write ...
+        self.refusing_until = -math.inf  # ... and is asked for none until then
+        self._dirty: dict[Key, None] = {}  # streams with something staged
+        self._heals: list[Append] = []
+        self._in_flight: tuple[Append, ...] = ()
+        self._retain_at = now + MAINTAIN_S
+
+    @property
+    def paused(self) -> bool:
+        """Whether so much waits for the disk that nothing more should be received."""
+        return self.staged_bytes >= STAGED_BYTES_MAX
+
+    # -- streams ----------------------------------------------------------------------------------------
+
+    def stored(self, key: Key) -> int:
+        """The next offset of a partition on disk."""
+        info = self._storage.partition(*key)
+        return 0 if info is None else info.next
+
+    def next_offset(self, topic: str, partition: str) -> int:
+        """The next offset of a partition, counting what was received and is not stored yet."""
+        stream = self.streams.get((topic, partition))
+        return max(self.stored((topic, partition)), 0 if stream is None else stream.next)
+
+    def stream(self, key: Key) -> Stream:
+        """The stream of a partition; a new one begins at what is stored."""
+        stream = self.streams.get(key)
+        if stream is None:
+            stream = self.streams[key] = Stream(self.stored(key))
+        return stream
+
+    def tidy(self, key: Key, stream: Stream) -> None:
+        """Forget a stream of which the storage knows everything."""
+        if not stream.behind:
+            self.lagging.pop(key, None)
+        if stream.idle:
+            del self.streams[key]
+
+    def lag(self, key: Key, stream: Stream, head: int) -> None:
+        """What comes before ``head`` is known to exist."""
+        stream.head = max(stream.head, head)
+        if stream.behind:
+            self.lagging[key] = None
+
+    def unknown(self, key: Key, stream: Stream) -> bool:
+        """Whether nothing of a partition was ever received but what is held."""
+        return not (stream.staged or stream.records or stream.writing) and self._storage.partition(*key) is None
+
+    def begin(self, key: Key, offset: int, now: float) -> None:
+        """Have an unknown partition begin here, so that what is missing behind it is a hole, which can be filled."""
+        self._storage.reset(*key, offset)
+        if self._retain_at < math.inf:
+            self._retain_at = now  # that makes it last
+
+    # -- receiving --------------------------------------------------------------------------------------
+
+    def stage(self, key: Key, stream: Stream, batch: Batch) -> None:
+        """Take a batch that begins at or before the next offset and ends after it; ``go_on`` follows."""
+        stream.stage(batch)
+        self.staged_bytes += len(batch.raw)
+        self._dirty[key] = None
+
+    def go_on(self, key: Key, stream: Stream, now: float) -> list[Action]:
+        """The next offset moved on: take what was held behind it, and write."""
+        while stream.held and stream.held[0].base <= stream.next:
+            held = stream.held.popleft()
+            self.held_bytes -= len(held.raw)
+            if held.next > stream.next:
+                self.stage(key, stream, held)
+        if not stream.behind:
+            self.lagging.pop(key, None)
+        return self.write(now)
+
+    def take_record(self, key: Key, stream: Stream, content: bytes, now: float, wall_us: int) -> list[Action]:
+        """Take the record at the next offset of a stream that holds nothing back, and write."""
+        stream.stage_record(content, wall_us)
+        self.staged_bytes += len(content)
+        self._dirty[key] = None
+        if not stream.behind:
+            self.lagging.pop(key, None)
+        return self.write(now)
+
+    def hold(self, stream: Stream, batch: Batch) -> None:
+        """Keep a batch beyond a gap; in order, without overlap, up to the bound."""
+        size = len(batch.raw)
+        if self.held_bytes + size <= HELD_BYTES_MAX and not (stream.held and batch.base < stream.held[-1].next):
+            stream.held.append(batch)
+            self.held_bytes += size
+
+    def heal(self, hole: Hole, batches: list[Batch], now: float) -> list[Action]:
+        """Write what of the batches lies within a hole, and is not being written already."""
+        if now < self.refusing_until:
+            return []
+        for batch in batches:
+            first, end = max(batch.base, hole.first), min(batch.next, hole.last + 1)
+            if first >= end or any(a.base <= first < a.base + a.count for a in self._healing(hole)):
+                continue
+            body = batch.slice(first, end)
+            low, high = batch.timestamp_min, batch.timestamp_max
+            self._heals.append(Append(hole.topic, hole.partition, first, end - first, low, high, body, heal=True))
+            self.staged_bytes += len(body)
+        return self.write(now)
+
+    def _healing(self, hole: Hole) -> list[Append]:
+        return [
+            a
+            for a in (*self._heals, *self._in_flight)
+            if a.heal and (a.topic, a.partition) == (hole.topic, hole.partition)
+        ]
+
+    # -- the disk ---------------------------------------------------------------------------------------
+
+    def write(self, now: float) -> list[Action]:
+        """Begin a write of everything staged, unless one is under way."""
+        if self._in_flight or now < self.refusing_until or not (self._dirty or self._heals):
+            return []
+        appends: list[Append] = []
+        for key in self._dirty:
+            stream = self.streams[key]
+            stream.writing = True
+            appends += stream.take(key)
+        appends += self._heals
+        self._heals = []
+        self._dirty = {}
+        self._in_flight = tuple(appends)
+        self.staged_bytes = sum(len(append.body) for append in appends)
+        return [Write(self._in_flight)]
+
+    def written(self) -> tuple[Append, ...]:
+        """The write under way is on disk and readable; returns what was in it, for ``settle``."""
+        done, self._in_flight = self._in_flight, ()
+        self.staged_bytes -= sum(len(append.body) for append in done)
+        return done
+
+    def settle(self, key: Key) -> None:
+        """What was written of a partition is acknowledged."""
+        stream = self.streams.get(key)
+        if stream is not None:
+            stream.writing = False
+            self.tidy(key, stream)
+
+    def transacted(self, key: Key, end: int) -> None:
+        """A sink's commit put everything before ``end`` on disk."""
+        stream = self.streams.get(key)
+        if stream is not None:
+            stream.next = max(stream.next, end)
+            self.tidy(key, stream)
+
+    def forget(self, now: float) -> list[tuple[Key, int, int]]:
+        """The write failed: forget all that is not stored; returns partition, first and end of what was forgotten.
+
+        Nothing is written for a while; then it is asked for again.
+        """
+        for append in self._in_flight:
+            stream = self.streams.get((append.topic, append.partition))
+            if stream is not None and not append.heal:
+                stream.writing = False
+        self._in_flight = ()
+        forgotten: list[tuple[Key, int, int]] = []
+        for key, stream in self.streams.items():
+            head = stream.next
+            self._drop_held(stream)
+            stream.staged.clear()
+            stream.records.clear()
+            stream.next = self.stored(key)
+            forgotten.append((key, stream.next, max(head, stream.next)))
+            self.lag(key, stream, head)
+            stream.retry_at = now + DISK_RETRY_S
+        self._dirty.clear()
+        self._heals.clear()
+        self.staged_bytes = 0
+        self.refusing_until = now + DISK_RETRY_S
+        return forgotten
+
+    def _drop_held(self, stream: Stream) -> None:
+        self.held_bytes -= sum(len(batch.raw) for batch in stream.held)
+        stream.held.clear()
+
+    def refuse(self, reason: str) -> list[Action]:
+        """The disk refuses writes; that is reported once."""
+        if self.refused:
+            return []
+        self.refused = True
+        return [Report(WritesRefused(reason))]
+
+    def resume(self) -> list[Action]:
+        """The disk takes writes again."""
+        if not self.refused:
+            return []
+        self.refused = False
+        return [Report(WritesResumed())]
+
+    # -- time -------------------------------------------------------------------------------------------
+
+    def retain(self, now: float) -> list[Action]:
+        """Run the retention, if it is time to and it does not run yet."""
+        if now < self._retain_at:
+            return []
+        self._retain_at = math.inf
+        return [Retain()]
+
+    def retained(self, now: float) -> None:
+        """Retention ran; it runs again later."""
+        self._retain_at = now + MAINTAIN_S
+
+    def next_timeout(self) -> float:
+        """When retention, or the next write after a refused one, is due."""
+        if self._dirty and not self._in_flight:
+            return min(self._retain_at, self.refusing_until)
+        return self._retain_at
