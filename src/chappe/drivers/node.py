@@ -11,33 +11,24 @@ import logging
 import math
 import select
 import socket
-import struct
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import zmq
 
 from chappe.core import Halt, Report
-from chappe.defaults import (
-    FULL_PEER_LOSSY_MAX_S,
-    FULL_PEER_LOSSY_S,
-    FULL_PEER_WAIT_S,
-    HEARTBEAT_S,
-    MESSAGE_BYTES_MAX,
-    MIB,
-    QUEUE_MESSAGES_MAX,
-    RECONNECT_MAX_S,
-    RECONNECT_S,
-)
+from chappe.defaults import FULL_PEER_WAIT_S, MIB
 from chappe.drivers.addresses import TowerAddress, bind, reachable_host
+from chappe.drivers.dealers import Dealers
+from chappe.drivers.node_sockets import open_socket
+from chappe.drivers.publishing import PublishingSocket
 from chappe.errors import ProtocolError
 from chappe.log.actions import Action, Ask, Beacon, Connect, Disconnect, Publish, Subscribe, TakeOver, Unsubscribe
 from chappe.log.beacon import BEACON, GOODBYE, WELCOME, Discovery
 from chappe.log.messages import Message, decode, encode
-from chappe.log.queries import Answer, decode_answer, encode_query
+from chappe.log.queries import Answer
 
 logger = logging.getLogger(__name__)
 
@@ -45,24 +36,8 @@ DRAIN_MAX: Final = 256  # messages taken from one socket before the others get t
 DRAIN_BYTES: Final = MIB  # ... or so many bytes: what a user takes next is still in the processor's cache
 GRACE_S: Final = 0.05  # the node's own thread stays away this long after a user's thread drove ...
 GRACE_SENDING_S: Final = 0.001  # ... or so long where users send
-DEALERS_MAX: Final = 64  # connections to stores' query sockets; the oldest is closed beyond it
-LINGER_MS: Final = 2_000
-_LAST: Final = int(zmq.NOBLOCK)
-_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 COMPLAIN_S: Final = 10.0  # malformed messages are logged at most this often
-
-_HEARTBEAT: Final = (
-    (zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000)),
-    (zmq.HEARTBEAT_TIMEOUT, int(3 * HEARTBEAT_S * 1000)),
-)
-# A SUB that is not read for a while does not see the answers to its pings either. It would redial, and libzmq then
-# ends the process with "Assertion failed: _input_stopped" (its issue 3937). The kernel's probes know no such wait.
-_KEEPALIVE: Final = (
-    (zmq.TCP_KEEPALIVE, 1),
-    (zmq.TCP_KEEPALIVE_IDLE, int(HEARTBEAT_S)),
-    (zmq.TCP_KEEPALIVE_INTVL, int(HEARTBEAT_S)),
-    (zmq.TCP_KEEPALIVE_CNT, 3),
-)
+_NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
 def wall_us() -> int:
@@ -126,17 +101,16 @@ class Node:
         self.closed = False
         self._on_report = on_report
         self._idle = idle
-        self._full_peer_wait_s = full_peer_wait_s
         # A thread that gathers records to be sent is not driving: somebody must look after them meanwhile.
         self._grace_s = GRACE_S if idle is None else GRACE_SENDING_S
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        self._dealers = Dealers(self, self._answered)
         self._perform: dict[type, Callable[[Any], None]] = {
             Publish: lambda action: self.publish(encode(action.message)),
             Subscribe: lambda action: self._sub.setsockopt(zmq.SUBSCRIBE, action.prefix),
             Unsubscribe: lambda action: self._sub.setsockopt(zmq.UNSUBSCRIBE, action.prefix),
             Report: lambda action: on_report(action.event),
             Halt: self._halt,
-            Ask: self._ask,
+            Ask: self._dealers.ask,
             Beacon: self._send_beacon,
             Connect: self._connect,
             Disconnect: self._disconnect,
@@ -156,29 +130,22 @@ class Node:
         self._sleep_until = math.inf
         self._driven_at = -math.inf
         self._complain_at = -math.inf
-        self._lossy = False
-        self._lossy_until = -math.inf
-        self._lossy_s = FULL_PEER_LOSSY_S
-        self._dealers: OrderedDict[str, zmq.Socket[bytes]] = OrderedDict()
         self._stop = threading.Event()
-        self._open(towers, listen)
+        self._open(towers, listen, full_peer_wait_s)
         self._thread = threading.Thread(target=self._run, name=f"chappe-{type(role).__name__}", daemon=True)
 
     # -- life -----------------------------------------------------------------------------------------
 
-    def _open(self, towers: Sequence[TowerAddress], listen: str) -> None:
-        self._pub = self._socket(zmq.XPUB)
-        self._pub.setsockopt(zmq.XPUB_MANUAL, 1)
-        self._pub.setsockopt(zmq.XPUB_NODROP, 1)
-        self._pub.setsockopt(zmq.LINGER, LINGER_MS)
+    def _open(self, towers: Sequence[TowerAddress], listen: str, full_peer_wait_s: float) -> None:
+        self._pub = PublishingSocket(full_peer_wait_s)
         self.listen = listen
         self.host = reachable_host(listen)
-        self.port = bind(self._pub, listen)
-        self._sub = self._socket(zmq.SUB)
-        self._beacon_pub = self._socket(zmq.XPUB)
+        self.port = bind(self._pub.socket, listen)
+        self._sub = open_socket(zmq.SUB)
+        self._beacon_pub = open_socket(zmq.XPUB)
         self._beacon_pub.setsockopt(zmq.XPUB_VERBOSE, 1)
         self._beacon_pub.setsockopt(zmq.LINGER, 100)
-        self._beacon_sub = self._socket(zmq.SUB)
+        self._beacon_sub = open_socket(zmq.SUB)
         for kind in (BEACON, GOODBYE, WELCOME):
             self._beacon_sub.setsockopt(zmq.SUBSCRIBE, kind)
         self.discovery = Discovery(self.role.address, self.host, self.port, now=time.monotonic())
@@ -186,30 +153,16 @@ class Node:
             self._beacon_pub.connect(f"tcp://{tower.host}:{tower.sub_port}")
             self._beacon_sub.connect(f"tcp://{tower.host}:{tower.pub_port}")
         for each, drain in (
-            (self._pub, self._drain_pub),
+            (self._pub.socket, self._drain_pub),
             (self._sub, self._drain_sub),
             (self._beacon_pub, self._drain_beacon_pub),
             (self._beacon_sub, self._drain_beacon_sub),
         ):
             self.watch_socket(each, drain)
 
-    def _socket(self, kind: int) -> zmq.Socket[bytes]:
-        made: zmq.Socket[bytes] = self._context.socket(kind)
-        for option, value in (
-            (zmq.LINGER, 0),
-            (zmq.SNDHWM, QUEUE_MESSAGES_MAX),
-            (zmq.RCVHWM, QUEUE_MESSAGES_MAX),
-            (zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX),
-            (zmq.RECONNECT_IVL, int(RECONNECT_S * 1000)),
-            (zmq.RECONNECT_IVL_MAX, int(RECONNECT_MAX_S * 1000)),
-            *(_KEEPALIVE if kind == zmq.SUB else _HEARTBEAT),
-        ):
-            made.setsockopt(option, value)
-        return made
-
     def open_router(self) -> tuple[zmq.Socket[bytes], int]:
         """A further listening socket for queries, and its port; the caller watches and closes it."""
-        router = self._socket(zmq.ROUTER)
+        router = open_socket(zmq.ROUTER)
         return router, bind(router, self.listen)
 
     def start(self) -> None:
@@ -229,8 +182,9 @@ class Node:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
         with self.lock:
-            for each in (self._pub, self._sub, self._beacon_pub, self._beacon_sub, *self._dealers.values()):
+            for each in (self._pub.socket, self._sub, self._beacon_pub, self._beacon_sub):
                 each.close()
+            self._dealers.close()
             self._wake_read.close()
             self._wake_write.close()
 
@@ -358,6 +312,13 @@ class Node:
         self._watch(int(sock.getsockopt(zmq.FD)), drain)
         self._suspects.append(drain)
 
+    def unwatch_socket(self, sock: zmq.Socket[bytes]) -> None:
+        """Take back ``watch_socket``."""
+        descriptor = int(sock.getsockopt(zmq.FD))
+        for poll in self._polls:
+            poll.unregister(descriptor)
+        self._drains.pop(descriptor, None)
+
     def suspect(self, drain: Callable[[], bool]) -> None:
         """The socket of ``drain`` was used otherwise: its descriptor may not tell what arrived meanwhile."""
         if drain not in self._suspects:
@@ -370,7 +331,7 @@ class Node:
             if size >= DRAIN_BYTES:
                 return True
             try:
-                frames = sock.recv_multipart(_LAST)
+                frames = sock.recv_multipart(_NOBLOCK)
             except zmq.Again:
                 return False
             except zmq.ZMQError:
@@ -411,18 +372,10 @@ class Node:
         return self.role.handle_message(decode(frames), time.monotonic(), wall_us())
 
     def _drain_pub(self) -> bool:
-        return self.receive(self._pub, self._on_subscription)
+        return self.receive(self._pub.socket, self._on_subscription)
 
     def _on_subscription(self, frames: list[bytes]) -> Sequence[Action]:
-        raw = frames[0]
-        on, prefix = raw[:1] == b"\1", raw[1:]
-        if len(frames) != 1 or (not on and raw[:1] != b"\0"):
-            raise ProtocolError("message to a publishing socket")
-        self._pub.setsockopt(zmq.SUBSCRIBE if on else zmq.UNSUBSCRIBE, prefix)
-        if on and prefix[:1] == b"R":
-            # This very peer knows batches: spare it the single records, which it also had to ask for because it
-            # cannot know who sends them only.
-            self._pub.setsockopt(zmq.UNSUBSCRIBE, b"M" + prefix[1:])
+        prefix, on = self._pub.subscription(frames)
         return self.role.handle_subscription(prefix, on, time.monotonic())
 
     def _drain_beacon_pub(self) -> bool:
@@ -434,42 +387,16 @@ class Node:
     def _drain_beacon_sub(self) -> bool:
         return self.receive(self._beacon_sub, lambda frames: self.discovery.handle_beacon(frames, time.monotonic()))
 
-    def _on_answer(self, frames: list[bytes]) -> Sequence[Action]:
-        if len(frames) < 2 or len(frames[0]) != 8:
-            raise ProtocolError("answer without a request id")
-        (request_id,) = struct.unpack(">Q", frames[0])
+    def _answered(self, request_id: int, answer: Answer, batches: list[bytes]) -> Sequence[Action]:
         handle: Callable[[int, Answer, list[bytes], float], Sequence[Action]] = self.role.handle_answer  # type: ignore[attr-defined]
-        return handle(request_id, decode_answer(frames[1]), frames[2:], time.monotonic())
+        return handle(request_id, answer, batches, time.monotonic())
 
     # -- sockets out --------------------------------------------------------------------------------------
 
     def publish(self, frames: list[bytes]) -> None:
-        """Send to whoever subscribed.
-
-        A peer whose queue is full is waited for a little; if it stays full, it loses what is published for a while
-        (and fetches that later), each time longer, so that it cannot hold up the others for long.
-        """
-        deadline = 0.0
-        last = len(frames) - 1
+        """Send to whoever subscribed; full peers are waited for a little (see ``PublishingSocket.send``)."""
         self.suspect(self._drain_pub)
-        if self._lossy and time.monotonic() >= self._lossy_until:
-            self._lossy = False
-            self._pub.setsockopt(zmq.XPUB_NODROP, 1)
-        for index, frame in enumerate(frames):
-            while True:
-                try:
-                    self._pub.send(frame, _MORE if index < last else _LAST)
-                    break
-                except zmq.Again:
-                    now = time.monotonic()
-                    deadline = deadline or now + self._full_peer_wait_s
-                    if now >= deadline:
-                        soon = now - self._lossy_until < 2 * self._full_peer_wait_s
-                        self._lossy_s = min(2 * self._lossy_s, FULL_PEER_LOSSY_MAX_S) if soon else FULL_PEER_LOSSY_S
-                        self._lossy, self._lossy_until = True, now + self._lossy_s
-                        self._pub.setsockopt(zmq.XPUB_NODROP, 0)
-                    else:
-                        time.sleep(0.0005)
+        self._pub.send(frames)
 
     def _send_beacon(self, action: Beacon) -> None:
         self._beacon_pub.send_multipart(action.frames, zmq.NOBLOCK)
@@ -492,42 +419,6 @@ class Node:
 
     def _take_over(self, action: TakeOver) -> None:
         self.perform(self.role.handle_gone(action.former, time.monotonic()))
-
-    def _ask(self, action: Ask) -> None:
-        dealer = self._dealers.get(action.endpoint)
-        if dealer is None:
-            dealer = self._dial(action.endpoint)
-            if dealer is None:
-                return
-        try:
-            frames = [struct.pack(">Q", action.request_id), encode_query(action.request)]
-            dealer.send_multipart(frames, zmq.NOBLOCK)
-        except zmq.Again:
-            pass  # nobody takes it; the core asks again or elsewhere
-        self.suspect(self._drains[int(dealer.getsockopt(zmq.FD))])
-
-    def _dial(self, endpoint: str) -> zmq.Socket[bytes] | None:
-        dealer = self._socket(zmq.DEALER)
-        try:
-            dealer.connect(endpoint)
-        except zmq.ZMQError as error:
-            dealer.close()
-            logger.warning("cannot connect to the store at %s: %s", endpoint, error.strerror)
-            return None
-        while len(self._dealers) >= DEALERS_MAX:
-            _, oldest = self._dealers.popitem(last=False)
-            self.unwatch_socket(oldest)
-            oldest.close()
-        self._dealers[endpoint] = dealer
-        self.watch_socket(dealer, lambda: not dealer.closed and self.receive(dealer, self._on_answer))
-        return dealer
-
-    def unwatch_socket(self, sock: zmq.Socket[bytes]) -> None:
-        """Take back ``watch_socket``."""
-        descriptor = int(sock.getsockopt(zmq.FD))
-        for poll in self._polls:
-            poll.unregister(descriptor)
-        self._drains.pop(descriptor, None)
 
     def _halt(self, action: Halt) -> None:
         self.halted = action.reason

@@ -195,7 +195,7 @@ class Host:
         self.call(self.role.handle_message, message, self.world.now, self.world.clock.wall_us)
 
     def on_subscription(self, link: Link, prefix: bytes, on: bool) -> None:
-        """A listener subscribed to something, or no longer; see ``drivers.node.Node._on_subscription``."""
+        """A listener subscribed to something, or no longer; see ``drivers.publishing.PublishingSocket``."""
         if on:
             link.wanted[prefix] = None
             if prefix[:1] == b"R":

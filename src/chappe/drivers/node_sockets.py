@@ -1,0 +1,38 @@
+"""The ZeroMQ sockets of a node: their bounds, and how they notice that the other side is gone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import zmq
+
+from chappe.defaults import HEARTBEAT_S, MESSAGE_BYTES_MAX, QUEUE_MESSAGES_MAX, RECONNECT_MAX_S, RECONNECT_S
+
+_HEARTBEAT: Final = (
+    (zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000)),
+    (zmq.HEARTBEAT_TIMEOUT, int(3 * HEARTBEAT_S * 1000)),
+)
+# A SUB that is not read for a while does not see the answers to its pings either. It would redial, and libzmq then
+# ends the process with "Assertion failed: _input_stopped" (its issue 3937). The kernel's probes know no such wait.
+_KEEPALIVE: Final = (
+    (zmq.TCP_KEEPALIVE, 1),
+    (zmq.TCP_KEEPALIVE_IDLE, int(HEARTBEAT_S)),
+    (zmq.TCP_KEEPALIVE_INTVL, int(HEARTBEAT_S)),
+    (zmq.TCP_KEEPALIVE_CNT, 3),
+)
+
+
+def open_socket(kind: int) -> zmq.Socket[bytes]:
+    """A socket of this kind, neither bound nor connected; what it has not sent when it is closed is dropped."""
+    made: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
+    for option, value in (
+        (zmq.LINGER, 0),
+        (zmq.SNDHWM, QUEUE_MESSAGES_MAX),
+        (zmq.RCVHWM, QUEUE_MESSAGES_MAX),
+        (zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX),
+        (zmq.RECONNECT_IVL, int(RECONNECT_S * 1000)),
+        (zmq.RECONNECT_IVL_MAX, int(RECONNECT_MAX_S * 1000)),
+        *(_KEEPALIVE if kind == zmq.SUB else _HEARTBEAT),
+    ):
+        made.setsockopt(option, value)
+    return made
