@@ -17,7 +17,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 logger = logging.getLogger(__name__)
@@ -32,10 +31,27 @@ _READ: Final = selectors.EVENT_READ
 Ready = list[tuple[selectors.SelectorKey, int]]
 
 
-@dataclass(eq=False, slots=True)
 class _Follower:
-    until: Callable[[], bool]
-    turn: threading.Event = field(default_factory=threading.Event)
+    """A thread that waits while another one drives."""
+
+    __slots__ = ("_called", "called", "over", "until")
+
+    def __init__(self, until: Callable[[], bool]) -> None:
+        self.until = until
+        self.called = False  # its wait is over, or it is to lead
+        self.over = False  # its wait is over: it is no follower any more
+        self._called = threading.Lock()  # cheaper than an Event, of which every wait would need one
+        self._called.acquire()
+
+    def call(self) -> None:
+        """Wake it; the lock is held."""
+        if not self.called:
+            self.called = True
+            self._called.release()
+
+    def rest(self, timeout_s: float) -> None:
+        """Wait to be called, at most so long."""
+        self._called.acquire(timeout=min(timeout_s, SLEEP_S))
 
 
 class Turns:
@@ -126,10 +142,13 @@ class Turns:
                         self._resign()
             else:
                 try:
-                    follower.turn.wait(None if deadline == math.inf else deadline - now)
+                    follower.rest(deadline - now)
                 finally:
-                    with self.lock:
-                        self._leave(follower)
+                    if not follower.over:
+                        with self.lock:
+                            self._leave(follower)
+                if follower.over and not self.closed:
+                    return True  # without the lock, for which all whose waits are over would queue
 
     def _lead(self, until: Callable[[], bool], deadline: float) -> None:
         while True:
@@ -152,16 +171,21 @@ class Turns:
             self._left.set()
         self._drove_at = time.monotonic()
         self.tell()
-        if self._followers:
-            self._followers[0].turn.set()
-        elif self._resting:
-            self._rest_is_over()
+        self._hand_on()
 
     def _leave(self, follower: _Follower) -> None:
-        self._followers.remove(follower)
-        # It may have been given the lead just when its wait was over.
-        if follower.turn.is_set() and self._leading is None and self._followers:
-            self._followers[0].turn.set()
+        if not follower.over:
+            self._followers.remove(follower)
+            if follower.called:
+                self._hand_on()  # it was to lead just when it gave up
+
+    def _hand_on(self) -> None:
+        """Have the next follower drive, or our thread, if nobody leads."""
+        if self._leading is None:
+            if self._followers:
+                self._followers[0].call()
+            elif self._resting:
+                self._rest_is_over()
 
     def serve(self) -> None:
         """Handle what is ready without waiting; for an event loop. Does nothing while a thread leads."""
@@ -209,11 +233,24 @@ class Turns:
         self.news = False
         for listener in self._listeners:
             listener()
-        for follower in self._followers:
-            if self.closed or follower.until():
-                follower.turn.set()
+        if self._followers:
+            self._tell_followers()
         if self._sleeping and self._leading is not None and (self.closed or self._leading()):
             self.wake()
+
+    def _tell_followers(self) -> None:
+        over: list[_Follower] = []
+        waiting: list[_Follower] = []
+        for each in self._followers:
+            (over if self.closed or each.until() else waiting).append(each)
+        self._followers = waiting
+        was_to_lead = False
+        for each in over:
+            was_to_lead |= each.called
+            each.over = True
+            each.call()
+        if was_to_lead:
+            self._hand_on()
 
     def look_again(self) -> None:
         """Something may be due earlier than whoever sleeps knows; the lock is held."""
@@ -266,7 +303,7 @@ class Turns:
                 self.halted = f"the endpoint stopped because of a defect: {error!r}"
                 self.news = True
                 for follower in self._followers:
-                    follower.turn.set()
+                    follower.call()
             self.wake()
 
     def _away(self) -> float:
