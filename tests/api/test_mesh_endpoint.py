@@ -22,7 +22,7 @@ from chappe import Endpoint, Received, Subscriber, Tls
 from chappe.api.keys import make_authority, make_certificate
 from chappe.data.scalars import Count, EnumValue, Port
 from chappe.data.zeek import Event
-from chappe.drivers import mesh_node
+from chappe.drivers import mesh_gather
 from chappe.errors import (
     AddressInUse,
     BufferFull,
@@ -518,7 +518,7 @@ def free_port() -> int:
 def test_the_last_of_messages_that_follow_each_other_leaves_though_nothing_more_is_published(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mesh_node, "GATHER_S", 1_000.0)  # however slow this machine is, they follow each other
+    monkeypatch.setattr(mesh_gather, "GAP_S", 1_000.0)  # however slow this machine is, they follow each other
     _, subscriber, source = joined(make)
     until(lambda: b"" in source.core.peer_subscriptions())
     with source.node.lock:  # nobody else drives meanwhile

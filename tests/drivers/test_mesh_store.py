@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.endpoints import PATIENCE_S, Make, until
 
 from chappe import DataStore
-from chappe.drivers import mesh_store
+from chappe.drivers import mesh_gather
 from chappe.errors import UsageError
 from chappe.mesh import subscriptions
 from chappe.mesh.actions import Flush
@@ -27,41 +26,42 @@ def joined(make: Make) -> tuple[DataStore, DataStore]:
 
 
 @pytest.fixture
-def flushed(make: Make, monkeypatch: pytest.MonkeyPatch) -> tuple[DataStore, list[Any]]:
+def flushed(make: Make, monkeypatch: pytest.MonkeyPatch) -> tuple[DataStore, list[Flush]]:
     """A clone whose node flushes nothing by time alone, and what it was asked to write."""
-    monkeypatch.setattr(mesh_store, "FLUSH_S", 1_000.0)
+    for name in ("GAP_S", "LONGEST_S"):
+        monkeypatch.setattr(mesh_gather, name, 1_000.0)
     _, clone = joined(make)
-    flushes: list[Any] = []
-    perform = clone.endpoint.node.perform
+    node = clone.endpoint.node
+    flushes: list[Flush] = []
 
-    def performed(actions: Any) -> None:
-        flushes.extend(each for each in actions if isinstance(each, Flush))
-        perform(actions)
+    def flush(action: Flush) -> None:
+        flushes.append(action)
+        node.perform([action])
 
-    monkeypatch.setattr(clone.endpoint.node, "perform", performed)
-    clone.put("first", 0)
-    flushes.clear()
+    clone.put("first", 0, wait=False)  # leaves at once, as it comes after silence
+    clone.put("second", 0)
+    monkeypatch.setattr(node.gatherer, "_flush", flush)
     return clone, flushes
 
 
-def test_writes_that_nobody_waits_for_go_out_together(flushed: tuple[DataStore, list[Any]]) -> None:
+def test_writes_that_nobody_waits_for_go_out_together(flushed: tuple[DataStore, list[Flush]]) -> None:
     clone, flushes = flushed
     with clone.endpoint.node.lock:  # nothing else happens meanwhile
-        for number in range(mesh_store.FLUSH_WRITES - 1):
+        for number in range(mesh_gather.MANY - 1):
             clone.put("k", number, wait=False)
         assert len(flushes) == 0
         clone.put("k", "last", wait=False)
         assert len(flushes) == 1
 
 
-def test_a_write_that_somebody_waits_for_takes_the_others_along(flushed: tuple[DataStore, list[Any]]) -> None:
+def test_a_write_that_somebody_waits_for_takes_the_others_along(flushed: tuple[DataStore, list[Flush]]) -> None:
     clone, _ = flushed
     clone.put("k", 1, wait=False)
     clone.put("k2", 2, timeout=PATIENCE_S)
     assert (clone["k"], clone["k2"]) == (1, 2)
 
 
-def test_waiting_until_idle_and_closing_send_what_waits(flushed: tuple[DataStore, list[Any]]) -> None:
+def test_waiting_until_idle_and_closing_send_what_waits(flushed: tuple[DataStore, list[Flush]]) -> None:
     clone, _ = flushed
     clone.put("k", 1, wait=False)
     assert clone.await_idle(PATIENCE_S)

@@ -19,6 +19,7 @@ from typing import Any, Final
 from chappe.core import Report
 from chappe.defaults import CLOSE_FLUSH_S, CLOSE_S, HANDSHAKE_FRAME_BYTES_MAX, HANDSHAKES_MAX
 from chappe.drivers.mesh_dial import Dial as Dialling
+from chappe.drivers.mesh_gather import Gatherer
 from chappe.drivers.mesh_link import READ_BYTES, Link, LinkLost
 from chappe.drivers.mesh_store import MeshStores
 from chappe.drivers.mesh_turns import Ready, Turns
@@ -33,9 +34,6 @@ logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 128
 ACCEPT_MAX: Final = 16  # connections taken from a listening socket before the others get their turn
-GATHER_S: Final = 0.00005  # messages published so shortly after each other leave together ...
-GATHER_MESSAGES: Final = 32  # ... at most so many, and at most so long after the first
-GATHERED_S: Final = 0.001
 HELD_LOOK_S: Final = 0.02  # how often it is looked whether links that were held back may be read again
 FULL_S: Final = 1.0  # no descriptor left: listening pauses so long
 READS_MAX: Final = 8  # reads from one socket before the others get their turn
@@ -71,6 +69,7 @@ class MeshNode:
         }
         self._to_user: Callable[[Deliver], None] = perform[Deliver]
         self._tell_user: Callable[[Report], None] = perform[Report]
+        self.gatherer = Gatherer(self._flush, self.turns.look_again_at)
         self.stores = MeshStores(self)
         self._selector = self.turns.selector
         self._buffer = memoryview(bytearray(READ_BYTES))
@@ -78,10 +77,6 @@ class MeshNode:
         self._closing: dict[int, Link] = {}  # being flushed; the core has forgotten them
         self._young: set[int] = set()  # accepted, not established
         self._dials: dict[int, Dialling] = {}  # being connected
-        self._gathered: dict[Action, None] = {}  # sockets that messages wait for, as more may follow at once ...
-        self._gathered_count = 0  # ... so many ...
-        self._gathered_due = math.inf  # ... until then
-        self._published_at = -math.inf
         self._held: dict[int, Link] = {}  # not read, as what they bring has nowhere to go ...
         self._held_look_at = math.inf  # ... for now
         self._listeners: list[socket.socket] = []
@@ -105,31 +100,10 @@ class MeshNode:
         for action in actions:
             table[type(action)](action)
 
-    def send_soon(self, flushes: Sequence[Action], now: float) -> None:
-        """Write a published message to its sockets: at once after silence, in a fast sequence with those that follow.
-
-        What is gathered leaves with the message that makes it many, with the next one after a pause, or when it is
-        due, by whoever drives then. The lock is held.
-        """
-        quick = now < self._published_at + GATHER_S
-        self._published_at = now
-        if quick and self._gathered_count < GATHER_MESSAGES:
-            for each in flushes:
-                self._gathered[each] = None
-            self._gathered_count += 1
-            if self._gathered_count == 1:
-                self._gathered_due = now + GATHERED_S
-                self.turns.look_again_at(self._gathered_due)
-        else:
-            self._send_gathered()
-            self.perform(flushes)
-
-    def _send_gathered(self) -> None:
-        if self._gathered_count:
-            self._gathered_count = 0
-            self._gathered_due = math.inf
-            gathered, self._gathered = self._gathered, {}
-            self.perform(list(gathered))
+    def send_soon(self, flushes: Sequence[Flush], now: float) -> None:
+        """Write a published message to its sockets, perhaps a moment later with others; the lock is held."""
+        self.gatherer.add(flushes)
+        self.gatherer.soon(now)
 
     def listen(self, host: str, port: int) -> int:
         """Accept connections; returns the port.
@@ -463,7 +437,7 @@ class MeshNode:
         return min(self.core.next_timeout(), self._own_due(), self.stores.due())
 
     def _own_due(self) -> float:
-        due = min(self._deaf_until, self._held_look_at, self._gathered_due)
+        due = min(self._deaf_until, self._held_look_at, self.gatherer.due)
         for dial in self._dials.values():
             if dial.sock is not None:
                 due = min(due, dial.until)
@@ -472,8 +446,8 @@ class MeshNode:
         return due
 
     def _own_timeouts(self, now: float) -> None:
-        if now >= self._gathered_due:
-            self._send_gathered()
+        if now >= self.gatherer.due:
+            self.gatherer.at_once()
         if now >= self._deaf_until:
             self._listen_again()
         if now >= self._held_look_at:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from chappe.core import Report
 from chappe.defaults import CHANNEL_TICK_S
 from chappe.errors import BufferFull, Closed, StorageError
-from chappe.mesh.actions import Flush
 from chappe.mesh.filters import matches
 from chappe.mesh.messages import COMMAND, NOBODY, Message
 from chappe.stores.actions import Action, Commit, Notify, Resolve, Send
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FLUSH_S: Final = 0.001  # writes that nobody waits for and that follow each other so closely go out together ...
-FLUSH_WRITES: Final = 64  # ... at most so many
-_NOTHING: Final[dict[int, Flush]] = {}
 CLOSE_S: Final = 2.0  # closing waits so long for what is under way: commits, and confirmations of a clone's writes
 
 
@@ -149,7 +145,7 @@ class MeshStore:
     def ask(self, method: Callable[..., list[Action]], *args: object) -> None:
         """Make one call into the core that a ``Resolve`` answers."""
         self.perform(method(*args, now=time.monotonic()))
-        self.node.stores.flush()
+        self.node.gatherer.at_once()
         self._planned()
 
     def room(self) -> bool:
@@ -213,20 +209,16 @@ class MeshStore:
 
     def perform(self, actions: Iterable[Action], hurry: bool = True) -> None:
         """Carry out what the core has answered; sockets are written to once, at the end, or later without ``hurry``."""
-        flushes: dict[int, Flush] = {}
-        last: object = None
+        gatherer = self.node.gatherer
         listener = self._listener
         publish = self.node.core.publish
         now = time.monotonic()
+        sent = False
         for action in actions:
             kind = type(action)
             if kind is Send:
-                found = publish(action.topic, action.payload, COMMAND, action.receiver or NOBODY, now)  # type: ignore[union-attr]
-                if found is not last:
-                    last = found
-                    for each in found:
-                        assert isinstance(each, Flush)
-                        flushes[each.conn] = each
+                gatherer.add(publish(action.topic, action.payload, COMMAND, action.receiver or NOBODY, now))  # type: ignore[union-attr]
+                sent = True
             elif isinstance(action, Resolve):
                 listener.resolved(action.ticket, action.outcome)
             elif isinstance(action, Notify):
@@ -236,8 +228,10 @@ class MeshStore:
                 self._commits.put(action)
             elif isinstance(action, Report):
                 listener.reported(action.event)
-        if flushes:
-            self.node.stores.flush(flushes, now, hurry)
+        if sent and hurry:
+            gatherer.at_once()
+        elif sent:
+            gatherer.soon(now)
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -256,7 +250,7 @@ class MeshStore:
             self.entries = None
             if not self.node.turns.closed:
                 self.perform([] if self.clone is None else self.clone.leave())
-                self.node.stores.flush()
+                self.node.gatherer.at_once()
             self._detach()
 
     def _detach(self) -> None:
@@ -293,11 +287,6 @@ class MeshStores:
         self._stores: list[MeshStore] = []
         self._by_subscriber: dict[int, MeshStore] = {}
         self._settled = 0  # what of the network was looked at
-        self._waiting: dict[int, Flush] = {}  # sockets that have something to write ...
-        self._writes = 0  # ... of so many writes
-        self._flushed_at = -math.inf
-        self._held = False
-        self.busy = False  # many writes were just sent: who makes them does well to read what comes back
 
     def add(self, store: MeshStore) -> None:
         """One more."""
@@ -324,44 +313,18 @@ class MeshStores:
         for store in list(self._stores):
             store.gone(endpoint)
 
-    def flush(self, flushes: dict[int, Flush] = _NOTHING, now: float = 0.0, hurry: bool = True) -> None:
-        """Write to sockets, and to those that wait for it; without ``hurry`` only if the last time is a while ago."""
-        waiting = self._waiting
-        waiting |= flushes
-        self._writes += 1
-        if self._held or (not hurry and now < self._flushed_at + FLUSH_S and self._writes < FLUSH_WRITES):
-            if self._writes == 1:
-                self._node.turns.look_again_at(self._flushed_at + FLUSH_S)
-            return
-        self.busy = self._writes > 1
-        self._flushed_at = now
-        self._writes = 0
-        if waiting:
-            self._waiting = {}
-            self._node.perform(list(waiting.values()))
-
     def keep_up(self) -> None:
         """After a write, without the lock: read what has come back, in the thread of who writes much.
 
         Otherwise the node's thread does, and the two wait for each other more than they do.
         """
-        if self.busy:
-            self.busy = False
+        if self._node.gatherer.many:
+            self._node.gatherer.many = False
             self._node.turns.serve()
-
-    def hold(self) -> None:
-        """Write nothing to sockets until ``let_go``; the lock is held all the time between."""
-        self._held = True
-
-    def let_go(self) -> None:
-        """Write now."""
-        self._held = False
-        self.flush(now=time.monotonic())
 
     def due(self) -> float:
         """When something is to be done."""
-        due = min([store.due for store in self._stores], default=math.inf)
-        return min(due, self._flushed_at + FLUSH_S) if self._waiting else due
+        return min([store.due for store in self._stores], default=math.inf)
 
     def handle_timeouts(self) -> None:
         """Do what is due, and look at what has changed in the network."""
@@ -375,8 +338,6 @@ class MeshStores:
                     wanting = [each for each, wanted in filters.items() if matches(wanted, store.master_topic)]
                     store.look_for_master(frozenset(wanting))
         now = time.monotonic()
-        if self._waiting and now >= self._flushed_at + FLUSH_S:
-            self.flush(now=now)
         for store in list(self._stores):
             if now >= store.due:
                 store.handle_timeout()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from chappe.defaults import HANDSHAKE_FRAME_BYTES_MAX, MESH_MESSAGE_BYTES_MAX
 from chappe.errors import Address
-from chappe.mesh.actions import Action
+from chappe.mesh.actions import Action, Flush
 from chappe.mesh.filters import Filter
 from chappe.mesh.links import EndpointOptions, PeerInfo
 from chappe.mesh.messages import DATA, ID_BYTES, NOBODY
@@ -173,7 +173,7 @@ class EndpointCore:
 
     def publish(
         self, topic: bytes, payload: bytes, kind: int = DATA, receiver: bytes = NOBODY, now: float = 0.0
-    ) -> Sequence[Action]:
+    ) -> Sequence[Flush]:
         """Send a message to all who want its topic, or to ``receiver`` alone; own subscribers do not get it.
 
         It is taken whether there is ``room`` or not, up to twice the bounds. The answer is not to be changed.
@@ -183,11 +183,11 @@ class EndpointCore:
         """
         return self._router.publish(topic, payload, kind, receiver, now)
 
-    def publish_many(self, messages: Iterable[tuple[bytes, bytes]], now: float) -> Sequence[Action]:
+    def publish_many(self, messages: Iterable[tuple[bytes, bytes]], now: float) -> Sequence[Flush]:
         """Publish many messages of data, each a topic and a payload, in order. Raises as ``publish``."""
         publish = self._router.publish
-        last: Sequence[Action] = ()
-        flushes: dict[Action, None] = {}
+        last: Sequence[Flush] = ()
+        flushes: dict[Flush, None] = {}
         for topic, payload in messages:
             found = publish(topic, payload, DATA, NOBODY, now)
             if found is not last:

@@ -62,7 +62,7 @@ class Route:
         self.commands = commands
         self.chappe = chappe
         self.originals = originals
-        self.flushes: list[Action] = [link.flush for link in (*chappe, *originals)]
+        self.flushes: list[Flush] = [link.flush for link in (*chappe, *originals)]
         self.refused = False  # a topic that nobody may send to another endpoint
 
 
@@ -214,7 +214,7 @@ class Router:
 
     # -- publishing -------------------------------------------------------------------------------
 
-    def publish(self, topic: bytes, payload: bytes, kind: int, receiver: bytes, now: float) -> Sequence[Action]:
+    def publish(self, topic: bytes, payload: bytes, kind: int, receiver: bytes, now: float) -> Sequence[Flush]:
         """See ``EndpointCore.publish``."""
         route = self._routes.get(topic) or self._find_route(topic)
         if route.refused:

@@ -1,0 +1,75 @@
+"""When what was published leaves: at once after silence, in a fast sequence together with what follows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from chappe.mesh.actions import Flush
+
+GAP_S: Final = 0.00005  # what follows so soon belongs to a sequence ...
+MANY: Final = 64  # ... of which so many leave together ...
+LONGEST_S: Final = 0.001  # ... or as many as there are so long after the first
+
+
+class Gatherer:
+    """Gathers what waits for sockets, so that each is written to once for many messages; the node's lock is held.
+
+    Order is the business of the outboxes: whichever call writes to a socket, everything put there before leaves too.
+
+    Args:
+        flush: Writes to one socket.
+        look_at: Told when ``at_once`` is to be called, monotonic seconds, if ``due`` still says so then.
+    """
+
+    def __init__(self, flush: Callable[[Flush], None], look_at: Callable[[float], None]) -> None:
+        self.due = math.inf
+        self.many = False  # several messages left last: who publishes does well to read what comes back
+        self._flush = flush
+        self._look_at = look_at
+        self._waiting: dict[int, Flush] = {}  # by connection
+        self._last: Sequence[Flush] = ()  # added last
+        self._count = 0
+        self._asked_at = -math.inf
+        self._held = False
+
+    def add(self, flushes: Sequence[Flush]) -> None:
+        """A message waits for these sockets; ``soon`` or ``at_once`` follows."""
+        if flushes:
+            self._count += 1
+            if flushes is not self._last:  # as a rule they are those of the message before
+                self._last = flushes
+                for each in flushes:
+                    self._waiting[each.conn] = each
+
+    def soon(self, now: float) -> None:
+        """Nobody waits for what was added last: it may leave with what follows."""
+        quick = now < self._asked_at + GAP_S
+        self._asked_at = now
+        if not quick or self._count >= MANY or now >= self.due:
+            self.at_once()
+        elif self.due == math.inf and self._waiting and not self._held:
+            self.due = now + LONGEST_S
+            self._look_at(self.due)
+
+    def at_once(self) -> None:
+        """Write all that was added."""
+        if self._held:
+            return
+        self.many = self._count > 1
+        self._count = 0
+        self.due = math.inf
+        self._last = ()
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting.values():
+            self._flush(each)
+
+    def hold(self) -> None:
+        """Write nothing until ``let_go``; the lock is held all the time between."""
+        self._held = True
+
+    def let_go(self) -> None:
+        """Write now."""
+        self._held = False
+        self.at_once()

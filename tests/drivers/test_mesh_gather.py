@@ -1,0 +1,82 @@
+"""When published messages leave: driven without sockets or clocks."""
+
+import math
+
+from chappe.drivers.mesh_gather import GAP_S, LONGEST_S, MANY, Gatherer
+from chappe.mesh.actions import Flush
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.written: list[int] = []
+        self.looks: list[float] = []
+        self.gatherer = Gatherer(lambda flush: self.written.append(flush.conn), self.looks.append)
+        self.one = [Flush(1)]
+        self.both = [Flush(1), Flush(2)]
+
+    def publish(self, now: float, flushes: list[Flush] | None = None) -> None:
+        self.gatherer.add(self.one if flushes is None else flushes)
+        self.gatherer.soon(now)
+
+
+def test_a_message_after_silence_leaves_at_once() -> None:
+    rig = Rig()
+    rig.publish(1.0)
+    rig.publish(1.0 + GAP_S)
+    assert rig.written == [1, 1]
+    assert (rig.gatherer.due, rig.looks, rig.gatherer.many) == (math.inf, [], False)
+
+
+def test_a_fast_sequence_is_written_once_for_many_and_each_socket_once() -> None:
+    rig = Rig()
+    for number in range(MANY):
+        rig.publish(1.0, rig.both if number % 2 else rig.one)
+    assert rig.written == [1]
+    rig.publish(1.0)
+    assert rig.written == [1, 1, 2]
+    assert rig.gatherer.many
+    assert rig.looks == [1.0 + LONGEST_S]
+
+
+def test_what_is_gathered_is_due_soon_after_the_first_whoever_sends_it() -> None:
+    rig = Rig()
+    rig.publish(1.0)
+    rig.publish(1.0)
+    rig.publish(1.0 + GAP_S / 2)
+    assert rig.gatherer.due == 1.0 + LONGEST_S
+    rig.gatherer.at_once()  # by who drives then
+    assert rig.written == [1, 1]
+    assert rig.gatherer.due == math.inf
+    now = 1.0 + GAP_S / 2
+    while len(rig.written) < 3:  # by who publishes
+        now += GAP_S / 2
+        rig.publish(now)
+    assert rig.looks[-1] <= now < rig.looks[-1] + GAP_S
+
+
+def test_what_somebody_waits_for_leaves_at_once_and_takes_along_what_was_gathered() -> None:
+    rig = Rig()
+    rig.publish(1.0)
+    rig.publish(1.0, [Flush(2)])
+    rig.gatherer.add(rig.one)
+    rig.gatherer.at_once()
+    assert rig.written == [1, 2, 1]
+
+
+def test_nothing_is_written_while_it_is_held() -> None:
+    rig = Rig()
+    rig.gatherer.hold()
+    rig.publish(1.0)
+    rig.gatherer.add(rig.both)
+    rig.gatherer.at_once()
+    assert rig.written == []
+    rig.gatherer.let_go()
+    assert rig.written == [1, 2]
+    assert rig.gatherer.many
+
+
+def test_messages_that_nobody_wants_make_nothing_due() -> None:
+    rig = Rig()
+    for _ in range(3):
+        rig.publish(1.0, [])
+    assert (rig.written, rig.looks, rig.gatherer.due) == ([], [], math.inf)
