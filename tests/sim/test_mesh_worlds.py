@@ -125,6 +125,17 @@ def test_hops_that_are_not_counted_are_caught(monkeypatch: pytest.MonkeyPatch) -
     caught(EndpointCore, "storms")
 
 
+def test_answering_what_we_told_ourselves_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(self: Any, state: Any) -> None:
+        if state.version >= self._version:
+            self._version = state.version
+            self._touch()
+
+    monkeypatch.setattr(topology.Topology, "_hear_own", answer)
+
+    caught(EndpointCore, "calm")
+
+
 def test_filters_that_only_grow_are_caught() -> None:
     def change(core: Any) -> None:
         subscriptions = core._router.subscriptions
@@ -169,7 +180,7 @@ def test_boxes_without_bounds_are_caught(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Outbox, "put", put)
     monkeypatch.setattr(Outbox, "full", False)
 
-    caught(EndpointCore, "bounds", range(25, 60))
+    caught(EndpointCore, "bounds", range(60, 95))
 
 
 def test_statuses_out_of_order_are_caught() -> None:

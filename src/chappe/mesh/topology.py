@@ -80,6 +80,7 @@ class Topology:
         self._forwards = forwards
         self._version = version
         self._untold = False  # our link state changed since ``tell``
+        self._told: LinkState | None = None  # what ``tell`` returned last
         self._filter: Filter = NOTHING
         self._links: dict[bytes, Filter] = {}  # endpoints of chappe beside us; the filter of the handshake
         self._originals: dict[bytes, Filter] = {}  # originals beside us, and what they want
@@ -117,9 +118,7 @@ class Topology:
     def learn(self, state: LinkState, size: int) -> bool:
         """A link state of ``size`` bytes came; returns whether it is news, to be passed on."""
         if state.origin == self.own:
-            if state.version >= self._version:  # told by an earlier life of this id: outdo it
-                self._version = state.version
-                self._touch()
+            self._hear_own(state)
             return False
         former = self._known.get(state.origin)
         if former is not None and former.state.version >= state.version:
@@ -147,7 +146,8 @@ class Topology:
             return None
         self._untold = False
         self._version += 1
-        return self.state()
+        self._told = self.state()
+        return self._told
 
     def state(self) -> LinkState:
         """Our link state."""
@@ -241,6 +241,17 @@ class Topology:
         return found
 
     # -- inside -----------------------------------------------------------------------------------
+
+    def _hear_own(self, state: LinkState) -> None:
+        """Outdo what an earlier life of this id told, which others would believe rather than us.
+
+        In a ring what we told last comes back whenever the way around is faster than a link. It is no news: to answer
+        it with a new version would be answered by another round, for ever.
+        """
+        if state.version < self._version or state == self._told:
+            return
+        self._version = state.version
+        self._touch()
 
     def _touch(self) -> None:
         self.changed = True

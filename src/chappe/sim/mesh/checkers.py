@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from chappe.defaults import ROUTES_MAX, SEEN_TOTAL_MAX, TTL
 from chappe.mesh.filters import minimal, union
-from chappe.mesh.messages import ORIGIN_COMMAND, ORIGIN_DATA, Message, parse_message
+from chappe.mesh.messages import LINK_STATE, ORIGIN_COMMAND, ORIGIN_DATA, Message, parse_message
 from chappe.sim.mesh.hosts import EndpointHost, Host
 from chappe.sim.mesh.network import PREFIX, Side
 
@@ -105,6 +105,21 @@ class Storms(Checker):
             self.world.keep_alive.append(side)  # so that its id is not given again
             if message.origin != side.host.own_id and message.ttl >= TTL:  # type: ignore[attr-defined]
                 self.fail(f"{side.host.name} passes {message.payload!r} on without counting the hop")
+
+
+class Calm(Checker):
+    """Who knows everything has nothing to tell."""
+
+    name = "calm"
+    promise = "while nothing changes nobody tells link states"
+
+    def on_written(self, side: Side, frames: list[bytes]) -> None:
+        """Look for link states; where originals close a loop, cutting it changes what is wanted."""
+        if not self.world.calm or self.world.loops:
+            return
+        for frame in frames:
+            if len(frame) > PREFIX + 32 and frame[PREFIX + 32] == LINK_STATE:
+                self.fail(f"{side.host.name} tells {side.other.host.name} a link state, though nothing changed")
 
 
 class Bounds(Checker):
@@ -216,4 +231,5 @@ class Completeness(Checker):
 
 def all_checkers(world: MeshWorld) -> list[Checker]:
     """Every checker; the order of statuses is checked where they are reported (``EndpointHost``)."""
-    return [Delivery(world), Storms(world), Bounds(world), Liveness(world), Convergence(world), Completeness(world)]
+    kinds = (Delivery, Storms, Calm, Bounds, Liveness, Convergence, Completeness)
+    return [each(world) for each in kinds]

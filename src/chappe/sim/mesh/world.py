@@ -52,6 +52,7 @@ class MeshWorld:
         self._lives_made = 0
         self._publishing = True
         self._quiet_since: float | None = None
+        self.calm = False  # since a while nothing has changed
 
     @property
     def now(self) -> float:
@@ -245,10 +246,12 @@ class MeshWorld:
         self.settle()
         self.pass_time(self.now + 6.0)
         self._quiet_since = self.now
+        self.calm = True
         sent = [self.publish(host, topic) for host in self.hosts.values() for topic in TOPICS]
         self.pass_time(self.now + 5.0)
         if not self.loops:
             self.completeness.expect([each for each in sent if each is not None])
+        self.calm = False
         for host in self.endpoints():
             host.want(())
         self.settle()

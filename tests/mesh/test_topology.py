@@ -1,0 +1,94 @@
+"""What an endpoint tells of itself, and what it makes of its own link state when that comes back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from chappe.mesh.messages import LinkState, pack_link_state, parse_link_state, parse_message
+from chappe.mesh.topology import Topology
+
+OWN, PEER, OTHER, ORIGINAL = (bytes([number]) * 16 for number in range(1, 5))
+PREFIX = 4  # bytes of a frame's length
+
+
+@pytest.fixture
+def topology() -> Topology:
+    """An endpoint that wants something, between two others and an original."""
+    made = Topology(OWN, forwards=True, version=7)
+    made.set_filter((b"/a", b"/b"))
+    made.link_up(PEER, False, (b"/c",))
+    made.link_up(OTHER, False, ())
+    made.link_up(ORIGINAL, True, (b"/d", b"/e"))
+    return made
+
+
+def tell(topology: Topology) -> LinkState:
+    topology.settle(0.0)
+    state = topology.tell()
+    assert state is not None
+    return state
+
+
+def come_back(topology: Topology, state: LinkState) -> None:
+    """Have a link state arrive as others pass it on."""
+    body = pack_link_state(PEER, state)[PREFIX:]
+    payload = parse_message(body).payload
+    assert not topology.learn(parse_link_state(payload), len(payload))
+
+
+def test_what_we_told_is_no_news_when_it_comes_back_around_a_ring(topology: Topology) -> None:
+    state = tell(topology)
+
+    come_back(topology, state)
+
+    assert not topology.changed
+    assert topology.tell() is None
+
+
+def test_what_we_told_earlier_is_no_news_either(topology: Topology) -> None:
+    first = tell(topology)
+    topology.set_filter(())
+    come_back(topology, first)  # before the change is told ...
+    second = tell(topology)
+    come_back(topology, first)  # ... and after it
+
+    assert second.version == first.version + 1
+    assert topology.tell() is None
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 1000])
+def test_what_an_earlier_life_told_is_outdone_at_once(topology: Topology, ahead: int) -> None:
+    state = tell(topology)
+    former = replace(state, version=state.version + ahead, filter=(b"/former",))
+
+    come_back(topology, former)
+
+    again = tell(topology)
+    assert again == replace(state, version=former.version + 1)
+    come_back(topology, again)
+    assert topology.tell() is None
+
+
+def test_a_link_state_that_goes_around_a_ring_is_told_once() -> None:
+    """Of three in a ring the link between the first and the last is slow: all comes back over the others first."""
+    ids = (OWN, PEER, OTHER)
+    ring = {each: Topology(each, forwards=True, version=1) for each in ids}
+    for each, topology in ring.items():
+        for other in ids:
+            if other != each:
+                topology.link_up(other, False, ())
+        topology.settle(0.0)
+    told = 0
+    state = ring[OWN].tell()
+    while state is not None and told < 10:
+        told += 1
+        size = len(pack_link_state(OWN, state))
+        assert ring[PEER].learn(state, size)
+        assert ring[OTHER].learn(state, size)
+        assert not ring[OWN].learn(state, size)  # from the last, which did not have it from here yet
+        ring[OWN].settle(0.0)
+        state = ring[OWN].tell()
+
+    assert told == 1
