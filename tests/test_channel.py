@@ -19,6 +19,7 @@ from chappe.channel import (
     ToConsumer,
     ToProducer,
 )
+from chappe.channel import consumer as receiving
 from chappe.errors import BufferFull
 
 Producer = ChannelProducer[str, str]
@@ -152,6 +153,29 @@ def test_a_gap_is_asked_for_after_some_time_without_progress() -> None:
     channel.handle_event(2, "x", 0.45)
     assert channel.handle_timeout(0.5) == []
     assert channel.handle_timeout(0.66) == [ToProducer(Nack((4, 5)))]
+
+
+def test_what_one_nack_cannot_hold_is_asked_for_when_the_rest_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiving, "CHANNEL_NACK_MAX", 2)
+    channel = consumer(nack_s=0.2)
+    channel.handle_heartbeat(7, 0.0)
+
+    assert channel.handle_timeout(0.2) == [ToProducer(Nack((2, 3)))]
+    channel.handle_event(2, "x", 0.21)
+    assert channel.handle_timeout(0.21) == []
+    channel.handle_event(3, "y", 0.22)
+    assert channel.next_timeout() == 0.22
+    assert channel.handle_timeout(0.22) == [ToProducer(Nack((4, 5)))]
+
+
+def test_what_is_held_behind_events_that_will_not_come_is_handed_on() -> None:
+    channel = consumer()
+    for seq in (4, 6, 7):
+        channel.handle_event(seq, str(seq), 0.0)
+
+    assert channel.skip_to(5, 0.1) == [Consume(6, "6"), Consume(7, "7")]
+    assert channel.skip_to(3, 0.1) == []
+    assert channel.idle()
 
 
 def test_a_lost_last_event_is_noticed_by_the_heartbeat() -> None:

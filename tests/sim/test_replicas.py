@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -16,7 +16,11 @@ from chappe.stores.actions import Action
 from chappe.stores.clone import StoreClone
 from chappe.stores.committing import Done
 from chappe.stores.executing import Executed
+from chappe.stores.following import Following
 from chappe.stores.master import StoreMaster
+from chappe.stores.ordering import Ordering
+from chappe.stores.replica import Replica
+from chappe.stores.taking import Taking
 from chappe.stores.writers import Writer
 
 CHUNK = 20
@@ -52,43 +56,77 @@ def test_a_seed_plays_the_same_world_every_time() -> None:
 # -- stores broken on purpose -----------------------------------------------------------------------------------------
 
 
-class TellsBeforeTheDisk(StoreMaster):
+Core = TypeVar("Core", StoreMaster, StoreClone)
+
+
+def with_part(core: type[Core], name: str, broken: type) -> type[Core]:
+    """The core with one of its parts broken."""
+
+    class Broken(core):  # type: ignore[valid-type,misc]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            getattr(self, name).__class__ = broken
+
+    Broken.__name__ = broken.__name__
+    return Broken
+
+
+class TellsBeforeTheDisk(Ordering):
     def _finish(self, done: Done, now: float, actions: list[Action]) -> None:
         self._release(done, now, actions)
-        if self._durable:
+        if self.durable:
             self._commits.add(Done(done.command, done.changes, (), None))
 
 
-class ForgetsWriters(StoreMaster):
+class ForgetsWriters(Taking):
     """Takes a clone that comes back for a new one."""
 
-    def _attach_writer(self, entity: Any, command: Any, now: float, wall_ns: int, actions: list[Action]) -> None:
+    def attach(self, entity: Any, command: Any, now: float, wall_ns: int, actions: list[Action]) -> None:
         self._writers.detach(entity)
         self._writers.known.pop(entity, None)
-        super()._attach_writer(entity, command, now, wall_ns, actions)
+        super().attach(entity, command, now, wall_ns, actions)
 
 
-class PutsAnyway(StoreMaster):
+class PutsAnyway(Ordering):
     def _execute(self, command: cmd.Action, wall_ns: int) -> Executed:
         if isinstance(command, cmd.PutUnique):
-            change = self.engine.put(command.key, command.value)
+            change = self._engine.put(command.key, command.value)
             return (change,), (cmd.Put(command.key, command.value, None, command.publisher),), True
         return super()._execute(command, wall_ns)
 
 
-class NeverExpires(StoreMaster):
-    def _expire(self, now: float, wall_ns: int, actions: list[Action]) -> None:
-        self.engine._deadlines.clear()
+class NeverExpires(Ordering):
+    def expire(self, now: float, wall_ns: int, actions: list[Action]) -> None:
+        self._engine._deadlines.clear()
 
 
-class SnapshotsWhatIsNotDurable(StoreMaster):
-    def _greet(self, *arguments: Any) -> None:
-        changes = self._commits.changes
-        self._commits.changes = list  # type: ignore[method-assign]
-        try:
-            super()._greet(*arguments)
-        finally:
-            self._commits.changes = changes  # type: ignore[method-assign]
+class SnapshotsWhatIsNotDurable(Ordering):
+    def snapshot(self) -> bytes:
+        return self._engine.snapshot([])
+
+
+class LosesFailures(Ordering):
+    """Says that all is well."""
+
+    def _outcome(self, done: Done, error: Any) -> None:
+        pass
+
+
+class IgnoresFailures(Ordering):
+    """Half of a failed commit stays in memory."""
+
+    def failed(self, number: int, error: Any, now: float, actions: list[Action]) -> None:
+        self._commits._under_way = self._commits._under_way[1:]
+        super().failed(number, error, now, actions)
+
+
+class RepeatsWrites(Ordering):
+    """Does a write twice if it comes twice."""
+
+    def do_for(self, writer: Writer, seq: int, command: Any, *rest: Any) -> None:
+        super().do_for(writer, seq, command, *rest)
+        if seq % 7 == 0:
+            super().do_for(writer, seq, command, *rest)
 
 
 class SeesNoOtherMaster(StoreMaster):
@@ -96,11 +134,9 @@ class SeesNoOtherMaster(StoreMaster):
         return []
 
 
-class LosesFailures(StoreMaster):
-    """Says that all is well."""
-
-    def _outcome(self, done: Done, error: Any) -> None:
-        pass
+class AnswersWithoutPause(StoreMaster):
+    def next_timeout(self, now: float, wall_ns: int) -> float:
+        return now
 
 
 class NeverStale(StoreClone):
@@ -108,15 +144,15 @@ class NeverStale(StoreClone):
         super().__init__(*arguments, **{**options, "stale_s": -1.0})
 
 
-class DropsWritesSilently(StoreClone):
+class DropsWritesSilently(Following):
     """Like the original: what was under way when its master was lost is forgotten."""
 
     def _lose(self, reason: str, now: float, actions: list[Action]) -> None:
         super()._lose(reason, now, actions)
-        self._writes.skip_to(self._writes.seq)
+        self._writes._channel.skip_to(self._writes.seq)
 
 
-class NeverComesBack(StoreClone):
+class NeverComesBack(Following):
     """Like the original: stays with its first master."""
 
     def _attach(self, master: Any, *rest: Any) -> None:
@@ -124,63 +160,47 @@ class NeverComesBack(StoreClone):
             super()._attach(master, *rest)
 
 
-class SkipsWhatIsLost(StoreClone):
+class SkipsWhatIsLost(Following):
     def _take(self, taken: Any, now: float, actions: list[Action]) -> None:
         super()._take([each for each in taken if not isinstance(each, Lost)], now, actions)
 
 
-class AddsTheSnapshot(StoreClone):
+class AddsTheSnapshot(Replica):
     """Does not remove what the master no longer has."""
 
-    def _differ(self, pairs: list[cmd.Pair], master: Any, actions: list[Action]) -> None:
+    def become(self, pairs: list[cmd.Pair], master: Any, actions: list[Action]) -> None:
         kept = [(entry.key, entry.value) for entry in self.engine.items()]
-        super()._differ([*kept, *pairs], master, actions)
+        super().become([*kept, *pairs], master, actions)
 
 
 class KeepsWritesWithoutBound(StoreClone):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._writes._events_max = 10**9
-
-
-class IgnoresFailures(StoreMaster):
-    """Half of a failed commit stays in memory."""
-
-    def handle_commit_failed(self, number: int, error: Any, now: float) -> list[Action]:
-        self._commits._under_way = self._commits._under_way[1:]
-        return super().handle_commit_failed(number, error, now)
-
-
-class AnswersWithoutPause(StoreMaster):
-    def next_timeout(self, now: float, wall_ns: int) -> float:
-        return now
-
-
-class RepeatsWrites(StoreMaster):
-    """Does a write twice if it comes twice."""
-
-    def _write(self, writer: Writer, seq: int, command: Any, *rest: Any) -> None:
-        super()._write(writer, seq, command, *rest)
-        if seq % 7 == 0:
-            super()._write(writer, seq, command, *rest)
+        self._writes._channel._events_max = 10**9
 
 
 STORES: Iterable[tuple[StoreCores, tuple[str, ...]]] = [
-    (StoreCores(master=TellsBeforeTheDisk), ("exactly once", "order", "one winner")),
-    (StoreCores(master=ForgetsWriters), ("exactly once",)),
-    (StoreCores(master=PutsAnyway), ("one winner",)),
-    (StoreCores(master=NeverExpires), ("expiry",)),
-    (StoreCores(master=SnapshotsWhatIsNotDurable), ("order",)),
+    (
+        StoreCores(master=with_part(StoreMaster, "_ordering", TellsBeforeTheDisk)),
+        ("exactly once", "order", "one winner"),
+    ),
+    (StoreCores(master=with_part(StoreMaster, "_taking", ForgetsWriters)), ("exactly once",)),
+    (StoreCores(master=with_part(StoreMaster, "_ordering", PutsAnyway)), ("one winner",)),
+    (StoreCores(master=with_part(StoreMaster, "_ordering", NeverExpires)), ("expiry",)),
+    (StoreCores(master=with_part(StoreMaster, "_ordering", SnapshotsWhatIsNotDurable)), ("order",)),
     (StoreCores(master=SeesNoOtherMaster), ("two masters",)),
-    (StoreCores(master=LosesFailures), ("exactly once", "one winner")),
-    (StoreCores(master=IgnoresFailures), ("exactly once", "order", "convergence", "crash")),
+    (StoreCores(master=with_part(StoreMaster, "_ordering", LosesFailures)), ("exactly once", "one winner")),
+    (
+        StoreCores(master=with_part(StoreMaster, "_ordering", IgnoresFailures)),
+        ("exactly once", "order", "convergence", "crash"),
+    ),
     (StoreCores(master=AnswersWithoutPause), ("no spinning",)),
-    (StoreCores(master=RepeatsWrites), ("exactly once",)),
+    (StoreCores(master=with_part(StoreMaster, "_ordering", RepeatsWrites)), ("exactly once",)),
     (StoreCores(clone=NeverStale), ("stale reads",)),
-    (StoreCores(clone=DropsWritesSilently), ("exactly once",)),
-    (StoreCores(clone=NeverComesBack), ("convergence", "exactly once")),
-    (StoreCores(clone=SkipsWhatIsLost), ("order", "convergence")),
-    (StoreCores(clone=AddsTheSnapshot), ("order", "convergence")),
+    (StoreCores(clone=with_part(StoreClone, "_following", DropsWritesSilently)), ("exactly once",)),
+    (StoreCores(clone=with_part(StoreClone, "_following", NeverComesBack)), ("convergence", "exactly once")),
+    (StoreCores(clone=with_part(StoreClone, "_following", SkipsWhatIsLost)), ("order", "convergence")),
+    (StoreCores(clone=with_part(StoreClone, "_replica", AddsTheSnapshot)), ("order", "convergence")),
     (StoreCores(clone=KeepsWritesWithoutBound), ("bounds",)),
 ]
 

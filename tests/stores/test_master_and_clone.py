@@ -25,6 +25,7 @@ from chappe.errors import (
 )
 from chappe.stores import commands as cmd
 from chappe.stores.actions import Action, Commit, Notify, Resolve, Send
+from chappe.stores.backend import PutRow, WriterRow
 from chappe.stores.clone import StoreClone
 from chappe.stores.commands import decode_message, encode_command, encode_message
 from chappe.stores.entity import NOBODY, Entity, chappe_entity
@@ -173,6 +174,28 @@ def test_entries_expire_at_the_master_in_time_and_are_told() -> None:
     assert pair.seen["clone"][-1].publisher == pair.master.entity
 
 
+@pytest.mark.parametrize("durable", [False, True])
+def test_what_is_due_to_expire_is_told_although_the_write_that_came_upon_it_failed(durable: bool) -> None:
+    pair = Pair(durable=durable)
+    pair.wait(1.0)
+    pair.write("master", "put", "a", 1, expiry_ns=NS // 10)
+    for commit in pair.commits:
+        pair.do("master", pair.master.handle_committed(commit.number, **pair.times()))
+    pair.commits.clear()
+    pair.now += 0.2
+    with pytest.raises(NoSuchKey):
+        pair.write("master", "subtract", "a", 1)
+    assert [each.kind for each in pair.seen["master"]] == ["insert"]
+    pair.do("master", pair.master.handle_timeout(**pair.times()))
+    for commit in pair.commits:
+        pair.do("master", pair.master.handle_committed(commit.number, **pair.times()))
+
+    assert [each.kind for each in pair.seen["master"]] == ["insert", "expire"]
+    assert not pair.clone.exists("a")
+    pair.wait(1.1)
+    assert pair.master.idle()
+
+
 def test_a_clone_follows_a_new_master_and_tells_every_difference() -> None:
     pair = Pair()
     pair.wait(1.0)
@@ -208,6 +231,50 @@ def test_a_silent_master_is_lost_and_the_same_one_resumed_without_a_snapshot() -
     assert pair.clone.connected
     assert pair.clone.get("a") == 1
     assert not [each for each in pair.sent if isinstance(decode_message(each.payload).command, cmd.AckClone)]
+
+
+def test_a_clone_that_misses_an_event_for_good_is_not_resumed_when_its_master_was_lost_before_the_snapshot() -> None:
+    pair = Pair()
+    pair.wait(1.0)
+    pair.cut = True
+    pair.write("master", "put", "a", 1)
+    missing = decode_message(pair.sent[-1].payload).seq
+    failed = encode_message(0, pair.master.entity, pair.clone.entity, encode_command(cmd.RetransmitFailed(missing)))
+    pair.do("clone", pair.clone.handle_messages([failed], pair.now))
+    pair.do("clone", pair.clone.handle_gone(b"m" * 16, pair.now))
+    pair.cut = False
+    pair.write("master", "put", "b", 1)
+    assert not pair.clone.connected
+    assert not pair.clone.exists("b")
+    pair.wait(1.0)
+
+    assert pair.clone.connected
+    assert pair.clone.get("a") == pair.clone.get("b") == 1
+
+
+def test_a_clone_that_hears_its_master_but_gets_no_snapshot_grows_stale() -> None:
+    pair = Pair(stale_s=5.0)
+    pair.wait(1.0)
+    pair.cut = True
+    pair.write("master", "put", "a", 1)
+    missing = decode_message(pair.sent[-1].payload).seq
+    pair.cut = False
+    hears = pair.master.handle_messages
+    pair.master.handle_messages = lambda *_, **__: []  # type: ignore[method-assign]
+    failed = encode_message(0, pair.master.entity, pair.clone.entity, encode_command(cmd.RetransmitFailed(missing)))
+    pair.do("clone", pair.clone.handle_messages([failed], pair.now))
+    pair.wait(4.9)
+    assert pair.clone.connected
+    assert pair.clone.readable
+    pair.wait(0.2)
+    assert pair.clone.connected
+    with pytest.raises(StaleData, match=r"lost changes more than 5 s ago"):
+        pair.clone.get("a")
+    assert len(pair.reported(CloneStale)) == 1
+
+    pair.master.handle_messages = hears  # type: ignore[method-assign]
+    pair.wait(11.0)
+    assert pair.clone.get("a") == 1
 
 
 def test_writes_without_a_master_wait_and_are_done_in_order_each_once() -> None:
@@ -328,6 +395,46 @@ def test_a_failed_commit_leaves_the_store_as_it_was() -> None:
     assert pair.clone.get("a") == 1
 
 
+@pytest.mark.parametrize("writer", [chappe_entity(b"w" * 16, 9), Entity(b"o" * 16, 6)], ids=["chappe", "original"])
+def test_a_write_is_committed_though_its_clone_left_while_another_commit_was_under_way(writer: Entity) -> None:
+    pair = Pair(durable=True)
+    pair.wait(1.0)
+
+    def say(seq: int, command: cmd.Command) -> None:
+        payload = encode_message(seq, writer, NOBODY, encode_command(command))
+        pair.do("master", pair.master.handle_messages([payload], **pair.times()))
+
+    say(0, cmd.AttachWriter(1, 10))
+    pair.write("master", "put", "a", 1)
+    say(2, cmd.Put("b", 2, None, writer))
+    say(0, cmd.Leave(2))
+    for number in (1, 2):
+        pair.do("master", pair.master.handle_committed(number, **pair.times()))
+    rows = pair.commits[1].operations
+    assert isinstance(rows[0], PutRow)
+    kept = [(row.entity, row.applied) for row in rows if isinstance(row, WriterRow)]
+    assert kept == ([(writer, 2)] if writer.is_chappe else [])  # originals never repeat themselves
+    pair.wait(1.0)
+    assert pair.clone.get("b") == 2
+
+
+def test_what_follows_writes_that_a_clone_gave_up_is_done_when_it_says_so() -> None:
+    pair = Pair()
+    pair.wait(1.0)
+    writer = chappe_entity(b"w" * 16, 9)
+
+    def say(seq: int, command: cmd.Command) -> None:
+        payload = encode_message(seq, writer, NOBODY, encode_command(command))
+        pair.do("master", pair.master.handle_messages([payload], **pair.times()))
+
+    say(0, cmd.AttachWriter(1, 10))
+    say(5, cmd.Put("b", 2, None, writer))  # 2 to 4 are lost, and refused by the clone meanwhile
+    say(0, cmd.AttachWriter(4, 10))
+    pair.wait(1.0)
+    assert pair.clone.get("b") == 2
+    assert pair.master.idle()
+
+
 def test_two_masters_are_seen_by_the_clone_and_by_each_other() -> None:
     pair = Pair()
     pair.wait(1.0)
@@ -394,7 +501,7 @@ def test_options_out_of_bounds_are_refused() -> None:
 
 
 def test_a_store_too_large_for_one_message_takes_no_clones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chappe.stores.master.STORE_SNAPSHOT_BYTES_MAX", 100)
+    monkeypatch.setattr("chappe.stores.followers.STORE_SNAPSHOT_BYTES_MAX", 100)
     pair = Pair()
     pair.write("master", "put", "a", "x" * 200)
     pair.wait(3.0)

@@ -24,6 +24,7 @@ from chappe.api.arguments import (
     own_id,
 )
 from chappe.api.asked import Asked, Questions
+from chappe.api.attached_store import AttachedStore
 from chappe.api.attaching import attach_clone, attach_master
 from chappe.api.data_store import DataStore
 from chappe.api.publisher import Publisher
@@ -120,7 +121,7 @@ class Endpoint:
         self._questions = Questions()
         self._subscribers: dict[int, Subscriber] = {}
         self._statuses: list[StatusSubscriber] = []
-        self._stores: list[DataStore] = []
+        self._stores: list[AttachedStore] = []
         self._rooms: list[Waiting] = []  # publishers that a descriptor tells whether there is room
         self._pausers: set[int] = set()
         self._threads: list[threading.Thread] = []
@@ -322,7 +323,8 @@ class Endpoint:
         Args:
             name: Of the store.
             resync_s: Longest pause between two attempts to find a master; at least 0.2.
-            stale_s: Without a master for longer, reading raises StaleData; negative for never.
+            stale_s: Without a master for longer, or without changes that it missed, reading raises StaleData; negative
+                for never.
             mutation_buffer_s: Without a master, writes are kept so long, then refused; 0 refuses them at once. At most
                 12 hours.
             timeout: Seconds to wait for the data; None for ever, 0 not at all.
@@ -459,11 +461,11 @@ class Endpoint:
         """A number that no ticket and no subscriber has."""
         return next(self._numbers)
 
-    def add_store(self, store: DataStore) -> None:
+    def add_store(self, store: AttachedStore) -> None:
         """A store is attached."""
         self._stores.append(store)
 
-    def forget_store(self, store: DataStore) -> None:
+    def forget_store(self, store: AttachedStore) -> None:
         """A store is closed."""
         if store in self._stores:
             self._stores.remove(store)

@@ -1,1 +1,24 @@
-"""Data stores: replicated key-value state with one master and any number of clones."""
+"""Data stores: replicated key-value state with one master and any number of clones. Cores without I/O.
+
+engine        keys and values in memory, and the feed of their changes
+operations    what add, subtract and a look into a value do
+commands      every message between masters and clones, and its bytes
+entity        who takes part
+topics        where messages travel
+master        all writes in one order
+ordering      a master's writes are done, made durable and told
+executing     what a master does for each command
+committing    what waits for the backend
+followers     the clones that are sent every change
+taking        the writes that clones send
+writers       what is known of the clones that write
+outcomes      what became of a clone's write
+clone         all data, and writes that go to the master
+following     a clone's master, found and found again
+clone_writes  a clone's writes on their way
+pending       those whose outcome is not known
+replica       a clone's copy, and what its watchers hear
+uplink        how a clone addresses masters
+backend       where a master's entries last
+events        what masters and clones report
+"""

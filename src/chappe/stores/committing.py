@@ -8,6 +8,7 @@ after it, which was built on it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
@@ -33,7 +34,7 @@ class Done(msgspec.Struct, frozen=True):
     seq: int = 0
 
 
-WriterRows: TypeAlias = dict[Entity, WriterRow]
+RowOf: TypeAlias = Callable[[Entity], WriterRow | None]
 
 
 class Committing:
@@ -71,8 +72,11 @@ class Committing:
         """With the next commit, what is kept of a clone's writes goes."""
         self._forgotten.append(ForgetWriter(entity))
 
-    def start(self, writer_rows: WriterRows) -> Commit | None:
-        """The next commit, unless one is under way or nothing waits; takes what ``writer_rows`` says at its end."""
+    def start(self, row_of: RowOf) -> Commit | None:
+        """The next commit, unless one is under way or nothing waits.
+
+        ``row_of`` says what is known of a clone that writes, None if it is forgotten: it goes with the clone's writes.
+        """
         if self._under_way or not self._waiting:
             return None
         operations, self._forgotten = self._forgotten, []
@@ -87,9 +91,10 @@ class Committing:
             if done.writer is not None:
                 touched[done.writer] = done.seq
         for entity, seq in touched.items():
-            row = writer_rows[entity]
-            outcomes = tuple(each for each in row.outcomes if each[0] <= seq)
-            operations.append(WriterRow(entity, seq, outcomes, row.heard_ns))
+            row = row_of(entity)
+            if row is not None:
+                outcomes = tuple(each for each in row.outcomes if each[0] <= seq)
+                operations.append(WriterRow(entity, seq, outcomes, row.heard_ns))
         self._number += 1
         return Commit(self._number, tuple(operations))
 

@@ -56,12 +56,12 @@ class MasterLost:
 
 @dataclass(frozen=True, slots=True)
 class CloneStale:
-    """A clone: it was without a master for longer than it may, and refuses to be read."""
+    """A clone: it was without a master, or without changes, for longer than it may, and refuses to be read."""
 
     store: str
 
     def __str__(self) -> str:
-        return f"store {self.store!r} was without its master for too long and cannot be read until it is found"
+        return f"store {self.store!r} was without its master, or without changes, for too long and cannot be read until it has both"
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ class Writers:
     def __init__(self, rows: tuple[WriterRow, ...] = ()) -> None:
         self.known: dict[Entity, Writer] = {}
         self.attached: dict[Entity, Writer] = {}
+        self.due: dict[Entity, None] = {}  # who is to be told how far it is done; in order
         for row in rows:
             writer = self.known[row.entity] = Writer(row.entity, row.applied, row.heard_ns)
             writer.outcomes = dict(row.outcomes)
@@ -69,10 +70,22 @@ class Writers:
         writer = self.known[entity] = Writer(entity, applied, wall_ns)
         return writer
 
+    def row(self, entity: Entity) -> WriterRow | None:
+        """What a backend keeps of a clone that writes, or has left since; None if it is forgotten."""
+        writer = self.known.get(entity)
+        return None if writer is None else writer.row()
+
     def attach(self, writer: Writer, channel: Channel) -> None:
         """Its channel begins."""
         writer.channel = channel
         self.attached[writer.entity] = writer
+
+    def apply(self, entity: Entity, seq: int) -> None:
+        """Its write ``seq`` may be confirmed."""
+        writer = self.known.get(entity)
+        if writer is not None:
+            writer.applied = max(writer.applied, seq)
+            self.due[entity] = None
 
     def detach(self, entity: Entity) -> None:
         """Its channel ends; of an original nothing is remembered, for it never repeats itself."""

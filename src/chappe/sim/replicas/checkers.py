@@ -107,8 +107,8 @@ class MastersOrder(Checker):
             self._record(host.entity, self.at.get(host.entity, 1), self._state(host))
             return
         core = host.core
-        if core.connected and not core._syncing:
-            seq = core._input.next - 1
+        if core.connected and not core._following._syncing:
+            seq = core._following._input.next - 1
             found = {index: entry.value for index, entry in core.engine.entries.items()}
             if found not in self.states.get((core.master, seq), []):
                 known = self.states.get((core.master, seq))
@@ -217,7 +217,7 @@ class Convergence(Checker):
             if has != wanted:
                 return f"{clone.name} has {has}, its master {wanted}"
             if not core.idle():
-                return f"{clone.name} is not idle: {core.unconfirmed} writes, behind {core._input.behind}"
+                return f"{clone.name} is not idle: {core.unconfirmed} writes, behind {core._following._input.behind}"
         for host in masters.values():
             if not host.core.idle():
                 return f"{host.name} is not idle"
@@ -233,8 +233,9 @@ class Freshness(Checker):
         """Look at every clone."""
         for clone in self.world.clones():
             core = clone.core
-            if core.readable and not core.connected and self.world.now > core._lost_at + clone.stale_s + 0.1:
-                self.fail(f"{clone.name} is read {self.world.now - core._lost_at:.1f} s after it lost its master")
+            lost_s = self.world.now - core._following._lost_at
+            if core.readable and not core.connected and lost_s > clone.stale_s + 0.1:
+                self.fail(f"{clone.name} is read {lost_s:.1f} s after it lost its master")
 
 
 class Bounds(Checker):
@@ -247,15 +248,17 @@ class Bounds(Checker):
         bounds = self.world.bounds
         for master in self.world.masters():
             core = master.core
-            self._at_most(master, "events", core._output.kept[0], bounds.get("CHANNEL_EVENTS_MAX", CHANNEL_EVENTS_MAX))
+            events = core._followers._output.kept[0]
+            self._at_most(master, "events", events, bounds.get("CHANNEL_EVENTS_MAX", CHANNEL_EVENTS_MAX))
             for writer in core._writers.known.values():
                 self._at_most(master, "outcomes", len(writer.outcomes), STORE_OUTCOMES_MAX)
                 if writer.channel is not None:
                     self._at_most(master, "held", writer.channel.held, CHANNEL_HELD_MAX)
         for clone in self.world.clones():
             core = clone.core
-            self._at_most(clone, "writes", core._writes.kept[0], bounds.get("CLONE_WRITES_MAX", CLONE_WRITES_MAX))
-            self._at_most(clone, "held", core._input.held, CHANNEL_HELD_MAX)
+            writes = core._writes._channel.kept[0]
+            self._at_most(clone, "writes", writes, bounds.get("CLONE_WRITES_MAX", CLONE_WRITES_MAX))
+            self._at_most(clone, "held", core._following._input.held, CHANNEL_HELD_MAX)
 
     def _at_most(self, host: Host, what: str, found: int, bound: int) -> None:
         if found > bound:

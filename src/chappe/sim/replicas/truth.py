@@ -28,6 +28,7 @@ class ReplicaTruth:
     """All operations by their serial number."""
 
     asked: dict[int, Asked] = field(default_factory=dict)
+    answered: int = 0  # of them, how many have an outcome
 
     def told(self, serial: int) -> object:
         """The outcome of an operation; ``PENDING`` while there is none."""

@@ -125,6 +125,13 @@ class ReplicaWorld:
         host.die()
         self._gone(host)
 
+    def close(self, host: CloneHost) -> None:
+        """Have a clone say that it leaves, whatever is under way, and end."""
+        self.trace(host, "is closed")
+        host.call(host.core.leave())
+        host.die()
+        self._gone(host)
+
     def kill_master(self, host: Host) -> None:
         """Crash a master and start it again some time later."""
         self.kill(host)
@@ -186,6 +193,7 @@ class ReplicaWorld:
     def ended(self, serial: int, outcome: object) -> None:
         """Its outcome."""
         self.truth.asked[serial].outcome = outcome
+        self.truth.answered += 1
 
     def resolved(self, host: Host, action: Resolve) -> None:
         """A ticket is resolved."""
@@ -194,6 +202,7 @@ class ReplicaWorld:
         if asked.member != str(host.entity) or asked.outcome is not PENDING:
             self.fail("exactly once", f"{host.name} is told twice of {action.ticket}: {action.outcome}")
         asked.outcome = action.outcome
+        self.truth.answered += 1
 
     def notified(self, host: Host, action: Notify) -> None:
         """A member tells its watchers."""

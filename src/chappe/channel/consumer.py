@@ -1,0 +1,232 @@
+"""The receiving end of a channel: it hands events on in order, and asks again for what is missing."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, Generic
+
+from chappe.channel.messages import (
+    ASK_HANDSHAKE,
+    Ack,
+    Consume,
+    ConsumerAction,
+    Lost,
+    Nack,
+    P,
+    ProducerSilent,
+    ToProducer,
+)
+from chappe.defaults import (
+    CHANNEL_ACK_EVENTS,
+    CHANNEL_HEARTBEAT_S,
+    CHANNEL_HELD_MAX,
+    CHANNEL_NACK_MAX,
+    CHANNEL_NACK_S,
+)
+
+
+class _Hole:
+    """Stands for an event that cannot be had any more."""
+
+
+_HOLE: Final = _Hole()
+
+
+class ChannelConsumer(Generic[P]):
+    """Takes events in any order and hands them on in theirs, each once.
+
+    Args:
+        nack_s: Without progress for this long while something is missing, it is asked for.
+        search_max_s: Before the handshake the producer is asked after ``nack_s``, then twice as long each time up to
+            this; infinity for an owner who asks himself.
+        silent_s: ``ProducerSilent`` after this; infinity for never.
+    """
+
+    def __init__(
+        self,
+        *,
+        now: float,
+        nack_s: float = CHANNEL_NACK_S,
+        search_max_s: float = CHANNEL_NACK_S,
+        silent_s: float = math.inf,
+        held_max: int = CHANNEL_HELD_MAX,
+    ) -> None:
+        self.next = 0  # the number of the event that is to come; 0 before the handshake
+        self._end = 0  # one more than the last number heard of
+        self._acked = 0
+        self._nack_s = nack_s
+        self._search_max_s = search_max_s
+        self._search_s = nack_s
+        self._silent_s = silent_s
+        self._held_max = held_max
+        self._held: dict[int, P | _Hole] = {}
+        self._heartbeat_s = CHANNEL_HEARTBEAT_S
+        self._heard_at = now
+        self._silent = False
+        self._ack_at = math.inf
+        self._asked_to: float = math.inf  # where a nack that did not hold all that is missing ends
+        self._nack_at = now if search_max_s < math.inf else math.inf
+
+    @property
+    def initialized(self) -> bool:
+        """Whether the handshake has come."""
+        return self.next != 0
+
+    @property
+    def held(self) -> int:
+        """Events that wait behind a gap."""
+        return len(self._held)
+
+    @property
+    def behind(self) -> int:
+        """Events that are known to exist and have not been handed on."""
+        return self._end - self.next
+
+    def idle(self) -> bool:
+        """Whether nothing is missing, as far as it knows."""
+        return self.next != 0 and self.next == self._end
+
+    # -- world ------------------------------------------------------------------------------------------------
+
+    def handle_handshake(self, offset: int, heartbeat_s: float, now: float) -> list[ConsumerAction[P]]:
+        """Begin behind ``offset``; a repeated handshake is only acknowledged."""
+        self._heard(now)
+        actions: list[ConsumerAction[P]] = []
+        if not self.initialized:
+            self._heartbeat_s = max(heartbeat_s, CHANNEL_NACK_S)
+            self.next = offset + 1
+            self._end = max(self.next, self._end)
+            self._held = {seq: each for seq, each in self._held.items() if seq > offset}
+            self._nack_at = math.inf
+            actions = self._drain(now)
+        return [*actions, self._ack(now)]
+
+    def handle_event(self, seq: int, payload: P, now: float) -> list[ConsumerAction[P]]:
+        """An event has come."""
+        self._heard_at = now
+        if seq != self.next or not seq:
+            return self._early(seq, payload, now)
+        self._silent = False
+        self.next = seq + 1
+        if self._end <= seq:
+            self._end = seq + 1
+        actions: list[ConsumerAction[P]] = [Consume(seq, payload)]
+        if self._held:
+            actions += self._drain(now)
+        elif self.next < self._end:
+            self._expect(now)
+        if self.next - self._acked > CHANNEL_ACK_EVENTS:
+            actions.append(self._ack(now))
+        return actions
+
+    def handle_heartbeat(self, seq: int, now: float) -> list[ConsumerAction[P]]:
+        """The producer lives, and its last event was ``seq``; what is not acknowledged yet is acknowledged now."""
+        self._heard(now)
+        if not self.initialized or seq <= 0:
+            return []
+        self._known(seq, now)
+        return [self._ack(now)] if self._acked < self.next - 1 == seq else []
+
+    def handle_retransmit_failed(self, seq: int, now: float) -> list[ConsumerAction[P]]:
+        """An event cannot be had any more."""
+        self._heard(now)
+        if not self.initialized or seq < self.next or (seq > self.next and len(self._held) >= self._held_max):
+            return []
+        self._held.setdefault(seq, _HOLE)
+        self._end = max(self._end, seq + 1)
+        return self._drain(now)
+
+    def handle_timeout(self, now: float) -> list[ConsumerAction[P]]:
+        """Acknowledge, ask for what is missing, notice silence."""
+        actions: list[ConsumerAction[P]] = []
+        if now >= self._nack_at:
+            if not self.initialized:
+                self._nack_at = now + self._search_s
+                self._search_s = min(2 * self._search_s, self._search_max_s)
+                actions.append(ToProducer(Nack(ASK_HANDSHAKE)))
+            else:
+                self._nack_at = now + self._nack_s if self.behind else math.inf
+                if self.behind:
+                    actions.append(ToProducer(Nack(self._missing())))
+        if now >= self._ack_at:
+            actions.append(self._ack(now))
+        if not self._silent and now >= self._heard_at + self._silent_s:
+            self._silent = True
+            actions.append(ProducerSilent())
+        return actions
+
+    def next_timeout(self) -> float:
+        """When ``handle_timeout`` is due."""
+        silent_at = math.inf if self._silent else self._heard_at + self._silent_s
+        return min(self._nack_at, self._ack_at, silent_at)
+
+    def skip_to(self, offset: int, now: float) -> list[ConsumerAction[P]]:
+        """Go on behind ``offset`` if that lies ahead; the producer will not send what is before."""
+        if not self.initialized or offset < self.next:
+            return []
+        self.next = offset + 1
+        self._end = max(self._end, self.next)
+        self._held = {seq: each for seq, each in self._held.items() if seq > offset}
+        return self._drain(now)
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _heard(self, now: float) -> None:
+        self._heard_at = now
+        self._silent = False
+
+    def _known(self, seq: int, now: float) -> None:
+        """Event ``seq`` exists."""
+        if seq >= self._end:
+            self._end = seq + 1
+        if self.next < self._end and self._nack_at == math.inf:
+            self._nack_at = now + self._nack_s
+
+    def _early(self, seq: int, payload: P, now: float) -> list[ConsumerAction[P]]:
+        """An event out of turn: an old one is ignored, one beyond a gap is held."""
+        self._silent = False
+        if seq < max(self.next, 1):
+            return []
+        if self.initialized:
+            self._known(seq, now)
+        if len(self._held) < self._held_max or seq in self._held:
+            self._held[seq] = payload
+        return []
+
+    def _drain(self, now: float) -> list[ConsumerAction[P]]:
+        """Hand on what follows without a gap."""
+        actions: list[ConsumerAction[P]] = []
+        while self.next in self._held:
+            found = self._held.pop(self.next)
+            actions.append(Lost(self.next) if isinstance(found, _Hole) else Consume(self.next, found))
+            self.next += 1
+        if self._held:
+            self._end = max(self._end, max(self._held) + 1)
+        self._end = max(self._end, self.next)
+        self._expect(now)
+        return actions
+
+    def _expect(self, now: float) -> None:
+        """There was progress: when to ask next for what is missing."""
+        if not self.behind:
+            self._nack_at = math.inf
+        elif self.next > self._asked_to:
+            self._nack_at = now
+        else:
+            self._nack_at = now + self._nack_s
+
+    def _missing(self) -> tuple[int, ...]:
+        found: list[int] = []
+        self._asked_to = math.inf
+        for seq in range(self.next, self._end):
+            if seq not in self._held:
+                found.append(seq)
+                if len(found) == CHANNEL_NACK_MAX:
+                    self._asked_to = seq
+                    break
+        return tuple(found)
+
+    def _ack(self, now: float) -> ToProducer:
+        self._acked = self.next - 1
+        self._ack_at = now + self._heartbeat_s
+        return ToProducer(Ack(self._acked))

@@ -1,0 +1,99 @@
+"""What the two ends of a channel say to each other, and what they ask of their owners."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+H = TypeVar("H", bound=Hashable)  # how the owner names a consumer
+P = TypeVar("P")  # what an event carries
+
+ASK_HANDSHAKE: Final = (0,)
+FIRST: Final = 1  # the number before the first event
+
+
+class Handshake(msgspec.Struct, frozen=True):
+    """Events after ``offset`` are for the consumer, which acknowledges every ``heartbeat_s``."""
+
+    offset: int
+    heartbeat_s: float
+
+
+class Event(msgspec.Struct, Generic[P], frozen=True):
+    """One event."""
+
+    seq: int
+    payload: P
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    """The producer lives; its last event was ``seq``."""
+
+    seq: int
+
+
+class RetransmitFailed(msgspec.Struct, frozen=True):
+    """Event ``seq`` cannot be had any more."""
+
+    seq: int
+
+
+class Ack(msgspec.Struct, frozen=True):
+    """Everything up to ``seq`` has arrived."""
+
+    seq: int
+
+
+class Nack(msgspec.Struct, frozen=True):
+    """The events ``seqs`` are missing; ``ASK_HANDSHAKE`` asks for a handshake."""
+
+    seqs: tuple[int, ...]
+
+
+class ToAll(msgspec.Struct, frozen=True):
+    """Send to every consumer."""
+
+    message: Event[Any] | Heartbeat
+
+
+class ToConsumer(msgspec.Struct, Generic[H], frozen=True):
+    """Send to one consumer."""
+
+    consumer: H
+    message: Event[Any] | Handshake | RetransmitFailed
+
+
+class Dropped(msgspec.Struct, Generic[H], frozen=True):
+    """The producer has forgotten a consumer; ``reason`` is one sentence."""
+
+    consumer: H
+    reason: str
+
+
+class ToProducer(msgspec.Struct, frozen=True):
+    """Send to the producer."""
+
+    message: Ack | Nack
+
+
+class Consume(msgspec.Struct, Generic[P], frozen=True):
+    """The next event in order."""
+
+    seq: int
+    payload: P
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """Event ``seq`` is gone for good, and the channel goes on behind it; the owner may begin anew instead."""
+
+    seq: int
+
+
+class ProducerSilent(msgspec.Struct, frozen=True):
+    """Nothing has been heard of the producer for ``silent_s``; said once each time."""
+
+
+ProducerAction: TypeAlias = ToAll | ToConsumer[H] | Dropped[H]
+ConsumerAction: TypeAlias = ToProducer | Consume[P] | Lost | ProducerSilent

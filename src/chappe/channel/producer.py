@@ -1,0 +1,248 @@
+"""The sending end of a channel: it numbers events, and keeps them until every consumer has them."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Generic
+
+from chappe.channel.messages import (
+    FIRST,
+    Dropped,
+    Event,
+    H,
+    Handshake,
+    Heartbeat,
+    P,
+    ProducerAction,
+    RetransmitFailed,
+    ToAll,
+    ToConsumer,
+)
+from chappe.defaults import (
+    CHANNEL_BYTES_MAX,
+    CHANNEL_EVENTS_MAX,
+    CHANNEL_HEARTBEAT_S,
+    CHANNEL_HURRY_S,
+    CHANNEL_SILENT_S,
+)
+from chappe.errors import BufferFull
+
+
+class _Path:
+    """What a producer knows of one consumer."""
+
+    __slots__ = ("acked", "confirmed", "heard_at", "next")
+
+    def __init__(self, acked: int, next_: int, now: float) -> None:
+        self.acked = acked  # everything up to here may be let go
+        self.confirmed = False  # it has acknowledged its handshake
+        self.next = next_  # the first event that was never sent to it
+        self.heard_at = now
+
+
+class ChannelProducer(Generic[H, P]):
+    """Numbers events and keeps them until every consumer has them.
+
+    Args:
+        size: Bytes that an event's payload counts for.
+        heartbeat_s: Longest silence towards the consumers.
+        silent_s: A consumer not heard of for this long is dropped.
+        lasting: Keep events while there is no consumer, refuse rather than drop at the bound, never drop a silent
+            consumer, repeat the handshake until it is acknowledged, and send at most ``window`` events ahead of what
+            is acknowledged (a window below ``CHANNEL_ACK_EVENTS`` moves on with the heartbeats only).
+    """
+
+    def __init__(
+        self,
+        size: Callable[[P], int],
+        *,
+        now: float,
+        heartbeat_s: float = CHANNEL_HEARTBEAT_S,
+        silent_s: float = CHANNEL_SILENT_S,
+        events_max: int = CHANNEL_EVENTS_MAX,
+        bytes_max: int = CHANNEL_BYTES_MAX,
+        lasting: bool = False,
+        window: int = CHANNEL_EVENTS_MAX,
+    ) -> None:
+        self.seq = FIRST  # of the last event
+        self._size = size
+        self._heartbeat_s = heartbeat_s
+        self._silent_s = math.inf if lasting else silent_s
+        self._events_max = events_max
+        self._bytes_max = bytes_max
+        self._lasting = lasting
+        self._window = window
+        self._buffer: deque[Event[P]] = deque()
+        self._bytes = 0
+        self._paths: dict[H, _Path] = {}
+        self._heartbeat_at = now + heartbeat_s
+
+    @property
+    def consumers(self) -> tuple[H, ...]:
+        """Who takes part."""
+        return tuple(self._paths)
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """Events and bytes in the buffer."""
+        return len(self._buffer), self._bytes
+
+    @property
+    def floor(self) -> int:
+        """The number before the first event in the buffer."""
+        return self.seq - len(self._buffer)
+
+    def idle(self, ignoring: Callable[[H], bool] | None = None) -> bool:
+        """Whether every consumer, but those to be ignored, has acknowledged the last event."""
+        return all(
+            (path.confirmed and path.acked == self.seq) or (ignoring is not None and ignoring(consumer))
+            for consumer, path in self._paths.items()
+        ) and not (self._lasting and self._buffer)
+
+    def room(self, payload_bytes: int) -> bool:
+        """Whether a lasting producer takes another event of that size."""
+        return len(self._buffer) < self._events_max and self._bytes + payload_bytes <= self._bytes_max
+
+    # -- application ------------------------------------------------------------------------------------------
+
+    def produce(self, payload: P, now: float) -> list[ProducerAction[H]]:
+        """Send an event to all consumers; without any it does nothing, unless lasting.
+
+        Raises BufferFull from a lasting producer at its bound.
+        """
+        if not self._paths and not self._lasting:
+            return []
+        size = self._size(payload)
+        if self._lasting and not self.room(size):
+            raise BufferFull(f"{len(self._buffer)} events wait for their consumer, at most {self._events_max} may")
+        self.seq += 1
+        event = Event(self.seq, payload)
+        self._buffer.append(event)
+        self._bytes += size
+        if self._lasting:
+            return self._send_ahead(now)
+        self._heartbeat_at = now + CHANNEL_HURRY_S
+        actions: list[ProducerAction[H]] = [ToAll(event)]
+        while len(self._buffer) > self._events_max or self._bytes > self._bytes_max:
+            slowest = min(self._paths, key=lambda each: self._paths[each].acked)
+            actions += self.drop(slowest, f"{len(self._buffer)} events wait for it to acknowledge them")
+        return actions
+
+    def add(self, consumer: H, now: float, *, replay: bool = False) -> list[ProducerAction[H]]:
+        """Take a consumer in, from the next event on; with ``replay`` from the oldest that is kept."""
+        offset = self.floor if replay else self.seq
+        self._paths[consumer] = _Path(offset, offset + 1, now)
+        return [ToConsumer(consumer, Handshake(offset, self._heartbeat_s)), *self._send_ahead(now)]
+
+    def drop(self, consumer: H, reason: str) -> list[ProducerAction[H]]:
+        """Forget a consumer, if it is known."""
+        if self._paths.pop(consumer, None) is None:
+            return []
+        self._trim()
+        return [Dropped(consumer, reason)]
+
+    def skip_to(self, seq: int) -> None:
+        """Forget the events up to ``seq``, of a producer that has no consumers at present."""
+        assert not self._paths
+        buffer = self._buffer
+        while buffer and buffer[0].seq <= seq:
+            self._bytes -= self._size(buffer.popleft().payload)
+
+    def hurry(self, now: float) -> None:
+        """Have the next heartbeat now."""
+        self._heartbeat_at = now
+
+    # -- world ------------------------------------------------------------------------------------------------
+
+    def handle_ack(self, consumer: H, seq: int, now: float) -> list[ProducerAction[H]]:
+        """A consumer has everything up to ``seq``."""
+        path = self._paths.get(consumer)
+        if path is None:
+            return [ToConsumer(consumer, RetransmitFailed(seq + 1))]
+        path.heard_at = now
+        if path.acked <= seq <= self.seq:
+            path.confirmed = True
+            path.acked = seq
+            path.next = max(path.next, seq + 1)
+            self._trim()
+            return self._send_ahead(now)
+        return []
+
+    def handle_nack(self, consumer: H, seqs: Sequence[int], now: float) -> list[ProducerAction[H]]:
+        """A consumer misses events, or asks for its handshake; one who sends nonsense is dropped."""
+        if not seqs:
+            return []
+        path = self._paths.get(consumer)
+        if seqs[0] == 0:
+            return self.add(consumer, now, replay=self._lasting)
+        if path is None:
+            return [ToConsumer(consumer, RetransmitFailed(seqs[0]))]
+        if any(left >= right for left, right in pairwise(seqs)):
+            return self.drop(consumer, "its nack is not in order")
+        actions = self.handle_ack(consumer, seqs[0] - 1, now)
+        first = self.floor + 1
+        for seq in seqs:
+            if seq > self.seq:
+                break
+            kept = seq >= first
+            actions.append(ToConsumer(consumer, self._buffer[seq - first] if kept else RetransmitFailed(seq)))
+        return actions
+
+    def handle_timeout(self, now: float) -> list[ProducerAction[H]]:
+        """Heartbeats, and consumers that are gone."""
+        actions: list[ProducerAction[H]] = []
+        for consumer, path in list(self._paths.items()):
+            if now >= path.heard_at + self._silent_s:
+                actions += self.drop(consumer, f"nothing was heard of it for {self._silent_s:g} s")
+        if now >= self._heartbeat_at:
+            self._heartbeat_at = now + self._heartbeat_s
+            if self._lasting:
+                for consumer, path in self._paths.items():
+                    if not path.confirmed:
+                        actions.append(ToConsumer(consumer, Handshake(path.acked, self._heartbeat_s)))
+            if self._paths:
+                actions.append(ToAll(Heartbeat(self._sent())))
+        return actions
+
+    def next_timeout(self) -> float:
+        """When ``handle_timeout`` is due."""
+        if not self._paths:
+            return math.inf
+        silent = min(path.heard_at for path in self._paths.values()) + self._silent_s
+        return min(self._heartbeat_at, silent)
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _sent(self) -> int:
+        """The last event that was sent to anybody."""
+        if not self._lasting:
+            return self.seq
+        return max(path.next for path in self._paths.values()) - 1
+
+    def _send_ahead(self, now: float) -> list[ProducerAction[H]]:
+        """What consumers may have that was never sent to them: a lasting producer's window."""
+        if not self._lasting:
+            return []
+        actions: list[ProducerAction[H]] = []
+        first = self.floor + 1
+        for consumer, path in self._paths.items():
+            end = min(self.seq, path.acked + self._window)
+            if path.next <= end:
+                self._heartbeat_at = now + CHANNEL_HURRY_S
+            while path.next <= end:
+                actions.append(ToConsumer(consumer, self._buffer[path.next - first]))
+                path.next += 1
+        return actions
+
+    def _trim(self) -> None:
+        """Let go of what everybody has."""
+        if self._paths:
+            keep_from = min(path.acked for path in self._paths.values())
+        else:
+            keep_from = 0 if self._lasting else self.seq
+        buffer = self._buffer
+        while buffer and buffer[0].seq <= keep_from:
+            self._bytes -= self._size(buffer.popleft().payload)
