@@ -14,6 +14,10 @@ from chappe.drivers.tls import Contexts
 from chappe.errors import UsageError
 from chappe.mesh.policy import Policy
 
+MISSING: Final = object()  # what was left out, where None is a value
+_NS: Final = 1_000_000_000
+_NS_MAX: Final = 2**63 - 1
+
 
 class Encoded:
     """A value in the bytes that it travels as, for whoever passes messages on. Nobody looks whether they are one."""
@@ -114,3 +118,10 @@ def check_retry(retry_s: float) -> float | None:
     if not 0 <= retry_s < math.inf:
         raise UsageError(f"retry_s is a number of seconds, 0 for a single attempt, not {retry_s!r}")
     return retry_s or None
+
+
+def expiry_ns(expiry_s: float) -> int:
+    """Nanoseconds of an expiry."""
+    if not 0 < expiry_s < math.inf:
+        raise UsageError(f"expiry_s is a number of seconds above 0, not {expiry_s!r}")
+    return min(int(expiry_s * _NS), _NS_MAX)

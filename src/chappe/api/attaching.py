@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from chappe.api.asked import Asked
+from chappe.api.attached_store import AttachedStore
 from chappe.api.data_store import DataStore
-from chappe.drivers.mesh_store import MeshStore
 from chappe.drivers.stores_rocksdb import RocksdbBackend
 from chappe.drivers.stores_sqlite import SqliteBackend
 from chappe.errors import MasterExists, NoMaster, StaleData, TimedOut, UsageError
@@ -42,15 +42,13 @@ def attach_master(endpoint: Endpoint, name: str, backend: str, options: dict[str
                 name, _entity(endpoint), now=time.monotonic(), wall_ns=time.time_ns(),
                 durable=kept is not None, loaded=loaded, notify=False,
             )  # fmt: skip
-            made = DataStore(endpoint, core)
-            member = MeshStore(endpoint.node, core, endpoint.new_number, made, kept)
-            made.begin(member, immediate=kept is None)
-            endpoint.add_store(made)
+            made = AttachedStore(endpoint, core, kept)
+            made.begin()
     except BaseException:
         if kept is not None:
             kept.close()
         raise
-    return made
+    return DataStore(made)
 
 
 def attach_clone(
@@ -59,7 +57,7 @@ def attach_clone(
     """See ``Endpoint.attach_clone``."""
     made = begin_clone(endpoint, name, resync_s, stale_s, buffer_s)
     if timeout == 0:
-        return made
+        return DataStore(made)
     try:
         asked = made.begin_await_ready()
         asked.wait(timeout)
@@ -67,10 +65,10 @@ def attach_clone(
     except BaseException:  # Ctrl-C too
         made.close()
         raise
-    return made
+    return DataStore(made)
 
 
-def begin_clone(endpoint: Endpoint, name: str, resync_s: float, stale_s: float, buffer_s: float) -> DataStore:
+def begin_clone(endpoint: Endpoint, name: str, resync_s: float, stale_s: float, buffer_s: float) -> AttachedStore:
     """``attach_clone`` up to the wait."""
     check_name(name)
     for what, seconds in (("resync_s", resync_s), ("stale_s", stale_s), ("mutation_buffer_s", buffer_s)):
@@ -84,13 +82,12 @@ def begin_clone(endpoint: Endpoint, name: str, resync_s: float, stale_s: float, 
             name, _entity(endpoint), now=time.monotonic(), resync_s=resync_s, stale_s=stale_s,
             mutation_buffer_s=buffer_s, notify=False,
         )  # fmt: skip
-        made = DataStore(endpoint, core)
-        made.begin(MeshStore(endpoint.node, core, endpoint.new_number, made), immediate=False)
-        endpoint.add_store(made)
+        made = AttachedStore(endpoint, core)
+        made.begin()
     return made
 
 
-def take_ready(made: DataStore, asked: Asked, timeout: float | None) -> None:
+def take_ready(made: AttachedStore, asked: Asked, timeout: float | None) -> None:
     """After the wait for the first snapshot: raise NoMaster if it has not come."""
     try:
         asked.take("")

@@ -29,7 +29,7 @@ class Watch:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._turns = endpoint.node.turns
-        self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self._waiters: dict[asyncio.Future[None], Callable[[], bool]] = {}  # changed by the loop's thread alone
         self._called = False  # the loop was asked from another thread to look
         self._descriptor = self._turns.watch(self._changed)
         if self._descriptor is not None:
@@ -37,19 +37,19 @@ class Watch:
 
     async def wait(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait until ``until()``, at most so long; returns what it says."""
-        waiter = (until, self._loop.create_future())
-        with self._turns.lock:
-            if until() or self._turns.closed or self._turns.halted is not None:
+        turns = self._turns
+        future = self._loop.create_future()
+        with turns.lock:
+            if until() or turns.closed or turns.halted is not None:
                 return until()
-            self._waiters.append(waiter)
+            self._waiters[future] = until
+        expiry = None if timeout is None else self._loop.call_later(timeout, _end, future)
         try:
-            await asyncio.wait_for(waiter[1], timeout)
-        except TimeoutError:
-            pass
+            await future
         finally:
-            with self._turns.lock:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
+            self._waiters.pop(future, None)
+            if expiry is not None:
+                expiry.cancel()
         return until()
 
     def _changed(self) -> None:
@@ -68,10 +68,11 @@ class Watch:
     def _look(self) -> None:
         with self._turns.lock:
             self._called = False
-            over = self._turns.closed or self._turns.halted is not None
-            for until, future in self._waiters:
-                if not future.done() and (over or until()):
-                    future.set_result(None)
+            ended = self._turns.closed or self._turns.halted is not None
+            over = [future for future, until in self._waiters.items() if ended or until()]
+        for future in over:
+            del self._waiters[future]
+            _end(future)
 
     def unread(self) -> None:
         """Have the loop read no more; who waits still hears of what happens."""
@@ -84,6 +85,11 @@ class Watch:
         """Have the loop read no more, and hear no more."""
         self.unread()
         self._turns.unwatch(self._changed)
+
+
+def _end(future: asyncio.Future[None]) -> None:
+    if not future.done():  # or cancelled just now
+        future.set_result(None)
 
 
 class _AsyncQueue(Generic[Source]):

@@ -3,101 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from chappe.api import store_writes as writes
+from chappe.api.arguments import MISSING
 from chappe.api.asked import Asked
+from chappe.api.attached_store import Write
 from chappe.api.attaching import attach_master, begin_clone, take_ready
-from chappe.api.data_store import MISSING, WAIT_S, DataStore, Method, chunks, number_tag
+from chappe.api.data_store import DataStore
 from chappe.api.store_proxy import StoreProxy
-from chappe.api.store_watch import StoreEntry, StoreEvent, StoreWatch
-from chappe.data.order import SET, STRING, TABLE, VECTOR
+from chappe.api.store_reading import ReadableStore
+from chappe.api.store_watch import StoreEvent, StoreWatch
+from chappe.api.store_writes import WAIT_S, ManyPuts
+from chappe.api.waiting import deadline_after, time_left
 from chappe.errors import BufferFull
-from chappe.stores.entity import Entity
 
 if TYPE_CHECKING:
     from chappe.api.mesh_aio import AsyncEndpoint, Watch
 
 
-class AsyncDataStore:
+class AsyncDataStore(ReadableStore):
     """As ``DataStore``; made by ``AsyncEndpoint.attach_master`` and ``attach_clone``. See there for each method."""
 
     def __init__(self, store: DataStore, watch: Watch) -> None:
+        super().__init__(store.attached)
         self.store = store
         self._watch = watch
-
-    # -- what it is, and reading ----------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """Of the store."""
-        return self.store.name
-
-    @property
-    def role(self) -> Literal["master", "clone"]:
-        """``master`` or ``clone``."""
-        return self.store.role
-
-    @property
-    def entity(self) -> Entity:
-        """See ``DataStore.entity``."""
-        return self.store.entity
-
-    @property
-    def ready(self) -> bool:
-        """See ``DataStore.ready``."""
-        return self.store.ready
-
-    @property
-    def version(self) -> int:
-        """See ``DataStore.version``."""
-        return self.store.version
-
-    def get(self, key: object, default: Any = None) -> Any:
-        """See ``DataStore.get``."""
-        return self.store.get(key, default)
-
-    def get_index_from_value(self, key: object, index: object, default: Any = None) -> Any:
-        """See ``DataStore.get_index_from_value``."""
-        return self.store.get_index_from_value(key, index, default)
-
-    def exists(self, key: object) -> bool:
-        """See ``DataStore.exists``."""
-        return self.store.exists(key)
-
-    def keys(self) -> list[Any]:
-        """See ``DataStore.keys``."""
-        return self.store.keys()
-
-    def items(self) -> list[tuple[Any, Any]]:
-        """See ``DataStore.items``."""
-        return self.store.items()
-
-    def snapshot(self) -> list[StoreEntry]:
-        """See ``DataStore.snapshot``."""
-        return self.store.snapshot()
-
-    def changes_since(self, version: int) -> list[StoreEvent] | None:
-        """See ``DataStore.changes_since``."""
-        return self.store.changes_since(version)
-
-    def __getitem__(self, key: object) -> Any:
-        return self.store[key]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.store
-
-    def __len__(self) -> int:
-        return len(self.store)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.store)
-
-    def __bool__(self) -> bool:
-        return True
 
     # -- writing --------------------------------------------------------------------------------------
 
@@ -111,13 +44,13 @@ class AsyncDataStore:
         timeout: float | None = WAIT_S,
     ) -> None:
         """See ``DataStore.put``."""
-        await self._write(self.store.core.put, (key, value), expiry_s, wait, timeout)
+        await self._write(writes.put(self.core, key, value), expiry_s, wait, timeout)
 
     async def put_unique(
         self, key: object, value: object, *, expiry_s: float | None = None, timeout: float | None = WAIT_S
     ) -> bool:
         """See ``DataStore.put_unique``."""
-        return await self._write(self.store.core.put_unique, (key, value), expiry_s, True, timeout) is True
+        return await self._write(writes.put_unique(self.core, key, value), expiry_s, True, timeout) is True
 
     async def put_many(
         self,
@@ -127,27 +60,19 @@ class AsyncDataStore:
         timeout: float | None = None,
     ) -> None:
         """See ``DataStore.put_many``."""
-        deadline = _deadline(timeout)
-        asked: list[Asked] = []
-        failed: list[Exception] = []
-        for chunk in chunks(items):
-            left = chunk
-            while left:
-                taken, problem = self.store.try_put_many(left, expiry_s, asked)
-                left = left[taken:]
-                if isinstance(problem, BufferFull):
-                    await self._wait_for_room(deadline)
-                elif problem is not None:
-                    failed.append(problem)
-                    left = left[1:]
-            await asyncio.sleep(0)
-        for each in asked:
+        deadline = deadline_after(timeout)
+        puts = ManyPuts(self.attached, items, expiry_s)
+        for full in puts.make():
+            if full:
+                await self._wait_for_room(deadline)
+            else:
+                await asyncio.sleep(0)
+        for each in puts.asked:
             try:
-                await self._outcome(each, _left(deadline))
+                await self._outcome(each, time_left(deadline))
             except Exception as problem:
-                failed.append(problem)
-        if failed:
-            raise failed[0]
+                puts.failed.append(problem)
+        puts.check()
 
     async def increment(
         self,
@@ -159,7 +84,7 @@ class AsyncDataStore:
         timeout: float | None = WAIT_S,
     ) -> None:
         """See ``DataStore.increment``."""
-        await self._write(self.store.core.add, (key, by, number_tag(by)), expiry_s, wait, timeout)
+        await self._write(writes.increment(self.core, key, by), expiry_s, wait, timeout)
 
     async def decrement(
         self,
@@ -171,7 +96,7 @@ class AsyncDataStore:
         timeout: float | None = WAIT_S,
     ) -> None:
         """See ``DataStore.decrement``."""
-        await self._write(self.store.core.subtract, (key, by), expiry_s, wait, timeout)
+        await self._write(writes.decrement(self.core, key, by), expiry_s, wait, timeout)
 
     async def append(
         self,
@@ -183,7 +108,7 @@ class AsyncDataStore:
         timeout: float | None = WAIT_S,
     ) -> None:
         """See ``DataStore.append``."""
-        await self._write(self.store.core.add, (key, text, STRING), expiry_s, wait, timeout)
+        await self._write(writes.append(self.core, key, text), expiry_s, wait, timeout)
 
     async def insert_into(
         self,
@@ -196,8 +121,7 @@ class AsyncDataStore:
         timeout: float | None = WAIT_S,
     ) -> None:
         """See ``DataStore.insert_into``."""
-        args = (key, index, SET) if value is MISSING else (key, (index, value), TABLE)
-        await self._write(self.store.core.add, args, expiry_s, wait, timeout)
+        await self._write(writes.insert_into(self.core, key, index, value), expiry_s, wait, timeout)
 
     async def remove_from(
         self,
@@ -209,7 +133,7 @@ class AsyncDataStore:
         timeout: float | None = WAIT_S,
     ) -> None:
         """See ``DataStore.remove_from``."""
-        await self._write(self.store.core.subtract, (key, index), expiry_s, wait, timeout)
+        await self._write(writes.remove_from(self.core, key, index), expiry_s, wait, timeout)
 
     async def push(
         self,
@@ -221,29 +145,29 @@ class AsyncDataStore:
         timeout: float | None = WAIT_S,
     ) -> None:
         """See ``DataStore.push``."""
-        await self._write(self.store.core.add, (key, value, VECTOR), expiry_s, wait, timeout)
+        await self._write(writes.push(self.core, key, value), expiry_s, wait, timeout)
 
     async def pop(
         self, key: object, *, expiry_s: float | None = None, wait: bool = True, timeout: float | None = WAIT_S
     ) -> None:
         """See ``DataStore.pop``."""
-        await self._write(self.store.core.subtract, (key, key), expiry_s, wait, timeout)
+        await self._write(writes.pop(self.core, key), expiry_s, wait, timeout)
 
     async def erase(self, key: object, *, wait: bool = True, timeout: float | None = WAIT_S) -> None:
         """See ``DataStore.erase``."""
-        await self._write(self.store.core.erase, (key,), None, wait, timeout)
+        await self._write(writes.erase(self.core, key), None, wait, timeout)
 
     async def clear(self, *, wait: bool = True, timeout: float | None = WAIT_S) -> None:
         """See ``DataStore.clear``."""
-        await self._write(self.store.core.clear, (), None, wait, timeout)
+        await self._write(writes.clear(self.core), None, wait, timeout)
 
     # -- waiting and watching -------------------------------------------------------------------------
 
     async def await_idle(self, timeout: float | None = WAIT_S) -> bool:
         """See ``DataStore.await_idle``."""
-        asked = self.store.begin_await_idle(timeout)
+        asked = self.attached.begin_await_idle(timeout)
         await self._watch.wait(asked.done)
-        return self.store.idle_outcome(asked)
+        return self.attached.idle_outcome(asked)
 
     def watch(self, **options: Any) -> AsyncStoreWatch:
         """See ``DataStore.watch``."""
@@ -269,25 +193,26 @@ class AsyncDataStore:
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    async def _write(
-        self, method: Method, args: tuple[object, ...], expiry_s: float | None, wait: bool, timeout: float | None
-    ) -> Any:
+    async def _write(self, write: Write, expiry_s: float | None, wait: bool, timeout: float | None) -> Any:
+        asked = await self._begin(write, expiry_s, wait, timeout)
+        return None if asked is None else await self._outcome(asked, timeout)
+
+    async def _begin(self, write: Write, expiry_s: float | None, wait: bool, timeout: float | None) -> Asked | None:
         deadline: float | None = None
         while True:
             try:
-                asked = self.store.try_write(method, args, expiry_s, wait)
-                return None if asked is None else await self._outcome(asked, timeout)
+                return self.attached.try_write(write, expiry_s, wait)
             except BufferFull:
-                deadline = _deadline(timeout) if deadline is None else deadline
+                deadline = deadline_after(timeout) if deadline is None else deadline
                 await self._wait_for_room(deadline)
 
     async def _wait_for_room(self, deadline: float) -> None:
-        if not await self._watch.wait(self.store.room, _left(deadline)):
-            self.store.no_room()
+        if not await self._watch.wait(self.attached.room, time_left(deadline)):
+            self.attached.no_room()
 
     async def _outcome(self, asked: Asked, timeout: float | None) -> Any:
         await self._watch.wait(asked.done, timeout)
-        return asked.take(self.store.too_late())
+        return asked.take(self.attached.too_late())
 
 
 class AsyncStoreWatch:
@@ -365,12 +290,4 @@ async def attach_clone_aio(
         except BaseException:  # a cancellation too
             await asyncio.to_thread(made.close)
             raise
-    return AsyncDataStore(made, watch)
-
-
-def _deadline(timeout: float | None) -> float:
-    return math.inf if timeout is None else time.monotonic() + timeout
-
-
-def _left(deadline: float) -> float | None:
-    return None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+    return AsyncDataStore(DataStore(made), watch)

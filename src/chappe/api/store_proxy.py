@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from chappe.api import store_writes
+from chappe.api.arguments import MISSING
 from chappe.api.asked import Asked
 from chappe.api.waiting import Waiting
 from chappe.errors import BufferFull, ChappeError, NoSuchKey
@@ -55,8 +57,8 @@ class StoreProxy:
         """Ask for the value under a key; NoSuchKey is the error if there is none."""
 
         def read() -> Any:
-            found = self._store.get(key, _MISSING)
-            if found is _MISSING:
+            found = self._store.get(key, MISSING)
+            if found is MISSING:
                 raise NoSuchKey(f"nothing is stored under {key!r}")
             return found
 
@@ -74,8 +76,8 @@ class StoreProxy:
         """Ask what lies at an index of a value; NoSuchKey is the error if there is nothing."""
 
         def read() -> Any:
-            found = self._store.get_index_from_value(key, index, _MISSING)
-            if found is _MISSING:
+            found = self._store.get_index_from_value(key, index, MISSING)
+            if found is MISSING:
                 raise NoSuchKey(f"nothing is stored under {key!r} at {index!r}")
             return found
 
@@ -90,7 +92,8 @@ class StoreProxy:
         number = self._number()
         with self._lock:
             try:
-                asked = self._store.try_write(self._store.core.put_unique, (key, value), expiry_s, True)
+                write = store_writes.put_unique(self._store.core, key, value)
+                asked = self._store.attached.try_write(write, expiry_s, True)
             except BufferFull:
                 raise
             except ChappeError as problem:
@@ -129,7 +132,7 @@ class StoreProxy:
         with self._lock:
             if self._waiting.closed:
                 return
-            self._store.forget_proxy(self)
+            self._store.attached.forget_proxy(self)
             self._asked.clear()
             self._waiting.close()
             self._node.turns.tell()
@@ -176,6 +179,3 @@ class StoreProxy:
         self._answers.append(answer)
         self._waiting.changed()
         self._node.turns.tell()
-
-
-_MISSING: Final = object()

@@ -10,20 +10,21 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from chappe.api.waiting import Waiting
-from chappe.data.convert import to_python
+from chappe.api.arguments import MISSING
+from chappe.api.waiting import Waiting, deadline_after, time_left
+from chappe.data.convert import to_python, to_value
 from chappe.data.values import Value
 from chappe.defaults import DROPS_REPORT_S
-from chappe.errors import BufferFull
+from chappe.errors import BufferFull, UsageError
 from chappe.mesh.events import MessagesDropped
 from chappe.mesh.policy import Policy
 from chappe.stores.actions import Notify
-from chappe.stores.engine import Change, Entry
+from chappe.stores.engine import Change, Entry, index_of
 from chappe.stores.entity import Entity
 from chappe.stores.sizes import size_of
 
 if TYPE_CHECKING:
-    from chappe.api.data_store import DataStore
+    from chappe.api.attached_store import AttachedStore
 
 JOIN_S: Final = 1.0  # closing waits so long for a callback that is running
 NS: Final = 1_000_000_000
@@ -82,6 +83,18 @@ def event_of_change(change: Change) -> StoreEvent:
     return StoreEvent(change.kind, to_python(change.key), value, before, None, None, change.version, change)
 
 
+def wanted_keys(key: object, prefix: str | None) -> Callable[[Value], bool]:
+    """Tells which keys a watch is of: a ``key``, those that are strings with a ``prefix``, or all."""
+    if key is not MISSING:
+        if prefix is not None:
+            raise UsageError("watch a key or a prefix, not both")
+        index = index_of(to_value(key))
+        return lambda found: index_of(found) == index
+    if prefix is not None:
+        return lambda found: isinstance(found, str) and type(found) is str and found.startswith(prefix)
+    return lambda found: True
+
+
 class StoreWatch:
     """Changes of the keys that are watched, in the order in which this master or clone made them.
 
@@ -89,7 +102,7 @@ class StoreWatch:
     """
 
     def __init__(
-        self, store: DataStore, wanted: Callable[[Value], bool], policy: Policy, messages_max: int, bytes_max: int
+        self, store: AttachedStore, wanted: Callable[[Value], bool], policy: Policy, messages_max: int, bytes_max: int
     ) -> None:
         self.dropped = 0  # by the policy, because whoever watches was too slow
         self._store = store
@@ -121,7 +134,7 @@ class StoreWatch:
 
     def get_many(self, n: int, timeout: float | None = None) -> list[StoreEvent]:
         """Up to ``n`` events, as many as are there; waits for the first one as ``get`` does. Raises as ``get``."""
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        deadline = deadline_after(timeout)
         while True:
             with self._lock:
                 found = self._take(n)
@@ -134,7 +147,7 @@ class StoreWatch:
                         )
             if found:
                 return [event_of(each) for each in found]
-            if not self._waiting.wait(None if deadline == math.inf else max(0.0, deadline - time.monotonic())):
+            if not self._waiting.wait(time_left(deadline)):
                 with self._lock:
                     if not self._queue:
                         self._waiting.check()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from chappe.api.arguments import encode_topic
 from chappe.api.received import Received
-from chappe.api.waiting import Waiting
+from chappe.api.waiting import Waiting, deadline_after, time_left
 from chappe.defaults import DROPS_REPORT_S, KIB
 from chappe.errors import BufferFull
 from chappe.mesh.events import MessagesDropped
@@ -67,7 +67,7 @@ class Subscriber:
             try:
                 message = ahead.popleft()
             except IndexError:
-                deadline = _deadline(timeout) if deadline is None else deadline
+                deadline = deadline_after(timeout) if deadline is None else deadline
                 if not self._wait(deadline):
                     return None
                 with self._lock:
@@ -83,7 +83,7 @@ class Subscriber:
     def get_many(self, n: int, timeout: float | None = None) -> list[Received]:
         """Up to ``n`` messages, as many as are there; waits for the first one as ``get`` does. Raises as ``get``."""
         ahead = self._ahead
-        deadline = _deadline(timeout)
+        deadline = deadline_after(timeout)
         while True:
             with self._lock:
                 found = [ahead.popleft() for _ in range(min(n, len(ahead)))]
@@ -211,7 +211,7 @@ class Subscriber:
                         f"this subscriber was too slow, {self._inbox.dropped} messages were lost and its subscription "
                         "has ended: subscribe again, with a larger queue or another policy"
                     )
-            if not self._waiting.wait(None if deadline == math.inf else max(0.0, deadline - time.monotonic())):
+            if not self._waiting.wait(time_left(deadline)):
                 self._waiting.check()
                 return False
         return True
@@ -230,7 +230,3 @@ class Subscriber:
         if self._pausing:
             self._pausing = False
             self._endpoint.pause(self.number, False)
-
-
-def _deadline(timeout: float | None) -> float:
-    return math.inf if timeout is None else time.monotonic() + timeout

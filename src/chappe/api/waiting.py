@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -114,3 +116,13 @@ class Waiting:
         """After ``close``, without the lock: wait for a callback that is running, unless it is who calls this."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
+
+
+def deadline_after(timeout_s: float | None) -> float:
+    """The moment, in monotonic seconds, until which somebody waits who starts now; None: for ever."""
+    return math.inf if timeout_s is None else time.monotonic() + timeout_s
+
+
+def time_left(deadline: float) -> float | None:
+    """The timeout that is left until then."""
+    return None if deadline == math.inf else max(0.0, deadline - time.monotonic())
