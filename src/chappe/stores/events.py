@@ -61,7 +61,7 @@ class CloneStale:
     store: str
 
     def __str__(self) -> str:
-        return f"store {self.store!r} was without its master, or without changes, for too long and cannot be read until it has both"
+        return f"store {self.store!r} lost its master, or changes, too long ago and cannot be read until it has both"
 
 
 @dataclass(frozen=True, slots=True)
