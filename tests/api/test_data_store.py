@@ -447,7 +447,7 @@ def test_a_clone_of_no_master_is_refused_in_time_and_leaves_nothing(make: Make) 
     began = time.monotonic()
     with pytest.raises(NoMaster, match="attach one to an endpoint"):
         endpoint.attach_clone("s", timeout=0.1)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
     endpoint.attach_master("s").put("k", 1)
 
 
@@ -463,7 +463,7 @@ def test_a_clone_may_be_there_before_its_master(make: Make) -> None:
     began = time.monotonic()
     with one.attach_master("s") as master:
         until(lambda: clone.ready)
-        assert time.monotonic() - began < 2  # it looks when the network says that there is one
+        assert time.monotonic() - began < 5  # it looks when the network says that there is one
         assert settled(master, clone) == [("early", 1)]
 
 
@@ -565,7 +565,7 @@ def test_closing_in_any_order_ends_everything(order: str, make: Make) -> None:
         close()
     waiting.join(PATIENCE_S)
     assert ended == [Closed]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 8
     for store in (master, clone):
         for use in (lambda each: each.put("k", 1), lambda each: each.get("k"), DataStore.await_idle, DataStore.watch):
             with pytest.raises(Closed):
@@ -628,7 +628,7 @@ def test_a_master_that_is_attached_anew_at_its_endpoint_is_found_at_once(make: M
     again = master.endpoint.attach_master("s")
     again.put("k", 2)
     until(lambda: clone.get("k") == 2)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 5  # silence alone would take ten seconds
     clone.put("k", 3)
     assert again["k"] == 3
 
@@ -658,7 +658,7 @@ def test_reads_and_writes_are_refused_after_their_times(make: Make) -> None:
     two.peer("127.0.0.1", port, retry_s=0.05)
     master = one.attach_master("s")
     master.put("k", 1)
-    clone = two.attach_clone("s", stale_s=0.3, mutation_buffer_s=0.3)
+    clone = two.attach_clone("s", stale_s=1.5, mutation_buffer_s=1.5)
     fast = two.attach_clone("s", stale_s=-1, mutation_buffer_s=0)
     statuses = two.statuses()
     one.close()
@@ -668,11 +668,11 @@ def test_reads_and_writes_are_refused_after_their_times(make: Make) -> None:
     with pytest.raises(NoMaster, match="keeps writes for 0 s"):
         fast.put("k", 2)
     began = time.monotonic()
-    with pytest.raises(NoMaster, match=r"no master was found within 0\.3 s"):
+    with pytest.raises(NoMaster, match=r"no master was found within 1\.5 s"):
         clone.put("k", 2)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
     event(statuses, CloneStale)
-    with pytest.raises(StaleData, match=r"lost its master more than 0\.3 s ago"):
+    with pytest.raises(StaleData, match=r"lost its master more than 1\.5 s ago"):
         clone.get("k")
     assert (clone.ready, fast.ready, fast["k"]) == (False, True, 1)
     with pytest.raises(NoMaster):
@@ -685,7 +685,7 @@ def test_reads_and_writes_are_refused_after_their_times(make: Make) -> None:
 
 
 def test_writes_that_nobody_waits_for_and_that_are_given_up_are_reported(make: Make) -> None:
-    master, clone = joined(make, mutation_buffer_s=0.2)
+    master, clone = joined(make, mutation_buffer_s=1.0)
     statuses = clone.endpoint.statuses()
     master.endpoint.close()
     event(statuses, MasterLost)
