@@ -74,6 +74,18 @@ def test_what_is_asked_for_is_sent_again_or_said_to_be_gone() -> None:
     ]
 
 
+def test_a_nack_confirms_what_comes_before_only_if_it_may() -> None:
+    channel = producer(lasting=True)
+    channel.add("a", 0.0)
+    for text in ("x", "y"):
+        channel.produce(text, 0.0)
+
+    assert channel.handle_nack("a", (3,), 0.1, confirms=False) == [ToConsumer("a", Event(3, "y"))]
+    assert channel.kept == (2, 2)
+    channel.handle_nack("a", (3,), 0.2)
+    assert channel.kept == (1, 1)
+
+
 def test_a_nack_out_of_order_ends_the_connection() -> None:
     channel = producer()
     channel.add("a", 0.0)

@@ -435,6 +435,22 @@ def test_what_follows_writes_that_a_clone_gave_up_is_done_when_it_says_so() -> N
     assert pair.master.idle()
 
 
+def test_a_write_counts_as_done_only_when_its_master_says_what_became_of_it() -> None:
+    pair = Pair()
+    pair.wait(1.0)
+    pair.cut = True
+    for number in (1, 2):
+        pair.write("clone", "add", "v", number, VECTOR, ticket=number)
+    nack = encode_message(0, pair.master.entity, pair.clone.entity, encode_command(cmd.MissingEvents((3,))))
+    pair.do("clone", pair.clone.handle_messages([nack], pair.now))  # the first came, and its outcome was lost
+    pair.do("clone", pair.clone.handle_gone(b"m" * 16, pair.now))
+    pair.cut = False
+    pair.new_master()
+    pair.wait(11.0)
+    assert pair.resolved == {1: None, 2: None}
+    assert pair.master.get("v") == pair.clone.get("v") == (1, 2)
+
+
 def test_two_masters_are_seen_by_the_clone_and_by_each_other() -> None:
     pair = Pair()
     pair.wait(1.0)

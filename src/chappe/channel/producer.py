@@ -171,8 +171,14 @@ class ChannelProducer(Generic[H, P]):
             return self._send_ahead(now)
         return []
 
-    def handle_nack(self, consumer: H, seqs: Sequence[int], now: float) -> list[ProducerAction[H]]:
-        """A consumer misses events, or asks for its handshake; one who sends nonsense is dropped."""
+    def handle_nack(
+        self, consumer: H, seqs: Sequence[int], now: float, *, confirms: bool = True
+    ) -> list[ProducerAction[H]]:
+        """A consumer misses events, or asks for its handshake; one who sends nonsense is dropped.
+
+        A nack also says that everything before the first number has come; not so without ``confirms``, where only an
+        acknowledgement does, because more than that goes with it.
+        """
         if not seqs:
             return []
         path = self._paths.get(consumer)
@@ -182,7 +188,8 @@ class ChannelProducer(Generic[H, P]):
             return [ToConsumer(consumer, RetransmitFailed(seqs[0]))]
         if any(left >= right for left, right in pairwise(seqs)):
             return self.drop(consumer, "its nack is not in order")
-        actions = self.handle_ack(consumer, seqs[0] - 1, now)
+        path.heard_at = now
+        actions = self.handle_ack(consumer, seqs[0] - 1, now) if confirms else []
         first = self.floor + 1
         for seq in seqs:
             if seq > self.seq:

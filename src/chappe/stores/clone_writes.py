@@ -135,8 +135,8 @@ class CloneWrites:
         actions += self._pending.acknowledged(seq)
 
     def handle_nack(self, master: Entity, seqs: tuple[int, ...], now: float, actions: list[Action]) -> None:
-        """A master misses writes."""
-        self._apply(self._channel.handle_nack(master, seqs, now), actions)
+        """A master misses writes; one of chappe has confirmed those before only when it says what became of them."""
+        self._apply(self._channel.handle_nack(master, seqs, now, confirms=not master.is_chappe), actions)
 
     def handle_answer(self, answer: cmd.PutUniqueResult, actions: list[Action]) -> None:
         """An original says what became of a put_unique."""

@@ -152,6 +152,12 @@ class Taking:
                 if isinstance(message, Ack):
                     if not writer.entity.is_chappe:  # it hears of each commit, and asks if it does not
                         self._followers.send(writer.entity, cmd.CumulativeAck(writer.applied), actions)
-                elif isinstance(message, Nack) and writer.applied == writer.taken and not writer.full:
-                    # It also says that everything before has arrived, so it must not run ahead of the disk.
+                elif isinstance(message, Nack) and self._may_ask(writer):
                     self._followers.send(writer.entity, cmd.MissingEvents(message.seqs), actions)
+
+    def _may_ask(self, writer: Writer) -> bool:
+        """Whether it may be asked for what is missing.
+
+        To an original that says that everything before has arrived, so it must not run ahead of the disk.
+        """
+        return not writer.full and (writer.entity.is_chappe or writer.applied == writer.taken)
