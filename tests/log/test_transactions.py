@@ -409,6 +409,50 @@ def test_what_is_asked_again_while_it_is_done_is_done_once(rig: Rig) -> None:
     assert rig.stage(0, 0, b"x", run="two") == StagedAnswer(0)
 
 
+def test_a_drop_that_is_asked_again_while_it_is_done_is_done_once(rig: Rig) -> None:
+    """What nobody staged too: an attempt without rows has no pieces."""
+    rig.stage(0, 0, b"x")
+    drops = [rig.ask(Drop("q", "one", 0, [(0, 0), (1, 3)])) for _ in range(50)]
+    other = rig.ask(Drop("q", "one", 0, [(2, 0)]))
+    assert len(rig.jobs) == 2, "a busy disk is not made busier by who waits for it"
+    rig.do()
+    assert all(rig.answer_to(each) == StagedAnswer(-1) for each in drops)
+    assert not rig.answered(other)
+    rig.do()
+    assert rig.answer_to(other) == StagedAnswer(-1)
+    assert rig.staged.rows == {}
+    assert rig.get(Drop("q", "one", 0, [(0, 0), (1, 3)])) == StagedAnswer(-1)
+
+
+def test_what_is_staged_behind_a_drop_under_way_is_dropped_by_a_further_one(rig: Rig) -> None:
+    payload = encode_batch(0, [b"x"], WALL)
+    drop = Drop("q", "one", 0, [(0, 0)])
+    drops = [rig.ask(drop)]
+    rig.ask(rig.piece(0, 0), payload)
+    drops += [rig.ask(drop), rig.ask(drop)]
+    assert len(rig.jobs) == 3
+    rig.do()
+    assert [rig.answered(each) for each in drops] == [True, False, False]
+    drops.append(rig.ask(drop))
+    while rig.jobs:
+        rig.do()
+    assert rig.staged.rows == {}
+    assert all(rig.answer_to(each) == StagedAnswer(-1) for each in drops)
+
+
+def test_a_commit_that_is_asked_again_while_it_fails_is_tried_once(rig: Rig) -> None:
+    rig.stage(0, 0, b"x")
+    rig.stage(0, 1, b"y")
+    commits = [rig.ask(Commit("q", "one", 0, [(0, 0, 1, 1)])) for _ in range(50)]
+    other = rig.ask(Commit("q", "one", 0, [(0, 0, 1, 1), (1, 0, 1, 1)]))
+    rig.do(StorageFull("no room"))
+    assert [kind(rig.answer_to(each)) for each in commits] == [FULL] * 50
+    rig.do()
+    assert not rig.jobs[1:], "what is left is the removal of staged rows"
+    assert isinstance(rig.answer_to(other), CommitAnswer)
+    assert sorted(value or b"" for value in rig.values()) == [b"x", b"y"]
+
+
 def test_a_piece_without_the_one_before_it_is_refused(rig: Rig) -> None:
     rig.stage(0, 0, b"a")
     assert kind(rig.stage(0, 0, b"c", piece=2)) == MISSING

@@ -73,6 +73,7 @@ REQUEST_BYTES: Final = 1024  # what a request counts besides its rows
 _KINDS: Final[dict[type[ChappeError], str]] = {Fenced: FENCED, StagedRowsMissing: MISSING, StorageFull: FULL}
 
 NextOffset: TypeAlias = Callable[[str, str], int]
+Repeatable: TypeAlias = AttachSink | Stage | Discard  # by what a repetition is known: of a Drop it is the job
 
 
 def sink_address(sink: str, topic: str) -> str:
@@ -106,6 +107,7 @@ class _Job:
 
     job: Job
     asked: list[_Asked]
+    repeatable: Repeatable | None
 
 
 @dataclass(slots=True)
@@ -136,7 +138,7 @@ class Transactions:
             state.sink: _Sink(replace(state, age_s=0.0), state.run, now - state.age_s) for state in kept.sinks
         }
         self._jobs: dict[int, _Job] = {}
-        self._repeatable: dict[SinkRequest, int] = {}  # requests whose job is under way
+        self._repeatable: dict[Repeatable, int] = {}  # what was asked for and is under way: its newest job
         self._last_ticket = 0
         self._bytes = 0
         self._heads: dict[tuple[str, str], tuple[int, float]] = {}  # next offset, and until when it is told
@@ -183,10 +185,10 @@ class Transactions:
         """A job ended: ``outcome`` is the intent of a commit, whose records are readable by now, or what went wrong."""
         found = self._jobs.pop(ticket)
         job = found.job
-        for asked in found.asked[:1]:
+        if found.asked:
             self._bytes -= _size(job)
-            if isinstance(asked.request, Stage | AttachSink):
-                del self._repeatable[asked.request]
+        if found.repeatable is not None and self._repeatable.get(found.repeatable) == ticket:
+            del self._repeatable[found.repeatable]
         if isinstance(job, CommitBatch):
             return self._committed(job, found.asked, outcome, now)
         if isinstance(job, Remember) and outcome is None and job.state.sink in self._sinks:
@@ -300,9 +302,11 @@ class Transactions:
         attempts = [
             StagedAttempt(request.sink, request.run, request.batch, task, attempt) for task, attempt in request.attempts
         ]
-        for attempt in attempts:
-            sink.staged.pop(attempt, None)
-        return self._job(Discard(tuple(attempts)), asked)
+        job = Discard(tuple(attempts))
+        staged = [attempt for attempt in attempts if sink.staged.pop(attempt, None) is not None]
+        if staged:
+            self._repeatable.pop(job, None)  # the one under way comes before what was staged since
+        return self._job(job, asked)
 
     def _discard(self, sink: _Sink, attempts: Sequence[StagedAttempt]) -> list[Action]:
         for attempt in attempts:
@@ -362,6 +366,9 @@ class Transactions:
         waiting, sink.waiting = sink.waiting, []
         for each in waiting:
             assert isinstance(each.request, Commit)
+            if isinstance(answer, ErrorAnswer) and any(each.request == one.request for one in asked):
+                actions.append(each.reply(answer))  # asked again meanwhile: as every job, it is not done once for each
+                continue
             actions += self.handle_request(each.client, each.request_id, each.request, b"", now)
         return actions + self._discard(sink, [each for each in sink.staged if each.batch <= sink.state.batch])
 
@@ -384,16 +391,16 @@ class Transactions:
         Who was not answered in time asks again. Each time a further job of the same kind would only make a busy disk
         busier, until nobody is answered in time any more: a job under way is not begun twice.
         """
-        request = None if asked is None else asked.request
-        if asked is not None and isinstance(request, Stage | AttachSink):
-            under_way = self._repeatable.get(request)
-            if under_way is not None:
-                self._jobs[under_way].asked.append(asked)
-                del self._jobs[under_way].asked[1:-ASKED_MAX]
-                return []
-            self._repeatable[request] = self._last_ticket + 1
+        repeatable = None if asked is None else _repeatable(asked.request, job)
+        if asked is not None and repeatable in self._repeatable:
+            waiting = self._jobs[self._repeatable[repeatable]].asked
+            waiting.append(asked)
+            del waiting[1:-ASKED_MAX]
+            return []
         self._last_ticket += 1
-        self._jobs[self._last_ticket] = _Job(job, [] if asked is None else [asked])
+        self._jobs[self._last_ticket] = _Job(job, [] if asked is None else [asked], repeatable)
+        if repeatable is not None:
+            self._repeatable[repeatable] = self._last_ticket
         if asked is not None:
             self._bytes += _size(job)
         return [Transact(self._last_ticket, job)]
@@ -415,6 +422,12 @@ class Transactions:
         for name in forgotten:
             del self._sinks[name]
         return [*actions, *(self._job(Forget(tuple(forgotten))) if forgotten else [])]
+
+
+def _repeatable(request: SinkRequest, job: Job) -> Repeatable | None:
+    if isinstance(job, Discard):
+        return job
+    return request if isinstance(request, Stage | AttachSink) else None
 
 
 def _size(job: Job) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,9 @@ from chappe.sim.stores import StoreHost
 if TYPE_CHECKING:
     from chappe.sim.world import Member, World
 
+SLOW_DISK_S = 0.7  # how long a write takes while disks are slow
+HEALED_DISK_S = 0.01  # and at most when all faults are over
+
 
 class Faults:
     """Disturbs a world."""
@@ -20,6 +24,8 @@ class Faults:
     def __init__(self, world: World) -> None:
         self.world = world
         self.rng = world.rng
+        self._usual_disk_s = world.slow_disk_s
+        self._slow_until = -math.inf
         self._kinds: list[tuple[int, Callable[[], None]]] = [
             (8, self.crash),
             (3, self.leave),
@@ -58,7 +64,7 @@ class Faults:
         for disk in world.disks:
             disk.full = False
             disk.scrub()
-        world.slow_disk_s = min(world.slow_disk_s, 0.01)
+        world.slow_disk_s = self._usual_disk_s = min(self._usual_disk_s, HEALED_DISK_S)
         for member in world.members:
             member.host.stalled_until = min(member.host.stalled_until, world.now)
             for link in member.host.links.values():
@@ -196,12 +202,14 @@ class Faults:
 
     def slow_disk(self) -> None:
         """Writes take long for a while."""
-        before, self.world.slow_disk_s = self.world.slow_disk_s, 0.7
+        until = self.world.now + self.rng.uniform(1.0, 5.0)
+        self._slow_until = max(self._slow_until, until)
+        self.world.slow_disk_s = SLOW_DISK_S
+        self.world.clock.at(until, self._fast_again)
 
-        def fast_again() -> None:
-            self.world.slow_disk_s = before
-
-        self.world.clock.after(self.rng.uniform(1.0, 5.0), fast_again)
+    def _fast_again(self) -> None:
+        if self.world.now >= self._slow_until:  # another slow time may have begun within this one
+            self.world.slow_disk_s = self._usual_disk_s
 
     def _others_hold(self, disk: SimDisk, key: tuple[str, str], offset: int) -> bool:
         others = [each for each in self.world.disks if each is not disk]
