@@ -172,7 +172,9 @@ def test_statuses_come_in_order_and_stay_readable_after_the_end(make: Make) -> N
     one.await_peer(two.id)
     two.unpeer("127.0.0.1", port)
     until(lambda: statuses.available == 4)
-    assert [type(each) for each in statuses.poll()] == [EndpointDiscovered, PeerAdded, PeerLost, EndpointUnreachable]
+    found = statuses.poll()
+    assert [type(each) for each in found] == [EndpointDiscovered, PeerAdded, PeerLost, EndpointUnreachable]
+    assert (found[2].left, found[2].reason) == (True, "it said goodbye")
     two.close()
     assert [type(each) for each in theirs.poll()] == [EndpointDiscovered, PeerAdded, PeerRemoved, EndpointUnreachable]
     with pytest.raises(Closed):

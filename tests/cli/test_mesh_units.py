@@ -11,6 +11,7 @@ from chappe.data.binary import encode
 from chappe.data.scalars import Count, Port
 from chappe.data.zeek import Batch, Event
 from chappe.errors import ConfigError, InvalidData, UsageError
+from chappe.mesh.events import PeerLost
 from chappe.security import Tls
 
 
@@ -35,6 +36,13 @@ def test_addresses(text: str, found: tuple[str, int]) -> None:
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(UsageError, match="is no address"):
         mesh.address(text)
+
+
+def test_a_peer_that_says_goodbye_is_not_lost() -> None:
+    teller = mesh.Teller()
+    for left in (True, False, True):
+        teller(PeerLost(b"p" * 16, ("127.0.0.1", 1), "why", left=left))
+    assert teller.lost == 1
 
 
 def test_security_is_one_of_three_and_plain_only_within_this_machine_by_default() -> None:

@@ -116,7 +116,7 @@ class Teller:
     """
 
     def __init__(self, *, come_and_go: bool = False, quiet: bool = False) -> None:
-        self.lost = 0  # peerings
+        self.lost = 0  # peerings, of peers that did not say goodbye
         self._come_and_go = come_and_go
         self._quiet = quiet
         self._trouble = False
@@ -126,7 +126,7 @@ class Teller:
         """Something happened: an event or an error of ``Endpoint.statuses``."""
         kind = type(event).__name__
         lost = kind == "PeerLost"
-        self.lost += lost
+        self.lost += lost and not event.left
         wrong = isinstance(event, ChappeError) or kind in ("MessagesDropped", "PeerBlocked")
         wrong = wrong or (lost and not self._come_and_go)
         text = f"{event}; still trying" if isinstance(event, ChappeError) else str(event)

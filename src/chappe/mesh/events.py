@@ -62,10 +62,15 @@ class PeerRemoved(LinkStatus):
 
 @dataclass(frozen=True, slots=True)
 class PeerLost(LinkStatus):
-    """The connection broke, the peer closed it, or was silent for too long. Nothing of it follows."""
+    """The connection broke, the peer closed it, or was silent for too long. Nothing of it follows.
+
+    ``left``: the peer said goodbye, and had everything that was sent to it before we answered.
+    """
 
     code: ClassVar[int] = 3
     _text: ClassVar[str] = "lost the peering with"
+
+    left: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ class Link:
         "flush",
         "handshake",
         "heard_at",
+        "left",
         "outbox",
         "peer_id",
         "pinged_at",
@@ -103,6 +104,7 @@ class Link:
         self.blocked = False  # nothing passes to or from this original
         self.bye: bytes | None = None  # we are leaving: the token whose return we wait for ...
         self.bye_until = 0.0  # ... at most until then
+        self.left = False  # the peer is leaving
         self.tickets: list[int] = []  # of those who wait for the end
         self.heard_at = now
         self.pinged_at = now

@@ -21,7 +21,7 @@ from chappe.mesh.events import PeerAdded, PeerLost, PeerRemoved
 from chappe.mesh.greetings import Code
 from chappe.mesh.handshake import Established, Failed, Handshake, Redundant, SendFrame, Step, Wake
 from chappe.mesh.links import EndpointOptions, Link, PeerInfo
-from chappe.mesh.messages import PING, Message, bye_token, pack_ping, pack_pong, ping_token
+from chappe.mesh.messages import BYE, PING, Message, bye_token, pack_ping, pack_pong, ping_token
 from chappe.mesh.outbox import Outbox
 from chappe.mesh.peers import PeerStatus, PeerTable
 from chappe.mesh.routing import Router
@@ -179,11 +179,13 @@ class Peerings:
     def _end(self, link: Link, ended: Ended, reason: str, now: float, broken: bool = False) -> list[Action]:
         """An established link ends."""
         assert link.established_at is not None
-        left = link.bye is not None
-        if left:
-            ended, reason = PeerRemoved, ""
-        actions = self._forget(link, reason or "the peering was ended", now, broken)
-        actions.append(Report(ended(link.peer_id, link.address, reason)))
+        status: PeerLost | PeerRemoved = ended(link.peer_id, link.address, reason)
+        if link.bye is not None:
+            status = PeerRemoved(link.peer_id, link.address)
+        elif link.left and ended is PeerLost:
+            status = PeerLost(link.peer_id, link.address, "it said goodbye", left=True)
+        actions = self._forget(link, status.reason or "the peering was ended", now, broken)
+        actions.append(Report(status))
         actions += self.router.link_down(link, now)
         woken = self._table.release(link.conn, link.peer_id)
         actions += [Resolve(ticket, True) for ticket in link.tickets]
@@ -305,6 +307,7 @@ class Peerings:
                 return self._end(link, PeerRemoved, "", now)
             asked = link.pings.pop(message.payload, None)
             return [] if asked is None else [Resolve(asked, True)]
+        link.left = link.left or message.payload.startswith(BYE)
         if not link.outbox.put_control(pack_pong(self._own, link.peer_id, message.payload)):
             self.router.overflowed[link.conn] = link
         return [link.flush]
