@@ -178,6 +178,9 @@ def test_what_one_nack_cannot_hold_is_asked_for_when_the_rest_has_come(monkeypat
     channel.handle_event(3, "y", 0.22)
     assert channel.next_timeout() == 0.22
     assert channel.handle_timeout(0.22) == [ToProducer(Nack((4, 5)))]
+    channel.handle_event(4, "x", 0.221)
+    channel.handle_event(5, "y", 0.221)
+    assert channel.next_timeout() == pytest.approx(0.23)  # however fast it is answered
 
 
 def test_what_is_held_behind_events_that_will_not_come_is_handed_on() -> None:

@@ -24,6 +24,8 @@ from chappe.defaults import (
     CHANNEL_NACK_S,
 )
 
+_NACKS: Final = 20  # in ``nack_s`` at most, however fast they are answered
+
 
 class _Hole:
     """Stands for an event that cannot be had any more."""
@@ -64,6 +66,7 @@ class ChannelConsumer(Generic[P]):
         self._heard_at = now
         self._silent = False
         self._ack_at = math.inf
+        self._nacked_at = -math.inf
         self._asked_to: float = math.inf  # where a nack that did not hold all that is missing ends
         self._nack_at = now if search_max_s < math.inf else math.inf
 
@@ -147,6 +150,7 @@ class ChannelConsumer(Generic[P]):
             else:
                 self._nack_at = now + self._nack_s if self.behind else math.inf
                 if self.behind:
+                    self._nacked_at = now
                     actions.append(ToProducer(Nack(self._missing())))
         if now >= self._ack_at:
             actions.append(self._ack(now))
@@ -211,7 +215,7 @@ class ChannelConsumer(Generic[P]):
         if not self.behind:
             self._nack_at = math.inf
         elif self.next > self._asked_to:
-            self._nack_at = now
+            self._nack_at = max(now, self._nacked_at + self._nack_s / _NACKS)
         else:
             self._nack_at = now + self._nack_s
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 STORE = "s"
 TICK_S = 0.001
-SPINS_MAX = 800  # calls in a second: who spins gets 1,000; who asks for the next two whenever two have come, some 500
+SPINS_MAX = 400
 MASTER_TOPIC = master_topic(b"s")
 CLONE_TOPIC = clone_topic(b"s")
 
