@@ -96,7 +96,7 @@ class AttachedStore:
             with self._lock:
                 self.member.write(method, args, options, False)
                 self._turns.tell()
-            self._node.stores.keep_up()
+            self._node.keep_up()
             return None
         with self._lock:
             ticket = self.endpoint.new_number()

@@ -81,7 +81,7 @@ class DataStore(ReadableStore):
                 with self._lock:
                     self.member.write(self.core.put, (key, value), _NO_OPTIONS, False)
                     self._turns.tell()
-                self._node.stores.keep_up()
+                self._node.keep_up()
                 return
             except BufferFull:
                 pass  # wait for room as every other write does
@@ -104,7 +104,7 @@ class DataStore(ReadableStore):
         deadline = deadline_after(timeout)
         puts = ManyPuts(self.attached, items, expiry_s)
         for full in puts.make():
-            self._node.stores.keep_up()
+            self._node.keep_up()
             if full:
                 self._wait_for_room(deadline)
         for each in puts.asked:

@@ -105,6 +105,15 @@ class MeshNode:
         self.gatherer.add(flushes)
         self.gatherer.soon(now)
 
+    def keep_up(self) -> None:
+        """After a write, without the lock: read what has come back, in the thread of who writes much.
+
+        Otherwise the node's thread does, and the two wait for each other more than they do.
+        """
+        if self.gatherer.many:
+            self.gatherer.many = False
+            self.turns.serve()
+
     def listen(self, host: str, port: int) -> int:
         """Accept connections; returns the port.
 

@@ -215,9 +215,8 @@ class MeshStore:
         now = time.monotonic()
         sent = False
         for action in actions:
-            kind = type(action)
-            if kind is Send:
-                gatherer.add(publish(action.topic, action.payload, COMMAND, action.receiver or NOBODY, now))  # type: ignore[union-attr]
+            if type(action) is Send:
+                gatherer.add(publish(action.topic, action.payload, COMMAND, action.receiver or NOBODY, now))
                 sent = True
             elif isinstance(action, Resolve):
                 listener.resolved(action.ticket, action.outcome)
@@ -312,15 +311,6 @@ class MeshStores:
         """An endpoint is out of reach, or was for a moment."""
         for store in list(self._stores):
             store.gone(endpoint)
-
-    def keep_up(self) -> None:
-        """After a write, without the lock: read what has come back, in the thread of who writes much.
-
-        Otherwise the node's thread does, and the two wait for each other more than they do.
-        """
-        if self._node.gatherer.many:
-            self._node.gatherer.many = False
-            self._node.turns.serve()
 
     def due(self) -> float:
         """When something is to be done."""
