@@ -5,15 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from tests.waiting import PATIENCE_S as PATIENCE_S
+from tests.waiting import until as until
 
 from chappe import Endpoint
 
-PATIENCE_S = 10.0
 Make = Callable[..., Endpoint]
 
 
@@ -29,11 +29,3 @@ def make() -> Iterator[Make]:
     if descriptors:
         left = {each for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")}
         assert left <= descriptors
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what no event tells."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        threading.Event().wait(0.002)

@@ -8,20 +8,18 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from tests.waiting import PATIENCE_S, SPARK_S, until
 
 if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
 
 ROOT: Final = Path(__file__).parent.parent
 PAGES: Final = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
-COMMAND_S: Final = 90.0
-START_S: Final = 30.0
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -56,26 +54,27 @@ class Reader:
         elif line.startswith("kill %"):
             process = self._background[int(line.removeprefix("kill %")) - 1]
             process.send_signal(signal.SIGTERM)
-            assert process.wait(START_S) == 0
+            assert process.wait(PATIENCE_S) == 0
         else:
-            subprocess.run(line, shell=True, cwd=self._directory, env=self._env, check=True, timeout=COMMAND_S)
+            subprocess.run(line, shell=True, cwd=self._directory, env=self._env, check=True, timeout=SPARK_S)
 
     def run(self, code: str) -> None:
         # The page relies on the default address; here another may be using it.
         code = re.sub(r'(Producer|Consumer)\("greetings"(?!, tower)', rf'\1("greetings", tower="{self._tower}"', code)
         code = code.replace('"chappe").', f'"chappe").option("towers", "{self._tower}").').replace("9999", self._mesh)
-        subprocess.run([sys.executable, "-c", code], cwd=self._directory, env=self._env, check=True, timeout=COMMAND_S)
+        subprocess.run([sys.executable, "-c", code], cwd=self._directory, env=self._env, check=True, timeout=SPARK_S)
 
     def _wait_for_tower(self) -> None:
         host, port, _ = self._tower.split(":")
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline:
+
+        def there() -> bool:
             try:
-                socket.create_connection((host, int(port)), 1.0).close()
-                return
+                socket.create_connection((host, int(port)), PATIENCE_S).close()
             except OSError:
-                time.sleep(0.05)
-        raise AssertionError("no tower came up")
+                return False
+            return True
+
+        until(there, "a tower that came up")
 
     def leave(self) -> None:
         for process in self._background:
@@ -147,7 +146,7 @@ def test_the_first_program_of_the_examples_runs(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         check=True,
-        timeout=COMMAND_S,
+        timeout=SPARK_S,
     )
     assert done.stdout.splitlines()[0] == b"0 b'first' b'hello'"
 

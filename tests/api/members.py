@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+
+from tests.waiting import PATIENCE_S as PATIENCE_S
+from tests.waiting import until
 
 from chappe.api.consumer import Consumer
 from chappe.log.batch import Record
 
-PATIENCE_S = 20.0  # far more than anything takes; a busy machine is no bug
+wait_until = until
 
 
 @contextmanager
@@ -22,14 +25,6 @@ def patience(member: Consumer) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def wait_until(true: Callable[[], object]) -> None:
-    """Wait until something is so, with a bound."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline, "it never became so"
-        time.sleep(0.005)
 
 
 def read(consumer: Consumer, count: int) -> list[Record]:

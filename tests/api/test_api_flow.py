@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.api.members import patience, read, values, wait_until
+from tests.api.members import PATIENCE_S, patience, read, values, wait_until
 
 from chappe.api.consumer import Consumer
 from chappe.api.discovery import StoreAddress, discover
@@ -37,7 +37,7 @@ def test_a_record_arrives_as_it_was_sent(tower: str, store: Store) -> None:
         assert producer.send(b"bytes") == 1
         assert producer.send(None, key=b"k") == 2
         assert producer.send_many([b"x", "y", None]) == range(3, 6)
-        producer.flush(20)
+        producer.flush(PATIENCE_S)
         records = read(consumer, 6)
 
     assert producer.stored == producer.next_offset == 6
@@ -100,7 +100,7 @@ def test_latest_gets_only_what_comes_after(tower: str, store: Store) -> None:
     with Consumer("hello", tower=tower) as consumer, Producer("hello", tower=tower) as producer:
         wait_until(lambda: consumer.synced)
         producer.send(b"new")
-        producer.flush(20)
+        producer.flush(PATIENCE_S)
         assert values(read(consumer, 1)) == [b"new"]
 
 
@@ -219,7 +219,7 @@ def test_seek_out_of_range_is_an_error_and_reading_goes_on(tower: str, store: St
         read(consumer, 10)
         consumer.seek(*key, 99)
         with pytest.raises(OffsetOutOfRange, match=r"offset 99 .* offsets 0 to 9 are there"):
-            consumer.poll(20)
+            consumer.poll(PATIENCE_S)
         assert consumer.position()[key] <= 10
         consumer.seek(*key, 9)
         assert values(read(consumer, 1)) == TEN[9:]
@@ -235,7 +235,7 @@ def test_an_offset_or_a_time_is_a_place_to_start(tower: str, store: Store, reset
 def test_a_first_offset_out_of_range_is_an_error(tower: str, store: Store) -> None:
     published(tower)
     with Consumer("hello", tower=tower, reset=11) as consumer, pytest.raises(OffsetOutOfRange, match="offset 11"):
-        consumer.poll(20)
+        consumer.poll(PATIENCE_S)
 
 
 @pytest.mark.parametrize("reset", ["first", -1, 1.5, True, None, datetime(2024, 1, 1)], ids=str)
@@ -257,7 +257,7 @@ def test_a_batch_becomes_arrow_and_pandas(tower: str, store: Store) -> None:
     pytest.importorskip("pandas")
     partition = published(tower)
     with Consumer("hello", tower=tower, reset=3) as consumer:
-        batch = consumer.poll(20)
+        batch = consumer.poll(PATIENCE_S)
 
     assert batch is not None
     assert (batch.topic, batch.partition, batch.first) == ("hello", partition, 3)
@@ -321,7 +321,7 @@ def test_members_without_a_tower_keep_trying(tmp_path: Path) -> None:
         producer.send(b"x")
         assert not store.status().tower
         with Tower(address):
-            producer.flush(20)
+            producer.flush(PATIENCE_S)
             assert producer.tower
 
 
@@ -336,7 +336,7 @@ def test_a_directory_has_one_store_at_a_time(store: Store, tower: str, tmp_path:
 
 
 def test_stores_are_found_through_the_tower(tower: str, store: Store) -> None:
-    assert discover(tower, 20.0) == [StoreAddress(store.store_id, store.endpoint)]
+    assert discover(tower, PATIENCE_S) == [StoreAddress(store.store_id, store.endpoint)]
 
 
 def test_without_stores_none_are_found(tower: str) -> None:

@@ -7,12 +7,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from chappe import AsyncEndpoint
 from chappe.errors import Closed, PeerUnavailable, TimedOut
 from chappe.mesh.events import EndpointDiscovered, PeerAdded
-
-PATIENCE_S = 10.0
 
 
 def play(body: Any) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S, until
 
 from chappe import Consumer, Endpoint, Player, Producer, Record, Recorder, Store, Subscriber, Tower, read_batches
 from chappe.bridges.form import ROW_BYTES, SENDER, fits, pack, unpack
@@ -18,7 +19,6 @@ from chappe.errors import IdentityInUse, UnknownTopic, UsageError
 from chappe.log.batch import Batch, encode_batch
 from chappe.mesh.messages import Message
 
-PATIENCE_S = 20.0
 ME = bytes(range(16))
 
 
@@ -46,10 +46,7 @@ class Recording:
         self.sensor.peer("127.0.0.1", port, timeout=PATIENCE_S)
 
     def wait_for(self, records: int) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while self.recorder.progress().records < records:
-            assert time.monotonic() < deadline, self.recorder.progress()
-            time.sleep(0.01)
+        until(lambda: self.recorder.progress().records >= records, self.recorder.progress)
 
     def end(self) -> None:
         self.sensor.close()

@@ -6,12 +6,13 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import PATIENCE_S, until
 
 from chappe import Consumer, DataStore, Endpoint, Producer, Record, Store, StoreToTopic, TopicToStore, Tower
 from chappe.bridges.store_form import EXPIRES, VERSION, Row, entry_of, fits, is_mark, pack, row_of
@@ -22,7 +23,6 @@ from chappe.defaults import RECORD_BYTES_MAX, STORE_CHANGES_MAX
 from chappe.errors import IdentityInUse, InvalidData, TimedOut, UsageError
 from chappe.log.batch import Batch
 
-PATIENCE_S = 20.0
 KILLED = Path(__file__).with_name("killed_bridge.py")
 KILLS = 3
 
@@ -66,13 +66,6 @@ def table(found: list[Record]) -> dict[Any, Any]:
         if place > places.get(each.key, (0, "", -1)):
             places[each.key], kept[each.key] = place, each.value
     return {decode(key): decode(value) for key, value in kept.items() if value is not None}
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # -- the form -----------------------------------------------------------------------------------------------

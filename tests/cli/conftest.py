@@ -10,11 +10,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
-
-PATIENCE_S: Final = 25.0
+from tests.waiting import PATIENCE_S as PATIENCE_S
 
 
 @dataclass

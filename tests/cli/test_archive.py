@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Shell
+from tests.waiting import SPARK_S
 
 from chappe.cli.progress import left_text
 from chappe.cli.replay import parse_speed
 from chappe.errors import UsageError
-
-SPARK_S = 200.0
 
 
 @pytest.mark.parametrize(("text", "factor"), [("original", 1.0), ("max", None), ("10", 10.0), ("0.5x", 0.5)])

@@ -97,7 +97,7 @@ def test_a_reader_that_has_enough_makes_no_noise(shell: Shell) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == b"x" * 99 + b"\n"
     process.stdout.close()
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE_S) == 0
     assert process.stderr is not None
     assert process.stderr.read() == b""
 
@@ -156,7 +156,7 @@ def test_sigterm_while_input_is_awaited_keeps_what_was_read(shell: Shell) -> Non
     assert producer.stdin is not None
     producer.stdin.write(b"first\nhalf a li")
     producer.stdin.flush()
-    assert follower.communicate(timeout=60)[0] == b"first\n"
+    assert follower.communicate(timeout=PATIENCE_S)[0] == b"first\n"
     code, _, err = shell.stop(producer)
     assert code == 143
     assert "terminated: all 1 records read until then are stored" in err

@@ -3,17 +3,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.parquet as parquet
 import pytest
 from tests.cli.conftest import Shell
+from tests.waiting import SPARK_S, until
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
-
-DEMO_S = 240.0  # Spark takes its time on a busy machine
 
 
 def rows(shell: Shell) -> list[dict[str, object]]:
@@ -34,28 +32,24 @@ def left_running(shell: Shell) -> list[str]:
 
 
 def nothing_left(shell: Shell) -> None:
-    deadline = time.monotonic() + 20
-    while left_running(shell) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert left_running(shell) == []
+    until(lambda: not left_running(shell), lambda: left_running(shell))
 
 
 def child(demo: subprocess.Popen[bytes], role: str) -> int:
     """The process id of a child of the demo, once it is there."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        for process in psutil.Process(demo.pid).children():
-            if role in process.cmdline():
-                return int(process.pid)
-        time.sleep(0.02)
-    raise AssertionError(f"no {role}")
+
+    def found() -> list[int]:
+        return [each.pid for each in psutil.Process(demo.pid).children() if role in each.cmdline()]
+
+    until(found, f"a {role}", SPARK_S)
+    return found()[0]
 
 
 def test_every_line_is_counted_once_over_two_runs(shell: Shell) -> None:
     lines = [f"line {number}" for number in range(2000)]
     (shell.directory / "in.txt").write_text("\n".join(lines[:1500]) + "\n")
     arguments = ("demo", "--input", "in.txt", "--directory", "d")
-    first = shell.run(*arguments, timeout=DEMO_S)
+    first = shell.run(*arguments, timeout=SPARK_S)
     assert first.returncode == 0, first.stderr.decode()
     assert sum(int(str(row["records"])) for row in rows(shell)) == 1500
     for told in ("topic demo.lines: d/log", "d/checkpoint", "d/windows", "consume demo.lines", "read_parquet"):
@@ -63,7 +57,7 @@ def test_every_line_is_counted_once_over_two_runs(shell: Shell) -> None:
     nothing_left(shell)
 
     (shell.directory / "in.txt").write_text("\n".join(lines) + "\n")
-    second = shell.run(*arguments, timeout=DEMO_S)
+    second = shell.run(*arguments, timeout=SPARK_S)
     assert second.returncode == 0, second.stderr.decode()
     assert "resuming in d" in second.stderr.decode()
     found = rows(shell)
@@ -82,7 +76,7 @@ def test_a_child_that_dies_is_named(shell: Shell, role: str, name: str) -> None:
     child(demo, "feed")
     pid = child(demo, role)
     os.kill(pid, signal.SIGKILL)
-    _, err = demo.communicate(timeout=DEMO_S)
+    _, err = demo.communicate(timeout=SPARK_S)
     assert demo.returncode == 1
     assert f"chappe: the {name} (process {pid}) was killed by signal 9" in err.decode()
     assert b"Traceback" not in err
@@ -102,7 +96,7 @@ def test_a_demo_that_is_stopped_ends_cleanly(shell: Shell, how: signal.Signals) 
     demo = shell.start("demo", "--directory", "d", "--seconds", "120")
     child(demo, "feed")
     demo.send_signal(how)
-    _, err = demo.communicate(timeout=DEMO_S)
+    _, err = demo.communicate(timeout=SPARK_S)
     assert demo.returncode == 0
     assert b"Traceback" not in err
     nothing_left(shell)

@@ -7,15 +7,13 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from tests.cli.conftest import Shell
+from tests.cli.conftest import PATIENCE_S, Shell
 
 from chappe import DataStore, Endpoint
 from chappe.cli.kv_form import entry_as_json, entry_as_text, line_of, of_prefix, read_entry, read_one
 from chappe.data.binary import encode
 from chappe.data.scalars import Count, Port
 from chappe.errors import InvalidData, UsageError
-
-PATIENCE_S = 15.0
 
 
 @pytest.fixture

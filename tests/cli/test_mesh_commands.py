@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Shell
+from tests.cli.conftest import PATIENCE_S, Shell
 
 from chappe import Endpoint
 from chappe.api.keys import make_authority, make_certificate
@@ -17,8 +17,6 @@ from chappe.data.scalars import Count, Timespan
 from chappe.data.zeek import Event
 
 pytestmark = pytest.mark.process
-
-PATIENCE_S = 15.0
 
 
 def start_node(shell: Shell, *arguments: str) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:

@@ -7,19 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.conftest import Shell
 from tests.cli.test_demo import nothing_left
+from tests.waiting import SPARK_S, until
 
 pytestmark = pytest.mark.process
-
-SPARK_S = 240.0  # Spark takes its time on a busy machine
 
 TEXT = """\
 name = "count"
@@ -111,7 +108,7 @@ def test_a_run_can_be_watched_and_stopped(shell: Shell) -> None:
 
     listed = events(shell.run("pipeline", "list", "--json").stdout)
     assert [(each["name"], each["pid"]) for each in listed] == [("count", run.pid)]
-    wait_for(lambda: json.loads(shell.run("pipeline", "status", "count", "--json").stdout)["queries"][0]["rows"] == 30)
+    until(lambda: json.loads(shell.run("pipeline", "status", "count", "--json").stdout)["queries"][0]["rows"] == 30)
     shown = shell.run("pipeline", "status", "count").stdout.decode()
     assert "count: running" in shown
     assert started["metrics"] in shown
@@ -172,7 +169,7 @@ def test_ctrl_c_lets_the_batch_under_way_be_finished(shell: Shell) -> None:
     run = subprocess.Popen(command, env=shell.env, stdout=subprocess.PIPE, start_new_session=True)
     shell.running.append(run)
     checkpoint = shell.directory / "chappe-data" / "pipelines" / "slow"
-    wait_for((checkpoint / "offsets" / "0").exists, SPARK_S)
+    until((checkpoint / "offsets" / "0").exists, timeout_s=SPARK_S)
     os.killpg(run.pid, signal.SIGINT)
     out, _ = run.communicate(timeout=SPARK_S)
     assert run.returncode == 0
@@ -189,10 +186,3 @@ def test_a_failure_is_one_sentence_and_ends_everything(shell: Shell) -> None:
     assert last.startswith("chappe: query count failed: no store answers at tcp://127.0.0.1:9; start one or correct")
     assert "count.log" in last
     nothing_left(shell)
-
-
-def wait_for(true: Callable[[], bool], patience_s: float = 30) -> None:
-    deadline = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
@@ -12,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until as eventually
 
 from chappe.compat import broker
 
-LONG_S = 20.0
 EVENTS = "<$>/local/data/store-events/"
 
 
@@ -64,13 +63,6 @@ def trio(endpoint: Callable[[], broker.Endpoint]) -> Trio:
 def attached(store: broker.Store | None) -> broker.Store:
     assert store is not None
     return store
-
-
-def eventually(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG_S
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def operate(writers: list[broker.Store]) -> None:

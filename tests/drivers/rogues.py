@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 
 import zmq
+from tests.waiting import PATIENCE_S
 
 GREETING = bytes.fromhex("ff00000000000000017f0301") + b"NULL" + bytes(16) + bytes(32)
 
@@ -18,7 +19,7 @@ def rogue(kind: int) -> Iterator[zmq.Socket[bytes]]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     made = context.socket(kind)
     made.setsockopt(zmq.LINGER, 2_000)
-    made.setsockopt(zmq.RCVTIMEO, 20_000)
+    made.setsockopt(zmq.RCVTIMEO, int(PATIENCE_S * 1000))
     try:
         yield made
     finally:
@@ -27,7 +28,7 @@ def rogue(kind: int) -> Iterator[zmq.Socket[bytes]]:
 
 def throw(port: int, raw: bytes) -> None:
     """Send bytes to a listening port and wait until the other end closed or took them."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection, contextlib.suppress(OSError):
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection, contextlib.suppress(OSError):
         connection.sendall(raw)
         connection.shutdown(socket.SHUT_WR)
         connection.settimeout(0.3)

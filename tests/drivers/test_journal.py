@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from chappe.drivers import journal as module
 from chappe.drivers.journal import Journal
@@ -144,7 +145,7 @@ def test_a_full_disk_refuses_the_batch_and_takes_the_next_one_later(
 def hold(directory: Path, ready: object, done: object) -> None:
     journal = opened(directory)
     ready.set()  # type: ignore[attr-defined]
-    done.wait(30)  # type: ignore[attr-defined]
+    done.wait(PATIENCE_S)  # type: ignore[attr-defined]
     journal.close()
 
 
@@ -155,12 +156,12 @@ def test_two_processes_cannot_have_one_identity(tmp_path: Path) -> None:
     other = context.Process(target=hold, args=(tmp_path, ready, done))
     other.start()
     try:
-        assert ready.wait(30)
+        assert ready.wait(PATIENCE_S)
         with pytest.raises(IdentityInUse, match="stop it, or choose another identity"):
             opened(tmp_path)
     finally:
         done.set()
-        other.join(30)
+        other.join(PATIENCE_S)
     opened(tmp_path).close()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import zmq
-from tests.api.members import read, values, wait_until
+from tests.api.members import PATIENCE_S, read, values, wait_until
 from tests.drivers.rogues import garbage, junk, rogue, throw
 
 from chappe.api.consumer import Consumer
@@ -54,7 +54,7 @@ class World:
         """Records still go all the way."""
         wanted = [b"%d" % n for n in range(self.sent, self.sent + 5)]
         self.producer.send_many(wanted)
-        self.producer.flush(20)
+        self.producer.flush(PATIENCE_S)
         assert values(read(self.consumer, 5)) == wanted
         self.sent += 5
         assert not [node.halted for node in self.nodes if node.halted]
@@ -227,7 +227,7 @@ def test_a_store_that_ends_and_comes_back_is_found_again(world: World, tmp_path:
     world.producer.send_many([b"5", b"6"])
     world.store = Store(tmp_path, tower=world.tower.address)
     try:
-        world.producer.flush(20)
+        world.producer.flush(PATIENCE_S)
         assert values(read(world.consumer, 2)) == [b"5", b"6"]
     finally:
         world.sent = 7

@@ -21,6 +21,7 @@ from typing import Final, Self
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pyspark
+from tests.waiting import SPARK_S
 
 from chappe.spark.java import find_java
 from chappe.spark.python import worker_python
@@ -28,7 +29,6 @@ from chappe.spark.python import worker_python
 SPARK: Final = Path(pyspark.__file__).parent
 SOURCES: Final = Path(__file__).parents[2] / "src"
 PACKAGES: Final = ("chappe", "pyspark_chappe")
-WAIT_S: Final = 60.0
 BARE: Final = "CHAPPE_TEST_BARE"
 _JAVA: Final = ("-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dspark.master.rest.enabled=false")
 # For drivers and executors alike: Spark starts the workers of data sources on both with the driver's Python.
@@ -52,7 +52,7 @@ class Daemon:
 
     def wait_for(self, pattern: str) -> str:
         """The first group of what it says."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + SPARK_S
         while (found := re.search(pattern, said := self._log.read_text(errors="replace"))) is None:
             assert self._process.poll() is None, said[-3000:]
             assert time.monotonic() < deadline, said[-3000:]
@@ -130,7 +130,7 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             each.kill()
     process.wait()
-    _, alive = psutil.wait_procs(family, WAIT_S)
+    _, alive = psutil.wait_procs(family, SPARK_S)
     assert not alive, alive
 
 

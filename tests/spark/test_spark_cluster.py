@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.spark.spark_cluster import Cluster, kill_tree, packed
+from tests.waiting import PATIENCE_S, SPARK_S, until
 
 import chappe
 from chappe.api.producer import Producer
@@ -27,7 +27,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.process]
 HOSTS = ("127.0.0.1", "127.0.0.2")
 RECORDS = 12_000
 VALUE_BYTES = 500
-WAIT_S = 120.0
 
 
 @pytest.fixture
@@ -47,7 +46,7 @@ def records(tower: str) -> list[str]:
     values = [f"{n}-".ljust(VALUE_BYTES, "x") for n in range(RECORDS)]
     with Producer("in", tower=tower, min_acks=2) as producer:
         producer.send_many(values)
-        producer.flush(timeout=30)
+        producer.flush(PATIENCE_S)
     return values
 
 
@@ -74,11 +73,8 @@ class Driver:
     def wait_for(self, name: str) -> Path:
         """A file that it makes."""
         path = self.folder / name
-        deadline = time.monotonic() + WAIT_S
-        while not path.exists():
-            assert self.process.poll() is None, self.said
-            assert time.monotonic() < deadline, self.said
-            time.sleep(0.01)
+        until(lambda: path.exists() or self.process.poll() is not None, lambda: self.said, SPARK_S)
+        assert path.exists(), self.said
         return path
 
     @property
@@ -106,7 +102,7 @@ def test_a_cluster_with_shipped_chappe_copies_a_topic_exactly_once_though_a_work
     try:
         driver.wait_for("stopped")
         cluster.workers[HOSTS[1]].kill()
-        assert driver.process.wait(WAIT_S) == 0, driver.said
+        assert driver.process.wait(SPARK_S) == 0, driver.said
     finally:
         kill_tree(driver.process)
     places = json.loads((tmp_path / "places.json").read_text())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.waiting import PATIENCE_S, SPARK_S
 
 from chappe import Producer, Tower
 
@@ -49,7 +50,7 @@ def two_stores(tmp_path: Path) -> Iterator[list[tuple[subprocess.Popen[str], str
             with Producer("t", tower=tower.address, min_acks=2) as producer:
                 for n in range(RECORDS):
                     producer.send(b"%0*d" % (1000, n))
-                producer.flush(60)
+                producer.flush(PATIENCE_S)
             yield stores
         finally:
             for program, _ in stores:
@@ -84,9 +85,9 @@ def test_a_store_killed_during_a_batch(
         .trigger(availableNow=True)
         .start(str(tmp_path / "out"))
     )
-    query.awaitTermination(120)
+    query.awaitTermination(int(SPARK_S))
     assert not query.isActive
-    assert first.wait(10) == -signal.SIGKILL
+    assert first.wait(PATIENCE_S) == -signal.SIGKILL
     found = Counter((row.offset, row.n) for row in spark.read.parquet(str(tmp_path / "out")).collect())
     assert found == Counter((n, n) for n in range(RECORDS))
     assert sum(each["numInputRows"] for each in query.recentProgress) == RECORDS

@@ -21,12 +21,12 @@ from tests.spark.fake_store import FakeStore
 pytest.importorskip("pyspark")
 
 from tests.spark import killed_driver
+from tests.waiting import SPARK_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.process]
-WAIT_S = 240
 
 
 def start(store: FakeStore, folder: Path) -> subprocess.Popen[bytes]:
@@ -42,7 +42,7 @@ def kill(program: subprocess.Popen[bytes]) -> None:
 
 def wait_for_file(folder: Path, number_min: int, program: subprocess.Popen[bytes]) -> None:
     """Until the checkpoint has planned a batch of at least this number."""
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + SPARK_S
     while max((int(p.name) for p in folder.glob("*") if p.name.isdecimal()), default=-1) < number_min:
         assert program.poll() is None, "the program ended by itself"
         assert time.monotonic() < deadline

@@ -18,6 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.waiting import LOOK_S, SPARK_S
 
 from chappe.api.consumer import Consumer
 from chappe.api.tower import Tower
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
-WAIT_S = 240
-LOOK_S = 0.005
 FILES = 4
 LINES = 3_000
 
@@ -91,7 +90,7 @@ class Driver:
 
     def wait(self) -> str:
         """For the end of the query; returns the error that it ended with, if any."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + SPARK_S
         while not self.ended():
             assert time.monotonic() < deadline, self.said
             time.sleep(LOOK_S)
@@ -100,7 +99,7 @@ class Driver:
 
     def wait_for(self, mark: Path) -> None:
         """Until the query has left a mark."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + SPARK_S
         while not mark.exists():
             assert not self.ended(), self.said
             assert time.monotonic() < deadline, self.said
@@ -166,7 +165,7 @@ def written(tower: str) -> Counter[bytes]:
     found: Counter[bytes] = Counter()
     offsets: dict[str, list[int]] = {}
     with Consumer("out", tower=tower, reset="earliest") as consumer:
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + SPARK_S
         while not (found and consumer.at_end()):
             assert time.monotonic() < deadline
             while (batch := consumer.poll(0.2)) is not None:

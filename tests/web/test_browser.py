@@ -17,6 +17,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("playwright")
 
 from playwright.sync_api import Page, sync_playwright
+from tests.waiting import PATIENCE_S
 
 from chappe import Endpoint
 from chappe.data.scalars import Count
@@ -24,7 +25,6 @@ from chappe.data.zeek import Event
 from chappe.web.server import WebSocketServer
 
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-PATIENCE_S: Final = 15.0
 # A page may not reach for the network of its own accord: there is none, and every attempt takes time.
 ARGUMENTS: Final = [
     "--no-sandbox",

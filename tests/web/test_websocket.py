@@ -7,8 +7,7 @@ import json
 import os
 import ssl
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 
 pytest.importorskip("uvicorn")
 
+from tests.waiting import PATIENCE_S, until
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 from websockets.frames import Close
 from websockets.sync.client import ClientConnection, connect
@@ -28,7 +28,6 @@ from chappe.defaults import WEBSOCKET_FRAME_BYTES_MAX
 from chappe.errors import AddressInUse, UsageError
 from chappe.web.server import WebSocketServer
 
-PATIENCE_S = 10.0
 PATH = "/v1/messages/json"
 
 
@@ -71,14 +70,6 @@ def place() -> Iterator[Place]:
     if descriptors:
         left = {each for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")}
         assert left <= descriptors
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what no event tells."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        threading.Event().wait(0.002)
 
 
 def receive(client: ClientConnection) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 from tests.spark.archive import killed_archive
 from tests.spark.archive.archives import DAY_US, NOON_US, archive, fill, held, seen
 from tests.spark.fake_store import FakeStore
+from tests.waiting import SPARK_S
 
 pytest.importorskip("pyspark")
 
@@ -20,14 +21,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.process]
-WAIT_S = 240
 
 
 def run(store: FakeStore, directory: Path, moment: str, number: int) -> int:
     program = [sys.executable, str(killed_archive.__file__), store.endpoint, str(directory), moment, str(number)]
     root = str(Path(__file__).parents[3])
     return subprocess.run(
-        program, start_new_session=True, stdin=subprocess.DEVNULL, timeout=WAIT_S, env=os.environ | {"PYTHONPATH": root}
+        program,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        timeout=SPARK_S,
+        env=os.environ | {"PYTHONPATH": root},
     ).returncode
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.spark.archive.archives import NOON_US
+from tests.waiting import PATIENCE_S
 
 from chappe.api.consumer import Consumer
 from chappe.api.pace import Pace
@@ -26,7 +27,6 @@ from chappe.spark.archive.manifest import ArchivedFile, ArchiveWriter, Move, Spa
 from chappe.spark.archive.parquet import FileWriter
 from chappe.spark.archive.replay import Order, Progress, Replay
 
-PATIENCE_S = 30.0
 ROOT = Path(__file__).parents[3]
 
 

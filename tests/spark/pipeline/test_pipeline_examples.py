@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.waiting import PATIENCE_S, SPARK_S
 
 from chappe import Consumer, Producer, Store, Tower
 from chappe.spark.pipeline.model import Trigger
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 EXAMPLES = Path(__file__).parents[3] / "examples" / "pipelines"
 START = 1_760_000_000_000_000  # microseconds since 1970, the beginning of a window of ten seconds
 SECOND = 1_000_000
-WAIT_S = 120
 
 
 @pytest.fixture
@@ -46,9 +46,7 @@ def process(name: str, tmp_path: Path, towers: str, times: int = 1) -> None:
         shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("chappe-data", "__pycache__"))
     for _ in range(times):
         running = Running(read_pipeline(folder / name), towers, trigger=Trigger(available_now=True))
-        deadline = time.monotonic() + WAIT_S
-        while running.alive and time.monotonic() < deadline:
-            running.join(0.02)
+        running.join(SPARK_S)
         assert not running.alive
         if running.error is not None:
             raise running.error
@@ -57,7 +55,7 @@ def process(name: str, tmp_path: Path, towers: str, times: int = 1) -> None:
 def results(topic: str, towers: str, count: int) -> list[tuple[str, dict[str, Any]]]:
     """Keys and values of a topic: ``count`` of them, and whatever else comes soon after."""
     found: list[tuple[str, dict[str, Any]]] = []
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + SPARK_S
     with Consumer(topic, tower=towers, reset="earliest") as consumer:
         while time.monotonic() < deadline:
             batch = consumer.poll(timeout=0.5)
@@ -82,7 +80,7 @@ def test_windows_of_the_demos_feed(tmp_path: Path, towers: str) -> None:
                 send(producer, at, metric, metric=metric, value=value, unit="%")
         producer.send("no JSON", timestamp=START)
         send(producer, START + 100 * SECOND, "cpu.0", metric="cpu.0", value=0.0, unit="%")  # moves the watermark on
-        producer.flush(timeout=30)
+        producer.flush(PATIENCE_S)
     process("windows.toml", tmp_path, towers)
     found = results("demo.windows", towers, len(values))
     assert len(found) == len(values)
@@ -107,7 +105,7 @@ def test_an_alert_for_what_is_not_usual(tmp_path: Path, towers: str) -> None:
             for metric in ("cpu.0", "memory.used"):
                 value = 99.0 if (n, metric) == (80, "cpu.0") else 20 + rng.random()
                 send(producer, START + n * SECOND, metric, metric=metric, value=value, unit="%")
-        producer.flush(timeout=30)
+        producer.flush(PATIENCE_S)
     process("alerts.py", tmp_path, towers, times=2)
     ((key, alert),) = results("demo.alerts", towers, 1)
     assert (key, alert["metric"], alert["value"]) == ("cpu.0", "cpu.0", 99.0)
@@ -126,7 +124,7 @@ def test_requests_meet_their_responses(tmp_path: Path, towers: str) -> None:
                 send(responses, START + n * SECOND + 1000 * n, str(n), id=n, status=200)
         send(responses, START, "?", id=99, status=500)  # nobody asked
         for producer in (requests, responses):
-            producer.flush(timeout=30)
+            producer.flush(PATIENCE_S)
     process("latency.toml", tmp_path, towers)
     found = sorted(results("web.latency", towers, 9), key=lambda each: int(each[1]["id"]))
     assert [(key, row["id"], row["status"], row["milliseconds"]) for key, row in found] == [
@@ -161,7 +159,7 @@ def test_rows_that_change_are_written_once_for_each_change(spark: SparkSession, 
         for amount in (1.0, 2.0):
             send(producer, START, "a", metric="a", amount=amount)
             send(producer, START, "b", metric="b", amount=10 * amount)
-            producer.flush(timeout=30)
+            producer.flush(PATIENCE_S)
             process("sums.toml", tmp_path, towers)
     # Spark forgets that it had done the last batch, as after a crash: it is done again, and written no second time
     commits = folder / "chappe-data" / "pipelines" / "sums" / "changes" / "commits"

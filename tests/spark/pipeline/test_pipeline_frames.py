@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as parquet
 import pytest
 from tests.spark.fake_store import FakeStore
+from tests.waiting import SPARK_S
 
 from chappe.spark.pipeline.frames import prepare
 from chappe.spark.pipeline.model import PipelineInvalid
@@ -165,9 +165,7 @@ trigger = "available-now"
 
 
 def ended(running: Running) -> Running:
-    deadline = time.monotonic() + 120
-    while running.alive and time.monotonic() < deadline:
-        running.join(0.02)
+    running.join(SPARK_S)
     assert not running.alive
     return running
 

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from chappe.spark.pipeline.states import PipelineNotRunning, PipelineRunning, State, States, started_at
 
@@ -71,13 +72,13 @@ def test_what_was_left_behind_is_removed(tmp_path: Path, left: str) -> None:
 @pytest.mark.process
 def test_stop_ends_the_process_and_waits_for_it(tmp_path: Path) -> None:
     states = States(tmp_path)
-    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     reaper = threading.Thread(target=other.wait)
     reaper.start()
     try:
         states.write(state("a", other.pid))
-        assert states.stop("a", 20)
-        reaper.join(20)
+        assert states.stop("a", PATIENCE_S)
+        reaper.join(PATIENCE_S)
         assert other.returncode == -signal.SIGTERM
     finally:
         other.kill()

@@ -1,0 +1,24 @@
+"""Waiting for what must happen, on a machine of any speed.
+
+A wait ends when the thing has happened; the time-out only decides when a test that would hang fails. So it is far
+longer than anything takes even where thirty others work. A test must not pass or fail by how long something took.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+PATIENCE_S: Final = 300.0  # for what takes a process a second or two alone
+SPARK_S: Final = 1200.0  # for what starts Java, or waits for somebody who does
+LOOK_S: Final = 0.005
+
+
+def until(happened: Callable[[], object], what: str | Callable[[], object] = "", timeout_s: float = PATIENCE_S) -> None:
+    """Wait for what no event tells. ``what`` says, when it did not happen, what was waited for."""
+    deadline = time.monotonic() + timeout_s
+    while not happened():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:g} s: {(what() if callable(what) else what) or happened}")
+        time.sleep(LOOK_S)
