@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.spark.fake_store import FakeStore
+from tests.spark.fake_store import FakeStore, silent
+from tests.waiting import PATIENCE_S
 
 from chappe import read_batches, read_topic
 from chappe.errors import OffsetOutOfRange, TimedOut, UnknownTopic, UsageError
@@ -104,9 +105,9 @@ def test_a_moment_is_asked_of_all_stores(store: FakeStore) -> None:
 
 def test_a_store_that_is_silent_about_moments_costs_records_not_sense(store: FakeStore) -> None:
     put(store, [10, 20])
-    view = StoresView(Selection.of_topics(["t"]), [store.endpoint], timeout_s=0.3)
+    view = StoresView(Selection.of_topics(["t"]), [store.endpoint], timeout_s=PATIENCE_S)
     view.refresh()
-    store.close()
+    silent(view, store)
     assert offsets_at(view, 15 * SECOND, [("t", "p")]) == {("t", "p"): 0}
     view.close()
 

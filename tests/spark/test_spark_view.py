@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.spark.fake_store import FakeStore
+from tests.spark.fake_store import FakeStore, silent
+from tests.waiting import PATIENCE_S
 
 from chappe.errors import TimedOut
 from chappe.reading import view as module
@@ -58,10 +59,10 @@ def test_a_silent_store_is_left_out_and_comes_back(monkeypatch: pytest.MonkeyPat
         stays.put("t", "p", [b"x"])
         leaves = FakeStore()
         leaves.put("t", "p", [b"x"] * 9)
-        view = StoresView(T, [stays.endpoint, leaves.endpoint], timeout_s=0.3)
+        view = StoresView(T, [stays.endpoint, leaves.endpoint], timeout_s=PATIENCE_S)
         view.refresh()
         assert view.known["t", "p"].next == 9
-        leaves.close()
+        silent(view, leaves)
         view.refresh()
         assert view.known["t", "p"].next == 1
         assert view.away == [leaves.endpoint]
@@ -75,9 +76,9 @@ def test_a_silent_store_is_left_out_and_comes_back(monkeypatch: pytest.MonkeyPat
 def test_no_store_at_all_is_an_error_at_first_and_patience_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AWAY_S", 0.0)
     store = FakeStore()
-    view = StoresView(T, [store.endpoint], timeout_s=0.3)
+    view = StoresView(T, [store.endpoint], timeout_s=PATIENCE_S)
     view.refresh()
-    store.close()
+    silent(view, store)
     view.refresh()
     assert view.known == {}
     view.close()
@@ -91,9 +92,9 @@ def test_a_tower_is_asked_again_when_a_store_is_gone(monkeypatch: pytest.MonkeyP
     with FakeStore() as new:
         new.put("t", "p", [b"x"])
         found = [[old.endpoint]]
-        view = StoresView(T, tower="tower", timeout_s=0.3, find=lambda _: found[0])
+        view = StoresView(T, tower="tower", timeout_s=PATIENCE_S, find=lambda _: found[0])
         view.refresh()
-        old.close()
+        silent(view, old)
         view.refresh()
         found[0] = [new.endpoint]
         view.refresh()
