@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Self
 
 import zmq
+from tests.waiting import PATIENCE_S
 
 from chappe.data.topic import decode_topic
+from chappe.drivers.queries import StoreClient
 from chappe.log.batch import Batch
 from chappe.log.queries import (
     Answer,
@@ -31,6 +33,7 @@ from chappe.log.queries import (
 from chappe.log.transactions import sink_address
 
 Attempt = tuple[int, int, int]  # batch, task, attempt
+SILENT: set[str] = set()  # endpoints at which nobody answers
 
 
 @dataclass
@@ -42,6 +45,14 @@ class Kept:
     fenced: set[str] = field(default_factory=set)
     batch: int = -1
     staged: dict[Attempt, dict[int, tuple[str, bytes]]] = field(default_factory=dict)
+
+
+class ImpatientClient(StoreClient):
+    """Gives up at once at who is silent, and takes its time with everybody else."""
+
+    def receive(self, raw_id: bytes) -> tuple[Answer, list[bytes]]:
+        self._timeout_s = 0.05 if self.endpoint in SILENT else PATIENCE_S
+        return super().receive(raw_id)
 
 
 class FakeSink:
@@ -77,6 +88,7 @@ class FakeSink:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind(endpoint)
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        (SILENT.add if silent_after == 0 else SILENT.discard)(self.endpoint)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -92,6 +104,7 @@ class FakeSink:
         """Fall silent and free the port."""
         self._stopped.set()
         self._thread.join()
+        SILENT.add(self.endpoint)
         self._context.destroy(linger=0)
 
     def __enter__(self) -> Self:
@@ -110,6 +123,8 @@ class FakeSink:
             if self._silent_after is not None and self.asked["Stage"] > self._silent_after:
                 continue
             answer = self._answer(request, payload)
+            if self.asked["Stage"] == self._silent_after:
+                SILENT.add(self.endpoint)
             self._socket.send_multipart([client, raw_id, encode_query(answer)])
 
     def _answer(self, request: Request, payload: list[bytes]) -> Answer:

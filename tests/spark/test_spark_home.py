@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from tests.spark.fake_sink import FakeSink, Kept
+from tests.spark.fake_sink import FakeSink, ImpatientClient, Kept
+from tests.waiting import PATIENCE_S
 
 from chappe.errors import ChappeError, Fenced, StagedRowsMissing, TimedOut, UsageError
 from chappe.log.batch import encode_batch
 
 pytest.importorskip("pyspark")
 
-from chappe.spark import home
+from chappe.spark import committing, home
 from chappe.spark.committing import Staged, abort, commit
 from chappe.spark.encode import Piece
 from chappe.spark.home import Home, Sink, Stores, found_again, settle
@@ -25,9 +26,9 @@ Open = Callable[..., FakeSink]
 
 
 @pytest.fixture(autouse=True)
-def _short_timeouts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(home, "FIND_S", 0.3)
-    monkeypatch.setattr(home, "ANSWER_S", 0.3)
+def _only_the_silent_are_given_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(home, "StoreClient", ImpatientClient)
+    monkeypatch.setattr(committing, "StoreClient", ImpatientClient)
     yield
     for endpoint in list(home._clients):
         home.forget_client(endpoint)
@@ -39,7 +40,7 @@ def open_store() -> Iterator[Open]:
         yield lambda *args, **kwargs: stack.enter_context(FakeSink(*args, **kwargs))
 
 
-def stores(*made: FakeSink, patience_s: float = 0.5) -> Stores:
+def stores(*made: FakeSink, patience_s: float = 0.1) -> Stores:
     return Stores(tuple(each.endpoint for each in made), None, patience_s)
 
 
@@ -80,7 +81,7 @@ def test_a_home_that_is_away_is_waited_for_and_not_replaced(open_store: Open) ->
         endpoint = port.endpoint
     timer = threading.Timer(0.3, lambda: later.append(open_store("B", kept={"q": Kept("B")}, endpoint=endpoint)))
     timer.start()
-    assert settle(Stores((a.endpoint, endpoint), None, 5.0), QUERY, 5).store_id == "B"
+    assert settle(Stores((a.endpoint, endpoint), None, PATIENCE_S), QUERY, 5).store_id == "B"
     timer.join()
 
 
@@ -95,7 +96,7 @@ def test_a_new_query_does_not_begin_while_a_store_is_away(open_store: Open) -> N
 
 def test_commits_that_no_store_knows_are_missed_at_once(open_store: Open) -> None:
     with pytest.raises(UsageError, match="keeps commits of this query, which is at batch 3 already"):
-        settle(stores(open_store("A"), patience_s=60), QUERY, 3)
+        settle(stores(open_store("A"), patience_s=PATIENCE_S), QUERY, 3)
 
 
 def test_no_store_at_all() -> None:
@@ -139,11 +140,11 @@ def test_rows_are_staged_at_a_home_that_falls_silent_and_comes_back_elsewhere(op
     killed, other = open_store("A", silent_after=11), open_store("B")
     kept = {"q": Kept("A", "run-1")}
     killed.kept = kept
-    staging = Staging(Stores((), None, 5.0), Home("A", killed.endpoint), QUERY, 0, 0, 0)
+    staging = Staging(Stores((), None, PATIENCE_S), Home("A", killed.endpoint), QUERY, 0, 0, 0)
     for number in range(10):
         staging.put(piece(str(number)))
     back = open_store("A", kept=kept)
-    staging._stores = stores(other, back, patience_s=5.0)
+    staging._stores = stores(other, back, patience_s=PATIENCE_S)
     for number in range(10, 30):
         staging.put(piece(str(number)))
     staging.finish()
@@ -163,7 +164,7 @@ def test_a_commit_is_repeated_until_the_home_answers(open_store: Open) -> None:
     with FakeSink() as port:
         endpoint = port.endpoint
     timer.start()
-    commit(Stores((endpoint,), None, 10.0), [message], 1)
+    commit(Stores((endpoint,), None, PATIENCE_S), [message], 1)
     timer.join()
     assert kept["q"].batch == 0
 
