@@ -90,7 +90,7 @@ def test_each_side_of_a_session_of_originals_can_be_ours(name: str, originates: 
     for way, frame in frames:
         if way != ours:
             steps += shaking.handle_frame(body_of(frame))
-    # Byte for byte the original's, but for the versions that we offer and the mark in our filter.
+    # Byte for byte the original's, but for the mark in our filter.
     assert [step.frame for step in steps if isinstance(step, SendFrame)] == [
         pack_greeting(ours_instead_of(each)) for each in greetings[ours]
     ]
@@ -103,7 +103,7 @@ def test_each_side_of_a_session_of_originals_can_be_ours(name: str, originates: 
 def ours_instead_of(greeting: Greeting) -> Greeting:
     match greeting:
         case Hello(sender, _, _):
-            return Hello(sender, 1, 2)
+            return Hello(sender, 1, 1)
         case OriginatorSyn(wanted):
             return OriginatorSyn((*wanted, CHAPPE_MARK))
         case ResponderSynAck(wanted):
@@ -305,7 +305,8 @@ def test_garbage_never_raises(dialled: bool, state: State, way: list[Greeting], 
 def test_other_versions_are_refused(dialled: bool, low: int, high: int) -> None:
     refusal = DropConn(MIDDLE, 2, "unsupported versions offered")
     steps = say(handshake(dialled), Hello(GREATER, low, high))
-    assert steps == [SendFrame(pack_greeting(refusal)), Failed(2, refusal.reason)]
+    why = f"it offers versions {low} to {high} of the protocol, and we speak 1"
+    assert steps == [SendFrame(pack_greeting(refusal)), Failed(2, why)]
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])
@@ -313,7 +314,19 @@ def test_another_version_selected_is_refused(version: int) -> None:
     refusal = DropConn(MIDDLE, 2, "unsupported version selected")
     for shaking, before in ((handshake(True), []), (handshake(False), [Hello(SMALLER)])):
         steps = say(shaking, *before, VersionSelect(SMALLER, version))
-        assert steps == [SendFrame(pack_greeting(refusal)), Failed(2, refusal.reason)]
+        why = f"it chose version {version} of the protocol, and we offered 1"
+        assert steps == [SendFrame(pack_greeting(refusal)), Failed(2, why)]
+
+
+@pytest.mark.parametrize("offers", [(1, 1), (1, 2), (0, 255)])
+def test_a_peer_that_chooses_the_highest_version_of_both_peers_with_us(offers: tuple[int, int]) -> None:
+    """A later endpoint takes the highest that both offer: what we offer has to be what we speak."""
+    shaking = handshake(False)
+    [hello] = sent(say(shaking, Hello(SMALLER, *offers)))
+    assert isinstance(hello, Hello)
+    chosen = min(hello.version_max, offers[1])
+    say(shaking, VersionSelect(SMALLER, chosen), OriginatorSyn(()), OriginatorAck())
+    assert shaking.state is State.ESTABLISHED
 
 
 @pytest.mark.parametrize("sender", [MIDDLE, NOBODY])

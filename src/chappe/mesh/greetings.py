@@ -30,9 +30,7 @@ from chappe.mesh.filters import Filter
 from chappe.mesh.messages import ID_BYTES, pack_filter, parse_filter
 
 MAGIC: Final = b"ZEEK"
-VERSION: Final = 1  # the one that is spoken
-VERSION_MIN: Final = 1  # offered: a peer that knows 2 sees that we would take it
-VERSION_MAX: Final = 2
+VERSION: Final = 1  # the only one that is spoken, and so the only one that is offered
 REASON_CHARS_MAX: Final = 200  # of what a peer says; the rest is cut off
 
 _LENGTH: Final = struct.Struct(">I")
@@ -65,8 +63,8 @@ class Hello:
     """Who is there, and which versions it can speak."""
 
     sender: bytes
-    version_min: int = VERSION_MIN
-    version_max: int = VERSION_MAX
+    version_min: int = VERSION
+    version_max: int = VERSION
 
 
 @dataclass(frozen=True, slots=True)

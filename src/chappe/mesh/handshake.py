@@ -185,7 +185,10 @@ class Handshake:
         if refused:
             return refused
         if not hello.version_min <= VERSION <= hello.version_max:
-            return self._refuse(Code.PEER_INCOMPATIBLE, "unsupported versions offered")
+            offered = f"it offers versions {hello.version_min} to {hello.version_max} of the protocol"
+            return self._refuse(
+                Code.PEER_INCOMPATIBLE, "unsupported versions offered", f"{offered}, and we speak {VERSION}"
+            )
         if self._own < hello.sender:
             return self._originate()
         if self.dialled:  # the smaller id would have selected a version
@@ -198,7 +201,8 @@ class Handshake:
         if refused:
             return refused
         if select.version != VERSION:
-            return self._refuse(Code.PEER_INCOMPATIBLE, "unsupported version selected")
+            chosen = f"it chose version {select.version} of the protocol, and we offered {VERSION}"
+            return self._refuse(Code.PEER_INCOMPATIBLE, "unsupported version selected", chosen)
         if self._own < select.sender:
             return self._end(Failed(Code.UNEXPECTED_MESSAGE, "the peer led the handshake and should not"))
         self.role = Role.RESPONDER
@@ -267,8 +271,9 @@ class Handshake:
         established = Established(self.peer_id, self._peer_filter, self.role, self._chappe)
         return [established, Wake(paused)] if paused else [established]
 
-    def _refuse(self, code: Code, reason: str) -> list[Step]:
-        return [_send(DropConn(self._own, code, reason)), *self._end(Failed(code, reason))]
+    def _refuse(self, code: Code, reason: str, here: str | None = None) -> list[Step]:
+        """Tell the peer ``reason``, in the original's words where it has some; ``here`` says more."""
+        return [_send(DropConn(self._own, code, reason)), *self._end(Failed(code, here or reason))]
 
     def _end(self, outcome: Failed | Redundant) -> list[Step]:
         self.state = State.ENDED
