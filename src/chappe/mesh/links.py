@@ -72,6 +72,7 @@ class Link:
         "chappe",
         "conn",
         "dropped_told",
+        "ended",
         "established_at",
         "filter",
         "flush",
@@ -99,6 +100,7 @@ class Link:
         self.peer_id = NOBODY  # until it is established
         self.chappe = False
         self.established_at: float | None = None
+        self.ended = False  # nothing that came with what ended it counts any more
         self.filter: Filter = NOTHING  # what an original wants
         self.announced: Filter | None = None  # what an original was told that we want
         self.blocked = False  # nothing passes to or from this original

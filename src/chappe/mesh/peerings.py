@@ -125,6 +125,7 @@ class Peerings:
 
     def _forget(self, link: Link, reason: str, now: float, broken: bool) -> list[Action]:
         """The connection is of no further use; ``broken`` if the driver said so."""
+        link.ended = True
         self.links.pop(link.conn, None)
         self._greeting.pop(link.conn, None)
         self._leaving.pop(link.conn, None)

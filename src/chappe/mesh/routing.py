@@ -315,6 +315,8 @@ class Router:
                 else:
                     turn.close()
                     self._handle_control(link, message, turn, now)
+                    if link.ended:
+                        break
             except ProtocolError:
                 self.drops.add(f"from {link.peer_id.hex()}, which could not be read")
         turn.close()

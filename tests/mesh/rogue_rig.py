@@ -1,0 +1,160 @@
+"""An endpoint's core, and peers of it that send what they like: each frame of a valid connection is the test's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from chappe.core import Report
+from chappe.defaults import TTL
+from chappe.mesh.actions import Close, Deliver, Resolve
+from chappe.mesh.endpoint import EndpointCore, EndpointOptions
+from chappe.mesh.greetings import (
+    Hello,
+    OriginatorAck,
+    OriginatorSyn,
+    ResponderSynAck,
+    VersionSelect,
+    pack_greeting,
+)
+from chappe.mesh.handshake import CHAPPE_MARK
+from chappe.mesh.messages import (
+    BYE,
+    DATA,
+    ENVELOPE_BYTES,
+    ID_BYTES,
+    LINK_STATE,
+    NOBODY,
+    RESERVED_TOPIC,
+    LinkState,
+    Message,
+    Neighbour,
+    pack_link_state,
+    pack_message,
+    pack_origin_message,
+    parse_link_state,
+    parse_message,
+)
+
+PREFIX = 4  # bytes of a frame's length
+VICTIM = b"\x80" * ID_BYTES
+SUBSCRIBER = 1
+DIALLED = ("victim", 9999)
+
+
+def frame_of(greeting: Any) -> bytes:
+    """A body of the handshake."""
+    return pack_greeting(greeting)[PREFIX:]
+
+
+class Rig:
+    """A core without sockets: connections are numbers, and what it did is kept."""
+
+    def __init__(self, own: bytes = VICTIM, **options: Any) -> None:
+        self.core = EndpointCore(own, EndpointOptions(**options), 0.0)
+        self.now = 0.0
+        self.closed: dict[int, str] = {}
+        self.delivered: list[Message] = []
+        self.events: list[object] = []
+        self.resolved: dict[int, object] = {}
+        self._conns = 0
+
+    def do(self, actions: Sequence[Any]) -> None:
+        """Carry out what a call into the core answered."""
+        for action in actions:
+            match action:
+                case Close(conn, reason):
+                    assert conn not in self.closed, "a connection is closed once"
+                    self.closed[conn] = reason
+                case Deliver(_, messages):
+                    self.delivered += messages
+                case Report(event):
+                    self.events.append(event)
+                case Resolve(ticket, outcome):
+                    assert ticket not in self.resolved, "a call is answered once"
+                    self.resolved[ticket] = outcome
+
+    def open(self) -> int:
+        """A connection comes in."""
+        self._conns += 1
+        self.do(self.core.handle_accepted(self._conns, ("127.0.0.1", self._conns), self.now))
+        return self._conns
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass and everything happen that is due."""
+        self.now += seconds
+        for _ in range(100):
+            if self.core.next_timeout() > self.now:
+                return
+            self.do(self.core.handle_timeout(self.now))
+        raise AssertionError("it has something to do at once, again and again")
+
+    def want(self, *topics: bytes) -> None:
+        """Subscribe."""
+        self.do(self.core.subscribe(SUBSCRIBER, topics, now=self.now))
+
+
+class Peer:
+    """One connection to a rig whose other end is the test."""
+
+    def __init__(self, rig: Rig, id: bytes, *, chappe: bool = True, wanted: Sequence[bytes] = ()) -> None:
+        self.rig = rig
+        self.id = id
+        self.conn = rig.open()
+        self.heard: list[bytes] = []
+        mark = (CHAPPE_MARK,) if chappe else ()
+        self.send(frame_of(Hello(id)))
+        if id < rig.core.own_id:
+            self.send(frame_of(VersionSelect(id)))
+            self.send(frame_of(OriginatorSyn((*wanted, *mark))))
+            self.send(frame_of(OriginatorAck()))
+        else:
+            self.send(frame_of(ResponderSynAck((*wanted, *mark))))
+        self.greeted = len(self.take())  # what was said in the handshake
+
+    def send(self, *bodies: bytes) -> None:
+        """Have bodies of frames arrive in one read."""
+        if self.conn not in self.rig.closed:
+            self.rig.do(self.rig.core.handle_frames(self.conn, bodies, self.rig.now))
+
+    def take(self) -> list[bytes]:
+        """The bodies that wait for this peer."""
+        found: list[bytes] = []
+        while frames := self.rig.core.take(self.conn, 1 << 20):
+            found += [frame[PREFIX:] for frame in frames]
+        self.heard += found
+        return found
+
+    def messages(self) -> list[Message]:
+        """What waits for this peer, without what belongs to the handshake."""
+        return [parse_message(body) for body in self.take() if len(body) >= ENVELOPE_BYTES]
+
+    def link_states(self) -> list[LinkState]:
+        """The link states that wait for this peer."""
+        return [parse_link_state(each.payload) for each in self.messages() if each.kind == LINK_STATE]
+
+    def state(
+        self,
+        origin: bytes | None = None,
+        version: int = 1,
+        wanted: Sequence[bytes] = (),
+        chappe: Sequence[bytes] = (),
+        forwards: bool = True,
+    ) -> bytes:
+        """The body of a link state, of this peer by default."""
+        neighbours = tuple([Neighbour(each) for each in chappe])
+        made = LinkState(self.id if origin is None else origin, version, forwards, tuple(wanted), neighbours)
+        return pack_link_state(self.id, made)[PREFIX:]
+
+    def publication(self, topic: bytes, payload: bytes = b"", origin: bytes | None = None, sequence: int = 1) -> bytes:
+        """The body of a message with an origin, this peer by default."""
+        origin = self.id if origin is None else origin
+        return pack_origin_message(self.id, NOBODY, DATA, TTL, topic, payload, origin, sequence)[PREFIX:]
+
+    def plain(self, kind: int, topic: bytes = RESERVED_TOPIC, payload: bytes = b"") -> bytes:
+        """The body of a message without origin."""
+        return pack_message(self.id, NOBODY, kind, TTL, topic, payload)[PREFIX:]
+
+    def goodbye_token(self) -> bytes:
+        """The token of the goodbye that waits for this peer."""
+        return next(each.payload for each in self.messages() if each.payload.startswith(BYE))
