@@ -12,6 +12,7 @@ P = TypeVar("P")  # what an event carries
 
 ASK_HANDSHAKE: Final = (0,)
 FIRST: Final = 1  # the number before the first event
+SEQ_MAX: Final = 2**64 - 1  # what a number has room for; no channel comes near it
 
 
 class Handshake(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from typing import Generic
 
 from chappe.channel.messages import (
     FIRST,
+    SEQ_MAX,
     Dropped,
     Event,
     H,
@@ -160,8 +161,8 @@ class ChannelProducer(Generic[H, P]):
     def handle_ack(self, consumer: H, seq: int, now: float) -> list[ProducerAction[H]]:
         """A consumer has everything up to ``seq``."""
         path = self._paths.get(consumer)
-        if path is None:
-            return [ToConsumer(consumer, RetransmitFailed(seq + 1))]
+        if path is None:  # what a stranger sends may be anything
+            return [ToConsumer(consumer, RetransmitFailed(seq + 1))] if 0 <= seq < SEQ_MAX else []
         path.heard_at = now
         if path.acked <= seq <= self.seq:
             path.confirmed = True
