@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
-from chappe.errors import SparkUnavailable
+from chappe.errors import SparkUnavailable, UsageError
 from chappe.spark import class_archive
 from chappe.spark.java import JavaFound
+from chappe.spark.masters import await_master, check_master
 from chappe.spark.session import _cores, _defaults, _server, _worth_saying, spark_session
 
 
@@ -65,4 +67,44 @@ def test_no_spark_connect_server_is_one_sentence(url: str) -> None:
     pytest.importorskip("grpc")
     with pytest.raises(SparkUnavailable, match="Spark Connect server") as caught:
         spark_session(master=url)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "master",
+    [
+        "local",
+        "local[*]",
+        "local[2,4]",
+        "local-cluster[2,1,512]",
+        "yarn",
+        "sc://host:15002/;token=x",
+        "k8s://https://host",
+    ],
+)
+def test_masters(master: str) -> None:
+    assert check_master(master) == master
+
+
+@pytest.mark.parametrize("master", ["", "wrong", "local[abc]", "local[0]", "local[2", "http://host", "spark:host"])
+def test_what_is_no_master_is_said_before_java_starts(master: str) -> None:
+    with pytest.raises(UsageError, match="is not where Spark runs"):
+        spark_session(master=master)
+    with pytest.raises(UsageError, match="is not where Spark runs"):
+        spark_session(conf={"spark.master": master})
+
+
+@pytest.mark.parametrize("master", ["spark://host", "spark://host:port", "spark://:7077", "spark://a:1,b"])
+def test_what_is_no_address_of_masters_is_said(master: str) -> None:
+    with pytest.raises(UsageError, match="no address of Spark's masters"):
+        await_master(master)
+
+
+def test_a_master_that_does_not_answer_is_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        await_master(f"spark://127.0.0.1:{port}")
+        await_master(f"spark://127.0.0.1:1,127.0.0.1:{port}")
+    with pytest.raises(SparkUnavailable, match=r"no Spark master answers at spark://127.0.0.1:1: ") as caught:
+        spark_session(master="spark://127.0.0.1:1")
     assert "\n" not in str(caught.value)

@@ -45,10 +45,13 @@ def archive(
     """Keep topics as Parquet files, each record exactly once; the same command again goes on."""
     from chappe.cli.progress import Bar
     from chappe.spark.archive.live import parse_wanted
+    from chappe.spark.masters import check_master
 
     wanted = parse_wanted(topic)
     if master is not None and master.startswith("sc://"):
         raise UsageError("an archive is written by the driver: give a --master such as spark://HOST:PORT, not sc://")
+    if master is not None:
+        check_master(master)
     need_packages("pyspark", "pyarrow", "numpy")
     with ExitStack() as ending:
         bar = ending.enter_context(Bar("starting Spark", quiet=as_json))

@@ -46,8 +46,8 @@ def run(
 ) -> None:
     """Run a pipeline until Ctrl-C, SIGTERM or `stop`; a batch under way is finished first."""
     from chappe.cli.pipeline_run import Run
+    from chappe.spark.masters import check_master
     from chappe.spark.pipeline.metrics import parse_address
-    from chappe.spark.pipeline.reading import check_master
 
     where = parse_address(metrics) if metrics is not None else None
     with _problems(as_json):

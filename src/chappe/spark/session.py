@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -21,13 +20,15 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from chappe.errors import SparkUnavailable
 from chappe.spark.class_archive import archive_options
 from chappe.spark.java import ensure_java
+from chappe.spark.masters import await_master, check_master, connect
 from chappe.spark.python import worker_python
+from chappe.spark.sentences import sentence
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 CONNECT_PORT: Final = 15002  # of a Spark Connect server, by default
-CONNECT_S: Final = 5.0
 INSTALL_CONNECT: Final = "run: pip install 'chappe[spark,connect]'"
 
 _NOISE: Final = (
@@ -40,6 +41,7 @@ _NOISE: Final = (
 _STOPPED: Final = b"PySpark daemon failed to flush the output to the worker process:"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit tells so where its Java listens
 _TAIL_LINES: Final = 5  # of Java's last words, in the error when it does not start
+_STACK: Final = re.compile(rb"\s+at |\s*\.\.\. \d+ more")  # of no use to whoever reads one sentence
 
 
 def spark_session(
@@ -64,8 +66,9 @@ def spark_session(
             the batch under way can be finished.
 
     Raises:
-        SparkUnavailable: PySpark or a usable Java is missing, Java does not start, or no Spark Connect server
-            answers. Definite.
+        UsageError: ``master`` is nowhere that Spark could run.
+        SparkUnavailable: PySpark or a usable Java is missing, Java or Spark does not start, or no Spark Connect server
+            and no master answers. Definite.
     """
     if master.startswith("sc://"):
         return _connect(app_name, master, conf or {})
@@ -79,9 +82,11 @@ def spark_session(
         return found
     if _SUBMITTED in os.environ:
         return _submitted(app_name, conf or {})
+    master = check_master((conf or {}).get("spark.master", master))
+    if master.startswith("spark://"):
+        await_master(master)
     java = ensure_java()
     from pyspark import SparkConf
-    from pyspark.sql import SparkSession
 
     # Python workers must be this Python, and not the first python3 on the PATH
     os.environ.setdefault("PYSPARK_PYTHON", worker_python(master))
@@ -89,10 +94,21 @@ def spark_session(
     settings = _defaults(master) | dict(conf or {})
     options = "spark.driver.extraJavaOptions"
     settings[options] = " ".join(filter(None, [_log_option(), archive_options(java), settings.get(options)]))
-    settings |= {"spark.master": settings.get("spark.master", master), "spark.app.name": app_name}
+    settings |= {"spark.master": master, "spark.app.name": app_name}
     spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     _launch(spark_conf, apart)
-    return SparkSession.builder.config(conf=spark_conf).getOrCreate()
+    return _started(spark_conf, master)
+
+
+def _started(conf: SparkConf, master: str) -> SparkSession:
+    """The session, once Java runs. Raises SparkUnavailable with Spark's reason where it has one."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.builder.config(conf=conf).getOrCreate()
+    except Py4JError as error:
+        raise SparkUnavailable(f"Spark did not start at {master}: {sentence(error)}") from error
 
 
 def _submitted(app_name: str, conf: Mapping[str, str]) -> SparkSession:
@@ -117,10 +133,9 @@ def _connect(app_name: str, url: str, conf: Mapping[str, str]) -> SparkSession:
         if not _installed(package):
             raise SparkUnavailable(f"Spark Connect needs packages that are not installed; {INSTALL_CONNECT}")
     host, port = _server(url)
-    try:
-        socket.create_connection((host, port), CONNECT_S).close()
-    except (OSError, OverflowError) as error:  # grpc would go on trying for minutes
-        raise SparkUnavailable(f"no Spark Connect server answers at {url}: {error}") from error
+    problem = connect(host, port)  # grpc would go on trying for minutes
+    if problem:
+        raise SparkUnavailable(f"no Spark Connect server answers at {url}: {problem}")
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -206,7 +221,7 @@ def _launch(conf: object, apart: bool) -> None:
         os.close(write)
         speaker.join(timeout=1)
         words = b" ".join(said).decode("utf-8", "replace").strip() or str(error)
-        raise SparkUnavailable(f"Java did not start Spark: {words}; see `chappe doctor`") from error
+        raise SparkUnavailable(f"Java did not start Spark: {sentence(words)}; see `chappe doctor`") from error
     os.close(write)
     SparkContext._ensure_initialized(gateway=gateway)
 
@@ -214,7 +229,8 @@ def _launch(conf: object, apart: bool) -> None:
 def _forward(source: IO[bytes], said: deque[bytes]) -> None:
     """Copy what Java says to standard error, without what it always says."""
     for line in _worth_saying(source):
-        said.append(line.strip())
+        if not _STACK.match(line):
+            said.append(line.strip())
         try:
             sys.stderr.buffer.write(line)
             sys.stderr.flush()

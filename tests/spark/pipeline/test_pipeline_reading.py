@@ -8,7 +8,7 @@ import pytest
 
 from chappe.errors import UsageError
 from chappe.spark.pipeline.model import PipelineInvalid, Sql, Trigger, Watermark, duration_ms
-from chappe.spark.pipeline.reading import check_master, read_pipeline, trigger
+from chappe.spark.pipeline.reading import read_pipeline, trigger
 
 GOOD = '''\
 name = "windows"
@@ -218,8 +218,3 @@ def test_triggers() -> None:
     assert trigger("as fast as possible") == Trigger()
     with pytest.raises(UsageError):
         duration_ms("10")
-
-
-@pytest.mark.parametrize("master", ["local", "local[2,4]", "yarn", "sc://host:15002/;token=x", "k8s://https://host"])
-def test_masters(master: str) -> None:
-    assert check_master(master) == master

@@ -147,7 +147,7 @@ class ArchiveJob:
         return writer.start()
 
     def _explained(self, text: str) -> ChappeError:
-        from chappe.spark.pipeline.sentences import sentence
+        from chappe.spark.sentences import sentence
 
         found = sentence(text)
         if "data loss" in found:

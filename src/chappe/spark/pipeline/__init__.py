@@ -6,7 +6,6 @@ tables.py     typed access to the tables of a TOML file, gathering complaints
 reading.py    a file becomes the model, or a list of what is wrong with it; without Spark
 wiring.py     the options of source and sink that the model means
 frames.py     views, rows and records as DataFrames; analysed, not started
-sentences.py  what Spark says, as one sentence
 progress.py   Spark's query progress as numbers: rates, lag, state
 running.py    the queries of a pipeline, from session to end, on a thread of their own
 states.py     which pipelines of this user run, and how they are: small files

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from chappe.errors import ChappeError, UsageError
 from chappe.spark.pipeline.model import RECORD_COLUMNS, Input, Output, Pipeline, PipelineInvalid, Problem, Query
 from chappe.spark.pipeline.reading import FUNCTION
-from chappe.spark.pipeline.sentences import line_in_sql, sentence
 from chappe.spark.pipeline.wiring import source_options
+from chappe.spark.sentences import line_in_sql, sentence
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from chappe.errors import UsageError
+from chappe.spark.masters import check_master
 from chappe.spark.pipeline.locate import Lines, toml_problem
 from chappe.spark.pipeline.model import (
     AVAILABLE_NOW,
@@ -42,7 +43,6 @@ _QUERY: Final = ("sql", "sql_file", "output")
 _TOP: Final = ("name", *_PLACE, "spark", "inputs", *_QUERY, "queries")
 _INPUT: Final = ("topic", "prefix", *_PLACE, "schema", "watermark", "starting", "options")
 _OUTPUT: Final = ("kind", "topic", "key", "path", *_PLACE, "mode", "checkpoint", "trigger", "options")
-_MASTERS: Final = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|(spark|k8s|sc)://.+|yarn")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VIEW: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -304,16 +304,6 @@ class _Reader:
 
     def _path(self, text: str) -> str:
         return text if _URI.match(text) else str(self._folder / Path(text).expanduser())
-
-
-def check_master(text: str) -> str:
-    """The same text if it can be where Spark runs; raises UsageError."""
-    if not _MASTERS.fullmatch(text):
-        raise UsageError(
-            f"{text!r} is not where Spark runs: local[*] (here), spark://HOST:PORT, yarn, k8s://HOST, "
-            "or sc://HOST:PORT for Spark Connect"
-        )
-    return text
 
 
 def trigger(text: str) -> Trigger:

@@ -15,8 +15,8 @@ from chappe.errors import ChappeError, UsageError
 from chappe.spark.pipeline.frames import Prepared, prepare
 from chappe.spark.pipeline.model import Output, Pipeline, Trigger
 from chappe.spark.pipeline.progress import Numbers, Tracker
-from chappe.spark.pipeline.sentences import failure
 from chappe.spark.pipeline.wiring import sink_options
+from chappe.spark.sentences import failure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,8 +11,10 @@ _OURS: Final = re.compile(r"\bchappe\.(?:[\w.]+\.)?[A-Z]\w+: (?P<text>.+)")
 _RAISED: Final = re.compile(r"(?m)^(?P<text>(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.*)$")
 _STREAM: Final = re.compile(r"^Query .*?terminated with (?:exception|error): *", re.DOTALL)
 _CLASS: Final = re.compile(
-    r"^(?:\s*(?:An error occurred while calling \S+\s*:|[\w.$]+(?:Exception|Error):|\[[A-Z0-9_.]+\]))+\s*"
+    r"^(?:\s*(?:Exception in thread \S+|An error occurred while calling \S+\s*:|[\w.$]+(?:Exception|Error):"
+    r"|\[[A-Z0-9_.]+\]))+\s*"
 )
+_CAUSE: Final = re.compile(r"(?m)^Caused by: (?:\w+\.)*(.+)$")
 _CODE: Final = re.compile(r"\s*SQLSTATE: \w+")
 _LINE: Final = re.compile(r"\(?\bline (\d+),? pos \d+\)?")
 _CHECKPOINT: Final = re.compile(
@@ -33,6 +35,10 @@ def sentence(error: BaseException | str) -> str:
         raised = [each for each in _RAISED.findall(text) if not each.startswith("Traceback")]
         if raised:
             return _short(raised[-1])
+    above, at, stack = text.partition("\n\tat ")
+    if at:  # Java's stack: the innermost cause says most
+        causes = _CAUSE.findall(stack)
+        return _short(f"{sentence(above)} ({causes[-1]})" if causes else sentence(above))
     head = text.split("\n== ")[0].split("\n\n")[0] or text
     head = _CLASS.sub("", head)
     head = _CLASS.sub("", _STREAM.sub("", head))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chappe.spark.pipeline.sentences import LONGEST, failure, line_in_sql, sentence
+from chappe.spark.sentences import LONGEST, failure, line_in_sql, sentence
 
 UNRESOLVED = (
     "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `valu` cannot be resolved. Did you mean one of the "
@@ -38,6 +38,12 @@ UDF = (
         (
             "An error occurred while calling o1.start.\n: org.x.NoException: [NO] Nothing there. SQLSTATE: 1",
             "Nothing there",
+        ),
+        ('Exception in thread "main" org.x.SparkException: No such place', "No such place"),
+        (
+            "An error occurred while calling None.x.\n: org.x.WideException: It failed.\n\tat org.x.Y(Y.scala:1)\n"
+            "Caused by: java.io.IOException: x\n\tat java.x\nCaused by: java.net.UnknownHostException: x\n\t... 2 more",
+            "It failed (UnknownHostException: x)",
         ),
     ],
 )
