@@ -47,3 +47,12 @@ def test_nothing_is_ever_overwritten(shell: Shell) -> None:
     for wrong in (["authority"], ["../one"], ["x", "--host", "a b"]):
         refused = shell.run("keys", "make", *wrong)
         assert refused.returncode == 2
+
+
+@pytest.mark.parametrize("days", ["99999999", "1e300"])
+def test_days_that_no_certificate_has_are_refused(shell: Shell, days: str) -> None:
+    refused = shell.run("keys", "authority", "--days", days)
+
+    assert refused.returncode == 2
+    assert b"it has to end between 1950 and 9999" in refused.stderr
+    assert not (shell.directory / "keys").exists()

@@ -61,7 +61,15 @@ def test_values_whose_text_says_what_they_are_come_back_unasked(value: Value) ->
     assert same(from_text(to_text(value)), value)
 
 
-@given(st.text(max_size=60) | st.text("(){},-> nilTF019.:/", max_size=30), st.sampled_from([None, *TYPE_NAMES]))
+@pytest.mark.parametrize("text", ["nane9", "infE+5", "+nane0", "-infe1"])
+def test_what_only_begins_as_a_real_is_a_string_and_no_real(text: str) -> None:
+    assert from_text(text) == text
+    assert from_text(f"({text})") == (text,)
+    with pytest.raises(InvalidData, match="is no real number"):
+        from_text(text, "real")
+
+
+@given(st.text(max_size=60) | st.text("(){},-> nilTF019.:/aefE+", max_size=30), st.sampled_from([None, *TYPE_NAMES]))
 def test_random_text_is_read_or_refused(text: str, kind: str | None) -> None:
     try:
         value = from_text(text, kind)

@@ -106,7 +106,21 @@ def test_a_start_at_a_moment_becomes_numbers() -> None:
 
 @pytest.mark.parametrize(
     ("offsets", "text"),
-    [({"": {"format": 2}}, "a newer chappe"), ({"t": 5}, "does not hold offsets"), ([1], "does not hold offsets")],
+    [
+        ({"": {"format": 2}}, "a newer chappe"),
+        ({"t": 5}, "does not hold offsets"),
+        ([1], "does not hold offsets"),
+        (None, "does not hold offsets"),
+        ({"t": {"p": "7"}}, '"7" stands for partition p of topic t; restore'),
+        ({"t": {"p": None}}, "null stands for"),
+        ({"t": {"p": True}}, "true stands for"),
+        ({"t": {"p": 1.5}}, "1.5 stands for"),
+        ({"t": {"p": -3}}, "-3 stands for"),
+        ({"t": {"p": 1 << 63}}, "9223372036854775808 stands for"),
+        ({"t": {"p": {"q": 1}}}, "stands for"),
+        ({"": {"": "x"}}, "stands for"),
+        ({"": {"time": []}}, "stands for"),
+    ],
 )
 def test_offsets_of_something_else_are_refused(offsets: object, text: str) -> None:
     with pytest.raises(StorageFormat, match=text):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chappe.arrow import COLUMNS
 from chappe.data.topic import Filter
 from chappe.errors import UsageError
 from chappe.reading.bounds import Moment
 from chappe.reading.selection import Selection
-from chappe.spark.options import Options
+from chappe.spark.options import NAMES, Options
+from chappe.spark.sink_options import NAMES as SINK_NAMES
+from chappe.spark.sink_options import SinkOptions
 
 STORE = "tcp://127.0.0.1:5558"
 
@@ -114,3 +120,22 @@ def test_single_partitions() -> None:
 def test_mistakes_are_named(options: dict[str, str], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         Options.parse(options)
+
+
+PIECES = [
+    *("0", "5", *"-.:,*[](){}t", "nan", "inf", "true", "earliest", "latest", "tcp://a:1", "key", "value"),
+    *('{"t":', '{"t":{"p":', "}}", '"', "null", "1e400", "9" * 25, "9" * 5000, "2026-01-31", "T12:00", "Z", "\ud800"),
+]
+values = st.lists(st.sampled_from(PIECES), max_size=5).map("".join) | st.text(max_size=20)
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), values, max_size=4))
+def test_any_options_of_a_read_are_taken_or_refused(options: dict[str, str]) -> None:
+    with suppress(UsageError):
+        Options.parse(options)
+
+
+@given(st.dictionaries(st.sampled_from(SINK_NAMES), values, max_size=4))
+def test_any_options_of_a_write_are_taken_or_refused(options: dict[str, str]) -> None:
+    with suppress(UsageError):
+        SinkOptions.parse(options)

@@ -36,8 +36,11 @@ _ENCODE: Final = frozenset({zeek.Event, zeek.Batch, zeek.LogCreate, zeek.LogWrit
 
 
 def encode_topic(topic: str) -> bytes:
-    """The bytes of a topic."""
-    raw = topic.encode("utf-8", "surrogateescape")
+    """The bytes of a topic. Raises UsageError."""
+    try:
+        raw = topic.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise UsageError(f"{topic!a} is no topic: it holds half of a surrogate pair") from None
     if len(raw) > MESH_TOPIC_BYTES_MAX:
         raise UsageError(f"a topic has at most {MESH_TOPIC_BYTES_MAX} bytes, not {len(raw)}")
     return raw

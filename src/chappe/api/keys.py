@@ -29,7 +29,8 @@ except ImportError:
 AUTHORITY_DAYS: Final = 3650
 CERTIFICATE_DAYS: Final = 397  # what browsers take at most; endpoints would take any
 CLOCK_SKEW: Final = timedelta(hours=1)  # certificates begin so much earlier: not all clocks agree
-NAME_MAX: Final = 64  # the bound of a common name
+EARLIEST_END: Final = datetime(1950, 1, 1, tzinfo=UTC) + CLOCK_SKEW  # bound of X.509
+NAME_MAX: Final = 64  # bytes; the bound of a common name
 AUTHORITY: Final = "authority"
 
 
@@ -37,7 +38,7 @@ def make_authority(directory: str | Path, *, days: float = AUTHORITY_DAYS) -> Pa
     """Make an authority in ``directory``; returns the file of its certificate, which every endpoint needs.
 
     Raises:
-        UsageError: There is one already.
+        UsageError: There is one already, or no certificate can be valid for so long.
     """
     home = Path(directory)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -69,18 +70,21 @@ def make_certificate(
 
     Args:
         directory: Where ``make_authority`` put the authority.
-        name: Of the files, and the certificate's common name: at most 64 letters, digits, dots, dashes, underscores.
+        name: Of the files, and the certificate's common name: letters, digits, dots, dashes, underscores, in
+            at most 64 bytes.
         hosts: Names and addresses by which others dial it.
         id: The endpoint id that it names; an endpoint that uses it then has this id and no other may.
         days: How long it is valid; negative makes one that has expired.
         passphrase: Encrypts the key.
 
     Raises:
-        UsageError: The name is taken or none, a host is none, or there is no authority.
+        UsageError: The name is taken or none, a host is none, there is no authority, or no certificate can be valid
+            for so long.
     """
     home = Path(directory)
-    if not name or len(name) > NAME_MAX or name == AUTHORITY or not all(c.isalnum() or c in "._-" for c in name):
-        raise UsageError(f"{name!r} is no name for a certificate: letters, digits, dots, dashes, not 'authority'")
+    fits = 0 < len(name.encode("utf-8", "replace")) <= NAME_MAX and name != AUTHORITY
+    if not fits or not all(c.isalnum() or c in "._-" for c in name):
+        raise UsageError(f"{name[:100]!a} is no name for a certificate: letters, digits, dots, dashes, not 'authority'")
     authority, authority_key = _load_authority(home)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -112,7 +116,14 @@ def _certificate(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: float
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
-    end = now + timedelta(days=days)
+    try:
+        end = now + timedelta(days=days)
+        if end < EARLIEST_END:
+            raise OverflowError
+    except (OverflowError, ValueError):
+        raise UsageError(
+            f"no certificate can be valid for {days:g} days: it has to end between 1950 and 9999"
+        ) from None
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, Literal
 
-from chappe.cli.presence import host_and_port
+from chappe.cli.presence import host_and_ports
 from chappe.cli.units import human_bytes
 from chappe.defaults import DISK_RESERVE_BYTES
 from chappe.errors import ChappeError
@@ -95,11 +95,11 @@ def check_interface(listen: str) -> Check:
 
 
 def check_ports(tower: str) -> Iterator[Check]:
-    """Whether a tower answers at its two ports, or could listen there."""
-    host, first = host_and_port(tower)
-    second = tower.removeprefix("tcp://").split(":")[2:]
-    for port in (first, int(second[0]) if second and second[0].isdecimal() else first + 1):
-        yield _check_port(host, port)
+    """Whether a tower answers at its two ports, or could listen there; of several towers each."""
+    for each in tower.split(","):
+        host, *ports = host_and_ports(each)
+        for port in ports:
+            yield _check_port(host, port)
 
 
 def _check_port(host: str, port: int) -> Check:

@@ -13,22 +13,27 @@ _BYTES: Final = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
-_AMOUNT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+_AMOUNT: Final = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([a-zA-Z]*)\s*")
+OFFSET_MAX: Final = (1 << 63) - 1
+AGE_MAX_S: Final = 1000 * 365 * 86400.0  # a thousand years: no date lies further back that a record could have
 
 
 def parse_age(text: str) -> float:
     """Seconds of ``90s``, ``10m``, ``12h``, ``7d`` or ``2w``; raises UsageError."""
     match = _AMOUNT.fullmatch(text)
     if match is None or match[2].lower() not in _SECONDS:
-        raise UsageError(f"{text!r} is not an age; write it as 90s, 10m, 12h, 7d or 2w")
-    return float(match[1]) * _SECONDS[match[2].lower()]
+        raise UsageError(f"{text[:100]!r} is not an age; write it as 90s, 10m, 12h, 7d or 2w")
+    found = float(match[1]) * _SECONDS[match[2].lower()]
+    if found > AGE_MAX_S:
+        raise UsageError(f"{text!r} is not an age: a thousand years are the most")
+    return found
 
 
 def parse_bytes(text: str | int) -> int:
     """Bytes of ``1000``, ``64KiB``, ``10GiB`` or ``5GB``; raises UsageError."""
     match = _AMOUNT.fullmatch(str(text))
     if match is None or match[2].lower() not in _BYTES:
-        raise UsageError(f"{text!r} is not a size; write it as 1000, 64KiB, 500MB or 10GiB")
+        raise UsageError(f"{str(text)[:100]!r} is not a size; write it as 1000, 64KiB, 500MB or 10GiB")
     return int(float(match[1]) * _BYTES[match[2].lower()])
 
 
@@ -42,7 +47,7 @@ def parse_start(text: str, now: datetime | None = None) -> Literal["earliest", "
         return "earliest"
     if text == "latest":
         return "latest"
-    if text.isdecimal():
+    if text.isdecimal() and len(text) <= len(str(OFFSET_MAX)) and int(text) <= OFFSET_MAX:
         return int(text)
     match = _AMOUNT.fullmatch(text.removesuffix("ago"))
     if match is not None and match[2].lower() in _SECONDS:
@@ -51,8 +56,8 @@ def parse_start(text: str, now: datetime | None = None) -> Literal["earliest", "
         return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError, OSError) as error:
         raise UsageError(
-            f"{text!r} is not a place to begin; write earliest, latest, an offset such as 1000, an age such as 10m, "
-            "or a time such as 2026-01-31T12:00"
+            f"{text[:100]!r} is not a place to begin; write earliest, latest, an offset such as 1000, an age such as "
+            "10m, or a time such as 2026-01-31T12:00"
         ) from error
 
 

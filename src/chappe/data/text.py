@@ -38,7 +38,7 @@ UNITS_NS: Final = {
 
 _DIGITS_MAX: Final = 20  # of a 64-bit number; longer ones are refused before they are converted
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
-_REAL: Final = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|inf|nan)(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_REAL: Final = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|inf|nan)", re.ASCII)
 _TIMESPAN: Final = re.compile(r"([+-]?[0-9]+)(ns|us|ms|s|min|h|d)", re.ASCII)
 _PORT: Final = re.compile(r"([0-9]{1,5})/(tcp|udp|icmp|\?)", re.ASCII)
 _SUBNET: Final = re.compile(r"([0-9a-fA-F:.]+)/([0-9]{1,3})", re.ASCII)

@@ -14,7 +14,10 @@ from chappe.errors import UsageError
 
 def encode_topic(topic: str) -> bytes:
     """Return the bytes of a topic; raises UsageError if they cannot travel."""
-    raw = topic.encode("utf-8", "surrogateescape")
+    try:
+        raw = topic.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise UsageError(f"{topic!a} is no topic: it holds half of a surrogate pair") from None
     if len(raw) > TOPIC_BYTES_MAX:
         raise UsageError(f"topic is {len(raw)} bytes long, at most {TOPIC_BYTES_MAX} are possible")
     if b"\0" in raw:

@@ -35,8 +35,9 @@ class TowerAddress:
             numbers = [TOWER_SUB_PORT, TOWER_PUB_PORT]
         if len(numbers) == 1:
             numbers.append(numbers[0] + 1 if numbers[0] else 0)
-        if not all(0 <= number < 65536 for number in numbers) or any(c in host for c in " /:"):
-            raise UsageError(f"{text!r} is not the address of a tower: HOST:PORT or HOST:PORT:PORT is wanted")
+        is_host = host.isprintable() and not any(c in host for c in " /:")
+        if not is_host or not all(0 <= number < 65536 for number in numbers):
+            raise UsageError(f"{text!a} is not the address of a tower: HOST:PORT or HOST:PORT:PORT is wanted")
         return cls(host or TOWER_HOST, numbers[0], numbers[1])
 
     @classmethod
@@ -50,6 +51,8 @@ class TowerAddress:
 
 def bind(socket: zmq.Socket[bytes], host: str, port: int = 0) -> int:
     """Bind to ``host``; returns the port. Raises AddressInUse or UsageError with what to do."""
+    if not host.isprintable():  # ZeroMQ takes UTF-8 only
+        raise UsageError(f"{host!a} is no name or address of this machine")
     try:
         socket.bind(f"tcp://{host}:{port or '*'}")
     except zmq.ZMQError as error:

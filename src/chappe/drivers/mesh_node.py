@@ -485,6 +485,8 @@ def _listening_socket(host: str, port: int) -> socket.socket:
         )
     except OverflowError:
         raise UsageError(f"{port} is no port: 0 to 65535, 0 for any that is free") from None
+    except (TypeError, UnicodeError):  # what the resolver cannot even be asked for
+        raise UsageError(f"{host!a} is no name or address of this machine") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise AddressInUse(

@@ -15,6 +15,7 @@ records, for what is missing begins at the earliest record, and that is the next
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -28,6 +29,8 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 AT_LATEST: Final = -1
 AT_EARLIEST: Final = -2
+OFFSET_MAX: Final = (1 << 63) - 1
+TIME_MIN: Final = -(1 << 63)  # a moment may lie before 1970
 _NOTHING: Final[dict[str, int]] = {}
 SYMBOLS: Final = ""  # stands in the place of a topic
 TIME: Final = "time"
@@ -114,6 +117,14 @@ def check_offsets(offsets: object) -> None:
         )
     if set(offsets.get(SYMBOLS, ())) - {"", TIME}:
         raise StorageFormat("the checkpoint was written by a newer chappe; install that version to go on from it")
+    for topic, partitions in offsets.items():
+        for partition, n in partitions.items():
+            least = TIME_MIN if topic == SYMBOLS and partition == TIME else AT_EARLIEST
+            if type(n) is not int or not least <= n <= OFFSET_MAX:
+                raise StorageFormat(
+                    f"the offsets in the checkpoint are damaged: {json.dumps(n)[:100]} stands for partition "
+                    f"{partition} of topic {topic}; restore the checkpoint from a copy, or begin with a new one"
+                )
 
 
 def is_symbolic(start: Offsets) -> bool:

@@ -41,6 +41,7 @@ NAMES: Final = (
     "fetchTimeout",
 )
 PLAIN: Final = COLUMNS[:-1]  # without headers, as Kafka's
+_DIGITS_MAX: Final = 19  # of a number below 2**63
 # Kafka's name -> what to say, where a user of Kafka would look for it
 _ELSEWHERE: Final = {
     "kafka.bootstrap.servers": "did you mean `towers` or `stores`?",
@@ -197,13 +198,15 @@ def _moment(options: Mapping[str, str], name: str) -> Bound | None:
     if text is None:
         return None
     text = text.strip()
-    if text.isdecimal() and int(text) < 1 << 53:
-        return Moment(int(text) * 1000)
+    number = whole_number(text)
+    if number is not None and number < 1 << 53:
+        return Moment(number * 1000)
     try:
         return Moment(as_micros(datetime.fromisoformat(text)))
     except (ValueError, UsageError):
         raise UsageError(
-            f"`{name}` is milliseconds since 1970, or a time with its zone such as 2025-01-31T12:00:00Z, not {text!r}"
+            f"`{name}` is milliseconds since 1970, or a time with its zone such as 2025-01-31T12:00:00Z, "
+            f"not {text[:200]!r}"
         ) from None
 
 
@@ -230,9 +233,19 @@ def positive(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name.lower())
     if text is None:
         return None
-    if not text.strip().isdecimal() or not 0 < int(text) < 1 << 63:
-        raise UsageError(f"`{name}` is a whole number of at least 1, not {text!r}")
-    return int(text)
+    number = whole_number(text)
+    if not number:
+        raise UsageError(f"`{name}` is a whole number of at least 1, not {text[:200]!r}")
+    return number
+
+
+def whole_number(text: str) -> int | None:
+    """The number below 2**63 that a text of decimal digits is; None for any other text."""
+    text = text.strip()
+    if not text.isdecimal() or len(text) > _DIGITS_MAX:  # Python refuses to convert thousands of digits
+        return None
+    number = int(text)
+    return number if number < 1 << 63 else None
 
 
 def seconds(options: Mapping[str, str], name: str, default: float) -> float:
@@ -245,12 +258,12 @@ def seconds(options: Mapping[str, str], name: str, default: float) -> float:
     except ValueError:
         found = math.nan
     if not 0 < found < math.inf:
-        raise UsageError(f"`{name}` is a number of seconds above 0, such as 30, not {text!r}")
+        raise UsageError(f"`{name}` is a number of seconds above 0, such as 30, not {text[:200]!r}")
     return found
 
 
 def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
     text = options.get(name.lower(), str(default)).strip().lower()
     if text not in ("true", "false"):
-        raise UsageError(f"`{name}` is true or false, not {text!r}")
+        raise UsageError(f"`{name}` is true or false, not {text[:200]!r}")
     return text == "true"

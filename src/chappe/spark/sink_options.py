@@ -10,7 +10,7 @@ from chappe.data.topic import check_topic
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import UsageError
 from chappe.reading.fetch import PATIENCE_S
-from chappe.spark.options import positive, refuse_unknown, seconds, stores_of
+from chappe.spark.options import positive, refuse_unknown, seconds, stores_of, whole_number
 
 NAMES: Final = ("stores", "towers", "topic", "minAcks", "writeId", "writeBatch", "orderBy", "fetchTimeout")
 # Spark hands these over too: they are for itself.
@@ -90,8 +90,14 @@ def _topic(text: str | None) -> str | None:
 
 
 def _write_id(text: str | None) -> str | None:
-    if text is not None and not 0 < len(text.encode()) <= WRITE_ID_MAX:
-        raise UsageError(f"`writeId` is a name of 1 to {WRITE_ID_MAX} bytes, not {text[:WRITE_ID_MAX]!r}")
+    if text is None:
+        return None
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:  # half of a surrogate pair
+        size = 0
+    if not 0 < size <= WRITE_ID_MAX:
+        raise UsageError(f"`writeId` is a name of 1 to {WRITE_ID_MAX} bytes, not {text[:WRITE_ID_MAX]!a}")
     return text
 
 
@@ -101,9 +107,10 @@ def _write_batch(options: Mapping[str, str]) -> int:
         return 0
     if "writeid" not in options:
         raise UsageError("`writeBatch` numbers the writes of a `writeId`: give that too")
-    if not text.strip().isdecimal() or int(text) >= 1 << 63:
-        raise UsageError(f"`writeBatch` is a number of at least 0, not {text!r}")
-    return int(text)
+    number = whole_number(text)
+    if number is None:
+        raise UsageError(f"`writeBatch` is a number of at least 0, not {text[:200]!r}")
+    return number
 
 
 def _names(text: str | None) -> tuple[str, ...]:

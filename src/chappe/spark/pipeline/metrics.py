@@ -94,6 +94,6 @@ class _Collector:
 def parse_address(text: str) -> tuple[str, int]:
     """Host and port of ``9464``, ``:9464`` or ``0.0.0.0:9464``; loopback if no host is given. Raises UsageError."""
     host, _, port = text.strip().rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
+    if not port.isdecimal() or len(port) > 5 or int(port) > 65535:
         raise UsageError(f"--metrics is HOST:PORT or PORT, not {text!r}")
     return host.strip("[]") or HOST, int(port)

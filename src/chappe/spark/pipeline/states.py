@@ -150,7 +150,7 @@ class States:
                     return state
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, OverflowError, RecursionError):
             pass
         path.unlink(missing_ok=True)
         return None
