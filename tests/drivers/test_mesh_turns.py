@@ -6,11 +6,14 @@ import math
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from tests.endpoints import PATIENCE_S, until
 
+from chappe.drivers import mesh_turns
 from chappe.drivers.mesh_turns import Ready, Turns
 
 
@@ -18,7 +21,8 @@ class Node:
     """Counts what comes on a socket; waits are for such a count."""
 
     def __init__(self) -> None:
-        self.turns = Turns(self._handle, lambda: math.inf, "test-turns")
+        self.due = math.inf
+        self.turns = Turns(self._handle, lambda: self.due, "test-turns")
         self.count = 0
         self.drivers: list[str] = []
         self._here, self._there = socket.socketpair()
@@ -27,6 +31,7 @@ class Node:
         self.turns.start()
 
     def _handle(self, ready: Ready) -> None:
+        self.due = math.inf
         for key, mask in ready:
             key.data(mask)
 
@@ -51,6 +56,10 @@ class Node:
         threading.Thread(name=name, target=lambda: found.append(self.turns.wait(done, timeout_s)), daemon=True).start()
         return found
 
+    def rest(self) -> None:
+        """Until our thread leaves the sockets to the leader, for a minute unless it is told."""
+        until(lambda: self.turns._resting or self.turns.wake())  # type: ignore[func-returns-value]
+
     def follow(self, count: int) -> None:
         until(lambda: len(self.turns._followers) == count)
 
@@ -64,7 +73,7 @@ def node() -> Iterator[Node]:
 
 def test_our_thread_drives_again_when_the_waits_of_the_leader_and_of_who_follows_end_together(node: Node) -> None:
     leader = node.waiting("leader", lambda: node.count >= 1)
-    until(lambda: node.turns._resting)  # for a minute, unless it is told
+    node.rest()
     follower = node.waiting("follower", lambda: node.count >= 1)
     node.follow(1)
     node.send()
@@ -76,7 +85,7 @@ def test_our_thread_drives_again_when_the_waits_of_the_leader_and_of_who_follows
 
 def test_who_follows_leads_when_the_leader_leaves(node: Node) -> None:
     leader = node.waiting("leader", lambda: node.count >= 1)
-    until(lambda: node.turns._resting)
+    node.rest()
     follower = node.waiting("follower", lambda: node.count >= 2)
     node.follow(1)
     node.send()
@@ -92,7 +101,7 @@ def test_many_follow_and_each_returns_when_its_wait_is_over(node: Node) -> None:
         return node.waiting(f"thread {number}", lambda: node.count >= number)
 
     found = [wait_for(1)]
-    until(lambda: node.turns._resting)
+    node.rest()
     for number in range(2, 33):
         found.append(wait_for(number))
     node.follow(31)
@@ -104,7 +113,7 @@ def test_many_follow_and_each_returns_when_its_wait_is_over(node: Node) -> None:
 
 def test_a_follower_gives_up_in_time_and_closing_ends_every_wait(node: Node) -> None:
     leader = node.waiting("leader", lambda: False, None)
-    until(lambda: node.turns._resting)
+    node.rest()
     late = node.waiting("late", lambda: False, 0.01)
     until(lambda: late == [False])
     node.follow(0)
@@ -112,3 +121,40 @@ def test_a_follower_gives_up_in_time_and_closing_ends_every_wait(node: Node) -> 
     node.follow(1)
     node.turns.stop()
     until(lambda: leader == follower == [False])
+
+
+def test_our_thread_hears_what_is_due_though_another_led_while_it_waited_on_the_sockets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mesh_turns, "SLEEP_S", 10 * PATIENCE_S)  # nobody looks by itself
+    made = Node()
+    try:
+        until(lambda: made.turns._sleeping)
+        assert not made.turns.wait(lambda: False, 0.01)
+        with made.turns.lock:
+            made.due = time.monotonic()
+            made.turns.look_again_at(made.due)
+        until(lambda: made.due == math.inf)
+    finally:
+        made.close()
+
+
+def test_what_happens_before_the_leader_waits_on_the_sockets_ends_its_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mesh_turns, "SLEEP_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(Turns, "start", lambda _: None)  # our thread, on the sockets since before, would be woken
+    made = Node()
+    lead = made.turns._lead
+
+    def late(*arguments: Any) -> None:
+        with made.turns.lock:  # as another thread may have it now
+            made.count += 1
+            made.turns.news = True
+            made.turns.tell()
+        lead(*arguments)
+
+    monkeypatch.setattr(made.turns, "_lead", late)
+    try:
+        found = made.waiting("leader", lambda: made.count == 1)
+        until(lambda: found == [True])
+    finally:
+        made.close()

@@ -75,6 +75,7 @@ class Turns:
         self._turn = 0  # rises whenever a user's thread or a loop begins to drive
         self._sleeping = False  # the leader, or our thread, waits on the sockets ...
         self._sleep_until = math.inf  # ... until then
+        self._ours_until: float | None = None  # our thread waits on the sockets until then, whoever leads meanwhile
         self._left = threading.Event()  # the leader has left since we are closed
         self._followers: list[_Follower] = []
         self._loops = 0  # event loops that watch the selector
@@ -130,13 +131,14 @@ class Turns:
                     self._turn += 1
                     self._leading = until
                     self._drove_at = now
+                    wait_s = self._before_sleep(deadline)  # before the lock is free: nobody tells who does not sleep
                     follower = None
                 else:
                     follower = _Follower(until)
                     self._followers.append(follower)
             if follower is None:
                 try:
-                    self._lead(until, deadline)
+                    self._lead(until, deadline, wait_s)
                 finally:
                     with self.lock:
                         self._resign()
@@ -150,10 +152,8 @@ class Turns:
                 if follower.over and not self.closed:
                     return True  # without the lock, for which all whose waits are over would queue
 
-    def _lead(self, until: Callable[[], bool], deadline: float) -> None:
+    def _lead(self, until: Callable[[], bool], deadline: float, wait_s: float) -> None:
         while True:
-            with self.lock:
-                wait_s = self._before_sleep(deadline)
             ready = self.selector.select(wait_s)
             with self.lock:
                 self._sleeping = False
@@ -163,14 +163,17 @@ class Turns:
                 if until() or time.monotonic() >= deadline or self.closed:
                     return
                 self.tell()
+                wait_s = self._before_sleep(deadline)
 
     def _resign(self) -> None:
         self._leading = None
-        self._sleeping = False
+        self._sleeping = self._ours_until is not None  # since before we led, and for a time of then
+        self._sleep_until = self._ours_until or math.inf
         if self.closed:
             self._left.set()
         self._drove_at = time.monotonic()
         self.tell()
+        self.look_again()
         self._hand_on()
 
     def _leave(self, follower: _Follower) -> None:
@@ -326,10 +329,13 @@ class Turns:
                 self.tell()
                 return
             wait_s = self._before_sleep(math.inf)
+            self._ours_until = self._sleep_until
             turn = self._turn
         ready = self.selector.select(wait_s)
         with self.lock:
+            self._ours_until = None
             if self._leading is not None or turn != self._turn:
+                self._sleeping = self._sleeping and self._leading is not None
                 if ready:
                     self.wake()  # not every system wakes all that wait for the same
                 return
