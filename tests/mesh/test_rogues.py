@@ -5,8 +5,26 @@ from __future__ import annotations
 import pytest
 from tests.mesh.rogue_rig import VICTIM, Peer, Rig
 
+from chappe.defaults import (
+    DOUBTS_BYTES_MAX,
+    DOUBTS_MAX,
+    LIFE_NUMBERS,
+    LINK_STATE_KEPT_S,
+    ROUTES_BYTES_MAX,
+    TELL_PAUSE_MAX_S,
+)
+from chappe.mesh import duplicates, topology
 from chappe.mesh.events import PeerRemoved
-from chappe.mesh.messages import DATA, PONG, ROUTING_UPDATE, pack_filter
+from chappe.mesh.messages import (
+    DATA,
+    ENVELOPE_BYTES,
+    LINK_STATE,
+    PONG,
+    ROUTING_UPDATE,
+    pack_filter,
+    parse_link_state,
+    parse_message,
+)
 
 SMALLER, GREATER = b"\x11" * 16, b"\xee" * 16
 
@@ -40,3 +58,258 @@ def test_nothing_counts_that_follows_the_answer_to_a_goodbye_in_the_same_read(
     assert rig.delivered == []
     assert not rig.core.reaches(id)
     assert rig.core.own_id == VICTIM
+
+
+# -- in another's name ------------------------------------------------------------------------------
+
+FAR = b"\x55" * 16  # an endpoint behind another
+HIGHEST = 2**64 - 1
+
+
+def far_behind(peer: Peer, version: int = 1, wanted: tuple[bytes, ...] = ()) -> None:
+    """``peer`` says that FAR is its neighbour, and brings the link state of that."""
+    peer.send(peer.state(chappe=(VICTIM, FAR)), peer.state(FAR, version, wanted, chappe=(peer.id,)))
+
+
+@pytest.mark.parametrize("version", [HIGHEST, 2**63, 2**62 - 1, 2**62, 1_800_000_000_000_000])
+def test_a_link_state_in_our_own_name_is_outdone_or_refused(rig: Rig, version: int) -> None:
+    rogue, friend = Peer(rig, SMALLER), Peer(rig, GREATER)
+    before = [parse_message(each) for each in friend.heard if len(each) > ENVELOPE_BYTES]
+    [first] = [parse_link_state(each.payload) for each in before if each.kind == LINK_STATE]
+
+    rogue.send(rogue.state(VICTIM, version, (b"/forged",)))
+    rig.want(b"/b")
+
+    told = [each for each in friend.link_states() if each.origin == VICTIM]
+    assert told[-1].filter == (b"/a", b"/b")
+    assert told[-1].version > first.version
+    assert told[-1].version > version or version >= 2**62
+
+
+def test_outdoing_never_ends(rig: Rig) -> None:
+    rogue = Peer(rig, SMALLER)
+    version = 2**62 - 1
+    for _ in range(100):
+        rogue.send(rogue.state(VICTIM, version, (b"/forged",)))
+        told = rogue.link_states()[-1]
+        assert told.version == version + 1
+        version = told.version + 2**20
+
+
+def test_who_speaks_for_a_neighbour_of_ours_is_not_believed_and_the_neighbour_hears_of_it(rig: Rig) -> None:
+    friend, rogue = Peer(rig, SMALLER, wanted=(b"/f",)), Peer(rig, GREATER)
+    friend.send(friend.state(wanted=(b"/f",), chappe=(VICTIM,)))
+    friend.take()
+
+    rogue.send(rogue.state(SMALLER, 2**62 - 1, (b"/forged",)))
+
+    assert rig.core.filters()[SMALLER] == (b"/f",)
+    assert [each.version for each in friend.link_states()] == [2**62 - 1]
+    friend.send(friend.state(version=2**62, wanted=(b"/g",), chappe=(VICTIM,)))
+    assert rig.core.filters()[SMALLER] == (b"/g",)
+
+
+def test_who_speaks_for_an_endpoint_that_is_elsewhere_is_not_believed(rig: Rig) -> None:
+    friend, rogue = Peer(rig, SMALLER), Peer(rig, GREATER)
+    far_behind(friend, 5, (b"/f",))
+
+    rogue.send(rogue.state(FAR, 2**62 - 1, (b"/forged",), chappe=(GREATER,)))
+    rogue.send(rogue.state(version=2, chappe=(VICTIM, FAR)))
+
+    assert rig.core.filters()[FAR] == (b"/f",)
+    friend.send(friend.state(FAR, 6, (b"/g",), chappe=(SMALLER,)))
+    assert rig.core.filters()[FAR] == (b"/g",)
+
+
+def test_an_endpoint_that_moves_is_believed_once_it_has_left(rig: Rig) -> None:
+    friend, other = Peer(rig, SMALLER), Peer(rig, GREATER)
+    far_behind(friend, 5, (b"/f",))
+
+    other.send(other.state(FAR, 6, (b"/g",), chappe=(GREATER,)), other.state(version=2, chappe=(VICTIM, FAR)))
+    assert rig.core.filters()[FAR] == (b"/f",)
+    friend.send(friend.state(version=2, chappe=(VICTIM,)))
+    rig.pass_time(0.0)
+
+    assert rig.core.filters()[FAR] == (b"/g",)
+    assert rig.core.reaches(FAR)
+    assert FAR in {each.origin for each in friend.link_states()}
+
+
+def test_what_is_published_is_taken_from_where_its_origin_is(rig: Rig) -> None:
+    friend, rogue = Peer(rig, SMALLER), Peer(rig, GREATER)
+    far_behind(friend)
+
+    for number in range(3):
+        rogue.send(rogue.publication(b"/a", b"forged", FAR, 2**62 + number))
+        rogue.send(rogue.publication(b"/a", b"forged", SMALLER, 2**62 + number))
+        rogue.send(rogue.publication(b"/a", b"forged", b"\x99" * 16, number))
+    friend.send(friend.publication(b"/a", b"own", sequence=1), friend.publication(b"/a", b"far", FAR, 1))
+
+    assert [each.payload for each in rig.delivered] == [b"own", b"far"]
+    assert rig.core.dropped == 9
+
+
+def test_numbers_in_anothers_name_silence_nobody(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "SEEN_MAX", 16)
+    friend, rogue = Peer(rig, SMALLER), Peer(rig, GREATER)
+    far_behind(friend)
+    for number in range(64):
+        rogue.send(rogue.publication(b"/a", b"", SMALLER, 2**62 + number))
+        rogue.send(rogue.publication(b"/a", b"", FAR, 2**62 + number))
+
+    friend.send(friend.publication(b"/a", b"own"), friend.publication(b"/a", b"far", FAR))
+
+    assert [each.payload for each in rig.delivered] == [b"own", b"far"]
+
+
+def test_what_was_on_its_way_when_its_origin_moved_is_taken(rig: Rig) -> None:
+    friend = Peer(rig, SMALLER)
+    far_behind(friend)
+    friend.send(friend.state(version=2, chappe=(VICTIM,)))
+    assert not rig.core.reaches(FAR)
+
+    friend.send(friend.publication(b"/a", b"late", FAR))
+    rig.pass_time(LINK_STATE_KEPT_S + 1)
+    rig.want(b"/a", b"/b")
+    friend.send(friend.publication(b"/a", b"too late", FAR, 2))
+
+    assert [each.payload for each in rig.delivered] == [b"late"]
+
+
+@pytest.mark.parametrize("number", [2**63, HIGHEST])
+def test_a_number_out_of_bounds_is_dropped(rig: Rig, number: int) -> None:
+    peer = Peer(rig, SMALLER)
+    peer.send(peer.publication(b"/a", b"", None, number), peer.publication(b"/a", b"good"))
+    assert [each.payload for each in rig.delivered] == [b"good"]
+
+
+# -- clocks that were set back ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("forwarding", [True, False])
+def test_a_new_life_with_an_earlier_clock_is_told_what_its_former_one_told(forwarding: bool) -> None:
+    rig = Rig(forwarding=forwarding)
+    rig.want(b"/a")
+    former = Peer(rig, SMALLER)
+    former.send(former.state(version=9_000, wanted=(b"/former",), chappe=(VICTIM,)))
+    rig.do(rig.core.handle_closed(former.conn, "it was killed", rig.now))
+
+    life = Rig(SMALLER, first_number=5_000)
+    life.want(b"/new")
+    peer = Peer(rig, SMALLER)
+    other_end = Peer(life, VICTIM)
+    states = [each for each in peer.heard if len(each) > 37 and each[32] == LINK_STATE]
+    assert [parse_link_state(parse_message(each).payload).version for each in states if SMALLER in each[40:60]] == [
+        9_000
+    ]
+    other_end.send(*states)
+    told = other_end.link_states()[-1]
+
+    assert (told.version, told.filter) == (9_001, (b"/new",))
+    life.do(life.core.publish(b"/x", b"", now=0.0))
+    assert life.core._router._sequence > 9_000 + LIFE_NUMBERS
+
+
+def test_a_new_life_that_nobody_near_remembers_is_told_from_afar(rig: Rig) -> None:
+    """Its neighbour never knew it; another one does, and thinks it gone."""
+    friend = Peer(rig, GREATER)
+    far_behind(friend, 9_000, (b"/former",))
+    friend.send(friend.state(version=2, chappe=(VICTIM,)))
+    newcomer = Peer(rig, SMALLER)
+    newcomer.take()
+
+    newcomer.send(newcomer.state(FAR, 5_000, (b"/new",), chappe=(SMALLER,)))
+
+    assert [each.version for each in newcomer.link_states()] == [9_000]
+
+
+def test_what_another_says_of_a_neighbour_goes_to_that_neighbour_alone(rig: Rig) -> None:
+    friend, rogue, third = Peer(rig, SMALLER), Peer(rig, GREATER), Peer(rig, b"\xdd" * 16)
+    friend.send(friend.state(chappe=(VICTIM,)))
+    for peer in (friend, rogue, third):
+        peer.take()
+
+    rogue.send(rogue.state(SMALLER, 7))
+
+    assert [each.version for each in friend.link_states()] == [7]
+    assert third.link_states() == rogue.link_states() == []
+
+
+# -- bounds -----------------------------------------------------------------------------------------
+
+
+def test_topics_that_nobody_wants_leave_little(rig: Rig) -> None:
+    peer = Peer(rig, SMALLER)
+    for number in range(200):
+        peer.send(peer.publication(b"%60000d" % number, sequence=number))
+        rig.core.publish(b"%60000d" % -number, b"", now=rig.now)
+        assert sum(map(len, rig.core._router._routes)) <= ROUTES_BYTES_MAX
+
+
+def test_doubts_are_bounded_for_each_neighbour(rig: Rig) -> None:
+    friend, rogue = Peer(rig, SMALLER), Peer(rig, GREATER)
+    far_behind(friend)
+    ids = [number.to_bytes(2, "big") * 8 for number in range(600)]
+    friend.send(friend.state(version=2, chappe=(VICTIM, FAR, *ids)))
+    friend.send(*[friend.state(each, chappe=(SMALLER,)) for each in ids])
+    rogue.send(*[rogue.state(each, 2, (b"x" * 60_000,)) for each in (FAR, *ids)])
+
+    doubts = rig.core._router.topology._states._doubts[GREATER]
+    assert len(doubts) <= DOUBTS_MAX
+    assert sum(len(each.frame) for each in doubts.values()) <= DOUBTS_BYTES_MAX
+    rig.do(rig.core.handle_closed(rogue.conn, "it left", rig.now))
+    assert GREATER not in rig.core._router.topology._states._doubts
+
+
+def test_more_filters_behind_one_neighbour_than_can_be_kept_apart_mean_everything(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topology, "FILTERS_TOPICS_MAX", 3)
+    friend = Peer(rig, SMALLER)
+    friend.send(friend.state(wanted=(b"/1", b"/2", b"/3"), chappe=(VICTIM,)))
+    assert rig.core.peer_subscriptions() == (b"/1", b"/2", b"/3")
+    friend.send(friend.state(version=2, wanted=(b"/1", b"/2", b"/3", b"/4"), chappe=(VICTIM,)))
+    assert rig.core.peer_subscriptions() == (b"",)
+
+
+# -- many neighbours --------------------------------------------------------------------------------
+
+
+def joined(rig: Rig, count: int) -> list[Peer]:
+    """Neighbours that each tell of themselves."""
+    found = [Peer(rig, bytes([number + 1]) * 16) for number in range(count)]
+    for peer in found:
+        peer.send(peer.state(chappe=(VICTIM,)))
+    return found
+
+
+def test_of_many_who_join_at_once_not_each_is_told_at_once(rig: Rig) -> None:
+    peers = joined(rig, 100)
+    told = [len([each for each in peer.link_states() if each.origin == VICTIM]) for peer in peers]
+    assert sum(told) < 20 * len(peers)
+
+    rig.pass_time(TELL_PAUSE_MAX_S)
+
+    [last] = [each for each in peers[0].link_states() if each.origin == VICTIM]
+    assert {each.id for each in last.neighbours} == {peer.id for peer in peers}
+
+
+def test_what_is_wanted_is_told_at_once_however_many_join(rig: Rig) -> None:
+    peers = joined(rig, 100)
+    peers[0].take()
+    rig.want(b"/new")
+    [last] = [each for each in peers[0].link_states() if each.origin == VICTIM]
+    assert last.filter == (b"/a", b"/new")
+
+
+def test_nobody_gets_a_message_before_it_knows_where_its_origin_is(rig: Rig) -> None:
+    """Others take it only from where its origin is: so they are told of the new neighbour first."""
+    peers = joined(rig, 100)
+    peers[0].send(peers[0].state(version=2, wanted=(b"/m",), chappe=(VICTIM,)))
+    peers[0].take()
+
+    peers[-1].send(peers[-1].publication(b"/m", b"first"))
+
+    state, message = peers[0].messages()
+    assert peers[-1].id in {each.id for each in parse_link_state(state.payload).neighbours}
+    assert message.payload == b"first"

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from chappe.mesh.link_states import Verdict
 from chappe.mesh.messages import LinkState, pack_link_state, parse_link_state, parse_message
 from chappe.mesh.topology import Topology
 
@@ -26,16 +27,16 @@ def topology() -> Topology:
 
 def tell(topology: Topology) -> LinkState:
     topology.settle(0.0)
-    state = topology.tell()
+    state = topology.tell(0.0)
     assert state is not None
     return state
 
 
 def come_back(topology: Topology, state: LinkState) -> None:
     """Have a link state arrive as others pass it on."""
-    body = pack_link_state(PEER, state)[PREFIX:]
-    payload = parse_message(body).payload
-    assert not topology.learn(parse_link_state(payload), len(payload))
+    frame = pack_link_state(PEER, state)
+    again = parse_link_state(parse_message(frame[PREFIX:]).payload)
+    assert topology.learn(again, frame, PEER, 0.0) is None
 
 
 def test_what_we_told_is_no_news_when_it_comes_back_around_a_ring(topology: Topology) -> None:
@@ -44,7 +45,7 @@ def test_what_we_told_is_no_news_when_it_comes_back_around_a_ring(topology: Topo
     come_back(topology, state)
 
     assert not topology.changed
-    assert topology.tell() is None
+    assert topology.tell(0.0) is None
 
 
 def test_what_we_told_earlier_is_no_news_either(topology: Topology) -> None:
@@ -55,7 +56,7 @@ def test_what_we_told_earlier_is_no_news_either(topology: Topology) -> None:
     come_back(topology, first)  # ... and after it
 
     assert second.version == first.version + 1
-    assert topology.tell() is None
+    assert topology.tell(0.0) is None
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 1000])
@@ -68,7 +69,7 @@ def test_what_an_earlier_life_told_is_outdone_at_once(topology: Topology, ahead:
     again = tell(topology)
     assert again == replace(state, version=former.version + 1)
     come_back(topology, again)
-    assert topology.tell() is None
+    assert topology.tell(0.0) is None
 
 
 def test_a_link_state_that_goes_around_a_ring_is_told_once() -> None:
@@ -81,14 +82,16 @@ def test_a_link_state_that_goes_around_a_ring_is_told_once() -> None:
                 topology.link_up(other, False, ())
         topology.settle(0.0)
     told = 0
-    state = ring[OWN].tell()
+    state = ring[OWN].tell(0.0)
     while state is not None and told < 10:
         told += 1
-        size = len(pack_link_state(OWN, state))
-        assert ring[PEER].learn(state, size)
-        assert ring[OTHER].learn(state, size)
-        assert not ring[OWN].learn(state, size)  # from the last, which did not have it from here yet
+        frame = pack_link_state(OWN, state)
+        assert ring[PEER].learn(state, frame, OWN, 0.0) is Verdict.NEWS
+        # To the last it comes the other way first: it believes what its neighbour says of itself from that alone.
+        assert ring[OTHER].learn(state, frame, PEER, 0.0) is Verdict.DOUBTED
+        assert ring[OTHER].towards(OWN) == [OWN]
+        assert ring[OWN].learn(state, frame, OTHER, 0.0) is None
         ring[OWN].settle(0.0)
-        state = ring[OWN].tell()
+        state = ring[OWN].tell(0.0)
 
     assert told == 1

@@ -13,6 +13,7 @@ dialling    whom to dial, and when again
 peerings    connections become links, stay alive and end
 duplicates  which publications came before
 echoes      loops that are closed by originals
+link_states  what endpoints tell of themselves, and which of it is believed
 topology    the network as one endpoint knows it
 subscriptions  who wants what here
 congestion  whom to read less from, because others are full

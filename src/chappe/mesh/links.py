@@ -86,6 +86,7 @@ class Link:
         "received",
         "target",
         "tickets",
+        "told",
     )
 
     def __init__(
@@ -103,6 +104,7 @@ class Link:
         self.ended = False  # nothing that came with what ended it counts any more
         self.filter: Filter = NOTHING  # what an original wants
         self.announced: Filter | None = None  # what an original was told that we want
+        self.told = False  # others know of this link to another endpoint of chappe
         self.blocked = False  # nothing passes to or from this original
         self.bye: bytes | None = None  # we are leaving: the token whose return we wait for ...
         self.bye_until = 0.0  # ... at most until then

@@ -38,6 +38,7 @@ from chappe.defaults import (
     LINK_STATE_BYTES_MAX,
     MESH_MESSAGE_BYTES_MAX,
     MESH_TOPIC_BYTES_MAX,
+    NUMBER_MAX,
     PING_BYTES_MAX,
     TTL,
 )
@@ -157,6 +158,8 @@ def parse_message(body: bytes) -> Message:
         if end + ORIGIN_BYTES > len(body):
             raise ProtocolError("the origin of a message is cut off")
         origin, sequence = _unpack_origin(body, end)
+        if sequence >= NUMBER_MAX:
+            raise ProtocolError(f"{sequence} is no number of a publication")
         payload = body[end + ORIGIN_BYTES :]
         topic = body[ENVELOPE_BYTES:end]
         return Message(topic, payload, kind & ~_ORIGIN_BIT, sender, receiver, ttl, origin, sequence)

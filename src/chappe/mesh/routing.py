@@ -8,11 +8,13 @@ Only what goes to or comes from an original is packed anew, for it knows no orig
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Final
 
 from chappe.core import Report
-from chappe.defaults import MESH_TOPIC_BYTES_MAX, ROUTES_MAX, TTL
+from chappe.defaults import MESH_TOPIC_BYTES_MAX, ROUTES_BYTES_MAX, ROUTES_MAX, TTL
 from chappe.errors import ProtocolError, UsageError
+from chappe.mesh.actions import NOTHING as NOTHING_TO_DO
 from chappe.mesh.actions import Action, Deliver, Flush
 from chappe.mesh.congestion import Congestion
 from chappe.mesh.drops import Drops
@@ -20,6 +22,7 @@ from chappe.mesh.duplicates import Seen
 from chappe.mesh.echoes import MESH, TOO_OFTEN, Echoes
 from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, PeerBlocked
 from chappe.mesh.filters import EVERYTHING, LOCAL_PREFIX, NOTHING, Filter, minimal
+from chappe.mesh.link_states import Verdict
 from chappe.mesh.links import EndpointOptions, Link
 from chappe.mesh.messages import (
     COMMAND,
@@ -118,7 +121,9 @@ class Router:
         self._control = control
         self.settled = 0  # rises whenever the network, or what somebody in it wants, has changed
         self._sequence = options.first_number
+        self._told = b""  # the frame that tells our link state, as it was told last
         self._routes: dict[bytes, Route] = {}
+        self._routes_bytes = 0  # of their topics
         self._links: dict[bytes, Link] = {}  # by peer
         self._originals: dict[bytes, Link] = {}  # of these, originals
 
@@ -134,8 +139,10 @@ class Router:
         self.topology.link_up(link.peer_id, not link.chappe, wanted)
         actions = self.settle(now)
         if link.chappe:
-            for state in self.topology.others():
-                self._put_control(link, pack_link_state(self._own, state))
+            if not link.told:
+                self._put_control(link, self._told)
+            for frame in self.topology.others(link.peer_id):
+                self._put_control(link, frame)
             actions.append(link.flush)
         return actions
 
@@ -164,7 +171,7 @@ class Router:
         return self._refilter(self.subscriptions.forward(topics), now)
 
     def _refilter(self, changed: bool, now: float) -> list[Action]:
-        self._routes.clear()
+        self._forget_routes()
         if not changed:
             return []
         self.topology.set_filter(self.subscriptions.filter)
@@ -176,19 +183,31 @@ class Router:
             return []
         changes, forgotten = self.topology.settle(now)
         self.settled += 1
-        self._routes.clear()
+        self._forget_routes()
         for endpoint in forgotten:
             self.seen.forget(endpoint)
         if changes.linked:
             self.echoes.forget(now)
         actions: list[Action] = [Report(EndpointDiscovered(each)) for each in changes.discovered]
-        state = self.topology.tell()
-        if state is not None:
-            frame = pack_link_state(self._own, state)
-            actions += self._flood(frame, None)
+        actions += self._tell(now)
         for link in self._originals.values():
             actions += self._announce(link)
+        for frame, peer in self.topology.reconsider(now):
+            actions += self._pass_on_state(frame, self._links.get(peer))
         return actions + [Report(EndpointUnreachable(each)) for each in changes.unreachable]
+
+    def _tell(self, now: float) -> list[Action]:
+        """Tell our link state, if it is time for that."""
+        state = self.topology.tell(now)
+        if state is None:
+            return []
+        self._told = pack_link_state(self._own, state)
+        for link in self._links.values():
+            link.told = True
+        return self._flood(self._told, None)
+
+    def _pass_on_state(self, frame: bytes, but: Link | None) -> list[Action]:
+        return self._flood(frame, but) if self._forwards else []
 
     def _announce(self, link: Link) -> list[Action]:
         wanted = NOTHING if link.blocked else self.topology.announcement(link.peer_id)
@@ -201,6 +220,10 @@ class Router:
             frame = pack_routing_update(self._own, link.peer_id, EVERYTHING)
         self._put_control(link, frame)
         return [link.flush]
+
+    def _forget_routes(self) -> None:
+        self._routes.clear()
+        self._routes_bytes = 0
 
     def _flood(self, frame: bytes, but: Link | None) -> list[Action]:
         targets = [link for link in self._links.values() if link.chappe and link is not but]
@@ -273,8 +296,10 @@ class Router:
                 self.overflowed[link.conn] = link
 
     def _find_route(self, topic: bytes) -> Route:
-        if len(self._routes) >= ROUTES_MAX:
-            self._routes.clear()
+        self._routes_bytes += len(topic)
+        if len(self._routes) >= ROUTES_MAX or self._routes_bytes > ROUTES_BYTES_MAX:
+            self._forget_routes()
+            self._routes_bytes = len(topic)
         wanting = [link for link in self._links.values() if self.topology.wants(link.peer_id, topic)]
         route = Route(
             self.subscriptions.matching(topic, DATA),
@@ -342,6 +367,9 @@ class Router:
         if route.refused or origin == NOBODY:
             self.drops.add(f"from {link.peer_id.hex()}, which may not send them")
             return
+        if origin != link.peer_id and origin != self._own and not self.topology.may_bring(link.peer_id, origin, now):
+            self.drops.add(f"from {link.peer_id.hex()}, behind which their origin is not")
+            return
         if not self.seen.is_new(origin, message.sequence):
             return
         chappe, originals, receiver = route.chappe, route.originals, message.receiver
@@ -355,6 +383,10 @@ class Router:
             self.echoes.note(MESH, topic, message.payload, now)
         if not self._forwards or not message.ttl:
             return
+        if not link.told:  # others take from here only what they know to be behind here
+            self.topology.hurry()
+            turn.close()
+            turn.actions += self._tell(now)
         if chappe and (len(chappe) > 1 or chappe[0] is not link):
             frame = pack_hop(body, self._own, message.ttl - 1)
             self._pass_on(chappe, frame, link, turn, now)
@@ -414,17 +446,34 @@ class Router:
         if message.kind in (PING, PONG):
             turn.actions += self._control(link, message, now)
         elif message.kind == LINK_STATE and link.chappe:
-            if self.topology.is_old(*peek_link_state(message.payload)):
-                return  # most come several times
-            if self.topology.learn(parse_link_state(message.payload), len(message.payload)) and self._forwards:
-                frame = pack_message(self._own, NOBODY, LINK_STATE, TTL, RESERVED_TOPIC, message.payload)
-                turn.actions += self._flood(frame, link)
+            turn.actions += self._take_link_state(link, message.payload, now)
         elif message.kind == ROUTING_UPDATE and not link.chappe:
             link.filter = minimal(parse_filter(message.payload))
             if not link.blocked:
                 self.topology.set_original_filter(link.peer_id, link.filter)
         else:
             raise ProtocolError("a message of a kind that this peer does not send")
+
+    def _take_link_state(self, link: Link, payload: bytes, now: float) -> Sequence[Action]:
+        topology = self.topology
+        origin, version = peek_link_state(payload)
+        if topology.is_old(link.peer_id, origin, version):  # most come several times
+            answer = topology.answer(link.peer_id, origin, version)
+            if answer is None:
+                return NOTHING_TO_DO
+            self._put_control(link, answer)
+            return (link.flush,)
+        frame = pack_message(self._own, NOBODY, LINK_STATE, TTL, RESERVED_TOPIC, payload)
+        verdict = topology.learn(parse_link_state(payload), frame, link.peer_id, now)
+        self._sequence = max(self._sequence, topology.numbers_from)
+        if verdict is Verdict.NEWS:
+            return self._pass_on_state(frame, link)
+        if verdict is not Verdict.DOUBTED or not self._forwards:
+            return NOTHING_TO_DO
+        found = [self._links[peer] for peer in topology.towards(origin)]
+        for each in found:
+            self._put_control(each, frame)
+        return [each.flush for each in found]
 
     def _block(self, culprit: bytes, other: bytes, now: float) -> list[Action]:
         link = self._originals.get(culprit)
@@ -447,8 +496,10 @@ class Router:
         """Try blocked links again; report what was dropped."""
         self._unblock(self.echoes.handle_timeout(now))
         self.note_drops()
-        return [*self.settle(now), *self.drops.handle_timeout(now)]
+        return [*self.settle(now), *self._tell(now), *self.drops.handle_timeout(now)]
 
     def next_timeout(self) -> float:
         """When there is something to do."""
-        return min(self.echoes.next_timeout(), self.drops.next_timeout())
+        if self.topology.changed:
+            return -inf
+        return min(self.echoes.next_timeout(), self.drops.next_timeout(), self.topology.tell_at())

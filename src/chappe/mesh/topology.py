@@ -10,44 +10,48 @@ everything several times, and take everything from it several times. So only the
 forward speaks with it: it is *designated*. Where none forwards, each speaks for itself.
 
 Link states of endpoints that cannot be reached are kept for a while. They do not arrive in the order of what happened:
-an endpoint may seem to be gone only until a third one's is here, and its own would not be sent again.
+an endpoint may seem to be gone only until a third one's is here, and its own would not be sent again. Which of them are
+believed is said in ``link_states``; what another endpoint publishes is likewise taken only from where that endpoint is.
 
-Source: link-state routing as OSPF has it (RFC 2328). Departure: no shortest paths, since a copy on each way costs
-less than a message that is lost with the shortest one.
+What is told in an endpoint's name by an earlier life of it, or by somebody else, travels to the endpoint itself, which
+outdoes it with the next version.
+
+Source: link-state routing as OSPF has it (RFC 2328). Departures: no shortest paths, since a copy on each way costs
+less than a message that is lost with the shortest one; link states are believed by where they come from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
-from chappe.defaults import ENDPOINTS_MAX, FILTER_BYTES_MAX, LINK_STATE_KEPT_S, LINK_STATES_BYTES_MAX
+from chappe.defaults import (
+    ENDPOINTS_MAX,
+    FILTER_BYTES_MAX,
+    FILTERS_TOPICS_MAX,
+    LIFE_NUMBERS,
+    LINK_STATE_KEPT_S,
+    TELL_FEW,
+    TELL_PAUSE_MAX_S,
+    TELL_PAUSE_S,
+)
 from chappe.mesh.filters import EVERYTHING, NOTHING, Filter, matches, union
+from chappe.mesh.link_states import Known, LinkStates, Verdict, may_follow
 from chappe.mesh.messages import LinkState, Neighbour, pack_filter
 
 _ORIGINALS_BYTES_MAX = FILTER_BYTES_MAX // 4  # of filters of originals in one link state; beyond it: everything
 
 
-class _Known:
-    """A link state, and the ids of the neighbours that can confirm a link."""
-
-    __slots__ = ("chappe", "gone_since", "size", "state")
-
-    def __init__(self, state: LinkState, size: int) -> None:
-        self.state = state
-        self.size = size
-        self.chappe = frozenset([each.id for each in state.neighbours if not each.original])
-        self.gone_since: float | None = None  # there is no path
-
-
 class _Side:
     """What can be reached through one neighbour, and through others that it reaches."""
 
-    __slots__ = ("endpoints", "filter", "forwarding", "originals")
+    __slots__ = ("endpoints", "filter", "forwarding", "listed", "originals")
 
     def __init__(self) -> None:
         self.forwarding: set[bytes] = set()
         self.endpoints: set[bytes] = set()  # those too that do not forward
+        self.listed: set[bytes] = set()  # whom those that forward name as neighbours, whether it is confirmed or not
         self.originals: dict[bytes, dict[bytes, Filter]] = {}  # original: who is linked to it, and what it wants
         self.filter: Filter = NOTHING
 
@@ -76,33 +80,38 @@ class Topology:
     def __init__(self, own: bytes, forwards: bool, version: int) -> None:
         self.own = own
         self.changed = False  # since the last ``settle``
-        self.refused = 0  # link states beyond the bounds
+        self.numbers_from = 0  # publications of an earlier life may have numbers up to this
         self._forwards = forwards
         self._version = version
-        self._untold = False  # our link state changed since ``tell``
+        self._untold = False  # our link state changed since ``tell`` ...
+        self._urgent = False  # ... not only by links that came or went
         self._told: LinkState | None = None  # what ``tell`` returned last
+        self._tell_at = -inf  # not sooner, unless it is urgent
         self._filter: Filter = NOTHING
         self._links: dict[bytes, Filter] = {}  # endpoints of chappe beside us; the filter of the handshake
         self._originals: dict[bytes, Filter] = {}  # originals beside us, and what they want
-        self._known: dict[bytes, _Known] = {}
-        self._size = 0  # bytes of all link states
+        self._states = LinkStates()
+        self._known = self._states.known
         self._sides: dict[bytes, _Side] = {}  # by neighbour; those that reach each other have the same
         self._designated: dict[bytes, bytes] = {}  # original: who speaks with it for all of us
         self._linked: dict[bytes, frozenset[bytes]] = {}  # original beside us: who else is linked to it
         self._reachable: frozenset[bytes] = frozenset()
+        self._present: frozenset[bytes] = frozenset()  # the endpoints of chappe among them
+        self._listed: frozenset[bytes] = frozenset()  # whom they name as neighbours
+        self._moved: dict[bytes, float] = {}  # endpoints that were elsewhere until lately, and until when that counts
 
     # -- what happens -----------------------------------------------------------------------------
 
     def link_up(self, peer: bytes, original: bool, wanted: Filter) -> None:
         """A link stands; ``wanted`` is what the peer said in the handshake."""
         (self._originals if original else self._links)[peer] = wanted
-        self._touch()
+        self._touch(urgent=original)
 
     def link_down(self, peer: bytes) -> None:
         """A link ended."""
+        original = self._originals.pop(peer, None) is not None
         self._links.pop(peer, None)
-        self._originals.pop(peer, None)
-        self._touch()
+        self._touch(urgent=original)
 
     def set_filter(self, wanted: Filter) -> None:
         """What this endpoint wants."""
@@ -115,39 +124,59 @@ class Topology:
             self._originals[peer] = wanted
             self._touch()
 
-    def learn(self, state: LinkState, size: int) -> bool:
-        """A link state of ``size`` bytes came; returns whether it is news, to be passed on."""
+    def learn(self, state: LinkState, frame: bytes, peer: bytes, now: float) -> Verdict | None:
+        """A link state came from the neighbour ``peer``; ``frame`` is what passes it on. None if it is our own."""
         if state.origin == self.own:
             self._hear_own(state)
-            return False
-        former = self._known.get(state.origin)
-        if former is not None and former.state.version >= state.version:
-            return False
-        if former is None and len(self._known) >= ENDPOINTS_MAX and not self._forget_one():
-            self.refused += 1
-            return False
-        grown = self._size + size - (former.size if former is not None else 0)
-        if grown > LINK_STATES_BYTES_MAX:
-            self.refused += 1
-            return False
-        self._size = grown
-        self._known[state.origin] = _Known(state, size)
-        self.changed = True
-        return True
-
-    def is_old(self, origin: bytes, version: int) -> bool:
-        """Whether a link state is no news, so that it need not be looked into."""
-        known = self._known.get(origin)
-        return known is not None and known.state.version >= version
-
-    def tell(self) -> LinkState | None:
-        """Our link state if it changed since the last time, with a new version."""
-        if not self._untold:
             return None
-        self._untold = False
+        former = self._known.get(state.origin)
+        made = Known(state, frame)
+        present = state.origin in self._present or state.origin in self._links
+        verdict = self._states.learn(made, peer, self._believes(peer, state.origin), present)
+        if verdict is Verdict.NEWS:
+            self._note(made, None if former is None else former.state, now)
+        return verdict
+
+    def is_old(self, peer: bytes, origin: bytes, version: int) -> bool:
+        """Whether a link state that ``peer`` brings is no news, so that it need not be looked into."""
+        return self._states.is_old(peer, origin, version)
+
+    def answer(self, peer: bytes, origin: bytes, version: int) -> bytes | None:
+        """What to tell ``peer``, which brought an old link state of an endpoint that may live anew.
+
+        Its clock may have been set back, and then it is to know what it has to outdo.
+        """
+        known = self._known.get(origin)
+        if known is None or known.state.version <= version or (origin != peer and origin in self._present):
+            return None
+        return known.frame
+
+    def towards(self, origin: bytes) -> list[bytes]:
+        """The neighbours that a doubted link state goes to, so that its endpoint hears of it and can outdo it."""
+        if origin in self._links:
+            return [origin]
+        return [peer for peer in sorted(self._links) if peer in self._sides and origin in self._sides[peer].endpoints]
+
+    def tell(self, now: float) -> LinkState | None:
+        """Our link state if it changed since the last time and it is time for it, with a new version."""
+        if now < self.tell_at():
+            return None
+        self._untold = self._urgent = False
+        pause = 0.0 if len(self._links) <= TELL_FEW else min(TELL_PAUSE_MAX_S, TELL_PAUSE_S * len(self._links))
+        self._tell_at = now + pause
         self._version += 1
         self._told = self.state()
         return self._told
+
+    def tell_at(self) -> float:
+        """When there is something to tell."""
+        if not self._untold:
+            return inf
+        return -inf if self._urgent else self._tell_at
+
+    def hurry(self) -> None:
+        """What is untold is needed now."""
+        self._urgent = self._untold
 
     def state(self) -> LinkState:
         """Our link state."""
@@ -158,28 +187,36 @@ class Topology:
         originals = [Neighbour(each, True, wanted[each]) for each in sorted(wanted)]
         return LinkState(self.own, self._version, self._forwards, self._filter, (*chappe, *originals))
 
-    def others(self) -> list[LinkState]:
-        """What a new neighbour is to be told besides: the link states of all others, if we forward at all."""
-        return [self._known[each].state for each in sorted(self._known)] if self._forwards else []
+    def others(self, peer: bytes) -> list[bytes]:
+        """The frames that a new neighbour is to be told besides: what we have of itself, which an earlier life of it
+        may have told; then the link states of all others, if we forward at all."""
+        known = self._known
+        found = [known[peer].frame] if peer in known else []
+        if self._forwards:
+            found += [known[each].frame for each in sorted(known) if each != peer]
+        return found
 
     # -- answers, as of the last settle -----------------------------------------------------------
 
     def settle(self, now: float) -> tuple[Changes, list[bytes]]:
         """Bring the answers up to date; returns what changed, and who was forgotten for good."""
         self.changed = False
+        former = self._sides
         self._find_sides()
+        self._note_moved(former, now)
+        sides = {id(each): each for each in self._sides.values()}.values()
+        self._present = frozenset[bytes]().union(*(side.endpoints for side in sides))
+        self._listed = frozenset[bytes]().union(*(side.listed for side in sides))
         before = self._linked
         self._linked = {
             original: frozenset[bytes]().union(*(side.originals.get(original, ()) for side in self._sides.values()))
             for original in self._originals
         }
         self._designated = self._find_designated(self._sides.values(), with_us=self._forwards)
-        for side in {id(each): each for each in self._sides.values()}.values():
+        for side in sides:
             side.filter = self._wanted_beyond(side)
-        forgotten = self._expire(now)
-        reachable = frozenset(self._links).union(
-            self._originals, *(side.endpoints for side in self._sides.values()), self._designated
-        )
+        forgotten = self._states.expire(self._present, now)
+        reachable = frozenset(self._links).union(self._originals, self._present, self._designated)
         changes = Changes(
             tuple(sorted(reachable - self._reachable)),
             tuple(sorted(self._reachable - reachable)),
@@ -187,6 +224,25 @@ class Topology:
         )
         self._reachable = reachable
         return changes, forgotten
+
+    def reconsider(self, now: float) -> list[tuple[bytes, bytes]]:
+        """After ``settle``: believe what is no longer in doubt; returns frames to pass on, and who brought each.
+
+        What follows from that is found by the next ``settle``.
+        """
+        found = []
+        for made, peer in self._states.reconsider(self._links, self._believes):
+            self._note(made, None, now)
+            found.append((made.frame, peer))
+        return found
+
+    def may_bring(self, peer: bytes, origin: bytes, now: float) -> bool:
+        """Whether something that ``origin`` has published can come from the neighbour ``peer``."""
+        side = self._sides.get(peer)
+        if side is not None and origin in side.endpoints:
+            return True
+        # The news that it is elsewhere may have come on a shorter way than what it published before.
+        return self._moved.get(origin, -inf) > now
 
     def wants(self, peer: bytes, topic: bytes) -> bool:
         """Whether messages with ``topic`` are to go to the neighbour ``peer``."""
@@ -248,14 +304,44 @@ class Topology:
         In a ring what we told last comes back whenever the way around is faster than a link. It is no news: to answer
         it with a new version would be answered by another round, for ever.
         """
-        if state.version < self._version or state == self._told:
+        if state.version < self._version or state == self._told or not may_follow(state.version, self._version):
             return
+        self.numbers_from = state.version + LIFE_NUMBERS
         self._version = state.version
         self._touch()
 
-    def _touch(self) -> None:
+    def _touch(self, urgent: bool = True) -> None:
         self.changed = True
         self._untold = True
+        self._urgent = self._urgent or urgent
+
+    def _believes(self, peer: bytes, origin: bytes) -> bool:
+        """Whether ``origin`` is where ``peer`` is, or nowhere, as of the last ``settle``."""
+        if origin in self._links:
+            return origin == peer
+        if origin not in self._present:
+            return True
+        side = self._sides.get(peer)
+        return side is not None and origin in side.endpoints
+
+    def _note(self, made: Known, former: LinkState | None, now: float) -> None:
+        """A link state was taken. Nothing follows from one of an endpoint that nobody in reach names as neighbour."""
+        origin = made.state.origin
+        if origin in self._present or origin in self._listed or origin in self._links:
+            self.changed = self.changed or former is None or _differ(former, made.state)
+        elif made.gone_since is None:
+            made.gone_since = now
+
+    def _note_moved(self, former: dict[bytes, _Side], now: float) -> None:
+        """Note who is no longer behind a neighbour."""
+        pairs = {(id(side), id(self._sides[peer])): peer for peer, side in former.items() if peer in self._sides}
+        until = now + LINK_STATE_KEPT_S
+        for peer in pairs.values():
+            for endpoint in former[peer].endpoints - self._sides[peer].endpoints:
+                self._moved.pop(endpoint, None)
+                self._moved[endpoint] = until
+        while self._moved and (len(self._moved) > ENDPOINTS_MAX or next(iter(self._moved.values())) <= now):
+            del self._moved[next(iter(self._moved))]
 
     def _find_sides(self) -> None:
         self._sides = {}
@@ -277,19 +363,17 @@ class Topology:
         edge = [(peer, known)]
         while edge:
             at, known = edge.pop()
-            for each in known.state.neighbours:
-                if each.original:
-                    side.originals.setdefault(each.id, {})[at] = each.filter
-                    continue
-                if each.id == self.own or each.id in side.endpoints:
-                    continue
-                beyond = self._known.get(each.id)
+            side.listed |= known.chappe
+            for original, wanted in known.originals:
+                side.originals.setdefault(original, {})[at] = wanted
+            for each in known.chappe - side.endpoints:
+                beyond = self._known.get(each)
                 if beyond is None or at not in beyond.chappe:
                     continue
-                side.endpoints.add(each.id)
+                side.endpoints.add(each)
                 if beyond.state.forwards:
-                    side.forwarding.add(each.id)
-                    edge.append((each.id, beyond))
+                    side.forwarding.add(each)
+                    edge.append((each, beyond))
         return side
 
     def _find_designated(self, sides: Iterable[_Side], with_us: bool) -> dict[bytes, bytes]:
@@ -317,26 +401,11 @@ class Topology:
             speaker = self._speaker(side, original)
             if speaker in linked and original != without:
                 wanted.append(linked[speaker])
+        if sum(map(len, wanted)) > FILTERS_TOPICS_MAX:
+            return EVERYTHING  # whoever is there looks again
         return union(wanted)
 
-    def _expire(self, now: float) -> list[bytes]:
-        present: set[bytes] = set().union(*(side.endpoints for side in self._sides.values()))
-        forgotten = []
-        for endpoint, known in self._known.items():
-            if endpoint in present:
-                known.gone_since = None
-            elif known.gone_since is None:
-                known.gone_since = now
-            elif now - known.gone_since > LINK_STATE_KEPT_S:
-                forgotten.append(endpoint)
-        for endpoint in forgotten:
-            self._size -= self._known.pop(endpoint).size
-        return forgotten
 
-    def _forget_one(self) -> bool:
-        """Make room by forgetting the endpoint that has been gone for longest."""
-        gone = [(each.gone_since, endpoint) for endpoint, each in self._known.items() if each.gone_since is not None]
-        if not gone:
-            return False
-        self._size -= self._known.pop(min(gone)[1]).size
-        return True
+def _differ(one: LinkState, two: LinkState) -> bool:
+    """Whether two link states say different things."""
+    return (one.forwards, one.filter, one.neighbours) != (two.forwards, two.filter, two.neighbours)

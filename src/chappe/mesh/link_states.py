@@ -1,0 +1,175 @@
+"""The link states that an endpoint has, its own left out: which it believes, how long it keeps them, and how many.
+
+A link state is passed on by endpoints that did not make it, and nobody signs it. So one that concerns an endpoint in
+reach is believed only if it comes from where that endpoint is: from itself, if it is a neighbour, else over a neighbour
+behind which it is. Any other is a *doubt*: it is set aside, for each neighbour so many, and believed as soon as its
+endpoint is found there or nowhere. So nobody can speak for an endpoint from elsewhere in the network, while one that
+moves is believed where it went once it has gone from where it was.
+
+Versions rise by one. A larger step is a new life of the endpoint, which begins at the time of its clock, or an attempt
+to outdo it for ever. So of an endpoint that is not in reach only small steps are taken beyond
+``LINK_STATE_VERSION_MAX``: whatever was told in its name, there is a next version for the endpoint itself.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from enum import Enum
+
+from chappe.defaults import (
+    DOUBTS_BYTES_MAX,
+    DOUBTS_MAX,
+    ENDPOINTS_MAX,
+    LINK_STATE_KEPT_S,
+    LINK_STATE_STEP_MAX,
+    LINK_STATE_VERSION_MAX,
+    LINK_STATES_BYTES_MAX,
+    NUMBER_MAX,
+)
+from chappe.mesh.messages import LinkState
+
+_UNKNOWN_ROOM = 4096 * LINK_STATE_STEP_MAX  # how far an endpoint may have been driven that we hear of first
+
+
+class Verdict(Enum):
+    """What became of a link state: taken, and to be passed on; set aside; or beyond the bounds."""
+
+    NEWS = "news"
+    DOUBTED = "doubted"
+    REFUSED = "refused"
+
+
+class Known:
+    """A link state, the frame that passes it on, the neighbours that can confirm a link, and the originals."""
+
+    __slots__ = ("chappe", "frame", "gone_since", "originals", "state")
+
+    def __init__(self, state: LinkState, frame: bytes) -> None:
+        self.state = state
+        self.frame = frame
+        self.chappe = frozenset([each.id for each in state.neighbours if not each.original])
+        self.originals = [(each.id, each.filter) for each in state.neighbours if each.original]
+        self.gone_since: float | None = None  # there is no path
+
+
+def may_follow(version: int, former: int | None) -> bool:
+    """Whether ``version`` can be outdone after ``former``, None if nothing is known."""
+    if version < LINK_STATE_VERSION_MAX:
+        return True
+    if former is None:
+        return version < LINK_STATE_VERSION_MAX + _UNKNOWN_ROOM
+    return version <= former + LINK_STATE_STEP_MAX
+
+
+class LinkStates:
+    """The table. ``refused`` counts link states beyond the bounds."""
+
+    def __init__(self) -> None:
+        self.known: dict[bytes, Known] = {}
+        self.refused = 0
+        self._size = 0  # bytes of all frames
+        self._doubts: dict[bytes, OrderedDict[bytes, Known]] = {}  # neighbour: by endpoint, the oldest first
+
+    def version(self, origin: bytes) -> int | None:
+        """The version that is believed."""
+        known = self.known.get(origin)
+        return None if known is None else known.state.version
+
+    def is_old(self, peer: bytes, origin: bytes, version: int) -> bool:
+        """Whether it is no news that ``peer`` brings, so that it need not be looked into."""
+        known = self.known.get(origin)
+        if known is not None and known.state.version >= version:
+            return True
+        doubts = self._doubts.get(peer)
+        doubted = None if doubts is None else doubts.get(origin)
+        return doubted is not None and doubted.state.version >= version
+
+    def learn(self, made: Known, peer: bytes, believed: bool, present: bool) -> Verdict:
+        """One came that is not old.
+
+        Args:
+            made: What came.
+            peer: The neighbour that brought it.
+            believed: It came from where its endpoint is, or that is nowhere.
+            present: Its endpoint is in reach.
+        """
+        version, former = made.state.version, self.version(made.state.origin)
+        sound = version < NUMBER_MAX if believed and present else may_follow(version, former)
+        if sound and not believed:
+            self._doubt(made, peer)
+            return Verdict.DOUBTED
+        if sound and self._put(made):
+            return Verdict.NEWS
+        self.refused += 1
+        return Verdict.REFUSED
+
+    def reconsider(
+        self, peers: Collection[bytes], believes: Callable[[bytes, bytes], bool]
+    ) -> list[tuple[Known, bytes]]:
+        """Take what ``believes(peer, origin)`` by now; returns it, each with the neighbour that brought it."""
+        found: list[tuple[Known, bytes]] = []
+        for peer in [peer for peer in self._doubts if peer not in peers]:
+            del self._doubts[peer]
+        for peer, doubts in self._doubts.items():
+            for origin, made in list(doubts.items()):
+                former = self.version(origin)
+                if former is not None and former >= made.state.version:
+                    del doubts[origin]
+                elif believes(peer, origin):
+                    del doubts[origin]
+                    if self._put(made):
+                        found.append((made, peer))
+        return found
+
+    def expire(self, present: Collection[bytes], now: float) -> list[bytes]:
+        """Forget those that have had no path for too long; returns their ids."""
+        forgotten = []
+        for endpoint, known in self.known.items():
+            if endpoint in present:
+                known.gone_since = None
+            elif known.gone_since is None:
+                known.gone_since = now
+            elif now - known.gone_since > LINK_STATE_KEPT_S:
+                forgotten.append(endpoint)
+        for endpoint in forgotten:
+            self._forget(endpoint)
+        return forgotten
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _put(self, made: Known) -> bool:
+        origin = made.state.origin
+        former = self.known.get(origin)
+        if former is None and len(self.known) >= ENDPOINTS_MAX and not self._forget_one():
+            return False
+        grown = self._size + len(made.frame) - (len(former.frame) if former is not None else 0)
+        if grown > LINK_STATES_BYTES_MAX:
+            return False
+        if former is not None:
+            made.gone_since = former.gone_since
+        self._size = grown
+        self.known[origin] = made
+        return True
+
+    def _doubt(self, made: Known, peer: bytes) -> None:
+        doubts = self._doubts.setdefault(peer, OrderedDict())
+        doubts.pop(made.state.origin, None)
+        doubts[made.state.origin] = made
+        while len(doubts) > DOUBTS_MAX or (len(doubts) > 1 and _size(doubts) > DOUBTS_BYTES_MAX):
+            doubts.popitem(last=False)
+
+    def _forget(self, origin: bytes) -> None:
+        self._size -= len(self.known.pop(origin).frame)
+
+    def _forget_one(self) -> bool:
+        """Make room by forgetting the endpoint that has been gone for longest."""
+        gone = [(each.gone_since, endpoint) for endpoint, each in self.known.items() if each.gone_since is not None]
+        if not gone:
+            return False
+        self._forget(min(gone)[1])
+        return True
+
+
+def _size(doubts: OrderedDict[bytes, Known]) -> int:
+    return sum([len(each.frame) for each in doubts.values()])
