@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -18,8 +20,18 @@ from chappe.api.consumer import Consumer
 from chappe.api.producer import Producer
 from chappe.api.store import Store
 from chappe.defaults import RECORD_BYTES_MAX
-from chappe.errors import BufferFull, IdentityInUse, RecordTooLarge, StorageFormat, TimedOut, UsageError
+from chappe.errors import (
+    BufferFull,
+    IdentityInUse,
+    RecordTooLarge,
+    StorageError,
+    StorageFormat,
+    StorageFull,
+    TimedOut,
+    UsageError,
+)
 from chappe.log.batch import Batch, encode_batch
+from chappe.log.events import TowerFound, WritesRefused, WritesResumed
 
 KIB = b"x" * 1024
 
@@ -222,6 +234,69 @@ def test_what_was_not_stored_is_published_by_the_next_life(tower: str, tmp_path:
         again.flush(PATIENCE_S)
         with Consumer("hello", tower=tower, reset="earliest") as consumer:
             assert values(read(consumer, 3)) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_what_a_full_journal_refuses_was_not_sent_and_the_rest_goes_on_with_its_offsets(
+    tower: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def send(value: bytes) -> object:
+        producer._sent_at = 0.0  # a record after a silence leaves at once
+        return producer.send_many([value]) if many else producer.send(value)
+
+    with (
+        Producer("hello", tower=tower, identity="me", directory=tmp_path) as producer,
+        Consumer("hello", tower=tower, reset="earliest") as consumer,
+    ):
+        send(b"a")
+        producer.flush(PATIENCE_S)
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "fdatasync", full)
+            for _ in range(2):
+                with pytest.raises(StorageFull, match="nothing is sent until it works again"):
+                    send(b"refused")
+            with pytest.raises(StorageFull):
+                producer.send_batch(encode_batch(0, [b"refused"], 0))
+            assert producer.next_offset == 1
+        send(b"b")
+        producer.flush(PATIENCE_S)
+        assert [type(each) for each in producer.events() if not isinstance(each, TowerFound)] == [
+            WritesRefused,
+            WritesResumed,
+        ]
+        assert values(read(consumer, 2)) == [b"a", b"b"]
+    with Producer("hello", tower=tower, identity="me", directory=tmp_path) as producer:
+        assert producer.next_offset == 2
+
+
+def test_what_was_gathered_when_the_journal_failed_is_sent_when_it_works_or_lost_aloud(
+    tower: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken_disk(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    producer = Producer("hello", tower=tower, identity="me", directory=tmp_path)
+    with producer._lock:  # so that our thread does not send them first
+        producer._core.append(b"a")
+        producer._core.append(b"b")
+        producer._quiet = False
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "fdatasync", broken_disk)
+            with pytest.raises(StorageError, match="Input/output error"):
+                producer.flush(0)
+            with pytest.raises(StorageError):
+                producer.send(b"c")
+    wait_until(lambda: producer.stored == 2)  # without another call
+
+    monkeypatch.setattr(os, "fdatasync", broken_disk)
+    with producer._lock:
+        producer._core.append(b"d")
+        producer._quiet = False
+    with pytest.raises(StorageError, match="1 records of topic 'hello' are lost"):
+        producer.close(0)
 
 
 @pytest.mark.process

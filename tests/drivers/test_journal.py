@@ -81,10 +81,10 @@ def test_a_file_goes_only_when_everything_in_it_is_stored(tmp_path: Path, monkey
     journal = opened(tmp_path)
     for base in range(6):
         journal.append(batch(base), base + 1)
-    assert [int(path.stem) for path in files(tmp_path)] == [0, 2, 4, 6]
+    assert [int(path.stem) for path in files(tmp_path)] == [0, 2, 4]
 
     journal.trim(3)
-    assert [int(path.stem) for path in files(tmp_path)] == [2, 4, 6]
+    assert [int(path.stem) for path in files(tmp_path)] == [2, 4]
     journal.close()
     assert reopened(tmp_path) == ([batch(base) for base in range(2, 6)], 6)
 
@@ -140,6 +140,73 @@ def test_a_full_disk_refuses_the_batch_and_takes_the_next_one_later(
     journal.close()
 
     assert reopened(tmp_path) == ([batch(0), batch(1)], 2)
+
+
+def test_a_refused_batch_that_stayed_on_disk_does_not_count_once_there_is_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sync fails and so does taking the bytes back: the same offsets come again in the next file."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    journal = opened(tmp_path)
+    journal.append(batch(0), 1)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", fail)
+        broken.setattr(os, "ftruncate", fail)
+        with pytest.raises(StorageError, match="Input/output") as found:
+            journal.append(batch(1, b"refused", b"too"), 3)
+    assert not isinstance(found.value, StorageFull)
+    journal.append(batch(1, b"again"), 2)
+    journal.append(batch(2), 3)
+    journal.close()
+
+    assert len(files(tmp_path)) == 2
+    assert reopened(tmp_path) == ([batch(0), batch(1, b"again"), batch(2)], 3)
+
+
+def test_a_new_file_that_cannot_be_made_refuses_the_batch_not_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROTATE_BYTES", 1)
+    real = os.open
+
+    def no_more(path: object, flags: int, *rest: int) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(path, flags, *rest)  # type: ignore[arg-type]
+
+    journal = opened(tmp_path)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "open", no_more)
+        journal.append(batch(0), 1)  # the file is full now
+        journal.trim(1)
+        with pytest.raises(StorageError, match="Too many open files"):
+            journal.append(batch(1), 2)
+    journal.append(batch(1), 2)
+    journal.close()
+
+    assert reopened(tmp_path) == ([batch(0), batch(1)], 2)
+
+
+def test_what_a_killed_process_had_not_synced_is_synced_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = opened(tmp_path)
+    journal.append(batch(0), 1)
+    journal.close()
+    synced: list[str] = []
+    real = os.fsync
+
+    def note(file: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{file}"))
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", note)
+    opened(tmp_path).close()
+
+    assert str(files(tmp_path)[0]) in synced
 
 
 def hold(directory: Path, ready: object, done: object) -> None:

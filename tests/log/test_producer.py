@@ -6,11 +6,14 @@ import math
 
 import pytest
 
+from chappe.core import Report
 from chappe.defaults import BATCH_BYTES, HEAD_HURRY_S, HEAD_INTERVAL_S, RECORD_BYTES_MAX
 from chappe.errors import ProtocolError, RecordTooLarge, UsageError
+from chappe.log import kept
 from chappe.log import producer as module
 from chappe.log.actions import Action, Persist, Publish, Subscribe, Trim
 from chappe.log.batch import Batch, encode_batch
+from chappe.log.events import WritesRefused, WritesResumed
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, RecordMessage, Stored
 from chappe.log.producer import GREET_S, LogProducer
 from chappe.log.subscriptions import Subscriptions
@@ -33,6 +36,13 @@ def publish(producer: LogProducer, *values: bytes) -> list[Action]:
     for value in values:
         producer.append(value)
     return producer.flush(NOW, WALL)
+
+
+def journaled(producer: LogProducer, *values: bytes) -> list[Action]:
+    """Have the journal take these values as one batch; returns what follows."""
+    (persist,) = publish(producer, *values)
+    assert isinstance(persist, Persist)
+    return producer.handle_persisted(NOW)
 
 
 def head(sequence: int) -> Publish:
@@ -176,7 +186,67 @@ def test_members_that_know_batches_get_only_those() -> None:
 def test_a_journaled_batch_is_on_disk_before_it_is_published() -> None:
     producer = made(journal=[])
 
-    assert publish(producer, b"a") == [Persist(encode_batch(0, [b"a"], WALL)), batch(0, b"a")]
+    assert publish(producer, b"a") == [Persist(encode_batch(0, [b"a"], WALL))]
+    assert producer.handle_message(Fetch("P", "ME", "hello", 0, 1), NOW, WALL) == []
+    assert producer.handle_persisted(NOW) == [batch(0, b"a")]
+
+
+def test_nobody_hears_of_a_batch_that_the_journal_refuses_and_its_offsets_are_not_skipped() -> None:
+    producer = made(journal=[])
+    producer.start(NOW)
+    journaled(producer, b"a")
+    publish(producer, b"b")
+
+    assert producer.handle_persist_failed("full") == [Report(WritesRefused("full"))]
+    assert producer.handle_timeout(NOW + 10) == [head(0)]
+    assert producer.handle_message(Fetch("P", "ME", "hello", 0, 9), NOW, WALL) == [direct(0, b"a")]
+    assert producer.handle_message(Stored("P", "S", "hello", 1), NOW, WALL) == []
+
+    assert producer.flush(NOW, WALL) == [Persist(encode_batch(1, [b"b"], WALL))]
+    assert producer.handle_persist_failed("full") == []  # it was said already
+    producer.flush(NOW, WALL)
+    assert producer.handle_persisted(NOW) == [Report(WritesResumed()), batch(1, b"b")]
+    assert journaled(producer, b"c") == [batch(2, b"c")]
+
+
+def test_a_sender_takes_back_what_the_journal_refuses_and_what_came_before_stays() -> None:
+    producer = made(journal=[])
+    producer.append(b"a", key=b"k")
+    room = producer.room
+    offset = producer.append(b"b", headers=(("h", b"x"),), timestamp=5)
+    producer.flush(NOW, WALL)
+    producer.handle_persist_failed("full")
+    producer.take_back(offset)
+
+    assert (producer.room, producer.next_offset, producer.published) == (room, 1, 0)
+    assert producer.append(b"c") == 1
+    (persist,) = producer.flush(NOW, WALL)
+    assert isinstance(persist, Persist)
+    found = Batch.parse(persist.body)
+    assert (found.values(), found.keys()) == ([b"a", b"c"], [b"k", None])
+    assert list(found.records("hello", "P"))[1].timestamp == WALL
+
+
+def test_a_sender_may_take_back_all_that_is_gathered() -> None:
+    producer = made(journal=[])
+    producer.append_many([b"a" * 10] * 3, 0)
+    producer.flush(NOW, WALL)
+    producer.handle_persist_failed("full")
+    producer.take_back(0)
+
+    assert (producer.pending, producer.room, producer.next_offset) == (False, BATCH_BYTES, 0)
+    assert producer.flush(NOW, WALL) == []
+    assert journaled(producer, b"b")[-1] == batch(0, b"b")
+
+
+def test_a_batch_that_the_journal_refuses_was_not_added() -> None:
+    producer = made(journal=[])
+    raw = encode_batch(7, [b"a", b"b"], WALL)
+    assert producer.append_batch(raw, NOW) == [Persist(encode_batch(0, [b"a", b"b"], WALL))]
+    producer.handle_persist_failed("full")
+
+    assert (producer.next_offset, producer.kept_bytes) == (0, 0)
+    assert journaled(producer, b"c")[-1] == batch(0, b"c")
 
 
 # -- HEAD -------------------------------------------------------------------------------------------------
@@ -320,8 +390,9 @@ def test_an_older_acknowledgement_takes_nothing_back() -> None:
 
 
 def test_the_journal_is_trimmed_when_whole_batches_are_stored() -> None:
-    producer = made(b"a", journal=[])
-    publish(producer, b"b", b"c")
+    producer = made(journal=[])
+    journaled(producer, b"a")
+    journaled(producer, b"b", b"c")
 
     assert producer.handle_message(Stored("P", "S", "hello", 0), NOW, WALL) == [Trim(1)]
     assert producer.handle_message(Stored("P", "S", "hello", 1), NOW, WALL) == []
@@ -428,7 +499,7 @@ def test_who_knows_batches_is_told_where_what_is_kept_begins() -> None:
 
 
 def test_an_answer_has_a_bound_and_at_least_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "READ_BYTES_MAX", 100)
+    monkeypatch.setattr(kept, "READ_BYTES_MAX", 100)
     producer = made(*[b"x" * 200] * 5)
     producer.handle_subscription(b"SME", True, NOW)
 
@@ -453,7 +524,7 @@ def test_after_a_restart_with_everything_stored_the_next_offset_is_neither_skipp
     producer.start(NOW)
 
     assert producer.handle_timeout(NOW) == [head(6)]
-    assert publish(producer, b"h") == [Persist(encode_batch(7, [b"h"], WALL)), batch(7, b"h")]
+    assert journaled(producer, b"h") == [batch(7, b"h")]
 
 
 # -- who listens ------------------------------------------------------------------------------------------
@@ -513,8 +584,8 @@ def test_a_batch_is_journaled_first_and_sent_to_originals_as_single_records() ->
     producer = made(journal=[])
     producer.handle_subscription(b"Mhello", True, NOW)
     body = encode_batch(0, [b"a", b"b"], WALL)
-    assert producer.append_batch(body, NOW) == [
-        Persist(body),
+    assert producer.append_batch(body, NOW) == [Persist(body)]
+    assert producer.handle_persisted(NOW) == [
         batch(0, b"a", b"b"),
         Publish(RecordMessage("hello", "P", "hello", 0, b"a")),
         Publish(RecordMessage("hello", "P", "hello", 1, b"b")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -196,8 +195,14 @@ class ForgetsWhatNobodyHas(LogProducer):
 
     def flush(self, now: float, wall_us: int) -> list[Action]:
         actions = super().flush(now, wall_us)
-        self._kept = deque()
+        self._kept.drop_before(self.next_offset)
         return actions
+
+
+class TellsWhatItsJournalRefused(LogProducer):
+    def handle_persist_failed(self, reason: str) -> list[Action]:
+        self.handle_persisted(0.0)
+        return []
 
 
 class CountsOneStoreTwice(LogProducer):
@@ -229,6 +234,7 @@ BROKEN: list[tuple[Cores, tuple[str, ...]]] = [
     (Cores(consumer=AsksWithoutPause), ("no spinning",)),
     (Cores(producer=ReusesAnOffset), ("identity", "order", "contents")),
     (Cores(producer=ForgetsWhatNobodyHas), ("convergence", "order")),
+    (Cores(producer=TellsWhatItsJournalRefused), ("identity",)),
     (Cores(producer=CountsOneStoreTwice), ("durability",)),
 ]
 

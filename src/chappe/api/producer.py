@@ -18,6 +18,7 @@ from chappe.api.times import as_micros
 from chappe.data.topic import check_topic
 from chappe.defaults import (
     BATCH_BYTES,
+    DISK_RETRY_S,
     FULL_PEER_WAIT_LIVE_S,
     FULL_PEER_WAIT_S,
     IDLE_S,
@@ -28,7 +29,7 @@ from chappe.defaults import (
 from chappe.drivers.addresses import TowerAddress
 from chappe.drivers.journal import Journal
 from chappe.drivers.node import Node, wall_us
-from chappe.errors import BufferFull, ChappeError, Closed, IdentityInUse, TimedOut, UsageError
+from chappe.errors import BufferFull, ChappeError, Closed, IdentityInUse, StorageError, TimedOut, UsageError
 from chappe.log.actions import Persist, Trim
 from chappe.log.batch import Batch, Headers, as_headers
 from chappe.log.events import IdentityClash
@@ -58,7 +59,9 @@ class Producer:
         buffer_bytes: Records not yet acknowledged; at this bound ``send`` blocks or raises.
         on_full: What ``send`` does at the bound: ``block`` or ``error`` (BufferFull).
         identity: A name under which the partition goes on after a restart, without repeating or skipping an
-            offset: every batch is written to a journal on disk before it is published. None: a new partition.
+            offset: every batch is written to a journal on disk before it is published. While the journal refuses,
+            nothing is published and ``send`` raises; what was taken before is sent once it works again, with the
+            offsets that it has. None: a new partition.
         directory: Where identities are kept; the user's data directory by default.
 
     Raises:
@@ -100,6 +103,7 @@ class Producer:
         self._buffer_bytes = max(buffer_bytes, BATCH_BYTES)
         self._block = on_full == "block"
         self._error: ChappeError | None = None
+        self._retry_at = 0.0  # the journal refused the batch being gathered: our thread tries again then
         self._events: deque[object] = deque(maxlen=1000)
         self._sent_at = 0.0  # when last a record was added one by one, or a batch left
         self._served_at = 0.0  # when last a sending thread looked after beacons and acknowledgements
@@ -144,6 +148,7 @@ class Producer:
         Raises:
             RecordTooLarge: Over 8 MiB; nothing was sent.
             BufferFull: The bound is reached and ``on_full`` is ``error``; nothing was sent.
+            StorageFull, StorageError: The journal of the identity refuses; this record was not taken.
             Closed: The producer was closed.
         """
         core = self._core
@@ -173,7 +178,8 @@ class Producer:
         If another thread sends meanwhile, its records are among them.
 
         Raises:
-            BufferFull: The bound was reached; those before it were sent, as ``next_offset`` tells.
+            BufferFull, StorageFull, StorageError: The bound was reached, or the journal refuses; those before it were
+                sent, as ``next_offset`` tells.
         """
         stamp = None if timestamp is None else as_micros(timestamp)
         source = iter(values)
@@ -196,6 +202,7 @@ class Producer:
         Raises:
             ProtocolError: It is not a batch; nothing was sent.
             BufferFull: The bound is reached and ``on_full`` is ``error``; nothing was sent.
+            StorageFull, StorageError: The journal of the identity refuses; nothing of it was taken.
             Closed: The producer was closed.
         """
         raw = bytes(batch.raw if isinstance(batch, Batch) else batch)
@@ -216,8 +223,9 @@ class Producer:
         done = 0
         while done < len(chunk):
             self._make_room()
+            first = self._core.next_offset
             done = self._core.append_many(chunk, done)  # type: ignore[arg-type]
-            self._flush_batch()
+            self._flush_or_take_back(first)
 
     def flush(self, timeout: float | None = None) -> None:
         """Publish everything and wait until ``min_acks`` stores hold it.
@@ -227,6 +235,7 @@ class Producer:
 
         Raises:
             TimedOut: Not everything is stored yet; it still may be.
+            StorageFull, StorageError: The journal of the identity refuses: what was taken is sent once it works again.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._lock:
@@ -290,12 +299,16 @@ class Producer:
         Raises:
             TimedOut: Not everything was stored within ``timeout`` seconds. The producer is closed all the same;
                 with an identity the rest is published again after a restart, without one it is lost.
+            StorageFull, StorageError: The journal refuses; what it did not take is lost, as the text says.
         """
         if self._node.closed:
             return
         try:
             if self._error is None:
                 self.flush(timeout)
+        except StorageError as error:
+            lost = self._core.next_offset - self._core.published
+            raise type(error)(f"{error}; {lost} records of topic {self.topic!r} are lost") from None
         finally:
             self._node.close()
             if self._journal:
@@ -327,12 +340,13 @@ class Producer:
         self._make_room()
         offset = core.append(value, key, headers, timestamp)
         if core.full:
-            self._flush_batch()
+            self._flush_or_take_back(offset)
             self._full_at = self._sent_at
             return offset
         now = time.monotonic()
-        if now - self._sent_at > IDLE_S:  # after silence a record leaves at once, with what was gathered before it
-            self._flush_batch()
+        # After silence a record leaves at once, with what was gathered before it; and one that may be refused, too.
+        if now - self._sent_at > IDLE_S or core.refused:
+            self._flush_or_take_back(offset)
             return offset
         self._sent_at = now
         if self._quiet:
@@ -347,24 +361,46 @@ class Producer:
         if not self._quiet:
             if now - self._full_at < BUSY_S:
                 return BUSY_S  # full batches leave by themselves
+            if now < self._retry_at:
+                return self._retry_at - now
             try:
                 self._flush_batch()
-            except ChappeError as error:
-                self._error = error
+            except StorageError:
+                return DISK_RETRY_S  # whoever sends or flushes next is told, if it is still so
         return BUSY_S if now - self._sent_at < ACTIVE_S else math.inf
 
     def _flush_batch(self) -> None:
+        """Publish what is gathered.
+
+        Raises:
+            StorageFull, StorageError: The journal refuses it; it is gathered still.
+        """
         self._quiet = True
         self._plain = False
-        self._node.perform(self._core.flush(time.monotonic(), wall_us()))
+        try:
+            self._node.perform(self._core.flush(time.monotonic(), wall_us()))
+        except StorageError as error:
+            self._quiet = False
+            self._retry_at = time.monotonic() + DISK_RETRY_S
+            raise type(error)(f"{error}: nothing is sent until it works again") from None
         self._sent_at = time.monotonic()  # after the work: a fast sequence of records is no silence
         if self._sent_at >= self._served_at + SERVE_S:
             # A thread that sends without a pause hardly lets another one have the lock.
             self._served_at = self._sent_at
             self._node.serve()
 
+    def _flush_or_take_back(self, offset: int) -> None:
+        """As ``_flush_batch``; if the journal refuses, the records from ``offset`` on were not taken."""
+        try:
+            self._flush_batch()
+        except StorageError:
+            self._core.take_back(offset)
+            raise
+
     def _make_room(self) -> None:
         self._check()
+        if self._core.refused and self._core.pending:
+            self._flush_batch()  # nothing is taken before what waits for the journal
         while self._core.kept_bytes >= self._buffer_bytes:
             if not self._block:
                 raise BufferFull(
@@ -389,9 +425,10 @@ class Producer:
         assert self._journal is not None
         try:
             self._journal.append(action.body, Batch.parse(action.body, check=False).next)
-        except ChappeError as error:
-            self._error = error  # what was not journaled must not be published, nor anything after it
+        except StorageError as error:
+            self._node.perform(self._core.handle_persist_failed(str(error)))
             raise
+        self._node.perform(self._core.handle_persisted(time.monotonic()))
 
     def _trim(self, action: Trim) -> None:
         assert self._journal is not None

@@ -1,13 +1,17 @@
 """A producer's journal: batches that may not be stored anywhere yet, so that a restart loses and repeats none.
 
 A directory holds an identity and files of batches, each named by the offset that it begins with. A batch is on
-disk before it is published; a file goes when everything in it is stored.
+disk before it is published; a file goes when everything in it is stored. After a failed write the file is left as it
+is and the next one begins: what a failed sync leaves in a file cannot be known. So a batch at or after the offset that
+the next file begins with was never published, and is passed over.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Final
@@ -17,6 +21,8 @@ import msgspec
 from chappe.defaults import SEGMENT_BYTES
 from chappe.errors import IdentityInUse, ProtocolError, StorageError, StorageFormat, StorageFull
 from chappe.log.batch import HEADER, Batch
+
+logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 ROTATE_BYTES: Final = SEGMENT_BYTES // 8
@@ -45,7 +51,7 @@ class Journal:
     def __init__(self, directory: Path, topic: str, address: str) -> None:
         self._directory = directory
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            _make(directory)
             self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise StorageError(f"cannot use {directory} as a journal: {error.strerror}") from None
@@ -64,6 +70,7 @@ class Journal:
             self._load()
             self._file = -1
             self._size = 0
+            self._worn = True  # the file takes no further batch: the next one begins a new file
             self._rotate()
         except OSError as error:
             os.close(self._lock)
@@ -77,26 +84,33 @@ class Journal:
 
         Raises:
             StorageFull: No room; the batch is not in the journal.
+            StorageError: The disk failed otherwise; the same holds.
         """
         try:
+            if self._worn:
+                self._rotate()
             if os.write(self._file, body) != len(body):
-                raise OSError(28, "no space left on device")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(self._file)
         except OSError as error:
-            os.ftruncate(self._file, self._size)
-            os.lseek(self._file, self._size, os.SEEK_SET)
-            raise StorageFull(f"cannot write the journal in {self._directory}: {error.strerror}") from None
+            self._give_up_file()
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            refused = f"cannot write the journal in {self._directory}: {error.strerror}"
+            raise (StorageFull if full else StorageError)(refused) from None
         self._size += len(body)
         self.next_offset = next_
-        if self._size >= ROTATE_BYTES:
-            self._rotate()
+        self._worn = self._size >= ROTATE_BYTES
 
     def trim(self, offset: int) -> None:
-        """Everything before ``offset`` is stored: drop the files that hold nothing else."""
-        if offset >= self.next_offset and self._size:
-            self._rotate()
-        while len(self._files) > 1 and self._files[1][0] <= offset:
-            self._files.pop(0)[1].unlink(missing_ok=True)
+        """Everything before ``offset`` is stored: drop the files that hold nothing else. Never raises."""
+        try:
+            if offset >= self.next_offset and self._size:
+                self._rotate()
+            while len(self._files) > 1 and self._files[1][0] <= offset:
+                self._files[0][1].unlink(missing_ok=True)
+                self._files.pop(0)
+        except OSError as error:  # it keeps more than it must, and is trimmed again later
+            logger.info("cannot trim the journal in %s: %s", self._directory, error.strerror)
 
     def close(self) -> None:
         """Release the directory."""
@@ -124,35 +138,69 @@ class Journal:
         return found.address
 
     def _load(self) -> None:
-        for path in sorted(self._directory.glob("*.journal")):
+        paths = sorted(self._directory.glob("*.journal"))
+        for path in paths:
             if not path.stem.isdecimal():
                 raise StorageFormat(f"{path} is not a producer's journal: choose another directory or identity")
-            first = int(path.stem)
+        firsts = [int(path.stem) for path in paths]
+        for index, (first, path) in enumerate(zip(firsts, paths, strict=True)):
             self._files.append((first, path))
             self.next_offset = max(self.next_offset, first)
-            raw = path.read_bytes()
-            at = 0
-            while at + HEADER.size <= len(raw):
-                size = int.from_bytes(raw[at + 20 : at + 24], "little")
-                try:
-                    batch = Batch.parse(raw[at : at + size])
-                except ProtocolError:
-                    break  # torn by a crash before it was published
-                if batch.base != self.next_offset:
-                    break
-                self.batches.append(raw[at : at + size])
-                self.next_offset = batch.next
-                at += size
+            self._load_file(path, firsts[index + 1] if index + 1 < len(firsts) else None)
+
+    def _load_file(self, path: Path, end: int | None) -> None:
+        """Take the batches of one file; those from ``end`` on were refused and came again in the next file."""
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())  # a killed process may not have come to it, and what is read here is published
+            raw = file.read()
+        at = 0
+        while at + HEADER.size <= len(raw):
+            size = int.from_bytes(raw[at + 20 : at + 24], "little")
+            try:
+                batch = Batch.parse(raw[at : at + size])
+            except ProtocolError:
+                return  # torn by a crash before it was published
+            if batch.base != self.next_offset or (end is not None and batch.next > end):
+                return
+            self.batches.append(raw[at : at + size])
+            self.next_offset = batch.next
+            at += size
 
     def _rotate(self) -> None:
+        """Begin a new file; the old one stays as it is if that fails."""
         path = self._directory / f"{self.next_offset:020d}.journal"
-        if self._files and self._files[-1][1] == path:
-            self._files.pop()  # nothing valid in it
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            _sync(self._directory)
+        except BaseException:
+            os.close(file)
+            raise
         if self._file >= 0:
             os.close(self._file)
-        self._file, self._size = file, 0
-        self._files.append((self.next_offset, path))
-        directory = os.open(self._directory, os.O_RDONLY)
-        os.fsync(directory)
-        os.close(directory)
+        if not self._files or self._files[-1][1] != path:  # else nothing valid is in it
+            self._files.append((self.next_offset, path))
+        self._file, self._size, self._worn = file, 0, False
+
+    def _give_up_file(self) -> None:
+        """What was written last failed: take it back as far as that is possible, and go on in a new file."""
+        self._worn = True
+        try:
+            os.ftruncate(self._file, self._size)
+        except OSError:
+            pass  # the next file says that it does not count
+
+
+def _make(directory: Path) -> None:
+    """Make a directory that is still there after the power fails."""
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        _sync(made.parent)
+
+
+def _sync(directory: Path) -> None:
+    opened = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -4,6 +4,9 @@ Records get consecutive offsets at once, are gathered into batches and published
 ``min_acks`` stores said that they hold them. Whoever missed some asks with FETCH and is answered from what is
 kept. HEAD tells listeners once a second how far the partition goes.
 
+With a journal a batch is made durable first, and is told to nobody until ``handle_persisted``. If the journal refuses
+it, it stays the batch being gathered, with the offsets it has; its sender may take records back out of it.
+
 Source: Dafka's producer. Departures: records travel in batches to those who know them; acknowledgements of
 several stores are counted; what is kept has a bound; HEAD is also sent when somebody starts to listen and
 while somebody waits for acknowledgements.
@@ -12,11 +15,11 @@ while somebody waits for acknowledgements.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from chappe.core import Report
 from chappe.data.topic import encode_topic
 from chappe.defaults import (
     BATCH_BYTES,
@@ -25,13 +28,14 @@ from chappe.defaults import (
     HEAD_HURRY_S,
     HEAD_INTERVAL_S,
     PRODUCER_RING_BYTES,
-    READ_BYTES_MAX,
     RECORD_BYTES_MAX,
 )
 from chappe.errors import RecordTooLarge, UsageError
 from chappe.log.actions import Action, Persist, Publish, Subscribe, Trim
 from chappe.log.answering import Answering
 from chappe.log.batch import Batch, Headers, encode_batch, encode_headers, rebase
+from chappe.log.events import WritesRefused, WritesResumed
+from chappe.log.kept import KeptBatches
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, Message, RecordMessage, Stored
 from chappe.log.subscriptions import Subscriptions
 
@@ -40,10 +44,14 @@ GREET_S = 0.005  # a new listener hears HEAD this soon; others that come meanwhi
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Persisting:
+    """A batch that the journal is asked to make durable."""
+
     base: int
     next: int
     body: bytes
+    values: Sequence[bytes | None]
+    gathered: bool  # or else it came as a batch
 
 
 class LogProducer:
@@ -73,9 +81,10 @@ class LogProducer:
         self._min_acks = min_acks
         self._journaled = journal is not None
         self._subscriptions = Subscriptions()
-        self._kept: deque[_Kept] = deque()
-        self._answering = Answering(self._piece)
-        self.kept_bytes = 0
+        self._kept = KeptBatches(topic, address)
+        self._answering = Answering(self._kept.piece)
+        self._persisting: _Persisting | None = None
+        self.refused = False  # the journal refused the last batch
         self.stored = next_offset  # everything before it is held by min_acks stores
         self._acks: dict[str, int] = {}  # store -> offset up to which (exclusive) it holds everything
         self._head_at = math.inf
@@ -92,10 +101,20 @@ class LogProducer:
         self._many = 512  # records that probably fill a batch
         for body in journal or ():
             batch = Batch.parse(body)
-            self._keep(batch.base, batch.next, body)
+            self._kept.add(batch.base, batch.next, body)
             self.next_offset = batch.next
-        if self._kept:
-            self.stored = self._kept[0].base
+        self.stored = next_offset if self._kept.first is None else self._kept.first
+
+    @property
+    def persisting(self) -> bytes:
+        """The batch that the journal was asked to take."""
+        assert self._persisting is not None
+        return self._persisting.body
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of batches that are kept until they are stored."""
+        return self._kept.bytes
 
     # -- the application ----------------------------------------------------------------------------
 
@@ -152,6 +171,11 @@ class LogProducer:
         return start + len(part)
 
     @property
+    def published(self) -> int:
+        """The offset after the last one published."""
+        return self.next_offset - len(self.values)
+
+    @property
     def full(self) -> bool:
         """Whether the batch being gathered is to be flushed before more is added."""
         return self.room <= 0
@@ -162,25 +186,27 @@ class LogProducer:
         return bool(self.values)
 
     def flush(self, now: float, wall_us: int) -> list[Action]:
-        """Publish the batch being gathered; ``wall_us`` becomes the time of records that came without one."""
+        """Publish the batch being gathered; ``wall_us`` becomes the time of records that came without one.
+
+        With a journal ``Persist`` comes first and alone: nothing may be added before ``handle_persisted``, which
+        publishes it, or ``handle_persist_failed``.
+        """
         values = self.values
         if not values:
             return []
-        base = self.next_offset - len(values)
         stamps = None
         if self._stamps is not None:
             stamps = [wall_us if stamp is None else stamp for stamp in self._stamps]
+        base = self.next_offset - len(values)
         body = encode_batch(
             base, values, wall_us, timestamps=stamps, keys=self._keys, headers=self._headers, positions=self._positions
         )
-        self.values = []
-        self._positions = self._keys = self._headers = self._stamps = None
-        self.extras = False
-        self.room = BATCH_BYTES
-        return self._publish(base, body, values, now)
+        return self._durable(_Persisting(base, self.next_offset, body, values, gathered=True), now)
 
     def append_batch(self, raw: bytes, now: float) -> list[Action]:
         """Publish records that are a batch already; nothing may be pending. They get the offsets that come next.
+
+        With a journal they get them once it has them; if it refuses, nothing was added.
 
         Raises:
             ProtocolError: It is not a batch; nothing was added.
@@ -189,9 +215,28 @@ class LogProducer:
         base = self.next_offset
         body = rebase(raw, base)
         batch = Batch.parse(body, check=False)
-        self.next_offset = base + batch.count
         values = batch.values() if self._subscriptions.originals(self._raw_topic) else []
-        return self._publish(base, body, values, now)
+        return self._durable(_Persisting(base, batch.next, body, values, gathered=False), now)
+
+    def take_back(self, offset: int) -> None:
+        """Drop what was gathered from ``offset`` on: the journal refuses it, and its sender is told so."""
+        values = self.values
+        keep = len(values) - (self.next_offset - offset)
+        assert 0 <= keep <= len(values)
+        if not keep:
+            self._clear()
+            self.next_offset = offset
+            return
+        for index in range(keep, len(values)):
+            self.room += 4 + len(values[index] or b"")
+            self.room += 0 if self._keys is None else len(self._keys[index] or b"")
+            self.room += (
+                0 if self._headers is None or not self._headers[index] else len(encode_headers(self._headers[index]))
+            )
+        for column in (values, self._keys, self._headers, self._stamps):
+            if column is not None:
+                del column[keep:]
+        self.next_offset = offset
 
     def hurry(self, now: float, waiting: bool) -> None:
         """Somebody waits for acknowledgements (or no longer): HEAD goes out more often."""
@@ -200,6 +245,19 @@ class LogProducer:
             self._head_at = min(self._head_at, now + HEAD_HURRY_S)
 
     # -- the world ----------------------------------------------------------------------------------
+
+    def handle_persisted(self, now: float) -> list[Action]:
+        """The journal has the batch: publish it."""
+        done, self._persisting = self._persisting, None
+        assert done is not None
+        resumed, self.refused = self.refused, False
+        return [*([Report(WritesResumed())] if resumed else []), *self._publish(done, now)]
+
+    def handle_persist_failed(self, reason: str) -> list[Action]:
+        """The journal does not have the batch: what was gathered stays so, and ``flush`` may be called again."""
+        self._persisting = None
+        refused, self.refused = self.refused, True
+        return [] if refused else [Report(WritesRefused(reason))]
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
         """A listener came or went."""
@@ -218,7 +276,7 @@ class LogProducer:
                 return self._acknowledged(ORIGINAL_STORES, sequence + 1)
             case Fetch(topic, requester, subject, first, count) if topic == self.address and subject == self.topic:
                 if self._subscriptions.has(b"S" + encode_topic(requester)):
-                    return self._answer(requester, first, min(count, FETCH_RECORDS_MAX))
+                    return self._kept.answer(requester, first, min(count, FETCH_RECORDS_MAX))
                 if self._subscriptions.original(encode_topic(requester)):
                     return self._answering.fetch(message, now)
         return []
@@ -235,9 +293,8 @@ class LogProducer:
             return actions
         waiting = self._hurry and self.stored < self.next_offset
         self._head_at = now + (HEAD_HURRY_S if waiting else HEAD_INTERVAL_S)
-        published = self.next_offset - len(self.values)
-        if published:
-            actions.append(Publish(Head(self.topic, self.address, self.topic, published - 1)))
+        if self.published:
+            actions.append(Publish(Head(self.topic, self.address, self.topic, self.published - 1)))
         return actions
 
     def next_timeout(self) -> float:
@@ -269,87 +326,50 @@ class LogProducer:
             self._stamps.append(timestamp)
         return size
 
-    def _publish(self, base: int, body: bytes, values: Sequence[bytes | None], now: float) -> list[Action]:
-        """Keep a batch and send it; ``values`` are those in it, needed where originals listen."""
-        self._keep(base, self.next_offset, body)
+    def _durable(self, batch: _Persisting, now: float) -> list[Action]:
+        """Have the journal take a batch before anybody hears of it; without one it is published at once."""
+        assert self._persisting is None
+        if not self._journaled:
+            return self._publish(batch, now)
+        self._persisting = batch
+        return [Persist(batch.body)]
+
+    def _publish(self, batch: _Persisting, now: float) -> list[Action]:
+        """Keep a batch and send it; its values are needed where originals listen."""
+        if batch.gathered:
+            self._clear()
+        self.next_offset = batch.next
+        self._keep(batch)
         self._head_at = min(self._head_at, now + HEAD_INTERVAL_S)
-        actions: list[Action] = [Persist(body)] if self._journaled else []
-        actions.append(Publish(BatchMessage(self.topic, self.address, self.topic, body)))
+        actions: list[Action] = [Publish(BatchMessage(self.topic, self.address, self.topic, batch.body))]
         if self._subscriptions.originals(self._raw_topic):
             actions += [
-                Publish(RecordMessage(self.topic, self.address, self.topic, base + index, value or b""))
-                for index, value in enumerate(values)
+                Publish(RecordMessage(self.topic, self.address, self.topic, batch.base + index, value or b""))
+                for index, value in enumerate(batch.values)
             ]
         return actions
 
-    def _keep(self, base: int, next_: int, body: bytes) -> None:
-        self._kept.append(_Kept(base, next_, body))
-        self.kept_bytes += len(body)
-        if self._min_acks == 0:
-            while self.kept_bytes > PRODUCER_RING_BYTES and len(self._kept) > 1:
-                self._drop_oldest()
-            self.stored = next_
+    def _clear(self) -> None:
+        """Begin a new batch."""
+        self.values = []
+        self._positions = self._keys = self._headers = self._stamps = None
+        self.extras = False
+        self.room = BATCH_BYTES
 
-    def _drop_oldest(self) -> None:
-        self.kept_bytes -= len(self._kept.popleft().body)
+    def _keep(self, batch: _Persisting) -> None:
+        self._kept.add(batch.base, batch.next, batch.body)
+        if self._min_acks == 0:
+            self._kept.shrink(PRODUCER_RING_BYTES)
+            self.stored = batch.next
 
     def _acknowledged(self, store: str, next_: int) -> list[Action]:
         """``next_`` is the offset after the last one that the store holds."""
-        if self._min_acks == 0 or next_ > self.next_offset or next_ <= self._acks.get(store, 0):
+        if self._min_acks == 0 or next_ > self.published or next_ <= self._acks.get(store, 0):
             return []
         self._acks[store] = next_
         held = sorted(self._acks.values(), reverse=True)
         if len(held) < self._min_acks or held[self._min_acks - 1] <= self.stored:
             return []
         self.stored = held[self._min_acks - 1]
-        dropped = False
-        while self._kept and self._kept[0].next <= self.stored:
-            self._drop_oldest()
-            dropped = True
+        dropped = self._kept.drop_before(self.stored)
         return [Trim(self.stored)] if self._journaled and dropped else []
-
-    def _answer(self, requester: str, first: int, count: int) -> list[Action]:
-        """What is kept of the wanted range, at most ``READ_BYTES_MAX`` and at least one batch.
-
-        If the wanted offset is no longer kept the answer starts at the first one that is: the requester then
-        knows that the rest is to be had from stores only.
-        """
-        actions: list[Action] = []
-        size = 0
-        if not self._kept:
-            return []
-        first = max(first, self._kept[0].base)
-        last = first + count
-        for kept in self._kept:
-            if kept.next <= first:
-                continue
-            if kept.base >= last or size >= READ_BYTES_MAX:
-                break
-            size += len(kept.body)
-            actions.append(Publish(BatchMessage(requester, self.address, self.topic, kept.body, direct=True)))
-        return actions
-
-    def _piece(self, wanted: Fetch, limit: int) -> tuple[list[Action], int]:
-        """Single records for an original, and the offset to go on from.
-
-        What is no longer kept is not answered at all: an original would take what follows for a gap and ask again.
-        """
-        actions: list[Action] = []
-        offset = wanted.sequence
-        last = offset + limit
-        if not self._kept or offset < self._kept[0].base:
-            return actions, offset
-        for kept in self._kept:
-            if kept.next <= offset:
-                continue
-            if kept.base >= last:
-                break
-            for record in Batch.parse(kept.body, check=False).records(self.topic, self.address, offset):
-                if record.offset >= last:
-                    break
-                value = record.value or b""
-                actions.append(
-                    Publish(RecordMessage(wanted.address, self.address, self.topic, record.offset, value, True))
-                )
-                offset = record.offset + 1
-        return actions, offset

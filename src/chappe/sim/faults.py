@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from chappe.sim.world import Member, World
 
 SLOW_DISK_S = 0.7  # how long a write takes while disks are slow
+BAD_JOURNALS = 0.3  # of the worlds have journals that refuse
 HEALED_DISK_S = 0.01  # and at most when all faults are over
 
 
@@ -51,6 +52,10 @@ class Faults:
         for _ in range(self.rng.choice((0, 2, 5, 10, 20))):
             (kind,) = self.rng.choices(kinds, weights)
             self.world.clock.at(self.rng.uniform(0.0, until), kind)
+        rng = self.world.journal_rng
+        if rng.random() < BAD_JOURNALS:
+            for _ in range(rng.choice((1, 3))):
+                self.world.clock.at(rng.uniform(0.0, until), self.journal_full)
 
     def heal(self) -> None:
         """End everything that is wrong."""
@@ -64,6 +69,8 @@ class Faults:
         for disk in world.disks:
             disk.full = False
             disk.scrub()
+        for journal in world.journals:
+            journal.refusing = 0.0
         world.slow_disk_s = self._usual_disk_s = min(self._usual_disk_s, HEALED_DISK_S)
         for member in world.members:
             member.host.stalled_until = min(member.host.stalled_until, world.now)
@@ -199,6 +206,19 @@ class Faults:
             disk.full = False
 
         self.world.clock.after(self.rng.choice((0.3, 2.0, 6.0)), empty)
+
+    def journal_full(self) -> None:
+        """A producer's journal refuses writes for a while, all or some of them."""
+        rng = self.world.journal_rng
+        if not self.world.journals:
+            return
+        journal = rng.choice(self.world.journals)
+        journal.refusing = rng.choice((0.3, 1.0))
+
+        def good_again() -> None:
+            journal.refusing = 0.0
+
+        self.world.clock.after(rng.choice((0.3, 2.0, 6.0)), good_again)
 
     def slow_disk(self) -> None:
         """Writes take long for a while."""

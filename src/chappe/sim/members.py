@@ -4,41 +4,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from chappe.data.topic import Filter
+from chappe.errors import StorageError
 from chappe.log.actions import Deliver, Persist, Publish, Trim
 from chappe.log.batch import Batch
 from chappe.log.consumer import EARLIEST, LogConsumer
-from chappe.log.messages import BatchMessage, RecordMessage
+from chappe.log.messages import BatchMessage, Head, RecordMessage
 from chappe.log.producer import LogProducer
 from chappe.log.sources import Key
+from chappe.sim.checkers import contents
+from chappe.sim.journals import Journal
 from chappe.sim.node import Host
-from chappe.sim.truth import Content
 
 if TYPE_CHECKING:
     from chappe.sim.world import World
 
 BUFFER_BYTES = 20_000  # a producer that is not acknowledged waits here
 RECORDS_MAX = 300  # of one partition: small worlds are quick worlds
-
-
-class Journal:
-    """A producer's journal; it drops what is stored now or later, as the one on disk drops whole files."""
-
-    def __init__(self) -> None:
-        self.batches: list[bytes] = []
-        self.next_offset = 0
-
-    def append(self, body: bytes) -> None:
-        """Make a batch durable."""
-        self.batches.append(body)
-        self.next_offset = Batch.parse(body).next
-
-    def trim(self, offset: int, keep: int) -> None:
-        """Everything before ``offset`` is stored; up to ``keep`` such batches stay all the same."""
-        stored = sum(Batch.parse(body, check=False).next <= offset for body in self.batches)
-        del self.batches[: max(0, stored - keep)]
 
 
 class ProducerHost(Host):
@@ -59,12 +44,13 @@ class ProducerHost(Host):
         self.doomed = False  # dies in the midst of its next Persist
         self.stored = self.core.stored
         self.every_s = world.rng.choice((0.02, 0.1, 0.5, 2.0))
-        self._gathered: list[Content] = []
         self._perform |= {Persist: self._persist, Trim: self._trim}
-        truth = world.truth.of(self.key)
-        known = len(truth.records)
-        if self.core.next_offset != known:
+        known = len(world.truth.of(self.key).records)
+        if self.core.next_offset < known:
             world.fail("identity", f"{name} resumes at {self.core.next_offset}, it had published {known} records")
+        for body in [] if journal is None else journal.batches:
+            batch = Batch.parse(body, check=False)  # from now on it is told to whoever asks
+            world.truth.sent(self.key, batch.base, contents(batch, batch.base))
 
     def start(self) -> None:
         """Begin to send."""
@@ -78,25 +64,25 @@ class ProducerHost(Host):
         if self.stalled_until > world.now:
             world.clock.at(self.stalled_until, self._work)
             return
-        if (
-            world.sending
-            and self.core.kept_bytes < BUFFER_BYTES
-            and len(world.truth.of(self.key).records) < RECORDS_MAX
-        ):
+        if self.core.refused:
+            self._flush(self.core.next_offset)
+        if world.sending and self.core.kept_bytes < BUFFER_BYTES and self.core.next_offset < RECORDS_MAX:
             self.send(world.rng.choice((1, 1, 2, 5, 30)))
         world.clock.after(world.rng.expovariate(1.0) * self.every_s, self._work)
 
     def send(self, count: int) -> None:
-        """Publish ``count`` records, as many at once as the batch takes."""
+        """Publish ``count`` records, as many at once as the batch takes; what the journal refuses is not sent."""
         rng, core = self.world.rng, self.core
+        if not self._flush(core.next_offset):
+            return
         if rng.random() < 0.3:
             values = [self._value() for _ in range(count)]
             at = 0
             while at < count and self.alive:
-                end = core.append_many(values, at)
-                self._gathered += [(value, None) for value in values[at:end]]
-                at = end
-                self._flush()
+                first = core.next_offset
+                at = core.append_many(values, at)
+                if not self._flush(first):
+                    return
         else:
             for _ in range(count):
                 value: bytes | None = self._value()
@@ -105,11 +91,10 @@ class ProducerHost(Host):
                     value = None
                 headers = (("h", b"x"),) if rng.random() < 0.02 else ()
                 stamp = self.world.clock.wall_us - rng.randrange(10**7) if rng.random() < 0.05 else None
-                core.append(value, key, headers, stamp)
-                self._gathered.append((value, key))
-                if core.full:
-                    self._flush()
-        self._flush()
+                offset = core.append(value, key, headers, stamp)
+                if core.full and not self._flush(offset):
+                    return
+        self._flush(core.next_offset)
         if rng.random() < 0.3 and self.alive:
             core.hurry(self.world.now, rng.random() < 0.5)
             self.arm()
@@ -119,25 +104,33 @@ class ProducerHost(Host):
         world.serial += 1
         return b"%d:" % world.serial + b"x" * world.rng.choice((0, 0, 3, 40, 400))
 
-    def _flush(self) -> None:
-        gathered, self._gathered = self._gathered, []
-        if not gathered or not self.alive:
-            return
-        base = self.core.next_offset - len(gathered)
+    def _flush(self, offset: int) -> bool:
+        """Publish what is gathered; returns whether it is. If not, what comes from ``offset`` on is taken back."""
+        if not self.alive:
+            return False
         actions = self.core.flush(self.world.now, self.world.clock.wall_us)
-        if self.doomed:
-            if self.world.rng.random() < 0.5:  # the journal has it, and nobody heard of it
-                self.world.truth.sent(self.key, base, gathered)
-                self.perform(actions[:1])
+        if actions and self.doomed:
+            if self.journal is not None and self.world.rng.random() < 0.5:
+                with suppress(StorageError):
+                    self.journal.append(self.core.persisting)  # the journal has it, and nobody heard of it
             self.die()
-            return
-        self.world.truth.sent(self.key, base, gathered)
+            return False
         self.perform(actions)
         self.arm()
+        if not actions or not self.core.refused:
+            return True
+        self.core.take_back(max(offset, self.core.published))
+        return False
 
     def _persist(self, action: Persist) -> None:
         assert self.journal is not None
-        self.journal.append(action.body)
+        try:
+            self.journal.append(action.body)
+        except StorageError as error:
+            self.world.trace(self, "journal: %s", error)
+            self.perform(self.core.handle_persist_failed(str(error)))
+        else:
+            self.perform(self.core.handle_persisted(self.world.now))
 
     def _trim(self, action: Trim) -> None:
         assert self.journal is not None
@@ -145,10 +138,15 @@ class ProducerHost(Host):
 
     def _publish(self, action: Publish) -> None:
         message = action.message
-        if isinstance(message, (BatchMessage, RecordMessage)) and self.journal is not None:
-            end = Batch.parse(message.body).next if isinstance(message, BatchMessage) else message.sequence + 1
-            if end > self.journal.next_offset:
-                self.world.fail("identity", f"{self.name} publishes {end - 1} before its journal has it")
+        end = 0
+        if isinstance(message, BatchMessage):
+            batch = Batch.parse(message.body, check=False)
+            end = batch.next
+            self.world.truth.sent(self.key, batch.base, contents(batch, batch.base))
+        elif isinstance(message, (RecordMessage, Head)):
+            end = message.sequence + 1
+        if self.journal is not None and end > self.journal.next_offset:
+            self.world.fail("identity", f"{self.name} tells of {end - 1} before its journal has it: {message}")
         super()._publish(action)
 
     def call(self, method: Any, *args: object) -> None:

@@ -19,7 +19,8 @@ from chappe.sim.checkers import Checker, all_checkers
 from chappe.sim.clock import Clock
 from chappe.sim.disk import SimDisk
 from chappe.sim.exactly_once import ExactlyOnce
-from chappe.sim.members import ConsumerHost, Journal, ProducerHost
+from chappe.sim.journals import Journal
+from chappe.sim.members import ConsumerHost, ProducerHost
 from chappe.sim.network import Network
 from chappe.sim.node import Host
 from chappe.sim.originals import OriginalHost, OriginalProducer, OriginalStore
@@ -84,6 +85,8 @@ class World:
         self.clock = Clock(seed)
         self.rng = self.clock.rng
         self.sink_rng = Random(f"sinks {seed}")  # of their own: a world without sinks is what it was before
+        self.journal_rng = Random(f"journals {seed}")  # likewise
+        self.journals: list[Journal] = []
         self.queries: list[Query] = []
         self.cores = cores or Cores()
         self.truth = Truth()
@@ -175,12 +178,14 @@ class World:
         rng = self.rng
         topic = rng.choice(TOPICS)
         min_acks = rng.choice((1, 1, 1, min(2, len(self.disks))))
-        journal = Journal() if rng.random() < 0.5 else None
+        journal = Journal(self.journal_rng) if rng.random() < 0.5 else None
+        if journal is not None:
+            self.journals.append(journal)
         lasting = self.address()
 
         def make(name: str) -> Host:
             address = lasting if journal is not None else self.address()
-            return ProducerHost(self, name, topic, address, min_acks, journal)
+            return ProducerHost(self, name, topic, address, min_acks, journal and journal.reopened())
 
         return self._add("producer", make)
 

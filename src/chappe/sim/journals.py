@@ -1,0 +1,51 @@
+"""The journal of a simulated producer: a disk that refuses now and then, and does not always forget what it refused."""
+
+from __future__ import annotations
+
+from random import Random
+
+from chappe.errors import StorageFull
+from chappe.log.batch import Batch
+
+
+class Journal:
+    """What is durable of one identity; it drops what is stored now or later, as the one on disk drops whole files.
+
+    Args:
+        rng: Its own: worlds without bad journals are what they were before there were any.
+    """
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self.batches: list[bytes] = []
+        self.next_offset = 0
+        self.refusing = 0.0  # how many of the writes fail
+        self._rest: bytes | None = None  # a refused batch that is on the disk nevertheless
+
+    def append(self, body: bytes) -> None:
+        """Make a batch durable.
+
+        Raises:
+            StorageFull: It is not in the journal; but if its owner dies next, its next life may find it there.
+        """
+        if self.refusing and self._rng.random() < self.refusing:
+            self._rest = self._rng.choice((None, self._rest, body))
+            raise StorageFull("the disk of the simulation is full")
+        self._rest = None
+        self._take(body)
+
+    def reopened(self) -> Journal:
+        """What a further life finds."""
+        if self._rest is not None:
+            self._take(self._rest)
+            self._rest = None
+        return self
+
+    def trim(self, offset: int, keep: int) -> None:
+        """Everything before ``offset`` is stored; up to ``keep`` such batches stay all the same."""
+        stored = sum(Batch.parse(body, check=False).next <= offset for body in self.batches)
+        del self.batches[: max(0, stored - keep)]
+
+    def _take(self, body: bytes) -> None:
+        self.batches.append(body)
+        self.next_offset = Batch.parse(body).next
