@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from tests.endpoints import make as make
+from tests.waiting import Clock
 
 settings.register_profile("chappe", deadline=None)  # a busy machine is no bug
 settings.load_profile("chappe")
@@ -31,6 +32,12 @@ def _few_descriptors() -> Iterator[None]:
         if folder.is_dir():
             assert len(list(folder.iterdir())) < DESCRIPTORS_MAX
             break
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """To be named before what looks at the clock, so that this has ended when the time is right again."""
+    return Clock(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+import pytest
+
 PATIENCE_S: Final = 300.0  # for what takes a process a second or two alone
 SPARK_S: Final = 1200.0  # for what starts Java, or waits for somebody who does
 LOOK_S: Final = 0.005
@@ -22,3 +24,13 @@ def until(happened: Callable[[], object], what: str | Callable[[], object] = "",
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s:g} s: {(what() if callable(what) else what) or happened}")
         time.sleep(LOOK_S)
+
+
+class Clock:
+    """The clocks of this process, which a test can put forward instead of waiting. Waits under way go on."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.forward_s = 0.0
+        monotonic, time_ns = time.monotonic, time.time_ns
+        patch.setattr(time, "monotonic", lambda: monotonic() + self.forward_s)
+        patch.setattr(time, "time_ns", lambda: time_ns() + int(self.forward_s * 1e9))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.endpoints import PATIENCE_S, Make, until
+from tests.waiting import Clock
 
 from chappe import DataStore, Endpoint, StoreEvent
 from chappe.data.binary import encode
@@ -33,6 +34,7 @@ from chappe.errors import (
     WriteUnknown,
 )
 from chappe.mesh.events import MessagesDropped
+from chappe.stores import following
 from chappe.stores.clone import StoreClone
 from chappe.stores.events import CloneStale, MasterFound, MasterLost, TwoMasters, WriteFailed, WritesRefused
 
@@ -239,7 +241,6 @@ def test_an_entry_expires_everywhere(both: tuple[DataStore, DataStore]) -> None:
     writer, other = both
     watch = other.watch(key="k")
     writer.put("k", 1, expiry_s=0.05)
-    assert settled(*both) == [("k", 1)]
     found = [watch.get(PATIENCE_S) for _ in range(2)]
     assert [(each.kind, each.before, each.expiry_s) for each in found if each] == [
         ("insert", None, 0.05),
@@ -444,26 +445,23 @@ def test_two_masters_that_meet_are_reported_at_all(make: Make) -> None:
 
 def test_a_clone_of_no_master_is_refused_in_time_and_leaves_nothing(make: Make) -> None:
     endpoint = make()
-    began = time.monotonic()
     with pytest.raises(NoMaster, match="attach one to an endpoint"):
         endpoint.attach_clone("s", timeout=0.1)
-    assert time.monotonic() - began < 5
     endpoint.attach_master("s").put("k", 1)
 
 
-def test_a_clone_may_be_there_before_its_master(make: Make) -> None:
+def test_a_clone_may_be_there_before_its_master(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "CHANNEL_NACK_S", 10 * PATIENCE_S)  # it looks again when the network says so
     one, two = make(), make()
     two.peer("127.0.0.1", one.listen())
-    clone = two.attach_clone("s", timeout=0)
+    clone = two.attach_clone("s", timeout=0, resync_s=10 * PATIENCE_S)
     assert not clone.ready
     for read in (lambda: clone.get("k"), clone.keys, lambda: "k" in clone, clone.snapshot, lambda: len(clone)):
         with pytest.raises(StaleData, match="has not found a master yet"):
             read()
     clone.put("early", 1, wait=False)
-    began = time.monotonic()
     with one.attach_master("s") as master:
         until(lambda: clone.ready)
-        assert time.monotonic() - began < 5  # it looks when the network says that there is one
         assert settled(master, clone) == [("early", 1)]
 
 
@@ -535,7 +533,7 @@ def test_a_master_does_not_wait_for_a_clone_that_was_closed(make: Make) -> None:
     clone.close()
     again = clone.endpoint.attach_clone("s")
     master.put("k", 1)
-    assert master.await_idle(2)
+    assert master.await_idle(PATIENCE_S)
     assert again["k"] == 1
 
 
@@ -559,13 +557,11 @@ def test_closing_in_any_order_ends_everything(order: str, make: Make) -> None:
         "endpoints of master": [master.endpoint.close, clone.endpoint.close],
         "endpoints of clone": [clone.endpoint.close, master.endpoint.close],
     }
-    began = time.monotonic()
     for close in closes[order]:
         close()
         close()
     waiting.join(PATIENCE_S)
     assert ended == [Closed]
-    assert time.monotonic() - began < 8
     for store in (master, clone):
         for use in (lambda each: each.put("k", 1), lambda each: each.get("k"), DataStore.await_idle, DataStore.watch):
             with pytest.raises(Closed):
@@ -620,15 +616,16 @@ def test_a_clone_converges_to_a_master_that_takes_the_place_of_another(make: Mak
     ]
 
 
-def test_a_master_that_is_attached_anew_at_its_endpoint_is_found_at_once(make: Make) -> None:
+def test_a_master_that_is_attached_anew_at_its_endpoint_is_found_at_once(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "MASTER_SILENT_S", 10 * PATIENCE_S)  # silence alone would tell nothing
     master, clone = joined(make)
     master.put("k", 1)
     master.close()
-    began = time.monotonic()
     again = master.endpoint.attach_master("s")
     again.put("k", 2)
     until(lambda: clone.get("k") == 2)
-    assert time.monotonic() - began < 5  # silence alone would take ten seconds
     clone.put("k", 3)
     assert again["k"] == 3
 
@@ -652,13 +649,13 @@ def test_writes_without_a_master_are_done_once_in_order_when_it_is_back(make: Ma
     assert settled(second, clone) == [("list", tuple(range(1_000)))]
 
 
-def test_reads_and_writes_are_refused_after_their_times(make: Make) -> None:
+def test_reads_and_writes_are_refused_after_their_times(clock: Clock, make: Make) -> None:
     one, port = listening(make)
     two = make()
     two.peer("127.0.0.1", port, retry_s=0.05)
     master = one.attach_master("s")
     master.put("k", 1)
-    clone = two.attach_clone("s", stale_s=1.5, mutation_buffer_s=1.5)
+    clone = two.attach_clone("s", stale_s=600, mutation_buffer_s=600)
     fast = two.attach_clone("s", stale_s=-1, mutation_buffer_s=0)
     statuses = two.statuses()
     one.close()
@@ -667,12 +664,16 @@ def test_reads_and_writes_are_refused_after_their_times(make: Make) -> None:
     until(lambda: not core_of(fast).connected)
     with pytest.raises(NoMaster, match="keeps writes for 0 s"):
         fast.put("k", 2)
-    began = time.monotonic()
-    with pytest.raises(NoMaster, match=r"no master was found within 1\.5 s"):
-        clone.put("k", 2)
-    assert time.monotonic() - began < 5
+    with clone.proxy() as proxy:
+        proxy.put_unique("u", 2)
+        until(lambda: core_of(clone).unconfirmed == 1)
+        clock.forward_s = 600.0
+        answer = proxy.receive(PATIENCE_S)
+    assert answer is not None
+    with pytest.raises(NoMaster, match=r"no master was found within 600 s"):
+        answer.take()
     event(statuses, CloneStale)
-    with pytest.raises(StaleData, match=r"lost its master more than 1\.5 s ago"):
+    with pytest.raises(StaleData, match=r"lost its master more than 600 s ago"):
         clone.get("k")
     assert (clone.ready, fast.ready, fast["k"]) == (False, True, 1)
     with pytest.raises(NoMaster):
@@ -684,12 +685,13 @@ def test_reads_and_writes_are_refused_after_their_times(make: Make) -> None:
     assert again["k"] == 5
 
 
-def test_writes_that_nobody_waits_for_and_that_are_given_up_are_reported(make: Make) -> None:
-    master, clone = joined(make, mutation_buffer_s=1.0)
+def test_writes_that_nobody_waits_for_and_that_are_given_up_are_reported(clock: Clock, make: Make) -> None:
+    master, clone = joined(make, mutation_buffer_s=600)
     statuses = clone.endpoint.statuses()
     master.endpoint.close()
     event(statuses, MasterLost)
     clone.put("k", 1, wait=False)
+    clock.forward_s = 600.0
     assert isinstance(event(statuses, WriteFailed).error, NoMaster)
     assert event(statuses, WritesRefused).count == 1
     assert not clone.await_idle(0.05)
