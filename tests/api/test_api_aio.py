@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Awaitable
 from pathlib import Path
 
@@ -20,20 +22,30 @@ async def soon(awaited: Awaitable[None]) -> None:
     await asyncio.wait_for(awaited, PATIENCE_S)
 
 
-async def beats(done: asyncio.Event) -> float:
-    """The longest time that the loop took to come round."""
-    loop = asyncio.get_running_loop()
-    longest, before = 0.0, loop.time()
+async def longest_stop(done: asyncio.Event) -> int:
+    """How often, at most, a thread of ours came round while the loop did once: it is as slow as the machine is."""
+    rounds, longest = 0, 0
+
+    def go_round() -> None:
+        nonlocal rounds
+        while not done.is_set():
+            time.sleep(0.01)
+            rounds += 1
+
+    thread = threading.Thread(target=go_round, daemon=True)
+    thread.start()
     while not done.is_set():
+        before = rounds
         await asyncio.sleep(0.001)
-        longest, before = max(longest, loop.time() - before), loop.time()
+        longest = max(longest, rounds - before)
+    thread.join()
     return longest
 
 
 def test_records_flow_and_the_loop_goes_round(tower: str, store: Store) -> None:
     async def run() -> None:
         done = asyncio.Event()
-        watch = asyncio.create_task(beats(done))
+        watch = asyncio.create_task(longest_stop(done))
         async with AsyncConsumer("hello", reset="earliest", tower=tower) as consumer:
             async with AsyncProducer("hello", tower=tower) as producer:
                 for number in range(100):
@@ -48,7 +60,7 @@ def test_records_flow_and_the_loop_goes_round(tower: str, store: Store) -> None:
                     break
         done.set()
         assert found == [b"%d" % number for number in range(100)]
-        assert await watch < 2.0
+        assert await watch < 100  # a second's worth
 
     asyncio.run(soon(run()))
 

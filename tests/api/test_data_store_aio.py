@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from chappe import AsyncDataStore, AsyncEndpoint
 from chappe.errors import BufferFull, Closed, MasterExists, NoMaster, StaleData, TimedOut, TypeClash, UsageError
@@ -15,7 +16,7 @@ from chappe.errors import BufferFull, Closed, MasterExists, NoMaster, StaleData,
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
-        await asyncio.wait_for(test(), 20)
+        await asyncio.wait_for(test(), PATIENCE_S)
 
     asyncio.run(limited())
 
@@ -84,7 +85,7 @@ def test_watches_and_proxies() -> None:
                     break
             proxy = clone.proxy()
             proxy.put_unique("u", 1)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while not proxy.available:
                     await clone.put("x", 1)
             answer = proxy.receive(0)

@@ -18,6 +18,7 @@ from chappe.api.consumer import Consumer
 from chappe.api.store import Store
 from chappe.drivers.queries import StoreClient
 from chappe.errors import StagedRowsMissing, TimedOut
+from chappe.log.queries import Answer
 
 BATCHES = 8
 PIECES = 6
@@ -50,6 +51,23 @@ def store_process(directory: Path, tower: str) -> Iterator[tuple[subprocess.Pope
         process.stdout.close()
 
 
+class PatientClient(StoreClient):
+    """Waits for the answer as long as the store lives."""
+
+    def __init__(self, endpoint: str, store: subprocess.Popen[str]) -> None:
+        super().__init__(endpoint, 0.1)
+        self._store = store
+
+    def receive(self, raw_id: bytes) -> tuple[Answer, list[bytes]]:
+        while True:
+            try:
+                return super().receive(raw_id)
+            except TimedOut:
+                if self._store.poll() is not None:
+                    raise
+                self._waiting[raw_id] = None  # it is wanted again
+
+
 def rows(batch: int, task: int, number: int) -> list[bytes | None]:
     return [b"%d.%d.%d.%d" % (batch, task, number, n) + b"x" * 100 for n in range(ROWS)]
 
@@ -57,7 +75,7 @@ def rows(batch: int, task: int, number: int) -> list[bytes | None]:
 def run_until_killed(directory: Path, tower: str, number: int, rng: random.Random) -> int:
     """One life of the store and one run of the sink; returns the last batch that was committed for certain."""
     with store_process(directory, tower) as (process, endpoint, store_id):
-        client = StoreClient(endpoint, 0.5)
+        client = PatientClient(endpoint, process)
         sink = TestSink(client, store_id, run=f"run {number}")
         try:
             done = sink.attach().batch

@@ -275,15 +275,15 @@ def test_a_given_speed_is_kept(tower: str, store: Store) -> None:
     put(tower, [n * 100_000 for n in range(1, 101)])  # ten seconds
     left: list[float | None] = []
     with Endpoint() as endpoint:
-        player = Player(endpoint, "kept", tower=tower, speed=10.0)
+        player = Player(endpoint, "kept", tower=tower, speed=50.0)
         player.show = lambda progress: left.append(progress.left_s)
         began = time.monotonic()
         done = player.run()
-    assert 0.95 <= time.monotonic() - began < PATIENCE_S
+    assert time.monotonic() - began >= 0.19
     assert done.sent == 100
     known = [each for each in left if each is not None]
     assert known == sorted(known, reverse=True)
-    assert 0.0 < max(known) < 1.0
+    assert 0.0 < max(known) < 0.2
 
 
 @pytest.mark.process

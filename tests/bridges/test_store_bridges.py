@@ -225,7 +225,7 @@ def test_compacted_only_the_last_of_what_waits_and_everything_anew(
     tower: str, log: Store, master: DataStore, tmp_path: Path
 ) -> None:
     master.put_many([("a", 1), ("b", 1)])
-    with StoreToTopic(master, "users", tower=tower, directory=tmp_path, compact_s=0.3) as feed:
+    with StoreToTopic(master, "users", tower=tower, directory=tmp_path, compact_s=0.05) as feed:
         feed.flush(PATIENCE_S)
         began = feed.progress().records
         until(lambda: feed.progress().records >= began + 6)
@@ -289,7 +289,7 @@ def test_a_topic_is_kept_as_a_table(tower: str, log: Store, master: DataStore) -
         row = row_of(("typed", 1), Count(5), 1)
         producer.send(row.value, row.key, {VERSION: "1"})
         producer.send(b"\xff", b"damaged", {VERSION: "1"})
-        later, earlier = time.time_ns() + 60_000_000_000, time.time_ns() - 1
+        later, earlier = time.time_ns() + 3_600_000_000_000, time.time_ns() - 1
         producer.send(encode(1), encode("later"), {VERSION: "1", EXPIRES: str(later)})
         producer.send(encode(1), encode("gone"), {VERSION: "1", EXPIRES: str(earlier)})
         producer.flush(PATIENCE_S)
