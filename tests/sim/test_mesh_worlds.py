@@ -21,8 +21,12 @@ from chappe.sim.__main__ import main
 from chappe.sim.mesh.run import play_mesh
 from chappe.sim.mesh.world import MeshWorld
 
-CHUNK = 15
+CHUNK = 5
 SEEDS = 30  # the command plays more of them
+FAILED_ONCE = [
+    pytest.param(each["seed"], each["why"], id=str(each["seed"]))
+    for each in json.loads((Path(__file__).parent.parent / "seeds" / "mesh.json").read_text())
+]
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
@@ -32,9 +36,9 @@ def test_every_promise_is_kept(first: int) -> None:
     assert failed == {}  # replay with: python -m chappe.sim --world mesh --seed N -v
 
 
-def test_what_failed_once_does_not_fail_again() -> None:
-    for case in json.loads((Path(__file__).parent.parent / "seeds" / "mesh.json").read_text()):
-        assert play_mesh(case["seed"]).failure is None, f"seed {case['seed']}, which once showed: {case['why']}"
+@pytest.mark.parametrize(("seed", "why"), FAILED_ONCE)
+def test_what_failed_once_does_not_fail_again(seed: int, why: str) -> None:
+    assert play_mesh(seed).failure is None, f"seed {seed}, which once showed: {why}"
 
 
 def test_a_world_without_faults_is_calm() -> None:

@@ -23,7 +23,7 @@ from chappe.stores.replica import Replica
 from chappe.stores.taking import Taking
 from chappe.stores.writers import Writer
 
-CHUNK = 20
+CHUNK = 4
 
 
 @pytest.mark.parametrize("first", range(0, 100, CHUNK))
