@@ -12,8 +12,8 @@ from typing import Final
 
 import pytest
 
-PATIENCE_S: Final = 300.0  # for what takes a process a second or two alone
-SPARK_S: Final = 1200.0  # for what starts Java, or waits for somebody who does
+PATIENCE_S: Final = 300  # for what takes a process a second or two alone
+SPARK_S: Final = 1200  # for what starts Java, or waits for somebody who does
 LOOK_S: Final = 0.005
 
 

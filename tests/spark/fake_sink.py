@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import Self
 
 import zmq
-from tests.waiting import PATIENCE_S
+from tests.spark.silence import SILENT
 
 from chappe.data.topic import decode_topic
-from chappe.drivers.queries import StoreClient
 from chappe.log.batch import Batch
 from chappe.log.queries import (
     Answer,
@@ -33,7 +32,6 @@ from chappe.log.queries import (
 from chappe.log.transactions import sink_address
 
 Attempt = tuple[int, int, int]  # batch, task, attempt
-SILENT: set[str] = set()  # endpoints at which nobody answers
 
 
 @dataclass
@@ -45,14 +43,6 @@ class Kept:
     fenced: set[str] = field(default_factory=set)
     batch: int = -1
     staged: dict[Attempt, dict[int, tuple[str, bytes]]] = field(default_factory=dict)
-
-
-class ImpatientClient(StoreClient):
-    """Gives up at once at who is silent, and takes its time with everybody else."""
-
-    def receive(self, raw_id: bytes) -> tuple[Answer, list[bytes]]:
-        self._timeout_s = 0.05 if self.endpoint in SILENT else PATIENCE_S
-        return super().receive(raw_id)
 
 
 class FakeSink:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Self
 
 import zmq
+from tests.spark.silence import SILENT
 
 from chappe.data.topic import decode_topic
 from chappe.log.batch import Batch, encode_batch
@@ -23,7 +24,6 @@ from chappe.log.queries import (
     heads_answer,
 )
 from chappe.log.storage import PartitionInfo
-from chappe.reading.view import StoresView
 
 Key = tuple[str, str]
 
@@ -50,6 +50,7 @@ class FakeStore:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind(endpoint)
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        (SILENT.add if reads_max == 0 else SILENT.discard)(self.endpoint)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -80,6 +81,7 @@ class FakeStore:
         """Fall silent and free the port."""
         self._stopped.set()
         self._thread.join()
+        SILENT.add(self.endpoint)
         self._context.destroy(linger=0)
 
     def __enter__(self) -> Self:
@@ -99,6 +101,8 @@ class FakeStore:
             client, raw_id, raw = self._socket.recv_multipart()
             with self._lock:
                 answered = self._answer(decode_request(raw))
+            if len(self.reads) == self._reads_max:
+                SILENT.add(self.endpoint)
             if answered is not None:
                 answer, batches = answered
                 self._socket.send_multipart([client, raw_id, encode_query(answer), *batches])
@@ -154,11 +158,3 @@ class FakeStore:
                     break
                 found.append(raw)
         return ReadAnswer(request.topic, request.partition, self.first[key], self.next[key], True, hole), found
-
-
-def silent(view: StoresView, store: FakeStore) -> None:
-    """Close a store, for which alone the view does not wait long: others may take as long as they need."""
-    store.close()
-    client = view.client(store.endpoint)
-    assert client is not None
-    client._timeout_s = 0.05

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.spark.fake_store import FakeStore
+from tests.waiting import SPARK_S
 
 from chappe.errors import UsageError
 from chappe.spark import decode_json
@@ -49,7 +50,7 @@ def test_a_stream_with_a_sample_of_its_topic(spark: SparkSession, store: FakeSto
     with pytest.raises(UsageError, match="give decode_json a schema, or a batch DataFrame"):
         decode_json(frame)
     query = decode_json(frame, sample=topic).writeStream.format("memory").queryName("decoded")
-    query.trigger(availableNow=True).start().awaitTermination(60)
+    query.trigger(availableNow=True).start().awaitTermination(SPARK_S)
     assert spark.table("decoded").where("load > 0").count() == 2
 
 

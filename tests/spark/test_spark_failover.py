@@ -85,7 +85,7 @@ def test_a_store_killed_during_a_batch(
         .trigger(availableNow=True)
         .start(str(tmp_path / "out"))
     )
-    query.awaitTermination(int(SPARK_S))
+    query.awaitTermination(SPARK_S)
     assert not query.isActive
     assert first.wait(PATIENCE_S) == -signal.SIGKILL
     found = Counter((row.offset, row.n) for row in spark.read.parquet(str(tmp_path / "out")).collect())

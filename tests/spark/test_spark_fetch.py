@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import pytest
 from tests.spark.fake_store import FakeStore
+from tests.spark.silence import ImpatientClient
+from tests.waiting import PATIENCE_S
 
 from chappe.errors import OffsetOutOfRange, TimedOut
 from chappe.log.batch import encode_batch
@@ -18,8 +20,8 @@ from chappe.reading.offsets import Range
 
 
 @pytest.fixture(autouse=True)
-def _short_timeout(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(fetch, "TIMEOUT_S", 0.3)
+def _only_the_silent_are_given_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(fetch, "StoreClient", ImpatientClient)
     yield
     for endpoint in list(fetch._clients):
         fetch._drop(endpoint)
@@ -30,7 +32,7 @@ def fill(store: FakeStore, partition: str = "p", batches: int = 10, rows: int = 
         store.put(topic, partition, [f"{partition}{n * rows + i}".encode() for i in range(rows)])
 
 
-def offsets(task: Task, patience_s: float = 5.0) -> list[int]:
+def offsets(task: Task, patience_s: float = PATIENCE_S) -> list[int]:
     return [n for part in read_task(replace(task, patience_s=patience_s)) for n in part.column("offset").to_pylist()]
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from tests.spark.fake_sink import FakeSink, ImpatientClient, Kept
+from tests.spark.fake_sink import FakeSink, Kept
+from tests.spark.silence import ImpatientClient
 from tests.waiting import PATIENCE_S
 
 from chappe.errors import ChappeError, Fenced, StagedRowsMissing, TimedOut, UsageError

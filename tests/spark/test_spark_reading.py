@@ -9,13 +9,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.spark.fake_store import FakeStore, silent
-from tests.waiting import PATIENCE_S
+from tests.spark.fake_store import FakeStore
+from tests.spark.silence import ImpatientClient
 
 from chappe import read_batches, read_topic
 from chappe.errors import OffsetOutOfRange, TimedOut, UnknownTopic, UsageError
 from chappe.log.batch import encode_batch
-from chappe.reading import fetch
+from chappe.reading import fetch, view
 from chappe.reading.moments import offsets_at
 from chappe.reading.selection import Selection
 from chappe.reading.view import StoresView
@@ -25,7 +25,8 @@ SECOND = 1_000_000
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeStore]:
-    monkeypatch.setattr(fetch, "TIMEOUT_S", 0.5)
+    for module in (fetch, view):
+        monkeypatch.setattr(module, "StoreClient", ImpatientClient)
     with FakeStore() as made:
         yield made
     for endpoint in list(fetch._clients):
@@ -105,11 +106,11 @@ def test_a_moment_is_asked_of_all_stores(store: FakeStore) -> None:
 
 def test_a_store_that_is_silent_about_moments_costs_records_not_sense(store: FakeStore) -> None:
     put(store, [10, 20])
-    view = StoresView(Selection.of_topics(["t"]), [store.endpoint], timeout_s=PATIENCE_S)
-    view.refresh()
-    silent(view, store)
-    assert offsets_at(view, 15 * SECOND, [("t", "p")]) == {("t", "p"): 0}
-    view.close()
+    seen = StoresView(Selection.of_topics(["t"]), [store.endpoint])
+    seen.refresh()
+    store.close()
+    assert offsets_at(seen, 15 * SECOND, [("t", "p")]) == {("t", "p"): 0}
+    seen.close()
 
 
 def test_more_than_memory_comes_in_pieces(store: FakeStore) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.spark.fake_sink import FakeSink
+from tests.waiting import SPARK_S
 
 pytest.importorskip("pyspark")
 
@@ -41,7 +42,7 @@ def expected(count: int) -> list[bytes]:
 def stream(frame: DataFrame, store: FakeSink, folder: Path, mode: str = "append", **options: Any) -> None:
     given = {"stores": store.endpoint, "topic": "t", "checkpointLocation": str(folder / "checkpoint")} | options
     writer = frame.writeStream.format("chappe").outputMode(mode).options(**given)
-    writer.trigger(availableNow=True).start().awaitTermination(120)
+    writer.trigger(availableNow=True).start().awaitTermination(SPARK_S)
 
 
 def texts(spark: SparkSession, folder: Path) -> DataFrame:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.spark.fake_store import FakeStore
+from tests.waiting import SPARK_S
 
 from chappe.log.batch import encode_batch
 
@@ -56,7 +57,7 @@ def stream(spark: SparkSession, store: FakeStore, folder: Path, **options: objec
     frame = spark.readStream.format("chappe").options(**given).load()
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
     query = writer.trigger(availableNow=True).start(str(folder / "out"))
-    query.awaitTermination(120)
+    query.awaitTermination(SPARK_S)
     assert not query.isActive
     return {"batches": sum(p["numInputRows"] > 0 for p in query.recentProgress), "last": query.lastProgress}
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.spark.fake_store import FakeStore
+from tests.waiting import SPARK_S
 
 from chappe import DataStore, Endpoint
 from chappe.bridges.store_form import POSITION, QUERY, is_mark, pack, row_of
@@ -176,7 +177,7 @@ def test_a_stream_upserts_each_batch_once(spark: SparkSession, master: DataStore
         frame = spark.readStream.schema("user string, value int, gone boolean").csv(str(folder))
         writer = write_store(frame, master, "user", "gone", checkpoint=checkpoint)
         assert writer is not None
-        writer.trigger(availableNow=True).start().awaitTermination(120)
+        writer.trigger(availableNow=True).start().awaitTermination(SPARK_S)
 
     for n, lines in enumerate((["ann,1,false", "bob,2,false"], ["ann,,true", "cem,4,false"])):
         (folder / f"{n}.csv").write_text("\n".join(lines))

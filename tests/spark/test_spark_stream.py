@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.spark.fake_store import FakeStore
 from tests.spark.test_spark_source import fill, held, rows
+from tests.waiting import SPARK_S
 
 pytest.importorskip("pyspark")
 
@@ -31,7 +32,7 @@ def drain(spark: SparkSession, store: FakeStore, folder: Path, **options: object
     """Read what is there into Parquet; the rows of each batch that had any."""
     writer = load(spark, store, **options).writeStream.option("checkpointLocation", str(folder / "checkpoint"))
     query = writer.format("parquet").trigger(availableNow=True).start(str(folder / "out"))
-    query.awaitTermination(120)
+    query.awaitTermination(SPARK_S)
     assert not query.isActive
     return [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
 
@@ -215,4 +216,4 @@ def test_triggers_that_python_sources_do_not_have(
     """Spark refuses them before it asks the source anything."""
     writer = load(spark, store).writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
     with pytest.raises(PySparkException, match=text):
-        writer.outputMode("update").format("console").trigger(**trigger).start().awaitTermination(60)
+        writer.outputMode("update").format("console").trigger(**trigger).start().awaitTermination(SPARK_S)

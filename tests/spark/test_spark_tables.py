@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.spark.fake_store import FakeStore
+from tests.waiting import SPARK_S
 
 from chappe.api.store import Store
 from chappe.api.tower import Tower
@@ -173,7 +174,7 @@ def test_a_stream_upserts_and_deletes(spark: SparkSession, real: Store, tmp_path
             frame, "t", "user", "gone", stores=real.endpoint, checkpointLocation=tmp_path / "checkpoint"
         )
         assert writer is not None
-        writer.trigger(availableNow=True).start().awaitTermination(120)
+        writer.trigger(availableNow=True).start().awaitTermination(SPARK_S)
     frame = read_table(spark, "t", "user string, score int", key="user", stores=real.endpoint)
     assert {row.user: row.score for row in frame.collect()} == {"bob": 3, "cem": 4}
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.spark.fake_store import FakeStore, silent
-from tests.waiting import PATIENCE_S
+from tests.spark.fake_store import FakeStore
+from tests.spark.silence import ImpatientClient
 
 from chappe.errors import TimedOut
 from chappe.reading import view as module
@@ -13,6 +13,11 @@ from chappe.reading.selection import Selection
 from chappe.reading.view import StoresView
 
 T = Selection.of_topics(["t"])
+
+
+@pytest.fixture(autouse=True)
+def _only_the_silent_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "StoreClient", ImpatientClient)
 
 
 def test_one_picture_of_all_stores() -> None:
@@ -59,10 +64,10 @@ def test_a_silent_store_is_left_out_and_comes_back(monkeypatch: pytest.MonkeyPat
         stays.put("t", "p", [b"x"])
         leaves = FakeStore()
         leaves.put("t", "p", [b"x"] * 9)
-        view = StoresView(T, [stays.endpoint, leaves.endpoint], timeout_s=PATIENCE_S)
+        view = StoresView(T, [stays.endpoint, leaves.endpoint])
         view.refresh()
         assert view.known["t", "p"].next == 9
-        silent(view, leaves)
+        leaves.close()
         view.refresh()
         assert view.known["t", "p"].next == 1
         assert view.away == [leaves.endpoint]
@@ -76,14 +81,14 @@ def test_a_silent_store_is_left_out_and_comes_back(monkeypatch: pytest.MonkeyPat
 def test_no_store_at_all_is_an_error_at_first_and_patience_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AWAY_S", 0.0)
     store = FakeStore()
-    view = StoresView(T, [store.endpoint], timeout_s=PATIENCE_S)
+    view = StoresView(T, [store.endpoint])
     view.refresh()
-    silent(view, store)
+    store.close()
     view.refresh()
     assert view.known == {}
     view.close()
     with pytest.raises(TimedOut, match="no store answers at"):
-        StoresView(T, [store.endpoint], timeout_s=0.1).refresh()
+        StoresView(T, [store.endpoint]).refresh()
 
 
 def test_a_tower_is_asked_again_when_a_store_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,9 +97,9 @@ def test_a_tower_is_asked_again_when_a_store_is_gone(monkeypatch: pytest.MonkeyP
     with FakeStore() as new:
         new.put("t", "p", [b"x"])
         found = [[old.endpoint]]
-        view = StoresView(T, tower="tower", timeout_s=PATIENCE_S, find=lambda _: found[0])
+        view = StoresView(T, tower="tower", find=lambda _: found[0])
         view.refresh()
-        silent(view, old)
+        old.close()
         view.refresh()
         found[0] = [new.endpoint]
         view.refresh()

@@ -59,7 +59,6 @@ class StoresView:
         stores: Sequence[str] = (),
         tower: str | None = None,
         *,
-        timeout_s: float = HEADS_TIMEOUT_S,
         find: Callable[[str], list[str]] = discover,
     ) -> None:
         self.known: dict[Key, Known] = {}
@@ -68,7 +67,6 @@ class StoresView:
         self._tower = tower
         self._find = find
         self._find_at = 0.0
-        self._timeout_s = timeout_s
         self._stores = {endpoint: _Store() for endpoint in stores}
         self._answered = False
         self._most = len(self._stores)  # that were there at once
@@ -142,7 +140,7 @@ class StoresView:
     def _ask(self, endpoint: str, store: _Store) -> set[Key]:
         now = time.monotonic()
         if store.client is None:
-            store.client = StoreClient(endpoint, self._timeout_s)
+            store.client = StoreClient(endpoint, HEADS_TIMEOUT_S)
             store.full_at = now
         fresh = now >= store.full_at
         filters = self._selection.filters
