@@ -11,7 +11,7 @@ from typing import Any
 
 VARIABLE = "CHAPPE_BROKER"  # the directory where the module ``broker`` of the original's Python bindings lies
 DRIVER = Path(__file__).with_name("broker_driver.py")
-END_S = 15.0
+END_S = 60.0  # then it is killed
 
 
 def find_bindings() -> Path | None:

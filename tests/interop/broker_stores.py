@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.interop.broker_original import VARIABLE, Original, find_bindings
 from tests.interop.originals import eventually
+from tests.waiting import PATIENCE_S
 
 from chappe import Endpoint
 from chappe.api.data_store import DataStore
@@ -18,7 +19,8 @@ from chappe.compat.broker.data import Data
 from chappe.data.scalars import Address, Count, EnumValue, Port, Subnet, Timespan, Timestamp
 from chappe.data.values import Set, Table
 
-LONG_S = 20.0
+LONG_S = PATIENCE_S
+
 HOST = "127.0.0.1"
 DRIVER = Path(__file__).with_name("broker_store_driver.py")
 NAME = "shared"

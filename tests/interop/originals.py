@@ -12,15 +12,18 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
+from tests.waiting import PATIENCE_S as PATIENCE_S
+from tests.waiting import until
+
 VARIABLE = "CHAPPE_DAFKA"
 PROGRAMS = ("dafka_towerd", "dafka_stored", "dafka_console_producer", "dafka_console_consumer")
-PATIENCE_S = 30.0  # for anything that must happen; it fails the test, so it may be long
 SETTLE_S = 0.3  # originals do not tell when a connection is up; on loopback it is long before this
 Line = tuple[str, str, str]  # subject, address, content
+eventually = until
 
 
 def find_programs() -> Path | None:
@@ -34,15 +37,6 @@ def find_programs() -> Path | None:
     if found is None or any(shutil.which(each, path=str(Path(found).parent)) is None for each in PROGRAMS):
         return None
     return Path(found).parent
-
-
-def eventually(happened: Callable[[], bool], what: str | Callable[[], str], timeout: float = PATIENCE_S) -> None:
-    """Wait until something is true."""
-    deadline = time.monotonic() + timeout
-    while not happened():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout:g} s: {what if isinstance(what, str) else what()}")
-        time.sleep(0.01)
 
 
 def settle() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.interop.broker_original import VARIABLE, Original, find_bindings
 from tests.interop.originals import eventually
+from tests.waiting import PATIENCE_S
 
 from chappe import Endpoint, Received, Subscriber
 from chappe.api.keys import make_authority, make_certificate
@@ -20,8 +21,9 @@ from chappe.data.values import Set, Table
 from chappe.mesh.events import EndpointDiscovered, PeerAdded, PeerLost, PeerRemoved
 from chappe.security import Security, Tls
 
+LONG_S = PATIENCE_S
+
 pytestmark = pytest.mark.process
-LONG_S = 20.0
 HOST = "127.0.0.1"
 # The same values in our types and as the original's Python makes them.
 VALUES: list[tuple[object, str]] = [
