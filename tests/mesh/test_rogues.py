@@ -12,6 +12,7 @@ from chappe.defaults import (
     LINK_STATE_KEPT_S,
     ROUTES_BYTES_MAX,
     TELL_PAUSE_MAX_S,
+    TTL,
 )
 from chappe.mesh import duplicates, topology
 from chappe.mesh.events import PeerRemoved
@@ -20,8 +21,10 @@ from chappe.mesh.messages import (
     ENVELOPE_BYTES,
     LINK_STATE,
     PONG,
+    RESERVED_TOPIC,
     ROUTING_UPDATE,
     pack_filter,
+    pack_message,
     parse_link_state,
     parse_message,
 )
@@ -119,6 +122,26 @@ def test_who_speaks_for_an_endpoint_that_is_elsewhere_is_not_believed(rig: Rig) 
     assert rig.core.filters()[FAR] == (b"/f",)
     friend.send(friend.state(FAR, 6, (b"/g",), chappe=(SMALLER,)))
     assert rig.core.filters()[FAR] == (b"/g",)
+
+
+def test_what_is_doubted_travels_to_its_endpoint_and_is_believed_by_nobody_on_the_way(rig: Rig) -> None:
+    friend, rogue = Peer(rig, SMALLER), Peer(rig, GREATER)
+    far_behind(friend, 5, (b"/f",))
+    friend.take()
+
+    rogue.send(rogue.state(FAR, 6, (b"/forged",)))
+    [passed] = friend.messages()
+    assert (passed.kind, passed.receiver, passed.ttl) == (LINK_STATE, FAR, TTL)
+    onward = pack_message(GREATER, FAR, LINK_STATE, 7, RESERVED_TOPIC, rogue_state := passed.payload)[4:]
+    back = pack_message(SMALLER, FAR, LINK_STATE, 7, RESERVED_TOPIC, rogue_state)[4:]
+    over = pack_message(GREATER, FAR, LINK_STATE, 1, RESERVED_TOPIC, rogue_state)[4:]
+    rogue.send(onward, over)
+    friend.send(back)
+
+    [passed] = friend.messages()
+    assert (passed.receiver, passed.ttl) == (FAR, 6)
+    assert [each for each in rogue.link_states() if each.origin == FAR and each.version == 6] == []
+    assert rig.core.filters()[FAR] == (b"/f",)
 
 
 def test_an_endpoint_that_moves_is_believed_once_it_has_left(rig: Rig) -> None:

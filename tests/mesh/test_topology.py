@@ -89,7 +89,7 @@ def test_a_link_state_that_goes_around_a_ring_is_told_once() -> None:
         assert ring[PEER].learn(state, frame, OWN, 0.0) is Verdict.NEWS
         # To the last it comes the other way first: it believes what its neighbour says of itself from that alone.
         assert ring[OTHER].learn(state, frame, PEER, 0.0) is Verdict.DOUBTED
-        assert ring[OTHER].towards(OWN) == [OWN]
+        assert ring[OTHER].towards(OWN) == OWN
         assert ring[OWN].learn(state, frame, OTHER, 0.0) is None
         ring[OWN].settle(0.0)
         state = ring[OWN].tell(0.0)

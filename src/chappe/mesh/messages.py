@@ -14,6 +14,8 @@ A *frame* is a u32 length and a *body*; numbers are big-endian. ``pack_...`` ret
     0x13 link state (chappe)   origin 16, u64 version, u8 flags (1: it forwards), filter, varbyte count of neighbours;
                                of each: id 16, u8 kind (0 chappe, 1 original), and of an original its filter
 
+A link state with a receiver is believed by nobody on its way: it tells its own origin what others say of it.
+
 Types 0x11 to 0x13 travel only between endpoints of chappe. Values are not looked into: here they are bytes.
 
 Everything is bounded, and everything wrong is a ProtocolError; what is too large to be sent is a UsageError.

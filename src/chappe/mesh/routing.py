@@ -446,7 +446,7 @@ class Router:
         if message.kind in (PING, PONG):
             turn.actions += self._control(link, message, now)
         elif message.kind == LINK_STATE and link.chappe:
-            turn.actions += self._take_link_state(link, message.payload, now)
+            turn.actions += self._take_link_state(link, message, now)
         elif message.kind == ROUTING_UPDATE and not link.chappe:
             link.filter = minimal(parse_filter(message.payload))
             if not link.blocked:
@@ -454,9 +454,11 @@ class Router:
         else:
             raise ProtocolError("a message of a kind that this peer does not send")
 
-    def _take_link_state(self, link: Link, payload: bytes, now: float) -> Sequence[Action]:
-        topology = self.topology
+    def _take_link_state(self, link: Link, message: Message, now: float) -> Sequence[Action]:
+        topology, payload = self.topology, message.payload
         origin, version = peek_link_state(payload)
+        if message.receiver not in (NOBODY, self._own):
+            return self._bring_doubt(link, message, message.ttl - 1)
         if topology.is_old(link.peer_id, origin, version):  # most come several times
             answer = topology.answer(link.peer_id, origin, version)
             if answer is None:
@@ -468,12 +470,19 @@ class Router:
         self._sequence = max(self._sequence, topology.numbers_from)
         if verdict is Verdict.NEWS:
             return self._pass_on_state(frame, link)
-        if verdict is not Verdict.DOUBTED or not self._forwards:
+        return self._bring_doubt(link, message, TTL) if verdict is Verdict.DOUBTED else NOTHING_TO_DO
+
+    def _bring_doubt(self, link: Link, message: Message, ttl: int) -> Sequence[Action]:
+        """Pass a link state on that came from where its endpoint is not: to that endpoint alone, over one way."""
+        origin, version = peek_link_state(message.payload)
+        peer = self.topology.towards(origin)
+        if not self._forwards or ttl <= 0 or peer in (None, link.peer_id) or self.topology.is_known(origin, version):
             return NOTHING_TO_DO
-        found = [self._links[peer] for peer in topology.towards(origin)]
-        for each in found:
-            self._put_control(each, frame)
-        return [each.flush for each in found]
+        assert peer is not None
+        next_link = self._links[peer]
+        frame = pack_message(self._own, origin, LINK_STATE, ttl, RESERVED_TOPIC, message.payload)
+        self._put_control(next_link, frame)
+        return (next_link.flush,)
 
     def _block(self, culprit: bytes, other: bytes, now: float) -> list[Action]:
         link = self._originals.get(culprit)

@@ -141,6 +141,11 @@ class Topology:
         """Whether a link state that ``peer`` brings is no news, so that it need not be looked into."""
         return self._states.is_old(peer, origin, version)
 
+    def is_known(self, origin: bytes, version: int) -> bool:
+        """Whether a link state so new is believed."""
+        known = self._states.version(origin)
+        return known is not None and known >= version
+
     def answer(self, peer: bytes, origin: bytes, version: int) -> bytes | None:
         """What to tell ``peer``, which brought an old link state of an endpoint that may live anew.
 
@@ -151,11 +156,11 @@ class Topology:
             return None
         return known.frame
 
-    def towards(self, origin: bytes) -> list[bytes]:
-        """The neighbours that a doubted link state goes to, so that its endpoint hears of it and can outdo it."""
+    def towards(self, origin: bytes) -> bytes | None:
+        """The neighbour that a doubted link state goes to, so that its endpoint hears of it and can outdo it."""
         if origin in self._links:
-            return [origin]
-        return [peer for peer in sorted(self._links) if peer in self._sides and origin in self._sides[peer].endpoints]
+            return origin
+        return min([peer for peer in self._links if self.may_bring(peer, origin, inf)], default=None)
 
     def tell(self, now: float) -> LinkState | None:
         """Our link state if it changed since the last time and it is time for it, with a new version."""
