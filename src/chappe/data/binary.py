@@ -47,7 +47,7 @@ from chappe.data.order import (
     TIMESTAMP,
     VECTOR,
     arrange,
-    sort_key,
+    places,
 )
 from chappe.data.quirks import NORMAL_MAX, NORMAL_MIN, pack_real, unpack_real
 from chappe.data.scalars import PROTOCOLS, Address, Count, EnumValue, Port, Subnet, Timespan, Timestamp, mask
@@ -249,8 +249,7 @@ def _read_table(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
         if len(arranged) != len(keys):
             raise InvalidData(f"a table that ends at byte {pos} has a key twice")
         if any(map(is_not, arranged, keys)):
-            places = {sort_key(key): value for key, value in zip(keys, values, strict=True)}
-            return Table.of_arranged(arranged, tuple([places[sort_key(key)] for key in arranged])), pos
+            return Table.of_arranged(arranged, tuple([values[place] for place in places(keys)])), pos
     return Table.of_arranged(keys, values), pos
 
 

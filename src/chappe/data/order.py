@@ -7,6 +7,10 @@ member by member (a shorter one that is a prefix of the other comes first), tabl
 Two values are the same when neither comes before the other. That is stricter than Python's ``==``, for which
 ``Count(1) == 1 == 1.0 == True``; and wider for strings, which are bytes that Python shows as ``str`` where they are
 UTF-8. The original has no place for NaN, which it takes to equal every real; here NaN comes after all other reals.
+
+Values come from strangers, who know how Python hashes numbers and tuples and can make millions that collide. So values
+are put in order by comparing, which costs little if they come in order, and a container's key hashes as text, with the
+process's own secret.
 """
 
 from __future__ import annotations
@@ -68,6 +72,16 @@ TYPE_NAMES: Final = (
 SortKey: TypeAlias = tuple[Any, ...]  # a tag and what the order compares; hashable, and equal for the same value
 T = TypeVar("T")
 
+
+class ContainerKey(tuple[Any, ...]):
+    """The sort key of a vector, set or table. Equal keys are written alike, as each tag has one Python type."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return hash(tuple.__repr__(self))
+
+
 # Types whose members Python sorts, compares and hashes as the order wants, as long as all are of the one type.
 _NATURAL: Final[frozenset[type]] = frozenset({str, int, bool, Count, Timestamp, Timespan, Address})
 
@@ -89,7 +103,7 @@ def sort_key(value: object, depth: int = 0) -> SortKey:
         return make(value)
     if type(value) is tuple:
         check_depth(depth)
-        return (VECTOR, *[sort_key(each, depth + 1) for each in value])
+        return ContainerKey((VECTOR, *[sort_key(each, depth + 1) for each in value]))
     if hasattr(value, "sort_key"):
         return cast(Container, value).sort_key(depth)
     raise UnsupportedValue(
@@ -122,13 +136,24 @@ def compare(left: object, right: object) -> int:
 
 
 def arrange(values: Sequence[T], depth: int = 0) -> tuple[T, ...]:
-    """The values in order, each once; of several that are the same the last one stays, where its first was."""
+    """The values in order, each once; of several that are the same one stays: the last, if Python tells them apart."""
     kinds: set[type] = set(map(type, values))
     if len(kinds) == 1 and kinds <= _NATURAL:
         natural: Any = values
         return tuple(sorted(dict.fromkeys(natural)))
-    found = {sort_key(value, depth): value for value in values}
-    return tuple(found[key] for key in sorted(found))
+    return tuple([values[place] for place in places(values, depth)])
+
+
+def places(values: Sequence[object], depth: int = 0) -> list[int]:
+    """Where the values stand that ``arrange`` puts in order, in that order; of several that are the same the last."""
+    keys = [sort_key(value, depth) for value in values]
+    found: list[int] = []
+    for place in sorted(range(len(keys)), key=keys.__getitem__):
+        if found and keys[found[-1]] == keys[place]:
+            found[-1] = place
+        else:
+            found.append(place)
+    return found
 
 
 def _string_key(value: str) -> SortKey:
@@ -149,7 +174,7 @@ _KEYS: Final[dict[type, Callable[[Any], SortKey]]] = {
     bool: lambda value: (BOOLEAN, value),
     Count: lambda value: (COUNT, int(value)),
     int: _integer_key,
-    float: lambda value: (REAL, value) if value == value else (REAL, float("inf"), 1),
+    float: lambda value: (REAL, value + 0.0) if value == value else (REAL, float("inf"), 1),
     str: _string_key,
     bytes: lambda value: (STRING, value),
     Address: lambda value: (ADDRESS, bytes(value)),

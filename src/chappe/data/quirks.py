@@ -52,8 +52,8 @@ ESCAPES: Final = {
     "\t": "\\t",
     "\v": "\\v",
 }
-# A JSON string, or a number that JSON does not have.
-_STRINGS_AND_WORDS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:inf|nan)\b', re.DOTALL)
+# A JSON string, to the end if it has none, or a number that JSON does not have. Every character is looked at once.
+_STRINGS_AND_WORDS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?|-?\b(?:inf|nan)\b', re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\.", re.DOTALL)
 _WORDS: Final = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN", "-nan": "NaN"}
 

@@ -32,7 +32,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeAlias, Union
 
 from chappe.data import order
-from chappe.data.order import SET, TABLE, SortKey, arrange, check_depth, height, sort_key
+from chappe.data.order import SET, TABLE, ContainerKey, SortKey, arrange, check_depth, height, sort_key
 from chappe.data.scalars import Address, Count, EnumValue, Port, Subnet, Timespan, Timestamp
 from chappe.errors import UnsupportedValue
 
@@ -90,7 +90,7 @@ class Set(AbstractSet[Value]):
         """Its place in the order of all values."""
         check_depth(depth + self._height)
         if self._key is None:
-            self._key = (SET, *[sort_key(each, depth + 1) for each in self._members])
+            self._key = ContainerKey((SET, *[sort_key(each, depth + 1) for each in self._members]))
             self._height = max(map(height, self._members), default=0)
         return self._key
 
@@ -158,7 +158,7 @@ class Table(Mapping[Value, Value]):
         """Its place in the order of all values."""
         check_depth(depth + self._height)
         if self._key is None:
-            self._key = (TABLE, *[sort_key(each, depth + 1) for pair in self.pairs() for each in pair])
+            self._key = ContainerKey((TABLE, *[sort_key(each, depth + 1) for pair in self.pairs() for each in pair]))
             self._height = max(map(height, (*self._keys, *self._values)), default=0)
         return self._key
 
