@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
-from chappe.channel import ChannelConsumer, ChannelProducer, Lost
+from chappe.channel import ChannelConsumer, ChannelProducer, Lost, ToProducer
 from chappe.sim.replicas.channels import ChannelCores, play_channel
 from chappe.sim.replicas.run import play_store
 from chappe.sim.replicas.world import StoreCores
@@ -15,10 +16,12 @@ from chappe.stores import commands as cmd
 from chappe.stores.actions import Action
 from chappe.stores.clone import StoreClone
 from chappe.stores.committing import Done
+from chappe.stores.engine import Entry, Staged
 from chappe.stores.executing import Executed
 from chappe.stores.following import Following
 from chappe.stores.master import StoreMaster
 from chappe.stores.ordering import Ordering
+from chappe.stores.receiving import Receiving
 from chappe.stores.replica import Replica
 from chappe.stores.taking import Taking
 from chappe.stores.writers import Writer
@@ -101,8 +104,8 @@ class NeverExpires(Ordering):
 
 
 class SnapshotsWhatIsNotDurable(Ordering):
-    def snapshot(self) -> bytes:
-        return self._engine.snapshot([])
+    def frozen(self) -> list[Entry]:
+        return self._engine.frozen([])
 
 
 class LosesFailures(Ordering):
@@ -155,9 +158,9 @@ class DropsWritesSilently(Following):
 class NeverComesBack(Following):
     """Like the original: stays with its first master."""
 
-    def _attach(self, master: Any, *rest: Any) -> None:
+    def _offered(self, master: Any, *rest: Any) -> None:
         if self.master is None or master == self.master:
-            super()._attach(master, *rest)
+            super()._offered(master, *rest)
 
 
 class SkipsWhatIsLost(Following):
@@ -168,9 +171,44 @@ class SkipsWhatIsLost(Following):
 class AddsTheSnapshot(Replica):
     """Does not remove what the master no longer has."""
 
-    def become(self, pairs: list[cmd.Pair], master: Any, actions: list[Action]) -> None:
-        kept = [(entry.key, entry.value) for entry in self.engine.items()]
-        super().become([*kept, *pairs], master, actions)
+    def become(self, staged: Staged, master: Any, actions: list[Action]) -> None:
+        staged.entries = self.engine.entries | staged.entries
+        super().become(staged, master, actions)
+
+
+def with_receiving(broken: type[Receiving]) -> type[StoreClone]:
+    """A clone that takes its snapshots so."""
+
+    class Takes(Following):
+        def _offered(self, *arguments: Any) -> None:
+            super()._offered(*arguments)
+            if self._receiving is not None:
+                self._receiving.__class__ = broken
+
+    Takes.__name__ = broken.__name__
+    return with_part(StoreClone, "_following", Takes)
+
+
+class TakesAnyPiece(Receiving):
+    """Does not look where a piece belongs."""
+
+    def handle_piece(self, piece: cmd.SnapshotPiece, now: float) -> bool:
+        return super().handle_piece(msgspec.structs.replace(piece, first=self.taken), now)
+
+
+class ForgetsWhatFollows(Receiving):
+    """Loses the events that came while the snapshot did."""
+
+    def handle(self, message: cmd.Message, size: int, now: float) -> list[ToProducer]:
+        said = super().handle(message, size, now)
+        self.events.clear()
+        return said
+
+
+class NeverAsksAgain(Receiving):
+    def handle_timeout(self, now: float) -> tuple[list[ToProducer], bool]:
+        self.heard(now)
+        return super().handle_timeout(now)[0], False
 
 
 class KeepsWritesWithoutBound(StoreClone):
@@ -202,6 +240,9 @@ STORES: Iterable[tuple[StoreCores, tuple[str, ...]]] = [
     (StoreCores(clone=with_part(StoreClone, "_following", SkipsWhatIsLost)), ("order", "convergence")),
     (StoreCores(clone=with_part(StoreClone, "_replica", AddsTheSnapshot)), ("order", "convergence")),
     (StoreCores(clone=KeepsWritesWithoutBound), ("bounds",)),
+    (StoreCores(clone=with_receiving(TakesAnyPiece)), ("order", "convergence", "crash")),
+    (StoreCores(clone=with_receiving(ForgetsWhatFollows)), ("order",)),
+    (StoreCores(clone=with_receiving(NeverAsksAgain)), ("convergence",)),
 ]
 
 
@@ -237,6 +278,16 @@ class LetsGoTooEarly(ChannelProducer[Any, Any]):
 class KeepsForEver(ChannelProducer[Any, Any]):
     def _trim(self) -> None:
         pass
+
+
+class CountsOnBehindTheLast(ChannelProducer[Any, Any]):
+    """What follows while nobody listens and what follows then have the same numbers."""
+
+    def drop(self, consumer: Any, reason: str) -> list[Any]:
+        seq = self.seq
+        actions = super().drop(consumer, reason)
+        self.seq = seq
+        return actions
 
 
 class DropsNobody(ChannelProducer[Any, Any]):
@@ -281,6 +332,7 @@ class HoldsWithoutBound(ChannelConsumer[Any]):
 CHANNELS: Iterable[tuple[ChannelCores, tuple[str, ...]]] = [
     (ChannelCores(producer=LetsGoTooEarly), ("reliability",)),
     (ChannelCores(producer=KeepsForEver), ("convergence", "bounds")),
+    (ChannelCores(producer=CountsOnBehindTheLast), ("order",)),
     (ChannelCores(producer=DropsNobody), ("bounds",)),
     (ChannelCores(producer=DoesNotBeat), ("convergence",)),
     (ChannelCores(consumer=PassesGaps), ("order",)),

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
-from chappe.data.binary import decode_at
-from chappe.data.order import COUNT, INTEGER, NONE, SET, STRING, TABLE, TIMESTAMP, VECTOR
+from chappe.data.binary import decode, encode
+from chappe.data.order import COUNT, INTEGER, NONE, SET, STRING, TABLE, TIMESTAMP, VECTOR, sort_key
 from chappe.data.scalars import Count, Timespan, Timestamp
 from chappe.data.values import Set, Table, Value
 from chappe.errors import InvalidOperation, NoSuchKey, StoreError, TypeClash
-from chappe.stores.engine import Change, Engine
+from chappe.stores.engine import Change, Engine, Staged
 from chappe.stores.operations import add, initial, retrieve, subtract
 
 
@@ -191,17 +192,84 @@ def test_changes_are_undone_from_the_latest_on() -> None:
     assert [change.key for change in engine.expire(100)] == ["a"]
 
 
-def test_a_snapshot_may_leave_the_latest_changes_out() -> None:
+@pytest.mark.parametrize("init", [SET, TABLE, VECTOR])
+def test_a_container_grows_to_the_bounds_of_values_and_no_further(init: int) -> None:
+    engine = Engine()
+    many: Value = (None,) * 60_000
+    for number in range(16):
+        engine.add("k", (number, many), init)
+    with pytest.raises(InvalidOperation, match="elements"):
+        engine.add("k", (16, many), init)
+    assert decode(encode(engine.get("k"))) == engine.get("k")
+    engine.subtract("k", (0, many) if init == SET else 0)
+    engine.add("k", (0, many), init)  # there is room again, though the weight was not known any more
+
+
+@pytest.mark.parametrize(("init", "deepen"), [(SET, lambda deep: deep), (TABLE, lambda deep: (deep, 1))])
+def test_a_member_that_is_too_deep_is_refused(init: int, deepen: Callable[[Value], Value]) -> None:
+    deep: Value = ()
+    for _ in range(99):
+        deep = (deep,)
+    engine = Engine()
+    with pytest.raises(InvalidOperation, match="deeper"):
+        engine.add("k", deepen(deep), init)
+    engine.put("k", Set() if init == SET else Table())
+    with pytest.raises(InvalidOperation, match="deeper"):
+        engine.subtract("k", (deep,))
+
+
+def test_members_added_and_taken_one_by_one_are_as_if_they_were_put_together() -> None:
+    rng = Random(1)
+    members: tuple[Value, ...] = (1, 2, Count(1), "a", "b", b"\xff", (1,), Set([1]), True, 1.5, None)
+    kept_set, kept_table = Set(), Table()
+    wanted: dict[object, tuple[Value, Value]] = {}
+    for number in range(500):
+        member = rng.choice(members)
+        if rng.random() < 0.6:
+            kept_set, kept_table = kept_set.adding(member), kept_table.setting(member, number)
+            wanted[sort_key(member)] = (member, number)
+        else:
+            kept_set, kept_table = kept_set.removing(member), kept_table.removing(member)
+            wanted.pop(sort_key(member), None)
+        assert kept_set == Set([key for key, _ in wanted.values()])
+        assert kept_table == Table(list(wanted.values()))
+
+
+def test_what_is_frozen_stays_and_may_leave_the_latest_changes_out() -> None:
     engine = Engine()
     engine.put("a", 1)
-    old = engine.snapshot()
-    assert engine.snapshot() is old
+    old = engine.frozen()
     changes = [engine.put("a", 2), engine.put("b", 3), engine.put("a", 4)]
 
-    assert engine.snapshot(changes) == old
-    raw = engine.snapshot()
-    assert raw[0] == 2
-    assert decode_at(raw, 1)[0] == "a"
+    assert engine.frozen(changes) == old
+    assert [(entry.key, entry.value) for entry in old] == [("a", 1)]
+    assert [(entry.key, entry.value) for entry in engine.frozen()] == [("a", 4), ("b", 3)]
+
+
+@pytest.mark.parametrize("tell", [False, True])
+def test_an_engine_becomes_what_is_staged_in_one_step_and_knows_the_difference(tell: bool) -> None:
+    engine = Engine(changes_max=3)
+    for key in "abc":
+        engine.put(key, 1)
+    version, entries = engine.version, engine.entries
+    staged = Staged(engine)
+    for key, value in (("b", 1), ("c", 2), ("d", 1), ("d", 3)):
+        staged.add(key, value)
+    assert engine.entries is entries
+    assert contents(engine) == {"a": (1, None), "b": (1, None), "c": (1, None)}
+    changes = engine.replace(staged, tell=tell)
+
+    assert contents(engine) == {"b": (1, None), "c": (2, None), "d": (3, None)}
+    assert [(each.kind, each.key) for each in changes] == [("update", "c"), ("insert", "d"), ("erase", "a")]
+    assert [each.version for each in changes] == [version + 1, version + 2, version + 3]
+    assert engine.changes_since(version) == changes
+    assert engine.entries["b"] is entries["b"]
+    staged = Staged(engine)
+    for number in range(9):
+        staged.add(number, number)
+    assert len(engine.replace(staged, tell=tell)) == (12 if tell else 0)  # more than are remembered
+    assert engine.changes_since(version) is None
+    assert engine.changes_since(engine.version) == []
 
 
 def test_a_refused_operation_leaves_no_trace() -> None:

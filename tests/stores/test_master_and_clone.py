@@ -30,7 +30,6 @@ from chappe.stores.clone import StoreClone
 from chappe.stores.commands import decode_message, encode_command, encode_message
 from chappe.stores.entity import NOBODY, Entity, chappe_entity
 from chappe.stores.events import (
-    CloneDropped,
     CloneStale,
     CommandRefused,
     MasterFound,
@@ -514,20 +513,6 @@ def test_options_out_of_bounds_are_refused() -> None:
     for name in ("", "x" * 2000, "<$>/local", "\udc80"):
         with pytest.raises(UsageError):
             StoreClone(name, entity, now=0.0)
-
-
-def test_a_store_too_large_for_one_message_takes_no_clones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chappe.stores.followers.STORE_SNAPSHOT_BYTES_MAX", 100)
-    pair = Pair()
-    pair.write("master", "put", "a", "x" * 200)
-    pair.wait(3.0)
-    pair.new_master()
-    pair.write("master", "put", "a", "x" * 200)
-    pair.do("clone", pair.clone.handle_gone(b"m" * 16, pair.now))
-    pair.wait(3.0)
-
-    assert not pair.clone.connected
-    assert pair.reported(CloneDropped)
 
 
 def test_an_idle_clone_costs_about_one_message_a_second_each_way() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
 
 import pytest
 
+from chappe.sim.replicas.rogues import any_command, any_message
 from chappe.stores import commands as cmd
 from chappe.stores.actions import Action, Commit, Send
 from chappe.stores.clone import StoreClone
@@ -18,46 +18,16 @@ NS = 1_000_000_000
 MASTER = chappe_entity(b"m" * 16, 1)
 CLONE = chappe_entity(b"c" * 16, 2)
 STRANGERS = (chappe_entity(b"x" * 16, 3), Entity(b"o" * 16, 6), Entity(b"m" * 16, 2**64 - 1), NOBODY)
-NUMBERS = (0, 1, 2, 3, 5, 2**32, 2**62, 2**62 + 1, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1)
-EXPIRIES = (None, 0, 1, -1, 2**63 - 1, -(2**63))
-VALUES: tuple[Any, ...] = (None, 1, "a", "b", 2**63 - 1, (1, "x"), float("nan"), b"\xff")
 
 
-def any_command(rng: Random) -> cmd.Command:
-    """A command of any kind, its numbers at their bounds as often as not."""
-    number, entity = rng.choice(NUMBERS), rng.choice((MASTER, CLONE, *STRANGERS))
-    key, value, expiry = rng.choice(VALUES), rng.choice(VALUES), rng.choice(EXPIRIES)
-    makers: tuple[Any, ...] = (
-        lambda: cmd.Put(key, value, expiry, entity),
-        lambda: cmd.PutUnique(key, value, expiry, entity, number, entity),
-        lambda: cmd.PutUniqueResult(rng.random() < 0.5, entity, number, entity),
-        lambda: cmd.Erase(key, entity),
-        lambda: cmd.Expire(key, entity),
-        lambda: cmd.Add(key, value, rng.randrange(15), expiry, entity),
-        lambda: cmd.Subtract(key, value, expiry, entity),
-        lambda: cmd.Clear(entity),
-        lambda: cmd.AttachWriter(number, rng.choice((0, 1, 5, 65_535))),
-        lambda: cmd.Keepalive(number),
-        lambda: cmd.CumulativeAck(number),
-        lambda: cmd.MissingEvents(tuple(rng.choice(NUMBERS) for _ in range(rng.randrange(4)))),
-        lambda: cmd.AckClone(number, rng.choice((0, 1, 65_535)), rng.choice((b"\0", b"\1\0\0", b"\5", b""))),
-        lambda: cmd.RetransmitFailed(number),
-        lambda: cmd.WriterState(number, rng.choice(NUMBERS), ((rng.choice(NUMBERS), rng.randrange(256)),)),
-        lambda: cmd.Settled(number),
-        lambda: cmd.Leave(number),
-    )
-    command: cmd.Command = rng.choice(makers)()
-    return command
-
-
-def any_message(rng: Random, receiver: Entity, senders: tuple[Entity, ...]) -> bytes:
-    """... from anybody; now and then with a byte that is wrong, or cut short."""
-    to = rng.choice((receiver, receiver, NOBODY, Entity(receiver.endpoint, 0)))
-    raw = encode_message(rng.choice(NUMBERS), rng.choice(senders), to, encode_command(any_command(rng)))
-    if rng.random() < 0.1:
+def any_payload(rng: Random, receiver: Entity, senders: tuple[Entity, ...]) -> bytes:
+    """Any message of any of ``senders``, now and then with a byte that is wrong."""
+    command = any_command(rng, (MASTER, CLONE, *STRANGERS))
+    raw = any_message(rng, receiver, rng.choice(senders), command)
+    if raw and rng.random() < 0.1:
         at = rng.randrange(len(raw))
         raw = raw[:at] + bytes((rng.randrange(256),)) + raw[at + 1 :]
-    return raw[: rng.randrange(len(raw))] if rng.random() < 0.05 else raw
+    return raw
 
 
 def check(actions: list[Action]) -> None:
@@ -77,9 +47,9 @@ def test_a_master_outlives_whatever_peers_send(seed: int, durable: bool) -> None
     for _ in range(600):
         now += rng.choice((0.0, 0.0, 0.01, 0.3, 20.0))
         wall_ns = int(now * NS)
-        payloads = [any_message(rng, MASTER, (CLONE, *STRANGERS)) for _ in range(rng.randrange(4))]
+        payloads = [any_payload(rng, MASTER, (CLONE, *STRANGERS)) for _ in range(rng.randrange(4))]
         actions = master.handle_messages(payloads, now, wall_ns)
-        actions += master.handle_clone_topic(any_message(rng, MASTER, STRANGERS), now)
+        actions += master.handle_clone_topic(any_payload(rng, MASTER, STRANGERS), now)
         actions += master.handle_timeout(now, wall_ns)
         assert master.next_timeout(now, wall_ns) == master.next_timeout(now, wall_ns)  # not NaN
         check(actions)
@@ -99,7 +69,7 @@ def test_a_clone_outlives_whatever_peers_send(seed: int) -> None:
     written = 0
     for _ in range(600):
         now += rng.choice((0.0, 0.0, 0.01, 0.3, 20.0))
-        payloads = [any_message(rng, CLONE, (MASTER, MASTER, *STRANGERS)) for _ in range(rng.randrange(4))]
+        payloads = [any_payload(rng, CLONE, (MASTER, MASTER, *STRANGERS)) for _ in range(rng.randrange(4))]
         actions = clone.handle_messages(payloads, now)
         if rng.random() < 0.1 and not clone.refusing:
             written += 1

@@ -47,7 +47,7 @@ def pack(message: Message) -> bytes:
 
 def read(payload: bytes) -> Message:
     message = decode_message(payload)
-    if isinstance(message.command, cmd.AckClone):
+    if isinstance(message.command, cmd.AckClone | cmd.SnapshotPiece):
         message.command.pairs()  # they are read only when asked for
     return message
 
@@ -71,12 +71,25 @@ def test_golden_vectors_both_ways_and_cut_at_every_byte(vector: dict[str, Any]) 
 def test_every_kind_has_a_vector_or_is_of_chappe_alone() -> None:
     seen = {type(decode_message(bytes.fromhex(vector["payload_hex"])).command) for vector in COMMANDS}
 
-    assert set(cmd._WRITERS) - seen == {cmd.WriterState, cmd.Settled, cmd.Leave}
+    of_chappe = {cmd.WriterState, cmd.Settled, cmd.Leave, cmd.SnapshotOffer, cmd.SnapshotPiece, cmd.SnapshotTaken}
+    assert set(cmd._WRITERS) - seen == of_chappe
+
+
+PIECE = cmd.piece(3, 40, cmd.encode_pairs([b"\x05\x01a\x00", b"\x05\x01b\x00"]))
 
 
 @pytest.mark.parametrize(
     "command",
-    [cmd.WriterState(7, 9, ((5, 11), (6, 255))), cmd.WriterState(7, 9, ()), cmd.Settled(4), cmd.Leave(3)],
+    [
+        cmd.WriterState(7, 9, ((5, 11), (6, 255))),
+        cmd.WriterState(7, 9, ()),
+        cmd.Settled(4),
+        cmd.Leave(3),
+        cmd.SnapshotOffer(3, 7, 10, 42),
+        PIECE,
+        cmd.SnapshotTaken(3, 42),
+        cmd.SnapshotTaken(3, 40, again=True),
+    ],
     ids=repr,
 )
 def test_what_chappe_adds_comes_back_and_is_refused_when_cut(command: cmd.Command) -> None:
@@ -85,7 +98,17 @@ def test_what_chappe_adds_comes_back_and_is_refused_when_cut(command: cmd.Comman
     assert decode_message(wire).command == command
     for length in range(len(wire)):
         with pytest.raises(ProtocolError):
-            decode_message(wire[:length])
+            read(wire[:length])
+
+
+def test_a_piece_with_a_flipped_bit_is_no_piece() -> None:
+    wire = pack(Message(0, MASTER, chappe_entity(CLONE.endpoint, 3), PIECE))
+    assert PIECE.pairs() == [("a", None), ("b", None)]
+    for place in range(8 * (len(wire) - len(PIECE.raw_pairs) - 4), 8 * len(wire)):
+        flipped = bytearray(wire)
+        flipped[place // 8] ^= 1 << place % 8
+        with pytest.raises(ProtocolError):
+            read(bytes(flipped))
 
 
 def frames(stream: bytes) -> list[bytes]:

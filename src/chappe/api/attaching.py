@@ -88,11 +88,18 @@ def begin_clone(endpoint: Endpoint, name: str, resync_s: float, stale_s: float, 
 
 
 def take_ready(made: AttachedStore, asked: Asked, timeout: float | None) -> None:
-    """After the wait for the first snapshot: raise NoMaster if it has not come."""
+    """After the wait for the first snapshot: raise NoMaster if none has come, TimedOut if it has not come whole."""
     try:
         asked.take("")
     except (TimedOut, StaleData):
         within = "" if timeout is None else f" within {timeout:g} s"
+        with made.endpoint.node.lock:
+            coming = made.core.coming if isinstance(made.core, StoreClone) else None
+        if coming is not None:
+            raise TimedOut(
+                f"the master of store {made.name!r} has sent {coming[0]:,} of its {coming[1]:,} entries{within}: "
+                "give it more time"
+            ) from None
         raise NoMaster(
             f"no master of store {made.name!r} answered{within}: attach one to an endpoint that this one is peered with"
         ) from None

@@ -27,6 +27,7 @@ from chappe.defaults import (
     CHANNEL_EVENTS_MAX,
     CHANNEL_HEARTBEAT_S,
     CHANNEL_HURRY_S,
+    CHANNEL_NACK_BYTES,
     CHANNEL_SILENT_S,
 )
 from chappe.errors import BufferFull
@@ -132,17 +133,29 @@ class ChannelProducer(Generic[H, P]):
             actions += self.drop(slowest, f"{len(self._buffer)} events wait for it to acknowledge them")
         return actions
 
-    def add(self, consumer: H, now: float, *, replay: bool = False) -> list[ProducerAction[H]]:
-        """Take a consumer in, from the next event on; with ``replay`` from the oldest that is kept."""
-        offset = self.floor if replay else self.seq
+    def add(
+        self, consumer: H, now: float, *, replay: bool = False, behind: int | None = None
+    ) -> list[ProducerAction[H]]:
+        """Take a consumer in, from the next event on; with ``replay`` from the oldest that is kept.
+
+        With ``behind``, from the one behind that, which is kept; what was told already it has to ask for.
+        """
+        offset = self.floor if replay else self.seq if behind is None else behind
+        assert self.floor <= offset <= self.seq
         self._paths[consumer] = _Path(offset, offset + 1, now)
         return [ToConsumer(consumer, Handshake(offset, self._heartbeat_s)), *self._send_ahead(now)]
 
     def drop(self, consumer: H, reason: str) -> list[ProducerAction[H]]:
-        """Forget a consumer, if it is known."""
+        """Forget a consumer, if it is known.
+
+        Behind the last one a number is left out: what happens while nobody listens has none, and who was forgotten
+        and does not know it yet must not take the next event for the one that follows what it has.
+        """
         if self._paths.pop(consumer, None) is None:
             return []
         self._trim()
+        if not self._paths and not self._lasting:
+            self.seq += 1
         return [Dropped(consumer, reason)]
 
     def skip_to(self, seq: int) -> None:
@@ -192,11 +205,16 @@ class ChannelProducer(Generic[H, P]):
         path.heard_at = now
         actions = self.handle_ack(consumer, seqs[0] - 1, now) if confirms else []
         first = self.floor + 1
+        size = 0
         for seq in seqs:
-            if seq > self.seq:
-                break
-            kept = seq >= first
-            actions.append(ToConsumer(consumer, self._buffer[seq - first] if kept else RetransmitFailed(seq)))
+            if seq > self.seq or size >= CHANNEL_NACK_BYTES:
+                break  # what else is missing is asked for again
+            if seq < first:
+                actions.append(ToConsumer(consumer, RetransmitFailed(seq)))
+                continue
+            event = self._buffer[seq - first]
+            size += self._size(event.payload)
+            actions.append(ToConsumer(consumer, event))
         return actions
 
     def handle_timeout(self, now: float) -> list[ProducerAction[H]]:

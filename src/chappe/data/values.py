@@ -27,6 +27,7 @@ where needed.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeAlias, Union
@@ -80,6 +81,22 @@ class Set(AbstractSet[Value]):
         made._key = None
         made._height = 0
         return made
+
+    def adding(self, member: Value) -> Set:
+        """This set with one more member; costs a copy of what refers to the members, not an order of them anew."""
+        key = sort_key(member, 1)
+        place = bisect_left(self._members, key, key=_member_key)
+        if place < len(self._members) and _member_key(self._members[place]) == key:
+            return Set.of_arranged((*self._members[:place], member, *self._members[place + 1 :]))
+        return Set.of_arranged((*self._members[:place], member, *self._members[place:]))
+
+    def removing(self, member: Value) -> Set:
+        """This set without a member, if it is one; costs as ``adding``."""
+        key = sort_key(member)
+        place = bisect_left(self._members, key, key=_member_key)
+        if place == len(self._members) or _member_key(self._members[place]) != key:
+            return self
+        return Set.of_arranged((*self._members[:place], *self._members[place + 1 :]))
 
     @property
     def members(self) -> tuple[Value, ...]:
@@ -150,6 +167,29 @@ class Table(Mapping[Value, Value]):
         made._height = 0
         return made
 
+    def setting(self, key: Value, value: Value) -> Table:
+        """This table with a value under a key; costs as ``Set.adding``."""
+        place, found = self._place(sort_key(key, 1))
+        rest = place + 1 if found else place
+        return Table.of_arranged(
+            (*self._keys[:place], key, *self._keys[rest:]), (*self._values[:place], value, *self._values[rest:])
+        )
+
+    def removing(self, key: Value) -> Table:
+        """This table without what stands under a key, if anything does; costs as ``Set.adding``."""
+        place, found = self._place(sort_key(key))
+        if not found:
+            return self
+        rest = place + 1
+        return Table.of_arranged(
+            (*self._keys[:place], *self._keys[rest:]), (*self._values[:place], *self._values[rest:])
+        )
+
+    def _place(self, key: SortKey) -> tuple[int, bool]:
+        """Where a key belongs, and whether it is there."""
+        place = bisect_left(self._keys, key, key=_member_key)
+        return place, place < len(self._keys) and _member_key(self._keys[place]) == key
+
     def pairs(self) -> Iterator[tuple[Value, Value]]:
         """All (key, value) in order; faster than ``items()``, which looks each key up."""
         return zip(self._keys, self._values, strict=True)
@@ -195,6 +235,10 @@ class Table(Mapping[Value, Value]):
 
     def __repr__(self) -> str:
         return f"Table({list(self.pairs())!r})"
+
+
+def _member_key(member: Value) -> SortKey:
+    return sort_key(member, 1)
 
 
 EMPTY_SET: Final = Set()

@@ -110,6 +110,11 @@ class StoreClone:
         return self._following.unreadable is None
 
     @property
+    def coming(self) -> tuple[int, int] | None:
+        """Of a master's snapshot that comes: how many of its entries are here, and how many there are."""
+        return self._following.coming
+
+    @property
     def room(self) -> bool:
         """Whether another write of ordinary size is taken at once."""
         return self._writes.room
@@ -221,7 +226,7 @@ class StoreClone:
             try:
                 message = cmd.decode_message(payload)
                 if message.receiver == self.entity or message.receiver == NOBODY:
-                    self._following.handle(message, now, actions)
+                    self._following.handle(message, len(payload), now, actions)
             except ProtocolError as problem:
                 actions.append(Report(CommandRefused(self.name, str(problem))))
         self._following.settle(actions)

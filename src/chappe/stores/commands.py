@@ -24,18 +24,24 @@ kind name               fields
 128  WriterState        u64 applied, u64 output, list of (u64 number, u8 code): from a master of chappe
 129  Settled            u64 number: from a clone of chappe to a master of chappe
 130  Leave              u64 number of its last write: from a clone of chappe to a master of chappe
+131  SnapshotOffer      u64 snapshot, u64 offset, u16 heartbeat in ticks, u64 entries: from a master of chappe
+132  SnapshotPiece      u64 snapshot, u64 first entry, u32 crc32c of what follows, list of (key, value): likewise
+133  SnapshotTaken      u64 snapshot, u64 entries, u8 again: from a clone of chappe to a master of chappe
 ==== ================== ========================================================================================
 
-The last three never reach an original: they are sent to one receiver, whose entity has chappe's mark.
+The last six never reach an original: they are sent to one receiver, whose entity has chappe's mark. A master of chappe
+also tells what was added to a string or container, or taken from it, as Add and Subtract, if all its clones are of
+chappe; otherwise, as the original does, with a Put of all that came out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct, error
 from typing import Any, Final, TypeAlias
 
 import msgspec
+from crc32c import crc32c
 
 from chappe.data.binary import decode_at, encode
 from chappe.data.order import VECTOR
@@ -116,6 +122,13 @@ class Clear(msgspec.Struct, frozen=True):
     publisher: Entity
 
 
+class Changed(msgspec.Struct, frozen=True):
+    """What a master tells of a change within a value: the change, or all that came out of it to those who want that."""
+
+    change: Add | Subtract
+    whole: Put
+
+
 class AttachWriter(msgspec.Struct, frozen=True):
     """A clone's handshake: its next write has the number ``offset`` + 1."""
 
@@ -153,17 +166,7 @@ class AckClone(msgspec.Struct, frozen=True):
 
     def pairs(self) -> list[Pair]:
         """All entries; raises ProtocolError."""
-        count, pos = parse_varbyte(self.raw_pairs, 0)
-        if count > len(self.raw_pairs) // 2:
-            raise InvalidData(f"a snapshot of {len(self.raw_pairs)} bytes claims {count} entries")
-        found = []
-        for _ in range(count):
-            key, pos = decode_at(self.raw_pairs, pos)
-            value, pos = decode_at(self.raw_pairs, pos)
-            found.append((key, value))
-        if pos != len(self.raw_pairs):
-            raise InvalidData(f"{len(self.raw_pairs) - pos} bytes follow a snapshot")
-        return found
+        return _parse_pairs(self.raw_pairs)
 
 
 class RetransmitFailed(msgspec.Struct, frozen=True):
@@ -196,7 +199,46 @@ class Leave(msgspec.Struct, frozen=True):
     seq: int
 
 
+class SnapshotOffer(msgspec.Struct, frozen=True):
+    """A master to a clone of chappe: all it has behind its event ``offset`` are ``entries``, which come in pieces.
+
+    ``snapshot`` is a number of the master's, never used twice. It is the master's handshake, as ``AckClone`` is.
+    """
+
+    snapshot: int
+    offset: int
+    ticks: int
+    entries: int
+
+
+class SnapshotPiece(msgspec.Struct, frozen=True):
+    """Some entries of a snapshot: that number ``first`` and those behind it; the first of all has 0."""
+
+    snapshot: int
+    first: int
+    crc: int
+    raw_pairs: bytes  # as AckClone has them
+
+    def pairs(self) -> list[Pair]:
+        """The entries; raises ProtocolError, also if they are not what was sent."""
+        if crc32c(self.raw_pairs) != self.crc:
+            raise InvalidData(f"a piece of a snapshot, from entry {self.first} on, does not match its checksum")
+        return _parse_pairs(self.raw_pairs)
+
+
+class SnapshotTaken(msgspec.Struct, frozen=True):
+    """A clone to its master: it has the first ``entries`` of a snapshot, and room for more.
+
+    With ``again`` nothing came for a while, and what follows is to be sent again. With all entries it is done.
+    """
+
+    snapshot: int
+    entries: int
+    again: bool = False
+
+
 Action: TypeAlias = Put | PutUnique | PutUniqueResult | Erase | Expire | Add | Subtract | Clear
+Told: TypeAlias = Action | Changed
 Command: TypeAlias = (
     Action
     | AttachWriter
@@ -208,6 +250,9 @@ Command: TypeAlias = (
     | WriterState
     | Settled
     | Leave
+    | SnapshotOffer
+    | SnapshotPiece
+    | SnapshotTaken
 )
 ACTIONS: Final = (Put, PutUnique, PutUniqueResult, Erase, Expire, Add, Subtract, Clear)
 
@@ -228,6 +273,9 @@ _i64: Final = Struct(">q")
 _u64_u16: Final = Struct(">QH")
 _u64_u8: Final = Struct(">QB")
 _two_u64: Final = Struct(">QQ")
+_two_u64_u8: Final = Struct(">QQB")
+_two_u64_u16_u64: Final = Struct(">QQHQ")
+_two_u64_u32: Final = Struct(">QQI")
 _entity_u64_entity: Final = Struct(">16sQQ16sQ")
 _KINDS: Final = tuple([bytes((kind,)) for kind in range(256)])
 _EXPIRES: Final = Struct(">Bq")
@@ -250,6 +298,16 @@ def encode_command(command: Command) -> bytes:
         )  # fmt: skip
     kind, write = _WRITERS[type(command)]
     return _KINDS[kind] + write(command)
+
+
+def encode_pairs(pairs: Sequence[bytes]) -> bytes:
+    """The list of a snapshot, or of a piece of one; each of ``pairs`` is a key and its value, encoded."""
+    return pack_varbyte(len(pairs)) + b"".join(pairs)
+
+
+def piece(snapshot: int, first: int, raw_pairs: bytes) -> SnapshotPiece:
+    """A piece with its checksum."""
+    return SnapshotPiece(snapshot, first, crc32c(raw_pairs), raw_pairs)
 
 
 def ticks(heartbeat_s: float) -> int:
@@ -304,6 +362,9 @@ _WRITERS: Final[dict[type, tuple[int, Callable[[Any], bytes]]]] = {
     WriterState: (128, _writer_state),
     Settled: (129, lambda each: _u64.pack(each.seq)),
     Leave: (130, lambda each: _u64.pack(each.seq)),
+    SnapshotOffer: (131, lambda each: _two_u64_u16_u64.pack(each.snapshot, each.offset, each.ticks, each.entries)),
+    SnapshotPiece: (132, lambda each: _two_u64_u32.pack(each.snapshot, each.first, each.crc) + each.raw_pairs),
+    SnapshotTaken: (133, lambda each: _two_u64_u8.pack(each.snapshot, each.entries, each.again)),
 }
 
 
@@ -408,6 +469,34 @@ def _read_ack_clone(data: bytes, pos: int) -> tuple[Command, int]:
     return AckClone(offset, interval, data[pos + _u64_u16.size :]), len(data)
 
 
+def _read_offer(data: bytes, pos: int) -> tuple[Command, int]:
+    return SnapshotOffer(*_two_u64_u16_u64.unpack_from(data, pos)), pos + _two_u64_u16_u64.size
+
+
+def _read_piece(data: bytes, pos: int) -> tuple[Command, int]:
+    snapshot, first, crc = _two_u64_u32.unpack_from(data, pos)
+    return SnapshotPiece(snapshot, first, crc, data[pos + _two_u64_u32.size :]), len(data)
+
+
+def _read_taken(data: bytes, pos: int) -> tuple[Command, int]:
+    snapshot, entries, again = _two_u64_u8.unpack_from(data, pos)
+    return SnapshotTaken(snapshot, entries, again != 0), pos + _two_u64_u8.size
+
+
+def _parse_pairs(raw: bytes) -> list[Pair]:
+    count, pos = parse_varbyte(raw, 0)
+    if count > len(raw) // 2:
+        raise InvalidData(f"a snapshot of {len(raw)} bytes claims {count} entries")
+    found = []
+    for _ in range(count):
+        key, pos = decode_at(raw, pos)
+        value, pos = decode_at(raw, pos)
+        found.append((key, value))
+    if pos != len(raw):
+        raise InvalidData(f"{len(raw) - pos} bytes follow a snapshot")
+    return found
+
+
 def _read_attach_writer(data: bytes, pos: int) -> tuple[Command, int]:
     return AttachWriter(*_u64_u16.unpack_from(data, pos)), pos + _u64_u16.size
 
@@ -443,4 +532,7 @@ _READERS: Final[dict[int, Callable[[bytes, int], tuple[Command, int]]]] = {
     128: _read_writer_state,
     129: _number_reader(Settled),
     130: _number_reader(Leave),
+    131: _read_offer,
+    132: _read_piece,
+    133: _read_taken,
 }

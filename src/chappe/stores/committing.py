@@ -18,6 +18,7 @@ from chappe.defaults import STORE_COMMIT_BYTES, STORE_COMMIT_OPERATIONS
 from chappe.stores.actions import Commit
 from chappe.stores.backend import ClearRows, EraseRow, ForgetWriter, Operation, PutRow, WriterRow
 from chappe.stores.commands import Action as Command
+from chappe.stores.commands import Told
 from chappe.stores.engine import Change, Engine
 from chappe.stores.entity import Entity
 
@@ -27,7 +28,7 @@ class Done(msgspec.Struct, frozen=True):
 
     command: Command
     changes: tuple[Change, ...]
-    broadcast: tuple[Command, ...]
+    broadcast: tuple[Told, ...]
     result: object  # for the caller: None, True or False, or the exception
     ticket: int | None = None
     writer: Entity | None = None

@@ -1,7 +1,7 @@
 """The key-value engine: typed keys and values with expiry, versions and a feed of changes, all in memory.
 
 Pure and without a notion of who writes or where it is kept: masters, clones and others build on it. Every change has a
-version, one more than the last; ``changes_since`` hands out the latest ones, a snapshot says which version it shows.
+version, one more than the last; ``changes_since`` hands out the latest ones.
 
 Keys are told apart by type, as in sets and tables: ``1``, ``Count(1)``, ``1.0`` and ``True`` are four keys. Times are
 nanoseconds since 1970. An entry may be read until somebody calls ``expire``: the owner keeps the clock.
@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 import msgspec
 
-from chappe.data.binary import encode
-from chappe.data.order import sort_key
+from chappe.data.order import same, sort_key
 from chappe.data.values import Value
-from chappe.data.varbyte import pack_varbyte
 from chappe.defaults import STORE_CHANGES_MAX
 from chappe.errors import NoSuchKey
 from chappe.stores import operations
+from chappe.stores.sizes import CONTAINERS, Weight, grown, weigh
 
 Index = object  # what a key is found by: a plain string itself, anything else its sort key
 Kind = Literal["insert", "update", "erase", "expire"]
@@ -34,9 +33,10 @@ _HEAP_SLACK: Final = 64  # outdated deadlines that are not worth a clean-up
 class Entry:
     """One key and its value; replaced as a whole, never changed."""
 
-    __slots__ = ("expires_ns", "key", "value", "version")
+    __slots__ = ("expires_ns", "key", "value", "version", "weight")
 
     def __init__(self, key: Value, value: Value, expires_ns: int | None, version: int) -> None:
+        self.weight: Weight | None = None  # of a container that has grown
         self.key = key
         self.value = value
         self.expires_ns = expires_ns
@@ -77,7 +77,6 @@ class Engine:
         self.entries: dict[Index, Entry] = {}
         self._deadlines: list[tuple[int, int, Index]] = []  # when, the entry's version, which
         self._changes: deque[Change] = deque(maxlen=changes_max)
-        self._snapshot: tuple[int, bytes] | None = None
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -118,19 +117,17 @@ class Engine:
             return None
         return [self._changes[place] for place in range(len(self._changes) - missing, len(self._changes))]
 
-    def snapshot(self, without: Sequence[Change] = ()) -> bytes:
-        """Varbyte count, then key and value of every entry, encoded; made anew only when something has changed.
+    def frozen(self, without: Sequence[Change] = ()) -> list[Entry]:
+        """All entries as they are now, the oldest first, and stay: entries are replaced, never changed.
 
         ``without`` are the latest changes, in their order, if it is to show how things were before them.
         """
-        if without:
-            entries: dict[Index, Entry | None] = dict(self.entries)
-            for change in reversed(without):
-                entries[index_of(change.key)] = change.before
-            return _encoded([entry for entry in entries.values() if entry is not None])
-        if self._snapshot is None or self._snapshot[0] != self.version:
-            self._snapshot = (self.version, _encoded(self.entries.values()))
-        return self._snapshot[1]
+        if not without:
+            return list(self.entries.values())
+        entries: dict[Index, Entry | None] = dict(self.entries)
+        for change in reversed(without):
+            entries[index_of(change.key)] = change.before
+        return [entry for entry in entries.values() if entry is not None]
 
     def next_expiry_ns(self) -> int | None:
         """When the next entry expires."""
@@ -166,11 +163,23 @@ class Engine:
         """Add to a value, by default the empty one of type ``init``; raises TypeClash or InvalidOperation."""
         before = self.find(key)
         stored = operations.initial(init) if before is None else before.value
-        return self.put(key, operations.add(stored, operand), expires_ns)
+        made = operations.add(stored, operand)
+        if type(made) not in CONTAINERS:
+            return self.put(key, made, expires_ns)
+        known = None if before is None else before.weight
+        weight = grown(made, known or weigh(stored), operand)
+        change = self.put(key, made, expires_ns)
+        assert change.entry is not None
+        change.entry.weight = weight
+        return change
 
     def subtract(self, key: Value, operand: Value, expires_ns: int | None = None) -> Change:
         """Take away from a value; raises NoSuchKey, TypeClash or InvalidOperation."""
-        return self.put(key, operations.subtract(self.get(key), operand), expires_ns)
+        before = self.find(key)
+        change = self.put(key, operations.subtract(self.get(key), operand), expires_ns)
+        assert change.entry is not None
+        change.entry.weight = None if before is None else before.weight
+        return change
 
     def erase(self, key: Value, kind: Literal["erase", "expire"] = "erase") -> Change | None:
         """Remove a key; None if there is none."""
@@ -208,6 +217,29 @@ class Engine:
         self.version += 1
         self._changes.clear()  # who asks for what is new takes everything
 
+    def replace(self, staged: Staged, *, tell: bool) -> list[Change]:
+        """Become what was staged, in one step for all who read ``entries``; the changes, if there are few or ``tell``.
+
+        What is staged was compared with the entries as they still are.
+        """
+        before, self.entries = self.entries, staged.entries
+        first = self.version + 1
+        gone = [entry for index, entry in before.items() if index not in staged.entries]
+        self.version = staged.version + len(gone)
+        self._deadlines = []
+        remembered = self._changes.maxlen or 0
+        if not tell and self.version + 1 - first > remembered:
+            self._changes.clear()
+            return []
+        changes = []
+        for index, entry in staged.entries.items():
+            if entry.version >= first:
+                old = before.get(index)
+                changes.append(Change("insert" if old is None else "update", entry.version, entry, old))
+        changes += [Change("erase", staged.version + place, None, entry) for place, entry in enumerate(gone, 1)]
+        self._changes.extend(changes)
+        return changes
+
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _expires(self, index: Index, entry: Entry) -> None:
@@ -222,9 +254,23 @@ class Engine:
             heapq.heapify(self._deadlines)
 
 
-def _encoded(entries: Collection[Entry]) -> bytes:
-    parts = [pack_varbyte(len(entries))]
-    for entry in entries:
-        parts.append(encode(entry.key))
-        parts.append(encode(entry.value))
-    return b"".join(parts)
+class Staged:
+    """Entries that an engine will have, gathered beside it while it does not change."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.entries: dict[Index, Entry] = {}
+        self.version = engine.version  # of the last that is new
+        self._engine = engine
+
+    def add(self, key: Value, value: Value) -> None:
+        """One more; what the engine has already stays the same entry. Of one key twice the last value stays."""
+        index = index_of(key)
+        twice = self.entries.get(index)
+        if twice is not None and twice.version > self._engine.version:
+            self.entries[index] = Entry(key, value, None, twice.version)
+            return
+        found = self._engine.entries.get(index)
+        if found is None or not same(found.value, value):
+            self.version += 1
+            found = Entry(key, value, None, self.version)
+        self.entries[index] = found

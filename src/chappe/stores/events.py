@@ -32,6 +32,37 @@ class CloneDropped:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreNearsBound:
+    """A master that serves clones of the original: they get all of the store in one message, which is nearly full.
+
+    Those that follow go on following; beyond ``bound`` bytes none can begin, or begin anew. Clones of chappe have no
+    such bound.
+    """
+
+    store: str
+    size: int
+    bound: int
+
+    def __str__(self) -> str:
+        return (
+            f"store {self.store!r} has {self.size:,} bytes: beyond {self.bound:,} no clone of the original can take "
+            "them any more; those of chappe can"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotGivenUp:
+    """A clone: it began to take what its master has, and has not got all of it. It asks again."""
+
+    store: str
+    master: Entity
+    reason: str
+
+    def __str__(self) -> str:
+        return f"store {self.store!r} did not get all that its master {self.master} has: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class MasterFound:
     """A clone: it has all data of this master, and follows it."""
 

@@ -2,6 +2,9 @@
 
 As the original: what add and subtract result in is told as a put of the resulting value, a put_unique that inserted as
 a put and the answer to who asked. An original waits for that answer; a clone of chappe is told otherwise.
+
+What is done to a string or a container is told as it is where no original listens: n insertions into one set would cost
+n*n/2 members.
 """
 
 from __future__ import annotations
@@ -13,9 +16,11 @@ from chappe.errors import InvalidOperation
 from chappe.stores import commands as cmd
 from chappe.stores.engine import Change, Engine
 from chappe.stores.entity import NOBODY, Entity
+from chappe.stores.sizes import CONTAINERS
 
 # Changes, what is told to the clones, and the result: None, or whether a put_unique inserted.
-Executed: TypeAlias = tuple[tuple[Change, ...], tuple[cmd.Action, ...], object]
+Executed: TypeAlias = tuple[tuple[Change, ...], tuple[cmd.Told, ...], object]
+_GROWING: Final = CONTAINERS | {str, bytes}
 _NS_MAX: Final = 2**63 - 1
 
 
@@ -35,7 +40,7 @@ def _put(engine: Engine, master: Entity, command: cmd.Put, wall_ns: int) -> Exec
 def _put_unique(engine: Engine, master: Entity, command: cmd.PutUnique, wall_ns: int) -> Executed:
     change = engine.put_unique(command.key, command.value, _absolute(command.expiry_ns, wall_ns))
     inserted = change is not None
-    told: list[cmd.Action] = []
+    told: list[cmd.Told] = []
     if inserted:
         told.append(cmd.Put(command.key, command.value, command.expiry_ns, command.publisher))
     if command.who != NOBODY and not command.who.is_chappe:
@@ -59,18 +64,20 @@ def _result(engine: Engine, master: Entity, command: cmd.PutUniqueResult, wall_n
 def _add(engine: Engine, master: Entity, command: cmd.Add, wall_ns: int) -> Executed:
     expires_ns = _absolute(command.expiry_ns, wall_ns)
     change = engine.add(command.key, command.value, command.init, expires_ns)
-    return _as_put(change, command.publisher)
+    return _resulting(change, cmd.Add(command.key, command.value, command.init, None, command.publisher))
 
 
 def _subtract(engine: Engine, master: Entity, command: cmd.Subtract, wall_ns: int) -> Executed:
     change = engine.subtract(command.key, command.value, _absolute(command.expiry_ns, wall_ns))
-    return _as_put(change, command.publisher)
+    return _resulting(change, cmd.Subtract(command.key, command.value, None, command.publisher))
 
 
-def _as_put(change: Change, publisher: Entity) -> Executed:
-    """Clones get the value that came out, as the original sends it."""
+def _resulting(change: Change, command: cmd.Add | cmd.Subtract) -> Executed:
+    """Originals get the value that came out, as the original sends it."""
     assert change.entry is not None
-    return (change,), (cmd.Put(change.entry.key, change.entry.value, None, publisher),), None
+    value = change.entry.value
+    whole = cmd.Put(change.entry.key, value, None, command.publisher)
+    return (change,), (cmd.Changed(command, whole) if type(value) in _GROWING else whole,), None
 
 
 def _clear(engine: Engine, master: Entity, command: cmd.Clear, wall_ns: int) -> Executed:

@@ -63,7 +63,7 @@ class StoreMaster:
         self.engine = engine = Engine()
         self._writers = Writers(loaded.writers if loaded is not None else ())
         self._followers = Followers(
-            name, entity, self._writers, lambda: self._ordering.snapshot(), now=now, heartbeat_s=heartbeat_s
+            name, entity, self._writers, lambda: self._ordering.frozen(), now=now, heartbeat_s=heartbeat_s
         )
         self._ordering = Ordering(
             name, entity, engine, self._writers, self._followers, now=now, durable=durable, notify=notify
@@ -267,6 +267,8 @@ class StoreMaster:
             self._taking.handle_retransmit_failed(sender, command.seq, now, wall_ns, actions)
         elif isinstance(command, cmd.Settled):
             self._taking.handle_settled(sender, command.seq)
+        elif isinstance(command, cmd.SnapshotTaken):
+            self._followers.handle_taken(sender, command, now, actions)
         elif isinstance(command, cmd.Leave):
             self._followers.drop(sender, "it was closed", now, actions)
             self._writers.detach(sender)

@@ -20,15 +20,17 @@ Departure: what passes the bounds of a type is refused; the original wraps aroun
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
-from chappe.data.order import SET, STRING, TABLE, TIMESTAMP, TYPE_NAMES, VECTOR, same
+from chappe.data.order import SET, STRING, TABLE, TIMESTAMP, TYPE_NAMES, VECTOR, sort_key
 from chappe.data.scalars import Count, Timespan, Timestamp
 from chappe.data.values import EMPTY_SET, EMPTY_TABLE, Set, Table, Value, type_name
 from chappe.defaults import STORE_ENTRY_BYTES_MAX
 from chappe.errors import InvalidOperation, NoSuchKey, TypeClash, UnsupportedValue
-from chappe.stores.sizes import check_grown, entry_fits
+from chappe.stores.sizes import entry_fits
 
+T = TypeVar("T")
 _INTEGER_MAX: Final = 2**63 - 1
 
 # What a missing value starts as, by the tag of its type.
@@ -56,7 +58,10 @@ def initial(tag: int) -> Value:
 
 
 def add(stored: Any, operand: Any) -> Value:
-    """``stored`` with ``operand`` added; raises TypeClash or InvalidOperation."""
+    """``stored`` with ``operand`` added; raises TypeClash or InvalidOperation.
+
+    How large a container grows is for the caller to look at.
+    """
     kind = type(stored)
     if kind in _NUMBERS:
         return _sum(stored, operand, 1)
@@ -65,20 +70,19 @@ def add(stored: Any, operand: Any) -> Value:
     if kind is str or kind is bytes:
         return _joined(stored, operand)
     if kind is tuple:
+        _bounds(sort_key, operand, 1)
         longer: Value = (*stored, operand)
-        check_grown(longer, operand)
         return longer
     if kind is Set:
-        larger = Set((*stored.members, operand))
-        check_grown(larger, operand)
+        larger: Value = _bounds(stored.adding, operand)
         return larger
     if kind is Table:
         if type(operand) is not tuple:
             raise _clash("added to", stored, operand)
         if len(operand) != 2:
             raise InvalidOperation(f"a table takes a vector of key and value, not one of {len(operand)} elements")
-        table = Table([*stored.pairs(), operand])
-        check_grown(table, operand)
+        _bounds(sort_key, operand, 1)
+        table: Value = stored.setting(*operand)
         return table
     raise _clash("added to", stored, operand)
 
@@ -92,10 +96,9 @@ def subtract(stored: Any, operand: Any) -> Value:
         return _bounded(Timestamp, int(stored) - int(operand))
     if kind is tuple:
         return tuple(stored[:-1])
-    if kind is Set:
-        return Set([each for each in stored.members if not same(each, operand)])
-    if kind is Table:
-        return Table([pair for pair in stored.pairs() if not same(pair[0], operand)])
+    if kind is Set or kind is Table:
+        smaller: Value = _bounds(stored.removing, operand)
+        return smaller
     raise _clash("taken from", stored, operand)
 
 
@@ -140,6 +143,14 @@ def _bounded(kind: type, number: int) -> Value:
     except UnsupportedValue:
         raise InvalidOperation(f"the result {number} is out of the bounds of its type") from None
     return made
+
+
+def _bounds(make: Callable[..., T], *arguments: Any) -> T:
+    """What ``make`` makes, if nothing in it is too deep."""
+    try:
+        return make(*arguments)
+    except UnsupportedValue as problem:
+        raise InvalidOperation(f"the value would be out of bounds: {problem}") from None
 
 
 def _joined(stored: Any, operand: Any) -> Value:

@@ -16,7 +16,7 @@ from chappe.errors import BackendFailure, InvalidOperation, RecordTooLarge, Stor
 from chappe.stores import commands as cmd
 from chappe.stores.actions import Action, Notify, Resolve
 from chappe.stores.committing import Committing, Done
-from chappe.stores.engine import Change, Engine
+from chappe.stores.engine import Change, Engine, Entry
 from chappe.stores.entity import Entity
 from chappe.stores.events import CommitFailed
 from chappe.stores.executing import Executed, execute
@@ -65,9 +65,9 @@ class Ordering:
         """Whether the backend keeps up."""
         return not self._commits.full
 
-    def snapshot(self) -> bytes:
-        """All that is durable, as it is sent to a clone."""
-        return self._engine.snapshot(self._commits.changes())
+    def frozen(self) -> list[Entry]:
+        """All entries that are durable, as they are now and stay."""
+        return self._engine.frozen(self._commits.changes())
 
     # -- writes -----------------------------------------------------------------------------------------------------
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from chappe.data.order import same
 from chappe.errors import ProtocolError
 from chappe.stores import commands as cmd
 from chappe.stores.actions import Action, Notify
-from chappe.stores.engine import Change, Engine, index_of
+from chappe.stores.engine import Change, Engine, Staged
 from chappe.stores.entity import Entity
 
 
@@ -19,18 +18,18 @@ class Replica:
         self.engine = Engine()
         self.notify = notify
 
-    def become(self, pairs: list[cmd.Pair], master: Entity, actions: list[Action]) -> None:
-        """Become what a master's snapshot says, telling every difference."""
-        wanted = {index_of(key) for key, _ in pairs}
-        for entry in [entry for index, entry in self.engine.entries.items() if index not in wanted]:
-            self._tell(self.engine.erase(entry.key), None, master, actions)
-        for key, value in pairs:
-            found = self.engine.find(key)
-            if found is None or not same(found.value, value):
-                self._tell(self.engine.put(key, value), None, master, actions)
+    def become(self, staged: Staged, master: Entity, actions: list[Action]) -> None:
+        """Become what a master's snapshot says, in one step for those who read, telling every difference."""
+        for change in self.engine.replace(staged, tell=self.notify):
+            self._tell(change, None, master, actions)
 
     def do(self, command: cmd.Action, actions: list[Action]) -> None:
-        """An event of the master; raises ProtocolError for what is none."""
+        """An event of the master.
+
+        Raises:
+            ProtocolError: It is none.
+            StoreError: It does not fit what is here: this is no copy of what the master has.
+        """
         if type(command) is cmd.Put:
             change = self.engine.put(command.key, command.value)
             self._tell(change, command.expiry_ns, command.publisher, actions)
@@ -40,6 +39,12 @@ class Replica:
         elif isinstance(command, cmd.Clear):
             for change in self.engine.clear():
                 self._tell(change, None, command.publisher, actions)
+        elif type(command) is cmd.Add:
+            change = self.engine.add(command.key, command.value, command.init)
+            self._tell(change, None, command.publisher, actions)
+        elif type(command) is cmd.Subtract:
+            change = self.engine.subtract(command.key, command.value)
+            self._tell(change, None, command.publisher, actions)
         else:
             raise ProtocolError(f"a master sent {type(command).__name__}, which only clones do")
 

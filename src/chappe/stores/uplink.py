@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chappe.channel import ASK_HANDSHAKE, Event
+from chappe.channel import ASK_HANDSHAKE, Ack, Event, ToProducer
 from chappe.stores import commands as cmd
 from chappe.stores.actions import Action, Send
 from chappe.stores.entity import Entity
@@ -27,6 +27,12 @@ class Uplink:
         # The original broadcasts what it says as a writer, and answers as a reader to its master alone.
         alone = master.is_chappe or isinstance(command, cmd.CumulativeAck | cmd.MissingEvents)
         actions.append(Send(self._topic, master.endpoint if alone else None, payload))
+
+    def say(self, said: ToProducer, master: Entity, actions: list[Action]) -> None:
+        """Send a master what the channel of its events has to say."""
+        message = said.message
+        command = cmd.CumulativeAck(message.seq) if isinstance(message, Ack) else cmd.MissingEvents(message.seqs)
+        self.send(command, master, actions)
 
     def send_event(self, event: Event[bytes], master: Entity, actions: list[Action]) -> None:
         """Send a master a write."""

@@ -77,7 +77,6 @@ class _ProducerEnd(_End):
     def __init__(self, world: ChannelWorld, life: int) -> None:
         super().__init__(world, "producer")
         self.life = life
-        self.count = 1
         options: dict[str, Any] = {"lasting": True, "window": world.window} if world.lasting else {}
         self.core = world.cores.producer(
             lambda payload: 1, now=world.clock.now, silent_s=15.0, events_max=world.events_max, **options
@@ -87,10 +86,9 @@ class _ProducerEnd(_End):
         """One event, if there is room."""
         seq = self.core.seq
         try:
-            actions = self.core.produce((self.life, self.count + 1), self.world.clock.now)
+            actions = self.core.produce((self.life, seq + 1), self.world.clock.now)
         except BufferFull:
             return
-        self.count += self.core.seq > seq
         self.perform(actions)
 
     def hear(self, message: tuple[str, Ack | Nack]) -> None:

@@ -9,7 +9,7 @@ from chappe.defaults import CHANNEL_EVENTS_MAX, CHANNEL_HELD_MAX, CLONE_WRITES_M
 from chappe.sim.replicas.truth import LISTS, PENDING, TEMPORARY, UNIQUE
 from chappe.sim.truth import Violation
 from chappe.stores.actions import Notify, Send
-from chappe.stores.commands import ACTIONS, AckClone, decode_message
+from chappe.stores.commands import ACTIONS, AckClone, SnapshotOffer, SnapshotPiece, decode_message
 from chappe.stores.engine import index_of
 from chappe.stores.entity import Entity
 from chappe.stores.events import TwoMasters
@@ -62,8 +62,9 @@ class MastersOrder(Checker):
     def __init__(self, world: ReplicaWorld) -> None:
         super().__init__(world)
         self.shown: dict[Entity, State] = {}  # what each master has told so far
-        self.at: dict[Entity, int] = {}
         self.states: dict[tuple[Entity, int], list[State]] = {}
+        self.offered: dict[tuple[Entity, int], State] = {}  # by master and snapshot: what it has to hold
+        self.pieces: dict[tuple[Entity, int, int], State] = {}  # ... and what the pieces from each entry on hold
 
     def _record(self, master: Entity, seq: int, state: State) -> None:
         states = self.states.setdefault((master, seq), [])
@@ -84,7 +85,6 @@ class MastersOrder(Checker):
             backend = host.backend  # type: ignore[attr-defined]
             loaded = () if backend is None else backend.load().entries
             self.shown[host.entity] = {index_of(key): value for key, value, _ in loaded}
-            self.at[host.entity] = 1
         return self.shown[host.entity]
 
     def on_send(self, host: Host, action: Send) -> None:
@@ -94,25 +94,45 @@ class MastersOrder(Checker):
         state = self._state(host)
         message = decode_message(action.payload)
         if isinstance(message.command, ACTIONS) and action.receiver is None:
-            self.at[host.entity] = message.seq
             self._record(host.entity, message.seq, state)
         elif isinstance(message.command, AckClone):
             found = {index_of(key): value for key, value in message.command.pairs()}
             if found != state:
                 self.fail(f"{host.name} sends a snapshot with {found}, durable is {state}")
+        elif isinstance(message.command, SnapshotOffer):
+            self._offered(host, message.command, state)
+        elif isinstance(message.command, SnapshotPiece):
+            self._piece(host, message.command)
+
+    def _offered(self, host: Host, offer: SnapshotOffer, state: State) -> None:
+        """A snapshot that is shared shows how things were when the first one was offered it."""
+        if (host.entity, offer.snapshot) not in self.offered:
+            self.offered[host.entity, offer.snapshot] = dict(state)
+        if len(self.offered[host.entity, offer.snapshot]) != offer.entries:
+            wanted = len(self.offered[host.entity, offer.snapshot])
+            self.fail(f"{host.name} offers {offer.entries} entries, durable were {wanted}")
+
+    def _piece(self, host: Host, piece: SnapshotPiece) -> None:
+        wanted = list(self.offered[host.entity, piece.snapshot].items())
+        found = {index_of(key): value for key, value in piece.pairs()}
+        before = self.pieces.setdefault((host.entity, piece.snapshot, piece.first), found)
+        if before != found or any(each not in wanted for each in found.items()):
+            self.fail(f"{host.name} sends a piece with {found} of a snapshot of {wanted}")
 
     def on_done(self, host: Host) -> None:
         """What a clone shows."""
         if host.kind == "master":
-            self._record(host.entity, self.at.get(host.entity, 1), self._state(host))
+            self._record(host.entity, host.core._followers.seq, self._state(host))
             return
         core = host.core
         if core.connected and not core._following._syncing:
             seq = core._following._input.next - 1
             found = {index: entry.value for index, entry in core.engine.entries.items()}
             if found not in self.states.get((core.master, seq), []):
-                known = self.states.get((core.master, seq))
-                self.fail(f"{host.name} shows {found} behind event {seq} of {core.master}, which had {known}")
+                known = self.states.get((core.master, seq), [{}])[-1]
+                wrong = {key for key in found.keys() | known.keys() if found.get(key) != known.get(key)}
+                shown = {key: (found.get(key), known.get(key)) for key in sorted(wrong, key=str)}
+                self.fail(f"{host.name} shows behind event {seq} of {core.master} other than it had: {shown}")
 
 
 class Applied(Checker):

@@ -13,18 +13,25 @@ from chappe.sim.replicas.members import CloneHost, MasterHost
 from chappe.sim.replicas.world import ReplicaWorld, StoreCores
 from chappe.sim.run import Outcome
 from chappe.sim.truth import Violation
-from chappe.stores import clone_writes, committing
+from chappe.stores import clone_writes, committing, followers, receiving, snapshots
 
 TICK_S: Final = 0.25
 SETTLE_S: Final = 100.0
 EVENTS_MAX: Final = 2_000_000
-_PLACES: Final = (consumer, clone_writes, committing)
+_PLACES: Final = (consumer, clone_writes, committing, followers, receiving, snapshots)
 _CHOICES: Final[dict[str, tuple[int, ...]]] = {
     "CHANNEL_ACK_EVENTS": (1, 8, 256),
     "CHANNEL_NACK_MAX": (2, 1_024),
     "CLONE_WINDOW": (5, 50, 8_192),
     "CLONE_WRITES_MAX": (30, 65_536),
+    "CLONE_STAGED_EVENTS_MAX": (20, 262_144),
+    "CHANNEL_EVENTS_MAX": (50, 65_536),
     "STORE_COMMIT_OPERATIONS": (20, 8_192),
+    "STORE_PIECE_BYTES": (1, 100, 262_144),
+    "STORE_PIECES_AHEAD": (1, 4),
+    "STORE_PIECES_KEPT_BYTES": (0, 4_194_304),
+    "STORE_SNAPSHOTS_MAX": (1, 4),
+    "STORE_SNAPSHOT_SHARED_EVENTS": (0, 1_024),
 }
 
 
@@ -96,8 +103,12 @@ def _fault(world: ReplicaWorld) -> None:
         host = rng.choice(clones)
         (world.close if rng.random() < 0.5 else world.kill)(host)
         world.clock.after(rng.choice((0.1, 2.0)), world.add_clone, host.name)
-    elif choice < 0.7 and masters and clones:
+    elif choice < 0.6 and masters and clones:
         world.cut(rng.choice(masters), rng.choice(clones), rng.choice((0.3, 3.0, 12.0, 60.0)))
+    elif choice < 0.66 and masters and clones:
+        world.end_link(rng.choice(masters), rng.choice(clones))
+    elif choice < 0.72 and clones:
+        world.slow(rng.choice(clones), rng.choice((2.0, 12.0)))
     elif choice < 0.8 and world.backend is not None:
         world.backend.full = True
         world.clock.after(rng.choice((0.1, 1.0)), setattr, world.backend, "full", False)
@@ -110,6 +121,8 @@ def _fault(world: ReplicaWorld) -> None:
                 world.cut(masters[0], clone_host, rng.choice((2.0, 10.0)))
         if rng.random() < 0.5:
             world.wire.cut("second", "master", world.now + rng.choice((2.0, 10.0)))
+    elif masters and clones:
+        world.say_anything(rng.choice((*masters, *clones)))
 
 
 def _heal(world: ReplicaWorld) -> None:

@@ -9,13 +9,15 @@ from typing import Any
 from chappe.sim.clock import Clock
 from chappe.sim.replicas.checkers import Checker, all_checkers
 from chappe.sim.replicas.keeping import SimBackend
-from chappe.sim.replicas.members import CLONE_TOPIC, CloneHost, Host, MasterHost
+from chappe.sim.replicas.members import CLONE_TOPIC, MASTER_TOPIC, CloneHost, Host, MasterHost
+from chappe.sim.replicas.rogues import any_command, any_message
 from chappe.sim.replicas.truth import PENDING, Asked, ReplicaTruth
 from chappe.sim.replicas.wire import Wire
 from chappe.sim.truth import Violation
 from chappe.stores.actions import Notify, Resolve, Send
 from chappe.stores.clone import StoreClone
-from chappe.stores.commands import decode_message
+from chappe.stores.commands import AckClone, Clear, SnapshotOffer, decode_message
+from chappe.stores.entity import Entity, chappe_entity
 from chappe.stores.master import StoreMaster
 
 NOTICE_S = (0.0, 0.5, 20.0)  # how long until a member hears that another is out of reach
@@ -154,6 +156,33 @@ class ReplicaWorld:
             self.clock.after(0.1, self._notice, a, b.entity.endpoint)
             self.clock.after(0.1, self._notice, b, a.entity.endpoint)
 
+    def end_link(self, a: Host, b: Host) -> None:
+        """The link between two members ends for about a second: both hear of it at once."""
+        self.trace(a, "has no link to %s for a second", b.name)
+        self.wire.cut(a.name, b.name, self.now + self.rng.choice((0.3, 1.0, 1.5)))
+        self._notice(a, b.entity.endpoint)
+        self._notice(b, a.entity.endpoint)
+
+    def slow(self, host: Host, seconds: float) -> None:
+        """A member takes little for some time; what is sent to it waits."""
+        self.trace(host, "is slow for %.1f s", seconds)
+        self.wire.slow(host.name, self.rng.choice((500.0, 5_000.0)))
+        self.clock.after(seconds, self.wire.fast, host.name)
+
+    def say_anything(self, host: Host) -> None:
+        """A stranger says something to a member, in its own name, or in one that it has made up."""
+        rng = self.rng
+        stranger = chappe_entity(b"rogue" + rng.getrandbits(88).to_bytes(11, "big"), rng.getrandbits(32))
+        if rng.random() < 0.5:
+            stranger = Entity(b"a rogue original", rng.choice((6, 7)))
+        for _ in range(rng.choice((1, 5, 50))):
+            command = any_command(rng, (stranger, host.entity), ("rogue",), (1, "a", ("b", 2)))
+            if isinstance(command, AckClone | SnapshotOffer | Clear):
+                continue  # a second master, or one who may write: what they do counts
+            payload = any_message(rng, host.entity, stranger, command)
+            self.trace(host, "is told %r by a stranger", command)
+            host.hear(Send(MASTER_TOPIC if host.kind == "master" else CLONE_TOPIC, host.entity.endpoint, payload))
+
     def masters(self) -> list[MasterHost]:
         """The masters that run."""
         return [each for each in self.members.values() if each.alive and isinstance(each, MasterHost)]
@@ -221,4 +250,4 @@ class ReplicaWorld:
             if other is host or (action.receiver is not None and action.receiver != other.entity.endpoint):
                 continue
             if action.topic == CLONE_TOPIC or isinstance(other, MasterHost):
-                self.wire.send(host.name, other.name, other.hear, action)
+                self.wire.send(host.name, other.name, other.hear, action, len(action.payload))
