@@ -20,6 +20,7 @@ import pytest
 from chappe.drivers.segments import SegmentStorage
 from chappe.drivers.segments.directory import folder_name
 from chappe.drivers.segments.files import Buffer, FileOps
+from chappe.drivers.segments.identity import load_identity
 from chappe.errors import StorageError, StorageFormat, StorageLocked
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.storage import Append, PartitionInfo, Read, Retention
@@ -223,10 +224,11 @@ def test_a_commit_is_one_sync_for_each_topic_it_touches(tmp_path: Path) -> None:
     first = [batch(0, 1), batch(0, 1, partition="q"), batch(0, 1, topic="u")]
     ops.calls.clear()
     storage.write(first)
-    assert ops.calls[-4:] == ["sync", "sync all", "sync", "sync all"]  # both files and both folders are new
+    # both files and both folders are new; then the manifest says what may be acknowledged
+    assert ops.calls[-5:] == ["sync", "sync all", "sync", "sync all", "write"]
     ops.calls.clear()
     storage.write([batch(1, 1), batch(1, 1, topic="u"), batch(1, 1, partition="q")])
-    assert ops.calls == ["write", "write", "sync", "sync"]
+    assert ops.calls == ["write", "write", "sync", "sync", "write"]
 
 
 # -- retention ---------------------------------------------------------------------------------------------
@@ -359,28 +361,73 @@ def test_another_process_is_told_who_has_it(tmp_path: Path) -> None:
     storage.close()
 
 
+IDENTITIES = ("chappe-store.json", "chappe-store.copy.json")
+
+
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     SegmentStorage(tmp_path).close()
-    (tmp_path / "chappe-store.json").write_text(json.dumps({"format": 2, "store_id": "x"}))
+    for name in IDENTITIES:
+        (tmp_path / name).write_text(json.dumps({"format": 3, "store_id": "x"}))
     with pytest.raises(StorageFormat, match="newer chappe"):
         SegmentStorage(tmp_path)
-    (tmp_path / "chappe-store.json").write_text(json.dumps({"format": 1, "store_id": "x"}))
-    SegmentStorage(tmp_path).close()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": "x", "store_id": 1}', "\0" * 60])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": "x", "store_id": 1}', "\0" * 60, None])
+@pytest.mark.parametrize("name", IDENTITIES)
+def test_a_damaged_identity_is_mended_from_its_other_copy(tmp_path: Path, name: str, text: str | None) -> None:
+    storage = SegmentStorage(tmp_path)
+    keep(storage, batch(0, 3))
+    storage.close()
+    if text is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_text(text)
+    again = SegmentStorage(tmp_path)
+    assert again.store_id == storage.store_id
+    assert everything(again) == [0, 1, 2]
+    assert len({(tmp_path / each).read_bytes() for each in IDENTITIES}) == 1
+    again.close()
+
+
+def test_any_flipped_bit_of_an_identity_is_noticed(tmp_path: Path) -> None:
+    storage = SegmentStorage(tmp_path)
+    storage.close()
+    whole = (tmp_path / IDENTITIES[0]).read_bytes()
+    for name in IDENTITIES:
+        for bit in range(8 * len(whole)):
+            raw = bytearray(whole)
+            raw[bit // 8] ^= 1 << bit % 8
+            (tmp_path / name).write_bytes(raw)
+            assert load_identity(FileOps(), os.fspath(tmp_path)).store_id == storage.store_id
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"format": 2, "store_id": "x"}', "\0" * 60])
 def test_an_unreadable_identity_is_refused(tmp_path: Path, text: str) -> None:
-    SegmentStorage(tmp_path).close()
-    (tmp_path / "chappe-store.json").write_text(text)
-    with pytest.raises(StorageFormat):
+    storage = SegmentStorage(tmp_path)
+    keep(storage, batch(0, 3))
+    storage.close()
+    for name in IDENTITIES:
+        (tmp_path / name).write_text(text)
+    before = {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()}
+    with pytest.raises(StorageFormat, match="restore it"):
         SegmentStorage(tmp_path)
+    assert {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()} == before
+
+
+def test_two_identities_are_not_chosen_from(tmp_path: Path) -> None:
+    SegmentStorage(tmp_path / "a").close()
+    SegmentStorage(tmp_path / "b").close()
+    shutil.copy(tmp_path / "a" / IDENTITIES[0], tmp_path / "b" / IDENTITIES[0])
+    with pytest.raises(StorageFormat, match="two stores"):
+        SegmentStorage(tmp_path / "b")
 
 
 def test_a_lost_identity_is_not_made_anew(tmp_path: Path) -> None:
     storage = SegmentStorage(tmp_path)
     keep(storage, batch(0, 1))
     storage.close()
-    (tmp_path / "chappe-store.json").unlink()
+    for name in IDENTITIES:
+        (tmp_path / name).unlink()
     with pytest.raises(StorageFormat, match="restore"):
         SegmentStorage(tmp_path)
 
@@ -445,10 +492,10 @@ def test_a_long_topic_whose_name_is_lost_keeps_its_segments(tmp_path: Path) -> N
     name.write_text("another")
 
     again = SegmentStorage(tmp_path)
-    assert again.topics() == []
+    assert again.topics() == [topic]
+    assert name.read_text() == topic
     keep(again, batch(3, 3, topic=topic))
     again.close()
-    assert name.read_text() == topic
     assert everything(SegmentStorage(tmp_path), topic) == list(range(6))
 
 

@@ -259,36 +259,58 @@ def small_store(path: Path, *, sealed: bool) -> Path:
     return path
 
 
+ALL = {*(("p", n) for n in range(6)), ("q", 0)}  # what it has
+
+
+def readable(storage: SegmentStorage) -> set[tuple[str, int]]:
+    return {(partition, n) for partition in "pq" for n in everything(storage, partition=partition)}
+
+
+def missing(storage: SegmentStorage) -> set[tuple[str, int]]:
+    return {(hole.partition, n) for hole in storage.holes() for n in range(hole.first, hole.last + 1)}
+
+
 @pytest.mark.parametrize("sealed", [False, True])
-def test_any_flipped_byte_of_a_segment_is_noticed(
+def test_any_flipped_byte_of_a_segment_is_a_hole_that_can_be_healed(
     tmp_path: Path, sealed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     master = small_store(tmp_path / "master", sealed=sealed)
     size = next((master / "topics" / "t").glob("*.seg")).stat().st_size
-    last = size - len(batch(4, 2).body) - 53
     for at in range(size):
         storage = flipped(master, tmp_path / "copy", "seg", at)
-        seen = everything(storage)
-        lost = holes(storage)
-        q = everything(storage, partition="q")
-        if at < 32:
-            assert (seen, q, lost) == ([0, 1, 2, 3, 4, 5], [0], [])
-        elif not sealed and at >= last:
-            assert (seen, q, lost) == ([0, 1, 2, 3], [0], [])  # not to be told from a torn end
-        else:
-            assert len(seen) + len(q) in (5, 6)
-            if len(q) == 1:
-                assert sorted(seen + lost) == [0, 1, 2, 3, 4, 5]
-        if lost and q:
-            keep(storage, *(batch(n, 1, heal=True) for n in lost))
-            assert everything(storage) == [0, 1, 2, 3, 4, 5]
-            assert storage.holes() == []
+        there = readable(storage)
+        lost = missing(storage)
+        assert there | lost == ALL
+        assert not there & lost
+        assert bool(lost) == (at >= 32)
+        keep(storage, *(batch(n, 1, partition=partition, heal=True) for partition, n in sorted(lost)))
+        assert (readable(storage), missing(storage)) == (ALL, set())
         storage.close()
-        if q:
-            again = SegmentStorage(tmp_path / "copy")
-            assert everything(again) == (seen if not lost else [0, 1, 2, 3, 4, 5])
-            again.close()
+        again = SegmentStorage(tmp_path / "copy")
+        assert (readable(again), missing(again)) == (ALL, set())
+        again.close()
+
+
+def test_without_its_manifest_only_the_last_commit_may_pass_for_one_that_never_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    master = small_store(tmp_path / "master", sealed=False)
+    (master / "manifest").unlink()
+    size = next((master / "topics" / "t").glob("*.seg")).stat().st_size
+    second = size - 2 * (len(batch(2, 2).body) + 53)
+    for at in range(32, size):
+        storage = flipped(master, tmp_path / "copy", "seg", at)
+        there, lost = readable(storage), missing(storage)
+        if at >= second:
+            assert {("p", 0), ("p", 1), ("q", 0)} <= there < ALL
+            assert lost == set()
+            (kept,) = (tmp_path / "copy" / "aside").iterdir()
+            assert kept.stat().st_size in (size - second, (size - second) // 2)
+        elif ("q", 0) in there | lost:  # else its only block was hit, and nothing is left that names it
+            assert there | lost == ALL
+        storage.close()
 
 
 def flipped(master: Path, copy: Path, kind: str, at: int) -> SegmentStorage:
@@ -315,11 +337,9 @@ def test_a_segment_cut_anywhere_keeps_what_is_before(
         storage = SegmentStorage(tmp_path / "copy")
         seen = everything(storage)
         assert seen == list(range(len(seen)))
-        found = storage.partition("t", "p")
-        assert holes(storage) == (list(range(len(seen), 6)) if sealed else [])
-        start = found.next if found else 0
-        keep(storage, batch(start, 2))
-        assert everything(storage) == [*seen, start, start + 1]
+        assert ALL - readable(storage) == missing(storage)
+        keep(storage, batch(6, 2))
+        assert everything(storage) == [*seen, 6, 7]
         storage.close()
 
 
@@ -340,7 +360,8 @@ def test_random_bytes_in_place_of_a_file_are_survived(tmp_path: Path, kind: str)
     file.write_bytes(os.urandom(file.stat().st_size))
     storage = SegmentStorage(master)
     seen = everything(storage)
-    assert (seen, holes(storage)) == (([0, 1, 2, 3, 4, 5], []) if kind == "idx" else ([], [0, 1, 2, 3, 4, 5]))
+    assert seen == ([0, 1, 2, 3, 4, 5] if kind == "idx" else [])
+    assert ALL - readable(storage) == missing(storage)
 
 
 def test_a_missing_segment_is_a_hole_of_all_it_had(tmp_path: Path) -> None:
@@ -428,7 +449,7 @@ def test_a_segment_within_a_record_is_not_taken_for_blocks(tmp_path: Path) -> No
     file.write_bytes(changed)
     again = reopened(tmp_path / "two", tmp_path / "copy")
     assert everything(again) == [0, 1, 2, 3]
-    assert again.partition("t", "x") is None
+    assert missing(again) == {("x", 0)}
     assert again.partition("t", "q") is None
 
 

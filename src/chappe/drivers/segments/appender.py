@@ -16,22 +16,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from chappe.drivers.segments.blocks import SEGMENT_HEADER, encode_header, segment_seed
-from chappe.drivers.segments.files import Buffer, FileOps, replace_file, sync_directory, write_all
+from chappe.drivers.segments.directory import index_path, segment_path
+from chappe.drivers.segments.files import Buffer, FileOps, sync_directory, write_all
 from chappe.drivers.segments.index import Summary, encode_index
+from chappe.drivers.segments.index_files import forget_copy, save_index
+from chappe.drivers.segments.manifest import Mark
 from chappe.drivers.segments.table import Row, Table
 from chappe.log.storage import Append
 
 logger: Final = logging.getLogger(__name__)
-
-
-def segment_path(folder: str, number: int) -> str:
-    """The file of a segment."""
-    return os.path.join(folder, f"{number:016d}.seg")
-
-
-def index_path(folder: str, number: int) -> str:
-    """The index file of a segment."""
-    return os.path.join(folder, f"{number:016d}.idx")
 
 
 class Appender:
@@ -80,14 +73,14 @@ class Appender:
         starts: dict[str, int] = {}
         addresses: dict[str, bytes] = {}
         buffers: list[Buffer] = []
-        for each in appends:
+        for place, each in enumerate(appends):
             name = each.partition
             address = addresses.get(name)
             if address is None:
                 address = addresses[name] = name.encode("utf-8", "surrogateescape")
                 known = self.table.start(name)
                 starts[name] = each.base if known is None else known
-            header = encode_header(self._seed, position, address, each, starts[name])
+            header = encode_header(self._seed, position, address, each, starts[name], place)
             buffers += (header, each.body)
             size = len(header) + len(each.body)
             self._staged.append(
@@ -110,6 +103,15 @@ class Appender:
         if self._new_entry:
             sync_directory(self._ops, self.folder)
             self._new_entry = False
+
+    def mark(self) -> Mark:
+        """What is acknowledged of the segment once what is staged is."""
+        spans: dict[str, tuple[int, int]] = {}
+        for row in self._staged:
+            first, next_ = spans.get(row.partition, (row.base, 0))
+            spans[row.partition] = min(first, row.base), max(next_, row.base + row.records)
+        end = self._staged[-1].position + self._staged[-1].size if self._staged else self.table.length
+        return Mark(self.table.number, end, spans)
 
     def accept(self) -> tuple[int, int]:
         """Enter the blocks into the table; return their first row and the one behind the last."""
@@ -149,7 +151,7 @@ class Appender:
         table = self.table
         self._must_seal = True
         if not self._indexed or table.damaged:
-            replace_file(self._ops, index_path(self.folder, table.number), [encode_index(table)], durable=durable)
+            save_index(self._ops, self.folder, table.number, encode_index(table), durable=durable)
         self._must_seal = False
         self.release()
         low = min(table.timestamp_min, default=0)
@@ -181,6 +183,7 @@ class Appender:
     def _open(self) -> None:
         path = segment_path(self.folder, self.table.number)
         if self._indexed:
+            forget_copy(self._ops, self.folder, self.table.number)
             self._ops.unlink(index_path(self.folder, self.table.number))
             self._indexed = False
             self._new_entry = True

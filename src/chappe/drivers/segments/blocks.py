@@ -7,7 +7,8 @@ topic. A block, little endian::
     crc32c of all that follows here, the address and the first 8 bytes of the body     u32
     size of the whole block           u32
     length of the address             u8
-    flags: 1 = heal                   u8, 2 bytes of nothing
+    flags: 1 = heal                   u8
+    place: how many blocks of the same commit stand before this one, 65,535 at most    u16
     count of records                  u32
     base offset                       u64
     start: base offset of the partition's first block in this segment                  u64
@@ -20,6 +21,10 @@ every byte. The header's checksum starts from a number made of the store's id, t
 and the block's position: bytes that were copied from a segment into a record's value never pass for a block.
 
 ``start`` tells, when the beginning of a segment is damaged, from where on a partition is missing.
+
+``place`` tells what was torn from what rotted: a commit begins only when the one before it is synced, so whatever
+stands before the first block of a later commit was once on disk. Blocks of format 1 stores have 0 there: each counts as
+a commit of its own.
 """
 
 from __future__ import annotations
@@ -33,19 +38,20 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from chappe.defaults import BATCH_BYTES_MAX, KIB, MIB
-from chappe.drivers.segments.files import FileOps
+from chappe.drivers.segments.files import FileOps, read_some
 from chappe.log.storage import Append
 
 SEGMENT_HEADER: Final = b"chappe segment, format 1\n".ljust(32, b"\0")
 MAGIC: Final = b"\xc7BK\x01"
 HEAL: Final = 1
 _CRC: Final = struct.Struct("<I")
-_FIELDS: Final = struct.Struct("<IBBxxIQQqq")
+PLACE_MAX: Final = 0xFFFF
+_FIELDS: Final = struct.Struct("<IBBHIQQqq")
 _FIELDS_AT: Final = len(MAGIC) + _CRC.size
 HEADER_BYTES: Final = _FIELDS_AT + _FIELDS.size
 COVERED_BYTES: Final = 8  # of the body, by the header's checksum
 BLOCK_BYTES_MAX: Final = HEADER_BYTES + 255 + BATCH_BYTES_MAX
-_WINDOW_BYTES: Final = 4 * MIB
+WINDOW_BYTES: Final = 4 * MIB
 _PAGE_BYTES: Final = 4 * KIB
 _MASK: Final = 0xFFFF_FFFF
 
@@ -63,6 +69,12 @@ class Block(NamedTuple):
     timestamp_max: int
     heal: bool
     sound: bool
+    place: int
+
+    @property
+    def end(self) -> int:
+        """Where the next one begins."""
+        return self.position + self.size
 
 
 def segment_seed(store_id: str, topic: str, number: int) -> int:
@@ -71,14 +83,15 @@ def segment_seed(store_id: str, topic: str, number: int) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little")
 
 
-def encode_header(seed: int, position: int, address: bytes, append: Append, start: int) -> bytes:
-    """Everything of a block but its body; ``position`` is where the block begins."""
+def encode_header(seed: int, position: int, address: bytes, append: Append, start: int, place: int) -> bytes:
+    """Everything of a block but its body; it begins at ``position``, behind ``place`` others of its commit."""
     body = append.body
     size = HEADER_BYTES + len(address) + len(body)
     fields = _FIELDS.pack(
         size,
         len(address),
         HEAL if append.heal else 0,
+        min(place, PLACE_MAX),
         append.count,
         append.base,
         start,
@@ -106,21 +119,24 @@ def header_is_sound(header: bytes, body: bytes, seed: int, position: int) -> boo
 
 
 class _Window:
-    """A piece of the file in memory; unreadable pages are zeros."""
+    """A piece of the file in memory; pages that cannot be read are zeros, and ``unreadable`` is set."""
 
-    def __init__(self, ops: FileOps, fd: int, size: int) -> None:
+    def __init__(self, ops: FileOps, fd: int, size: int, window_bytes: int, fresh: bool) -> None:
         self._ops = ops
         self._fd = fd
         self._at = 0
         self._data = b""
         self._view = memoryview(b"")
+        self._window_bytes = window_bytes
+        self._fresh = fresh
         self.size = size
+        self.unreadable = False
 
     def view(self, at: int, length: int) -> memoryview:
         """The bytes from ``at`` on; fewer than ``length`` only at the end of the file."""
         low = at - self._at
         if low < 0 or low + length > len(self._data):
-            self._data = self._load(at, min(max(length, _WINDOW_BYTES), self.size - at))
+            self._data = self._load(at, min(max(length, self._window_bytes), self.size - at))
             self._view = memoryview(self._data)
             self._at, low = at, 0
         return self._view[low : low + length]
@@ -136,6 +152,8 @@ class _Window:
         return -1
 
     def _load(self, at: int, length: int) -> bytes:
+        if self._fresh:
+            self._ops.drop_cache(self._fd, at, length)
         try:
             return self._pread(at, length)
         except OSError as error:
@@ -150,12 +168,13 @@ class _Window:
                 if error.errno != errno.EIO:
                     raise
                 pieces.append(bytes(wanted))
+                self.unreadable = True
         return b"".join(pieces)
 
     def _pread(self, at: int, length: int) -> bytes:
         parts = []
         while length > 0:
-            part = self._ops.pread(self._fd, length, at)
+            part = read_some(self._ops, self._fd, length, at)
             if not part:
                 break
             parts.append(part)
@@ -169,7 +188,7 @@ def _block_at(window: _Window, at: int, seed: int) -> Block | None:
     if len(head) < HEADER_BYTES or bytes(head[:4]) != MAGIC:
         return None
     (crc,) = _CRC.unpack_from(head, 4)
-    size, length, flags, count, base, start, low, high = _FIELDS.unpack_from(head, _FIELDS_AT)
+    size, length, flags, place, count, base, start, low, high = _FIELDS.unpack_from(head, _FIELDS_AT)
     end = HEADER_BYTES + length
     if not end + COVERED_BYTES <= size <= BLOCK_BYTES_MAX or len(head) < end + COVERED_BYTES:
         return None
@@ -178,22 +197,43 @@ def _block_at(window: _Window, at: int, seed: int) -> Block | None:
     address = bytes(head[HEADER_BYTES:end])
     body = window.view(at + end, size - end)
     sound = len(body) == size - end and body_is_sound(body)
-    return Block(at, size, address, base, count, start, low, high, flags == HEAL, sound)
+    return Block(at, size, address, base, count, start, low, high, flags == HEAL, sound, place)
 
 
-def scan(ops: FileOps, fd: int, size: int, seed: int) -> Iterator[Block]:
+class Scan:
     """The blocks of a segment of ``size`` bytes, in the order of their positions.
 
     Bytes that are no block are skipped up to the next header whose checksum is right.
+
+    Args:
+        ops: The operating system.
+        fd: The file.
+        size: Where to end.
+        seed: Where the checksums of the headers start from.
+        window_bytes: Read at once.
+        fresh: Read from the disk even what the system has in memory.
     """
-    window = _Window(ops, fd, size)
-    at = len(SEGMENT_HEADER)
-    while at < size:
-        block = _block_at(window, at, seed)
-        if block is not None:
-            yield block
-            at += block.size
-            continue
-        at = window.find(MAGIC, at + 1)
-        if at < 0:
-            return
+
+    def __init__(
+        self, ops: FileOps, fd: int, size: int, seed: int, *, window_bytes: int = WINDOW_BYTES, fresh: bool = False
+    ) -> None:
+        self._window = _Window(ops, fd, size, window_bytes, fresh)
+        self._seed = seed
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether the disk refused to give some of the bytes: what they are is not known."""
+        return self._window.unreadable
+
+    def __iter__(self) -> Iterator[Block]:
+        window = self._window
+        at = len(SEGMENT_HEADER)
+        while at < window.size:
+            block = _block_at(window, at, self._seed)
+            if block is not None:
+                yield block
+                at = block.end
+                continue
+            at = window.find(MAGIC, at + 1)
+            if at < 0:
+                return

@@ -2,12 +2,15 @@
 
 ::
 
-    chappe-store.json      {"format": 1, "store_id": "..."}
+    chappe-store.json, chappe-store.copy.json      see ``identity``
     lock                   locked (flock) by the one process that uses the directory; holds its process id
     topics/<folder>/       see ``folder_name``
         0000000000000001.seg  .idx     a segment and, once it is sealed, its index
         partitions                     where partitions start whose first records are gone
         name                           the topic, where the folder's name cannot hold it
+    indexes/<folder>/      a copy of each index
+    manifest               which segments there are and what was acknowledged, see ``manifest``
+    aside/                 what was cut off or taken away, see ``aside``
 
 A topic's folder is its bytes with everything but ``A-Z a-z 0-9 _ - .`` as ``%XX``; a leading dot too, and the
 empty topic is ``%00``, which no topic contains. Longer than 200 characters it is ``%%`` and a hash, and the
@@ -18,22 +21,25 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import re
 from typing import Final
 
 from chappe.data.topic import decode_topic
-from chappe.drivers.segments.files import FileOps, read_file, replace_file, storage_error
+from chappe.drivers.segments.files import FileOps, make_directories, read_file, storage_error, sync_directory
+from chappe.drivers.segments.identity import COPY_FILE, STORE_FILE, exists, load_identity, save_identity
 from chappe.errors import StorageError, StorageFormat, StorageLocked
 
-FORMAT: Final = 1
-STORE_FILE: Final = "chappe-store.json"
 LOCK_FILE: Final = "lock"
 TOPICS: Final = "topics"
+COPIES: Final = "indexes"
+ASIDE: Final = "aside"
+MANIFEST: Final = "manifest"
 NAME_FILE: Final = "name"
 FOLDER_MAX: Final = 200
-_OURS: Final = frozenset({STORE_FILE, STORE_FILE + ".tmp", LOCK_FILE, TOPICS, "lost+found"})
+_OURS: Final = frozenset(
+    {STORE_FILE + ".tmp", COPY_FILE + ".tmp", LOCK_FILE, TOPICS, COPIES, MANIFEST, ASIDE, "lost+found"}
+)
 _PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
 _ESCAPED: Final = re.compile(rb"%([0-9A-F]{2})")
 
@@ -45,6 +51,27 @@ def folder_name(topic: str) -> str:
         return "%00"
     name = "".join(chr(b) if b in _PLAIN and not (b == 0x2E and i == 0) else f"%{b:02X}" for i, b in enumerate(raw))
     return name if len(name) <= FOLDER_MAX else "%%" + hashlib.blake2b(raw, digest_size=20).hexdigest()
+
+
+def segment_path(folder: str, number: int) -> str:
+    """The file of a segment."""
+    return os.path.join(folder, f"{number:016d}.seg")
+
+
+def index_path(folder: str, number: int) -> str:
+    """The index file of a segment."""
+    return os.path.join(folder, f"{number:016d}.idx")
+
+
+def copies_folder(folder: str) -> str:
+    """Where the copies of a topic's indexes are."""
+    store = os.path.dirname(os.path.dirname(folder))
+    return os.path.join(store, COPIES, os.path.basename(folder))
+
+
+def copy_path(folder: str, number: int) -> str:
+    """The copy of a segment's index file."""
+    return index_path(copies_folder(folder), number)
 
 
 def topic_of(ops: FileOps, path: str) -> str | None:
@@ -82,20 +109,20 @@ class StoreDirectory:
         self.topics = os.path.join(self.path, TOPICS)
         self._ops = ops
         self._lock_fd = -1
-        store_file = os.path.join(self.path, STORE_FILE)
-        if not create and not os.path.exists(store_file):
+        if not create and not exists(self.path):
             raise StorageError(f"there is no store in {self.path}; give the directory of one, or let one be created")
         try:
-            os.makedirs(self.path, exist_ok=True)
+            make_directories(ops, self.path)
             entries = [each for each in os.listdir(self.path) if not each.startswith(".")]
-            if STORE_FILE not in entries and not _OURS.issuperset(entries):
+            if not exists(self.path) and not _OURS.issuperset(entries):
                 raise StorageFormat(f"{self.path} holds other files and no store; choose an empty or new directory")
             self._lock()
         except OSError as error:
             raise storage_error(error, f"use {self.path} as a store") from error
         try:
-            self.store_id = self._identify(store_file)
-            os.makedirs(self.topics, exist_ok=True)
+            self.store_id, self.proved = self._identify()
+            make_directories(ops, self.topics)
+            sync_directory(ops, self.topics)  # a process may have been killed after it made a folder
         except OSError as error:
             self.close()
             raise storage_error(error, f"use {self.path} as a store") from error
@@ -126,21 +153,21 @@ class StoreDirectory:
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self._lock_fd = fd
 
-    def _identify(self, store_file: str) -> str:
-        if not os.path.exists(store_file):
+    def _identify(self) -> tuple[str, bool]:
+        """The store's id, and whether it is known to be right."""
+        if not exists(self.path):
             if os.path.isdir(self.topics) and os.listdir(self.topics):
-                raise StorageFormat(f"{store_file} is missing; restore it, its store_id protects the topics beside it")
+                raise StorageFormat(
+                    f"{os.path.join(self.path, STORE_FILE)} is missing; restore it, its store_id protects the topics "
+                    "beside it"
+                )
             store_id = os.urandom(16).hex()
-            text = json.dumps({"format": FORMAT, "store_id": store_id}) + "\n"
-            replace_file(self._ops, store_file, [text.encode()])
-            return store_id
-        try:
-            found = json.loads(read_file(self._ops, store_file))
-            format_, store_id = int(found["format"]), str(found["store_id"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise StorageFormat(f"{store_file} cannot be read as a store's identity; restore it") from error
-        if format_ > FORMAT:
-            raise StorageFormat(
-                f"the store in {self.path} has format {format_}, written by a newer chappe; this one knows {FORMAT}"
-            )
-        return store_id
+            save_identity(self._ops, self.path, store_id)
+            return store_id, True
+        found = load_identity(self._ops, self.path)
+        return found.store_id, not found.old
+
+    def prove(self) -> None:
+        """The id of a store of format 1 fits its blocks: write it as it is written now."""
+        save_identity(self._ops, self.path, self.store_id)
+        self.proved = True

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from collections.abc import Sequence
 from typing import Final
 
 from chappe.errors import StorageError, StorageFull
 
 IOV_MAX: Final = 1024  # buffers in one pwritev; what Linux and macOS allow
+READ_TRIES: Final = 3  # a read that the disk refuses is made so often in a row
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 Buffer = bytes | bytearray | memoryview
@@ -62,6 +64,11 @@ class FileOps:
         """Make a directory that does not exist yet."""
         os.mkdir(path)
 
+    def drop_cache(self, fd: int, position: int, size: int) -> None:
+        """Have the next read of these bytes come from the disk, as far as the system lets us ask for it."""
+        if hasattr(os, "posix_fadvise"):  # macOS has none
+            os.posix_fadvise(fd, position, size, os.POSIX_FADV_DONTNEED)
+
     def free_bytes(self, path: str) -> int:
         """Bytes that an ordinary user may still write on the file system of ``path``."""
         found = os.statvfs(path)
@@ -72,7 +79,8 @@ def storage_error(error: OSError, doing: str) -> StorageError:
     """The error to raise for ``error``; ``doing`` completes the words "cannot ..."."""
     if error.errno in _FULL:
         return StorageFull(f"cannot {doing}: the disk is full; free some space and the write is accepted again")
-    return StorageError(f"cannot {doing}: {error.strerror or error}; check the disk and its permissions")
+    at = f" ({error.filename})" if error.filename else ""
+    return StorageError(f"cannot {doing}: {error.strerror or error}{at}; check the disk and its permissions")
 
 
 def write_all(ops: FileOps, fd: int, buffers: Sequence[Buffer], position: int) -> int:
@@ -93,6 +101,48 @@ def write_all(ops: FileOps, fd: int, buffers: Sequence[Buffer], position: int) -
             written += more
         position += wanted
     return position
+
+
+def read_some(ops: FileOps, fd: int, size: int, position: int) -> bytes:
+    """Read up to ``size`` bytes; an error of the disk may pass, so it is asked ``READ_TRIES`` times.
+
+    Raises:
+        OSError: EIO says that the bytes cannot be read now, and nothing about what they are.
+    """
+    for left in reversed(range(READ_TRIES)):
+        try:
+            return ops.pread(fd, size, position)
+        except OSError as error:
+            if error.errno != errno.EIO or not left:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def descriptors(wanted: int) -> int:
+    """``wanted``, or less where this process may have few files open: an eighth of what it may, at least 8."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if soft == resource.RLIM_INFINITY else max(8, min(wanted, soft // 8))
+
+
+def make_directories(ops: FileOps, path: str) -> None:
+    """Make a directory, and those above it that are missing, so that a power cut does not take them again.
+
+    One that is there already may have been made by a process that was killed before it could sync: it is synced in
+    its parent, where we may read that.
+    """
+    missing = []
+    at = path
+    while not os.path.isdir(at):
+        missing.append(at)
+        at = os.path.dirname(at)
+    for each in reversed(missing):
+        ops.mkdir(each)
+        sync_directory(ops, os.path.dirname(each))
+    if not missing:
+        try:
+            sync_directory(ops, os.path.dirname(path))
+        except PermissionError:
+            pass  # who made it had the right to, and to sync it too
 
 
 def sync_directory(ops: FileOps, path: str) -> None:
@@ -145,7 +195,7 @@ def read_file(ops: FileOps, path: str) -> bytes:
         parts: list[bytes] = []
         at = 0
         while at < size:
-            part = ops.pread(fd, size - at, at)
+            part = read_some(ops, fd, size - at, at)
             if not part:
                 break
             parts.append(part)

@@ -7,8 +7,8 @@ import os
 from collections import OrderedDict
 from typing import Final
 
-from chappe.drivers.segments.appender import index_path, segment_path
-from chappe.drivers.segments.files import FileOps
+from chappe.drivers.segments.directory import index_path, segment_path
+from chappe.drivers.segments.files import FileOps, descriptors
 from chappe.drivers.segments.index import Index
 from chappe.drivers.segments.recovery import load_index
 from chappe.errors import Damaged
@@ -31,6 +31,7 @@ class Handles:
         self._ops = ops
         self._store_id = store_id
         self._open: OrderedDict[tuple[str, int], _Handle] = OrderedDict()
+        self._open_max = descriptors(OPEN_MAX)
 
     def fd(self, folder: str, number: int) -> int:
         """The open file of a segment; raises OSError."""
@@ -61,9 +62,9 @@ class Handles:
         key = folder, number
         handle = self._open.get(key)
         if handle is None:
-            handle = self._open[key] = _Handle(self._ops.open(segment_path(folder, number), os.O_RDONLY))
-            if len(self._open) > OPEN_MAX:
+            while len(self._open) >= self._open_max:
                 self.forget(*next(iter(self._open)))
+            handle = self._open[key] = _Handle(self._ops.open(segment_path(folder, number), os.O_RDONLY))
         else:
             self._open.move_to_end(key)
         return handle

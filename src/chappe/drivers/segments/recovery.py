@@ -1,8 +1,9 @@
 """Opening a topic's folder: what is there, mended as far as it can be.
 
-Segments with a valid index are believed without a look inside. Others are scanned: bytes behind the last sound
-block are the torn end of a write that was never acknowledged and are cut off; bad bytes before a sound block
-are damage, and what they held is missing from the extents, which makes it a hole.
+Segments with a valid index are believed without a look inside. Others are scanned (``scanning``), after they were
+synced: what a killed process has written may be in memory only. What the indexes, their copies and the manifest say was
+once there and is not is a hole. A segment with damage is not written to any more. Nothing is thrown away: what is no
+part of the log goes to the folder ``aside``.
 """
 
 from __future__ import annotations
@@ -12,127 +13,49 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-import msgspec
-from crc32c import crc32c
-
-from chappe.drivers.segments.appender import Appender, index_path, segment_path
-from chappe.drivers.segments.blocks import SEGMENT_HEADER, Block, scan, segment_seed
-from chappe.drivers.segments.files import FileOps, read_file, replace_file
+from chappe.drivers.segments.appender import Appender
+from chappe.drivers.segments.aside import Aside
+from chappe.drivers.segments.blocks import SEGMENT_HEADER
+from chappe.drivers.segments.directory import copies_folder, segment_path
+from chappe.drivers.segments.files import FileOps, sync_directory
 from chappe.drivers.segments.index import Index, Summary, encode_index
-from chappe.drivers.segments.table import Lost, Row, Table
+from chappe.drivers.segments.index_files import find_index, save_index
+from chappe.drivers.segments.manifest import Known, Mark
+from chappe.drivers.segments.scanning import scan_segment
+from chappe.drivers.segments.table import Lost, Table
 from chappe.errors import Damaged
 
 logger: Final = logging.getLogger(__name__)
-PINS_FILE: Final = "partitions"
-_PINS_MAGIC: Final = b"CHPINS1\n"
-_pins: Final = msgspec.msgpack.Decoder(list[tuple[bytes, int]])
-
-Pins = dict[str, int]  # partition -> its first offset, where its segments alone would not tell
-
-
-def load_pins(ops: FileOps, folder: str) -> Pins:
-    """Where partitions start whose records retention removed; empty if there are none."""
-    path = os.path.join(folder, PINS_FILE)
-    try:
-        raw = read_file(ops, path)
-    except FileNotFoundError:
-        return {}
-    body = memoryview(raw)[len(_PINS_MAGIC) + 4 :]
-    try:
-        if not raw.startswith(_PINS_MAGIC) or raw[8:12] != crc32c(body).to_bytes(4, "little"):
-            raise ValueError("checksum")
-        return {name.decode("utf-8", "surrogateescape"): first for name, first in _pins.decode(body)}
-    except (ValueError, msgspec.DecodeError):
-        logger.error("%s is damaged; partitions without any record left begin anew", path)
-        return {}
-
-
-def save_pins(ops: FileOps, folder: str, pins: Pins) -> None:
-    """Replace the file of pins; raises OSError."""
-    rows = [(name.encode("utf-8", "surrogateescape"), first) for name, first in pins.items()]
-    body = msgspec.msgpack.encode(rows)
-    head = _PINS_MAGIC + crc32c(body).to_bytes(4, "little")
-    replace_file(ops, os.path.join(folder, PINS_FILE), [head, body])
-
-
-def scan_segment(ops: FileOps, folder: str, topic: str, store_id: str, number: int, *, sealed: bool = False) -> Table:
-    """The table of a segment, found by reading all of it; raises OSError if it cannot be read at all.
-
-    What is bad at the end of a ``sealed`` one was acknowledged and is lost; else it was never finished.
-    """
-    path = segment_path(folder, number)
-    fd = ops.open(path, os.O_RDONLY)
-    try:
-        size = os.fstat(fd).st_size
-        table = Table(number)
-        end = len(SEGMENT_HEADER)
-        bad: list[Block] = []  # seen since the last sound block; damage if another one follows, else the torn end
-        for block in scan(ops, fd, size, segment_seed(store_id, topic, number)):
-            if not block.sound:
-                bad.append(block)
-                continue
-            if block.position != end:
-                logger.error("topic %r: damage in %s, bytes %d to %d", topic, path, end, block.position - 1)
-            for each in bad:
-                _enter(table, each)
-            _enter(table, block)
-            bad.clear()
-            end = block.position + block.size
-        if sealed:
-            for each in bad:
-                _enter(table, each)
-    finally:
-        ops.close(fd)
-    table.length = end if size >= len(SEGMENT_HEADER) else 0
-    if size > end:
-        logger.warning(
-            "topic %r: %s ends in %d bytes of %s",
-            topic,
-            path,
-            size - end,
-            "damage" if sealed else "an unfinished write",
-        )
-    return table
-
-
-def _enter(table: Table, block: Block) -> None:
-    partition = block.address.decode("utf-8", "surrogateescape")
-    if not block.sound:
-        table.lost.append(Lost(partition, block.base, block.base + block.records))
-        return
-    if block.start < block.base and table.start(partition) is None and not block.heal:
-        table.lost.append(Lost(partition, block.start, block.base))
-    table.append(
-        Row(
-            partition,
-            block.base,
-            block.records,
-            block.position,
-            block.size,
-            block.timestamp_min,
-            block.timestamp_max,
-            block.heal,
-        )
-    )
 
 
 def load_index(ops: FileOps, folder: str, topic: str, store_id: str, number: int) -> Index:
     """The index of a sealed segment, made again if it is damaged or missing.
 
     Raises:
-        OSError: The segment cannot be read, or the disk takes no new index.
+        OSError: The segment cannot be read.
+        Damaged: There is neither an index nor a segment.
     """
-    path = index_path(folder, number)
+    found = find_index(ops, folder, number)
+    if found.index is not None:
+        return found.index
     try:
-        return Index(read_file(ops, path), number)
-    except (OSError, Damaged) as error:
-        if isinstance(error, Damaged):
-            logger.error("%s is damaged and made again from its segment", path)
-    table = scan_segment(ops, folder, topic, store_id, number, sealed=True)
+        scanned = scan_segment(ops, folder, topic, store_id, number, acknowledged=None)
+    except FileNotFoundError as error:
+        raise Damaged(f"{segment_path(folder, number)} is missing, and so is its index") from error
+    table = scanned.table
     table.length = max(table.length, len(SEGMENT_HEADER))
     raw = encode_index(table)
-    replace_file(ops, path, [raw])
+    if scanned.readable and not found.unreadable and len(table):
+        logger.warning("the index of %s is made again", segment_path(folder, number))
+        _save(ops, folder, number, raw)
     return Index(raw, number)
+
+
+def _save(ops: FileOps, folder: str, number: int, raw: bytes) -> None:
+    try:
+        save_index(ops, folder, number, raw)
+    except OSError as error:
+        logger.warning("the index of %s cannot be written: %s", segment_path(folder, number), error)
 
 
 class TopicOpener:
@@ -140,55 +63,174 @@ class TopicOpener:
 
     ``segments()`` gives what each segment has, oldest first; when it is exhausted, ``appender`` goes on with the
     topic. So no more than one index is in memory at a time.
+
+    Args:
+        ops: The operating system.
+        aside: Where what is no part of the log goes.
+        folder: The topic's.
+        topic: The topic.
+        store_id: The store's id.
+        known: What the manifest says of the topic; None if nothing.
+        segment_bytes: A segment is sealed at this size ...
+        segment_entries: ... or at this many blocks.
     """
 
     def __init__(
-        self, ops: FileOps, folder: str, topic: str, store_id: str, segment_bytes: int, segment_entries: int
+        self,
+        ops: FileOps,
+        aside: Aside,
+        folder: str,
+        topic: str,
+        store_id: str,
+        known: Known | None,
+        segment_bytes: int,
+        segment_entries: int,
     ) -> None:
         self.newest_us = 0  # when a segment was last written, microseconds since 1970
         self.missing: set[int] = set()  # segments of which only the index is left
+        self.changed = known is None  # whether the manifest is out of date
         self.appender: Appender
         self._ops = ops
+        self._aside = aside
         self._folder = folder
         self._topic = topic
         self._store_id = store_id
+        self._known = known
         self._segment_bytes = segment_bytes
         self._segment_entries = segment_entries
+        self._sealed: list[Summary] = []
+        self._table: Table | None = None  # to go on with
+        self._indexed = False
 
     def segments(self) -> Iterator[Index | Table]:
-        """The sealed segments' indexes, then the table of the one to go on with.
+        """The sealed segments' indexes, then the table of the one to go on with, if that has anything.
 
         Raises:
             OSError: One cannot be read or mended.
         """
-        segments, indexes = segment_numbers(self._folder)
-        newest = max(segments, default=0)
-        table, indexed = Table(max(segments | indexes, default=0) + 1), False
-        sealed: list[Summary] = []
-        for number in sorted(segments | indexes):
-            if number in segments:
-                mtime_ns = os.stat(segment_path(self._folder, number)).st_mtime_ns
-                self.newest_us = max(self.newest_us, mtime_ns // 1000)
-            if number == newest and number not in indexes:
-                table = scan_segment(self._ops, self._folder, self._topic, self._store_id, number)
-            else:
-                index = load_index(self._ops, self._folder, self._topic, self._store_id, number)
-                if number != newest or not self._has_room(index):
-                    if number in segments:
-                        sealed.append(index.summary)
-                    else:
-                        logger.error("topic %r: segment %d is missing", self._topic, number)
-                        self.missing.add(number)
+        segments, numbers = self._numbers()
+        last = max(numbers, default=0)
+        for number in sorted(numbers):
+            mark = None if self._known is None or self._known.mark.segment != number else self._known.mark
+            if number not in segments:
+                index = self._missing(number, mark)
+                if index is not None:
                     yield index
-                    continue
-                table, indexed = index.table(), True
-            _cut(self._ops, segment_path(self._folder, number), table.length)
-            yield table
-        self.appender = Appender(self._ops, self._folder, self._topic, self._store_id, table, sealed, indexed)
+                continue
+            mtime_ns = os.stat(segment_path(self._folder, number)).st_mtime_ns
+            self.newest_us = max(self.newest_us, mtime_ns // 1000)
+            if number < last:
+                index = load_index(self._ops, self._folder, self._topic, self._store_id, number)
+                self._sealed.append(index.summary)
+                yield index
+            else:
+                yield self._newest(number, mark)
+        table = self._table or Table(last + 1)
+        args = (self._ops, self._folder, self._topic, self._store_id)
+        self.appender = Appender(*args, table, self._sealed, self._indexed)
+
+    def _numbers(self) -> tuple[set[int], set[int]]:
+        """The segments that are there, and all that should be or of which an index is left."""
+        segments, indexes = segment_numbers(self._folder)
+        copies = segment_numbers(copies_folder(self._folder))[1] if os.path.isdir(copies_folder(self._folder)) else []
+        numbers = segments.union(indexes, copies)
+        if self._known is not None:
+            oldest, mark = self._known
+            if mark.length > len(SEGMENT_HEADER):
+                numbers.add(mark.segment)
+            numbers.update(range(oldest, max(numbers, default=0)))
+        return segments, numbers
+
+    def _missing(self, number: int, mark: Mark | None) -> Index | None:
+        """What a segment had whose file is gone; None if nobody knows."""
+        path = segment_path(self._folder, number)
+        index = find_index(self._ops, self._folder, number).index
+        if mark is not None and (index is None or index.summary.length < mark.length):
+            table = Table(number) if index is None else index.table()
+            _lose(table, mark)
+            raw = encode_index(table)
+            _save(self._ops, self._folder, number, raw)
+            self.changed = True
+            index = Index(raw, number)
+        if index is None:
+            logger.error("%s is missing, and nothing says what it had; other stores may have it", path)
+            return None
+        logger.error("%s is missing; what it had is fetched from other stores, if they have it", path)
+        self.missing.add(number)
+        self._sealed.append(Summary(number, 0, 0, index.summary.timestamp_min, index.summary.timestamp_max))
+        return index
+
+    def _newest(self, number: int, mark: Mark | None) -> Index | Table:
+        index = find_index(self._ops, self._folder, number).index
+        if index is not None and mark is not None and index.summary.length < mark.length:
+            logger.error("the index of %s is older than the segment; not used", segment_path(self._folder, number))
+            index = None
+        if index is None:
+            return self._scanned(number, mark)
+        if self._has_room(index) and self._cut(number, index.summary.length):
+            self._indexed = True
+            self._table = index.table()
+            return self._table
+        self._sealed.append(index.summary)
+        return index
+
+    def _scanned(self, number: int, mark: Mark | None) -> Index | Table:
+        """Read the segment that was being written to."""
+        acknowledged = 0 if mark is None else mark.length
+        args = (self._ops, self._folder, self._topic, self._store_id, number)
+        scanned = scan_segment(*args, acknowledged=acknowledged)
+        sync_directory(self._ops, self._folder)
+        table = scanned.table
+        if scanned.rotten and mark is not None:
+            _lose(table, mark)
+        whole = scanned.synced and scanned.readable and not scanned.rotten
+        if whole and not len(table) and scanned.size > len(SEGMENT_HEADER):
+            self._aside.take(segment_path(self._folder, number))
+            self._table = Table(number)
+        elif whole and self._cut(number, table.length):
+            self._table = table
+        else:
+            return self._shelve(table, scanned.readable)
+        return self._table
+
+    def _shelve(self, table: Table, readable: bool) -> Index:
+        """Write no more to a segment: it ends at its table's length, whatever else the file holds."""
+        table.length = max(table.length, len(SEGMENT_HEADER))
+        raw = encode_index(table)
+        if readable:
+            _save(self._ops, self._folder, table.number, raw)
+        self.changed = True
+        index = Index(raw, table.number)
+        self._sealed.append(index.summary)
+        return index
 
     def _has_room(self, index: Index) -> bool:
         """Whether to go on with a segment that a clean end sealed early."""
-        return 2 * index.summary.length < self._segment_bytes and 2 * index.entries < self._segment_entries
+        small = 2 * index.summary.length < self._segment_bytes and 2 * index.entries < self._segment_entries
+        return small and not any(True for _ in index.lost())
+
+    def _cut(self, number: int, length: int) -> bool:
+        """Cut a segment to ``length``; False if what is behind it cannot be kept aside."""
+        path = segment_path(self._folder, number)
+        if os.stat(path).st_size <= length:
+            return True
+        try:
+            self._aside.keep_end(path, length)
+        except OSError as error:
+            logger.warning("the end of %s is left where it is: %s", path, error)
+            return False
+        fd = self._ops.open(path, os.O_RDWR)
+        try:
+            self._ops.ftruncate(fd, length)
+            self._ops.fsync(fd)
+        finally:
+            self._ops.close(fd)
+        return True
+
+
+def _lose(table: Table, mark: Mark) -> None:
+    """What was acknowledged of the segment and is not in the table is lost."""
+    table.lost += [Lost(name, first, next_) for name, (first, next_) in mark.spans.items()]
 
 
 def segment_numbers(folder: str) -> tuple[set[int], set[int]]:
@@ -203,14 +245,3 @@ def segment_numbers(folder: str) -> tuple[set[int], set[int]]:
             elif kind == ".idx":
                 indexes.add(int(stem))
     return segments, indexes
-
-
-def _cut(ops: FileOps, path: str, length: int) -> None:
-    """Cut a file to ``length`` if it is longer."""
-    fd = ops.open(path, os.O_RDWR)
-    try:
-        if os.fstat(fd).st_size > length:
-            ops.ftruncate(fd, length)
-            ops.fsync(fd)
-    finally:
-        ops.close(fd)

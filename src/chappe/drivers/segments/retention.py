@@ -7,17 +7,24 @@ than the last write to its segment.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from chappe.data.topic import Filter
-from chappe.drivers.segments.appender import Appender, segment_path
+from chappe.drivers.segments.appender import Appender
+from chappe.drivers.segments.directory import segment_path
 from chappe.drivers.segments.files import FileOps
 from chappe.drivers.segments.index import Summary
-from chappe.drivers.segments.recovery import Pins, load_index, load_pins, save_pins
+from chappe.drivers.segments.pins import Pins, load_pins, save_pins
+from chappe.drivers.segments.recovery import load_index
+from chappe.errors import Damaged
 from chappe.log.storage import Retention
+
+logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,11 @@ def remove_first(ops: FileOps, appender: Appender, store_id: str, segments: list
     """
     firsts: Pins = {}
     for each in segments:
-        index = load_index(ops, appender.folder, appender.topic, store_id, each.number)
+        try:
+            index = load_index(ops, appender.folder, appender.topic, store_id, each.number)
+        except Damaged as error:
+            logger.error("retention removes a segment that is gone already: %s", error)
+            continue
         for partition, _, next_, *_ in index.extents():
             firsts[partition] = max(firsts.get(partition, 0), next_)
         for partition, _, next_ in index.lost():

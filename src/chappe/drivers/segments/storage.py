@@ -16,13 +16,28 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chappe.defaults import ADDRESS_BYTES_MAX, DISK_RESERVE_BYTES, SEGMENT_BYTES, SEGMENT_ENTRIES
-from chappe.drivers.segments.appender import Appender, index_path, segment_path
+from chappe.drivers.segments.appender import Appender
+from chappe.drivers.segments.aside import Aside
 from chappe.drivers.segments.blocks import HEADER_BYTES, body_is_sound, header_is_sound, segment_seed
-from chappe.drivers.segments.directory import NAME_FILE, StoreDirectory, folder_name, topic_of
-from chappe.drivers.segments.files import FileOps, replace_file, storage_error, sync_directory
+from chappe.drivers.segments.directory import (
+    ASIDE,
+    MANIFEST,
+    NAME_FILE,
+    StoreDirectory,
+    copy_path,
+    folder_name,
+    index_path,
+    segment_path,
+    topic_of,
+)
+from chappe.drivers.segments.files import FileOps, descriptors, replace_file, storage_error, sync_directory
 from chappe.drivers.segments.handles import Handles
 from chappe.drivers.segments.index import Piece, encode_index
-from chappe.drivers.segments.recovery import Pins, TopicOpener, load_index, load_pins, segment_numbers
+from chappe.drivers.segments.index_files import save_index
+from chappe.drivers.segments.manifest import Known, Manifest, Mark
+from chappe.drivers.segments.opening import Folders
+from chappe.drivers.segments.pins import Pins, load_pins
+from chappe.drivers.segments.recovery import TopicOpener, load_index, segment_numbers
 from chappe.drivers.segments.retention import choose, pin_resets, remove_first
 from chappe.drivers.segments.slots import LOST, Extent, Slot
 from chappe.drivers.segments.table import Table
@@ -87,6 +102,8 @@ class SegmentStorage:
         # write side
         self._appenders: dict[str, Appender] = {}
         self._opened: OrderedDict[str, Appender] = OrderedDict()
+        self._open_max = descriptors(APPENDERS_OPEN_MAX)
+        self._manifest = Manifest(self._ops, os.path.join(self._directory.path, MANIFEST), self.store_id)
         self._sealed: list[tuple[str, int]] = []  # not yet told to the read side, as are ...
         self._removed: list[tuple[str, set[int], Pins]] = []
         # from the read side to the write side
@@ -96,18 +113,21 @@ class SegmentStorage:
         except OSError as error:
             self._directory.close()
             raise storage_error(error, f"open the store in {self._directory.path}") from error
+        except BaseException:
+            self._directory.close()
+            raise
 
     # -- opening and closing ---------------------------------------------------------------------
 
     def _load(self) -> None:
         newest_us = time.time_ns() // 1000
-        for name in sorted(os.listdir(self._directory.topics)):
-            folder = os.path.join(self._directory.topics, name)
-            topic = topic_of(self._ops, folder) if os.path.isdir(folder) else None
-            if topic is None:
-                logger.error("%s is not the folder of a topic, or lost its name; it is left alone", folder)
-                continue
-            opener = TopicOpener(self._ops, folder, topic, self.store_id, self._segment_bytes, self._segment_entries)
+        aside = Aside(self._ops, os.path.join(self._directory.path, ASIDE))
+        known = self._manifest.load()
+        changed = known is None or not self._manifest.whole
+        for topic, folder in Folders(self._ops, self._directory, known).find().items():
+            of_topic = None if known is None else known.pop(topic, None)
+            args = (self._ops, aside, folder, topic, self.store_id, of_topic)
+            opener = TopicOpener(*args, self._segment_bytes, self._segment_entries)
             index = self._topic(topic)
             for segment in opener.segments():
                 if isinstance(segment, Table):
@@ -117,6 +137,10 @@ class SegmentStorage:
             index.finish_loading(load_pins(self._ops, folder))
             self._appenders[topic] = opener.appender
             newest_us = max(newest_us, opener.newest_us)
+            changed = changed or opener.changed
+        aside.prune()
+        if changed:
+            self._renew_manifest()
         # Versions go on from the clock (and not behind what was there when the clock was later), so that they
         # only grow from one start to the next and a reader that remembers one misses nothing.
         self._version = newest_us
@@ -126,6 +150,22 @@ class SegmentStorage:
                 logger.error(
                     "topic %r, partition %r: offsets %d to %d are damaged", topic, hole.partition, hole.first, hole.last
                 )
+
+    def _renew_manifest(self) -> None:
+        """Make it anew from what is there; the next write tries again if the disk refuses."""
+        try:
+            self._manifest.renew((topic, self._known(appender)) for topic, appender in self._appenders.items())
+        except OSError as error:
+            logger.warning("cannot write %s: %s", self._manifest.path, error)
+
+    @staticmethod
+    def _known(appender: Appender) -> Known:
+        table = appender.table
+        return Known(SegmentStorage._oldest(appender), Mark(table.number, table.length, table.spans()))
+
+    @staticmethod
+    def _oldest(appender: Appender) -> int:
+        return appender.sealed[0].number if appender.sealed else appender.table.number
 
     def close(self) -> None:
         """Write what makes the next start quick, and release the directory."""
@@ -140,6 +180,8 @@ class SegmentStorage:
             pin_resets(self._ops, self._appenders, self._resets)
         except OSError as error:
             logger.warning("cannot save where partitions start: %s", error)
+        self._sync_manifest()
+        self._manifest.close()
         self._handles.close()
         self._directory.close()
 
@@ -147,7 +189,7 @@ class SegmentStorage:
         try:
             table = load_index(self._ops, index.folder, index.topic, self.store_id, number).table()
             table.damaged = {row for row, position in enumerate(table.position) if position in positions}
-            replace_file(self._ops, index_path(index.folder, number), [encode_index(table)], durable=False)
+            save_index(self._ops, index.folder, number, encode_index(table), durable=False)
         except (OSError, Damaged) as error:
             logger.warning("topic %r: cannot note damage in segment %d: %s", index.topic, number, error)
 
@@ -161,6 +203,7 @@ class SegmentStorage:
             by_topic.setdefault(each.topic, []).append(each)
             total += len(each.body)
         touched: list[Appender] = []
+        synced = 0
         try:
             if self._ops.free_bytes(self._directory.path) < total + DISK_RESERVE_BYTES:
                 raise StorageFull(
@@ -171,12 +214,15 @@ class SegmentStorage:
                 appender = self._appender(topic)
                 touched.append(appender)
                 appender.write(part)
-            for appender in touched:
-                appender.sync()
+                if len(touched) - synced >= self._open_max:
+                    synced = self._sync(touched, synced)
+            self._sync(touched, synced)
+            self._note(touched)
         except BaseException as error:
             for appender in touched:
                 before = appender.table.number
                 appender.revert()
+                appender.release()
                 if appender.table.number != before:
                     self._sealed.append((appender.topic, before))
             if isinstance(error, OSError):
@@ -187,8 +233,21 @@ class SegmentStorage:
         for appender in touched:
             table = appender.table
             written.rows.append((appender.topic, table, *appender.accept()))
-        self._close_some(touched)
         return written
+
+    def _sync(self, touched: list[Appender], start: int) -> int:
+        """Sync those from ``start`` on, and close the files that were used longest ago; returns how many there are."""
+        for appender in touched[start:]:
+            appender.sync()
+        while len(self._opened) > self._open_max:
+            self._opened.popitem(last=False)[1].release()
+        return len(touched)
+
+    def _note(self, touched: list[Appender]) -> None:
+        """Have the manifest say what is about to be acknowledged; raises OSError."""
+        if not self._manifest.whole:
+            self._manifest.renew((topic, self._known(appender)) for topic, appender in self._appenders.items())
+        self._manifest.note([(appender.topic, -1, appender.mark()) for appender in touched])
 
     def _appender(self, topic: str) -> Appender:
         """The appender of a topic, with room for a write."""
@@ -215,10 +274,6 @@ class SegmentStorage:
         number = max(set().union(*segment_numbers(folder)), default=0) + 1  # a folder without its name may have some
         return Appender(self._ops, folder, topic, self.store_id, Table(number), [], indexed=False)
 
-    def _close_some(self, busy: list[Appender]) -> None:
-        while len(self._opened) > max(APPENDERS_OPEN_MAX, len(busy)):
-            self._opened.popitem(last=False)[1].release()
-
     def retain(self, policies: Sequence[tuple[str, Retention]], now_us: int) -> object:
         """Decide what to remove; see ``LogStorage``."""
         try:
@@ -231,11 +286,30 @@ class SegmentStorage:
                 if choice.remove:
                     firsts = remove_first(self._ops, appender, self.store_id, choice.remove)
                     self._removed.append((topic, {each.number for each in choice.remove}, firsts))
+            self._tend_manifest()
         except OSError as error:
             raise storage_error(error, f"apply retention in {self._directory.path}") from error
         retained = _Written(sealed=self._sealed, removed=self._removed)
         self._sealed, self._removed = [], []
         return retained
+
+    def _tend_manifest(self) -> None:
+        """Note what is removed, and make durable what was noted; raises OSError if a removal cannot be noted."""
+        if self._removed and self._manifest.whole:
+            marks: list[tuple[str, int, Mark]] = []
+            for topic, _, _ in self._removed:
+                table = self._appenders[topic].table
+                marks.append((topic, self._oldest(self._appenders[topic]), Mark(table.number, table.length, {})))
+            self._manifest.note(marks)
+        self._sync_manifest()
+        if self._manifest.large or not self._manifest.whole:
+            self._renew_manifest()
+
+    def _sync_manifest(self) -> None:
+        try:
+            self._manifest.sync()
+        except OSError as error:
+            logger.warning("cannot sync %s: %s", self._manifest.path, error)
 
     # -- the reading thread: changes -------------------------------------------------------------
 
@@ -257,8 +331,8 @@ class SegmentStorage:
             index = self._topic(topic)
             self._touch(index, index.remove(numbers, firsts))
             for number in sorted(numbers):
-                self._unlink(index_path(index.folder, number))
-                self._unlink(segment_path(index.folder, number))
+                for path in (copy_path, index_path, segment_path):
+                    self._unlink(path(index.folder, number))
 
     def reset(self, topic: str, partition: str, first: int) -> None:
         """Start a partition at ``first``; never lowers it. Durable after the next ``retain`` or ``close``."""
@@ -270,6 +344,8 @@ class SegmentStorage:
     def _unlink(self, path: str) -> None:
         try:
             self._ops.unlink(path)
+        except FileNotFoundError:
+            pass
         except OSError as error:
             logger.warning("cannot remove %s, which is no longer needed: %s", path, error)
 

@@ -79,6 +79,19 @@ class Table:
         known = self.ids.get(partition)
         return None if known is None else self.starts[known]
 
+    def spans(self) -> dict[str, tuple[int, int]]:
+        """For each partition its first offset in this segment, and the one after its last; what was lost included."""
+        firsts: dict[int, int] = {}
+        ends: dict[int, int] = {}
+        for known, base, count in zip(self.partition, self.base, self.count, strict=True):
+            firsts[known] = min(firsts.get(known, base), base)
+            ends[known] = max(ends.get(known, 0), base + count)
+        spans = {self.names[known]: (first, ends[known]) for known, first in firsts.items()}
+        for name, first, next_ in self.lost:
+            low, high = spans.get(name, (first, next_))
+            spans[name] = min(low, first), max(high, next_)
+        return spans
+
     def append(self, row: Row) -> None:
         """Add a block that is on disk."""
         known = self.ids.get(row.partition)

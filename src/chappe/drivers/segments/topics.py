@@ -12,7 +12,7 @@ from chappe.drivers.segments.blocks import HEADER_BYTES
 from chappe.drivers.segments.changes import ChangeLog
 from chappe.drivers.segments.handles import Handles
 from chappe.drivers.segments.index import Index, Piece
-from chappe.drivers.segments.recovery import Pins
+from chappe.drivers.segments.pins import Pins
 from chappe.drivers.segments.slots import Extent, Slot
 from chappe.drivers.segments.table import Table
 
