@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import sqlite3
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -322,6 +323,56 @@ def test_rows_that_the_machine_lost_are_missed_before_the_commit(tmp_path: Path)
     disk.close()
 
 
+def test_rows_are_not_believed_where_a_sync_failed(tmp_path: Path) -> None:
+    class Lying(DeadlyOps):
+        """A file whose sync fails keeps in memory what the disk has not; another sync then succeeds."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.lost: set[int] = set()  # inodes
+            self.refuse = False
+
+        def fsync(self, fd: int) -> None:
+            if self.refuse and not stat.S_ISDIR(os.fstat(fd).st_mode):
+                self.refuse = False
+                self.lost.add(os.fstat(fd).st_ino)
+                raise OSError(errno.EIO, "refused")
+            super().fsync(fd)
+
+    ops = Lying()
+    disk = Disk(tmp_path, ops)
+    disk.attach()
+    named = disk.stage(0, 0, ("t", 2), ("t", 2))
+    ops.refuse = True
+    with pytest.raises(StorageError):
+        disk.staged.prepare(disk.commit_of(0, named))
+    disk.staged.prepare(disk.commit_of(0, named))
+    (name,) = rows_left(tmp_path)
+    assert (tmp_path / FOLDER / name).stat().st_ino not in ops.lost
+    disk.killed()
+    disk = Disk(tmp_path)
+    assert disk.values() == [*values_of(0, 0, 0, 2), *values_of(0, 0, 1, 2)]
+    disk.close()
+
+
+def test_rows_of_a_killed_process_are_read_from_the_disk(tmp_path: Path) -> None:
+    class Forgetful(DeadlyOps):
+        """What was not synced is gone when it is read from the disk."""
+
+        def drop_cache(self, fd: int, position: int, size: int) -> None:
+            os.pwrite(fd, bytes(30), size - 30)
+
+    disk = Disk(tmp_path)
+    disk.attach()
+    named = disk.stage(0, 0, ("t", 2))
+    disk.killed()
+    disk = Disk(tmp_path, Forgetful())
+    with pytest.raises(StagedRowsMissing):
+        disk.staged.prepare(disk.commit_of(0, named))
+    assert disk.staged.pending() == []
+    disk.close()
+
+
 @pytest.mark.parametrize("content", [b"", b"CHR1", b"x" * 100])
 def test_a_file_that_is_no_rows_is_removed(tmp_path: Path, content: bytes) -> None:
     disk = Disk(tmp_path)
@@ -331,6 +382,7 @@ def test_a_file_that_is_no_rows_is_removed(tmp_path: Path, content: bytes) -> No
     disk = Disk(tmp_path)
     assert disk.kept.attempts == ()
     assert rows_left(tmp_path) == []
+    assert [each.read_bytes() for each in (tmp_path / "aside").iterdir()] == [content]
     disk.close()
 
 

@@ -11,7 +11,8 @@ attempt. A piece is ``CP``, the length of its topic, number, count of records, s
 (u16, u32, u32, u32, u32, little endian); the topic; and the batch, which carries its own checksum.
 
 What a process has written survives its death. Only a commit makes it survive the machine's: files that were there
-when the store opened are therefore read and checked before they are committed.
+when the store opened are therefore synced, and then read from the disk and checked, before they are committed. After a
+sync that failed the system may show what the disk never got, so what was to be synced is written to another file.
 """
 
 from __future__ import annotations
@@ -29,7 +30,17 @@ from crc32c import crc32c
 
 from chappe.data.topic import decode_topic, encode_topic
 from chappe.defaults import BATCH_BYTES_MAX, DISK_RESERVE_BYTES
-from chappe.drivers.segments.files import FileOps, storage_error, sync_directory, write_all
+from chappe.drivers.segments.aside import Aside
+from chappe.drivers.segments.directory import ASIDE
+from chappe.drivers.segments.files import (
+    FileOps,
+    read_file,
+    read_some,
+    replace_file,
+    storage_error,
+    sync_directory,
+    write_all,
+)
 from chappe.drivers.sink_database import SinkDatabase, make_folder
 from chappe.errors import Damaged, ProtocolError, StagedRowsMissing, StorageFull
 from chappe.log.batch import Batch
@@ -67,12 +78,13 @@ class _Piece:
 
 @dataclass(slots=True)
 class _File:
-    """The file of one attempt; ``trusted`` if this process wrote all of it."""
+    """The file of one attempt; ``trusted`` if this process wrote all of it, ``doubtful`` since a sync of it failed."""
 
     path: str
     length: int = 0
     pieces: list[_Piece] = field(default_factory=list)
     trusted: bool = True
+    doubtful: bool = False
 
 
 class StagedFiles:
@@ -100,6 +112,7 @@ class StagedFiles:
         self._files: dict[StagedAttempt, _File] = {}
         self._doubtful: set[str] = set()  # sinks with an intent that was refused, and may be on disk all the same
         self._sinks = database(self.path, self._ops)
+        self._aside = Aside(self._ops, os.path.join(os.path.abspath(directory), ASIDE))
         try:
             if os.path.isdir(self.path):
                 self._sinks.open()
@@ -202,27 +215,47 @@ class StagedFiles:
             file = self._files.get(key)
             check_pieces(commit, named, [each.count for each in file.pieces] if file else None)
             if file is not None:
-                self._check(file)
                 files.append(file)
                 pieces += _places(key, file)
         self._need(sum(piece.size for piece in pieces))
         intent = decide(commit, pieces)
         try:
             for file in files:
-                self._sync(file)
+                self._make_durable(file)
             if files:
                 sync_directory(self._ops, self.path)
         except OSError as error:
-            for file in files:
-                file.trusted = False  # after a failed sync what the kernel says is there need not be on the disk
             raise storage_error(error, f"make staged rows durable in {self.path}") from error
         self._doubtful.add(intent.sink)
         self._sinks.intend(intent)
         self._doubtful.discard(intent.sink)
         return intent
 
+    def _make_durable(self, file: _File) -> None:
+        """Sync a file. Raises StagedRowsMissing if a piece is not what it was, and OSError."""
+        if file.doubtful:
+            self._write_again(file)
+            return
+        fd = self._ops.open(file.path, os.O_RDWR)
+        try:
+            file.doubtful = True
+            self._ops.fsync(fd)
+            file.doubtful = False
+            if not file.trusted:
+                self._ops.drop_cache(fd, 0, file.length)
+        finally:
+            self._ops.close(fd)
+        self._check(file)
+
+    def _write_again(self, file: _File) -> None:
+        """Write a file, which is as it should be in memory at least, to another place on the disk."""
+        file.trusted = False
+        self._check(file)
+        replace_file(self._ops, file.path, [read_file(self._ops, file.path)[: file.length]])
+        file.doubtful = False
+
     def _check(self, file: _File) -> None:
-        """Read a file that an earlier process wrote. Raises StagedRowsMissing if a piece is not what it was."""
+        """Read a file that an earlier process wrote, or a sync refused. Raises StagedRowsMissing."""
         if file.trusted:
             return
         for piece in file.pieces:
@@ -233,13 +266,6 @@ class StagedFiles:
             if batch.count != piece.count:
                 raise StagedRowsMissing("staged rows were lost in a crash; run the batch again")
         file.trusted = True
-
-    def _sync(self, file: _File) -> None:
-        fd = self._ops.open(file.path, os.O_RDWR)
-        try:
-            self._ops.fsync(fd)
-        finally:
-            self._ops.close(fd)
 
     def pending(self) -> list[Intent]:
         """Intents that are not completed."""
@@ -267,7 +293,7 @@ class StagedFiles:
         try:
             fd = self._ops.open(path, os.O_RDONLY)
             try:
-                raw = self._ops.pread(fd, piece.size, piece.position)
+                raw = read_some(self._ops, fd, piece.size, piece.position)
             finally:
                 self._ops.close(fd)
         except FileNotFoundError as error:
@@ -307,8 +333,8 @@ class StagedFiles:
             path = os.path.join(self.path, name)
             found = self._scan_file(path)
             if found is None:
-                logger.warning("%s holds no staged rows that can be read; it is removed", path)
-                self._ops.unlink(path)
+                logger.warning("%s holds no staged rows that can be read", path)
+                self._aside.take(path)
             else:
                 self._files[found[0]] = found[1]
 
@@ -317,7 +343,7 @@ class StagedFiles:
         fd = self._ops.open(path, os.O_RDWR)
         try:
             size = os.fstat(fd).st_size
-            named = _decode_names(self._ops.pread(fd, _FILE.size + NAMES_BYTES_MAX, 0))
+            named = _decode_names(read_some(self._ops, fd, _FILE.size + NAMES_BYTES_MAX, 0))
             if named is None:
                 return None
             attempt, at = named
@@ -332,7 +358,7 @@ class StagedFiles:
             self._ops.close(fd)
 
     def _scan_piece(self, fd: int, file: _File, size: int) -> _Piece | None:
-        raw = self._ops.pread(fd, _PIECE.size + _CRC.size + 255, file.length)
+        raw = read_some(self._ops, fd, _PIECE.size + _CRC.size + 255, file.length)
         if len(raw) < _PIECE.size + _CRC.size:
             return None
         magic, topic_size, number, count, body = _PIECE.unpack_from(raw)

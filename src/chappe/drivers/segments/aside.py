@@ -61,7 +61,7 @@ class Aside:
         self._ops.replace(segment, target)
         sync_directory(self._ops, self.path)
         sync_directory(self._ops, os.path.dirname(segment))
-        logger.warning("%s has no block that is sound; it is kept as %s", segment, target)
+        logger.warning("%s has nothing that can be used; it is kept as %s", segment, target)
         self.prune()
 
     def _target(self, segment: str, position: int) -> str:
