@@ -36,6 +36,9 @@ HEAD_HURRY_S: Final = 0.1  # while somebody waits in flush() and nothing is ackn
 # slow disk slows the producer down rather than make it lose batches on the way.
 PRODUCER_BUFFER_BYTES: Final = 32 * MIB
 PRODUCER_RING_BYTES: Final = 16 * MIB  # min_acks=0: the newest records kept for those who missed them
+# A partition that goes on after a restart: so long new records are held until stores say how far they hold it. Stores
+# are found within 1 s; three of the original's heartbeats, as a store may be busy. Then they are published.
+RESUME_WAIT_S: Final = 3.0
 IDLE_S: Final = 0.000_03  # nothing sent for this long: the next record leaves at once
 
 # -- sockets --------------------------------------------------------------------------------------

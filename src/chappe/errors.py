@@ -33,6 +33,7 @@ ChappeError
  |   +- PeerInvalid       there is no such peering, or there cannot be one
  |   +- PeerUnavailable   nobody answers there, or the handshake failed
  +- IdentityInUse         two producers with one identity
+ +- IdentityRolledBack    stores hold more of a producer's partition than its journal knows of
  +- AddressInUse          a port that somebody else listens on
  +- SparkUnavailable      pyspark or a usable Java is missing
 
@@ -215,6 +216,10 @@ class PeerUnavailable(PeeringError):
 
 class IdentityInUse(ChappeError):
     """Another producer with the same identity is alive."""
+
+
+class IdentityRolledBack(ChappeError):
+    """The journal of a producer's identity is older than what stores hold: a restored backup, or a copy in use."""
 
 
 class AddressInUse(ChappeError):

@@ -23,6 +23,7 @@ from chappe.defaults import RECORD_BYTES_MAX
 from chappe.errors import (
     BufferFull,
     IdentityInUse,
+    IdentityRolledBack,
     RecordTooLarge,
     StorageError,
     StorageFormat,
@@ -355,6 +356,49 @@ def test_a_copied_identity_is_noticed_through_the_tower_and_the_newcomer_gives_w
     second.close()
     assert first.send(b"x") == 0
     first.close()
+
+
+def test_an_identity_restored_from_a_backup_sends_nothing_and_says_how_to_go_on(
+    tower: str, store: Store, tmp_path: Path
+) -> None:
+    def producer() -> Producer:
+        return Producer("hello", tower=tower, identity="me", directory=tmp_path / "state")
+
+    with producer() as first:
+        first.send_many([b"%d" % n for n in range(60)])
+        first.flush(PATIENCE_S)
+        shutil.copytree(tmp_path / "state", tmp_path / "backup")
+        first.send_many([b"%d" % n for n in range(60, 100)])
+    shutil.rmtree(tmp_path / "state")
+    (tmp_path / "backup").rename(tmp_path / "state")
+
+    again = producer()
+    assert again.send(b"new") == 60  # it is taken, and held until the store has answered
+    with pytest.raises(IdentityRolledBack, match=r"up to offset 99.* go on with a new identity"):
+        again.flush(PATIENCE_S)
+    for call in (lambda: again.send(b"x"), lambda: again.send_many([b"x"]), lambda: again.flush(0)):
+        with pytest.raises(IdentityRolledBack):
+            call()
+    again.close()
+    with Consumer("hello", tower=tower, reset="earliest") as consumer:
+        assert values(read(consumer, 100)) == [b"%d" % n for n in range(100)]
+
+
+def test_closing_says_it_if_no_call_did(tower: str, store: Store, tmp_path: Path) -> None:
+    shutil.copytree(_lived(tower, tmp_path / "state"), tmp_path / "backup")
+    _lived(tower, tmp_path / "state")
+
+    with (
+        pytest.raises(IdentityRolledBack),
+        Producer("hello", tower=tower, identity="me", directory=tmp_path / "backup") as again,
+    ):
+        again.send(b"lost")
+
+
+def _lived(tower: str, state: Path) -> Path:
+    with Producer("hello", tower=tower, identity="me", directory=state) as producer:
+        producer.send_many([b"x"] * 10)
+    return state
 
 
 def test_an_identity_belongs_to_one_topic(tower: str, store: Store, tmp_path: Path) -> None:

@@ -200,7 +200,6 @@ def test_nobody_hears_of_a_batch_that_the_journal_refuses_and_its_offsets_are_no
     assert producer.handle_persist_failed("full") == [Report(WritesRefused("full"))]
     assert producer.handle_timeout(NOW + 10) == [head(0)]
     assert producer.handle_message(Fetch("P", "ME", "hello", 0, 9), NOW, WALL) == [direct(0, b"a")]
-    assert producer.handle_message(Stored("P", "S", "hello", 1), NOW, WALL) == []
 
     assert producer.flush(NOW, WALL) == [Persist(encode_batch(1, [b"b"], WALL))]
     assert producer.handle_persist_failed("full") == []  # it was said already

@@ -205,6 +205,11 @@ class TellsWhatItsJournalRefused(LogProducer):
         return []
 
 
+class SendsBeforeStoresAnswer(LogProducer):
+    def __init__(self, *arguments: Any, resumed: bool = False, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+
+
 class CountsOneStoreTwice(LogProducer):
     """Is content with one acknowledgement, whatever ``min_acks`` says."""
 
@@ -235,6 +240,7 @@ BROKEN: list[tuple[Cores, tuple[str, ...]]] = [
     (Cores(producer=ReusesAnOffset), ("identity", "order", "contents")),
     (Cores(producer=ForgetsWhatNobodyHas), ("convergence", "order")),
     (Cores(producer=TellsWhatItsJournalRefused), ("identity",)),
+    (Cores(producer=SendsBeforeStoresAnswer), ("identity",)),
     (Cores(producer=CountsOneStoreTwice), ("durability",)),
 ]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+from chappe import errors
 from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.times import as_micros
 from chappe.data.topic import check_topic
@@ -32,7 +33,7 @@ from chappe.drivers.node import Node, wall_us
 from chappe.errors import BufferFull, ChappeError, Closed, IdentityInUse, StorageError, TimedOut, UsageError
 from chappe.log.actions import Persist, Trim
 from chappe.log.batch import Batch, Headers, as_headers
-from chappe.log.events import IdentityClash
+from chappe.log.events import IdentityClash, IdentityRolledBack
 from chappe.log.producer import LogProducer
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ CHUNK = 4096  # records of an iterable taken at once
 SERVE_S = 0.05  # so often the network is looked after while an iterable is sent
 BUSY_RECORDS = 16  # so many gathered at once are a fast sequence: nobody looks at the clock for each further one
 BUSY_S = 0.001  # our thread looks this often whether something gathered was left behind ...
+HELD_S = 0.05  # and this often while new records are held
 ACTIVE_S = 0.05  # ... until no record came for this long; so none has to wake it
 
 
@@ -61,7 +63,8 @@ class Producer:
         identity: A name under which the partition goes on after a restart, without repeating or skipping an
             offset: every batch is written to a journal on disk before it is published. While the journal refuses,
             nothing is published and ``send`` raises; what was taken before is sent once it works again, with the
-            offsets that it has. None: a new partition.
+            offsets that it has. After a restart new records are first published when the stores have said how far
+            they hold the partition, at the latest after 3 s. None: a new partition.
         directory: Where identities are kept; the user's data directory by default.
 
     Raises:
@@ -99,10 +102,12 @@ class Producer:
             min_acks=min_acks,
             journal=journal.batches if journal else None,
             next_offset=journal.next_offset if journal else 0,
+            resumed=journal.resumed if journal else False,
         )
         self._buffer_bytes = max(buffer_bytes, BATCH_BYTES)
         self._block = on_full == "block"
         self._error: ChappeError | None = None
+        self._error_said = False
         self._retry_at = 0.0  # the journal refused the batch being gathered: our thread tries again then
         self._events: deque[object] = deque(maxlen=1000)
         self._sent_at = 0.0  # when last a record was added one by one, or a batch left
@@ -149,6 +154,8 @@ class Producer:
             RecordTooLarge: Over 8 MiB; nothing was sent.
             BufferFull: The bound is reached and ``on_full`` is ``error``; nothing was sent.
             StorageFull, StorageError: The journal of the identity refuses; this record was not taken.
+            IdentityInUse, IdentityRolledBack: Another copy of the identity is in use, or it is older than what stores
+                hold; nothing is sent any more. So says every further call.
             Closed: The producer was closed.
         """
         core = self._core
@@ -207,8 +214,7 @@ class Producer:
         """
         raw = bytes(batch.raw if isinstance(batch, Batch) else batch)
         with self._lock:
-            self._make_room()
-            self._flush_batch()  # what was sent before comes first
+            self._make_room(alone=True)  # what was sent before comes first
             first = self._core.next_offset
             self._node.perform(self._core.append_batch(raw, time.monotonic()))
             self._flush_batch()  # nothing is pending: it only looks after the network
@@ -219,10 +225,9 @@ class Producer:
             for value in chunk:
                 self._send(_as_bytes(value), None, (), stamp)
             return
-        self._flush_batch()
         done = 0
         while done < len(chunk):
-            self._make_room()
+            self._make_room(alone=True)
             first = self._core.next_offset
             done = self._core.append_many(chunk, done)  # type: ignore[arg-type]
             self._flush_or_take_back(first)
@@ -304,7 +309,7 @@ class Producer:
         if self._node.closed:
             return
         try:
-            if self._error is None:
+            if self._error is None or not self._error_said:
                 self.flush(timeout)
         except StorageError as error:
             lost = self._core.next_offset - self._core.published
@@ -359,6 +364,8 @@ class Producer:
         """Our thread is about to wait: whatever is gathered leaves now. While records come, it looks again soon."""
         now = time.monotonic()
         if not self._quiet:
+            if self._core.held(now):
+                return HELD_S
             if now - self._full_at < BUSY_S:
                 return BUSY_S  # full batches leave by themselves
             if now < self._retry_at:
@@ -375,7 +382,6 @@ class Producer:
         Raises:
             StorageFull, StorageError: The journal refuses it; it is gathered still.
         """
-        self._quiet = True
         self._plain = False
         try:
             self._node.perform(self._core.flush(time.monotonic(), wall_us()))
@@ -383,6 +389,7 @@ class Producer:
             self._quiet = False
             self._retry_at = time.monotonic() + DISK_RETRY_S
             raise type(error)(f"{error}: nothing is sent until it works again") from None
+        self._quiet = not self._core.pending  # else it is held, and our thread looks again
         self._sent_at = time.monotonic()  # after the work: a fast sequence of records is no silence
         if self._sent_at >= self._served_at + SERVE_S:
             # A thread that sends without a pause hardly lets another one have the lock.
@@ -397,18 +404,34 @@ class Producer:
             self._core.take_back(offset)
             raise
 
-    def _make_room(self) -> None:
+    def _make_room(self, *, alone: bool = False) -> None:
+        """Wait for room, or raise; ``alone``: nothing may be gathered, or have to be, when this returns."""
+        core = self._core
         self._check()
-        if self._core.refused and self._core.pending:
+        if core.pending and (core.refused or core.full or alone):
             self._flush_batch()  # nothing is taken before what waits for the journal
-        while self._core.kept_bytes >= self._buffer_bytes:
+        while not self._has_room(alone):
             if not self._block:
-                raise BufferFull(
-                    f"{self._core.kept_bytes} bytes of topic {self.topic!r} are not stored yet, the buffer is full: "
-                    "send again later, or start a store"
-                )
-            self._node.pump_locked(0.1, lambda: self._core.kept_bytes < self._buffer_bytes)
+                raise BufferFull(self._no_room())
+            self._node.pump_locked(0.1, lambda: self._has_room(alone))
             self._check()
+
+    def _has_room(self, alone: bool) -> bool:
+        core = self._core
+        if core.kept_bytes >= self._buffer_bytes:
+            return False
+        return not (core.full or alone) or not (core.pending or core.held(time.monotonic()))
+
+    def _no_room(self) -> str:
+        if self._core.kept_bytes < self._buffer_bytes:
+            return (
+                f"the partition of topic {self.topic!r} goes on after a restart, and stores have not yet said how far "
+                "they hold it: send again later"
+            )
+        return (
+            f"{self._core.kept_bytes} bytes of topic {self.topic!r} are not stored yet, the buffer is full: "
+            "send again later, or start a store"
+        )
 
     def _check(self) -> None:
         if self._node.closed:
@@ -419,6 +442,7 @@ class Producer:
 
     def _raise_error(self) -> None:
         if self._error is not None:
+            self._error_said = True
             raise self._error
 
     def _persist(self, action: Persist) -> None:
@@ -438,7 +462,13 @@ class Producer:
         log_event(event)
         self._events.append(event)
         if isinstance(event, IdentityClash) and self._node.discovery.newcomer(time.monotonic()):
-            self._error = IdentityInUse(f"{event}; this one gives way")
+            self._fail(IdentityInUse(f"{event}; this one gives way"))
+        elif isinstance(event, IdentityRolledBack):
+            self._fail(errors.IdentityRolledBack(str(event)))
+
+    def _fail(self, error: ChappeError) -> None:
+        """Every call raises it from now on."""
+        self._error, self._error_said, self._plain = error, False, False
 
 
 def _as_bytes(value: object) -> bytes | None:

@@ -63,6 +63,7 @@ class Journal:
                 f"another producer uses the identity in {directory}: stop it, or choose another identity"
             ) from None
         try:
+            self.resumed = (directory / "identity.json").exists()  # there was a life before this one
             self.address = self._identify(topic, address)
             self.batches: list[bytes] = []  # not known to be stored, oldest first
             self.next_offset = 0

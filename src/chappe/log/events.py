@@ -34,6 +34,27 @@ class IdentityClash:
 
 
 @dataclass(frozen=True, slots=True)
+class IdentityRolledBack:
+    """Stores hold offsets of our partition that our journal does not know of; ``sent``: new records published before
+    that was known, which they may have dropped."""
+
+    topic: str
+    partition: str
+    next: int
+    held: int
+    sent: int = 0
+
+    def __str__(self) -> str:
+        sent = f"; {self.sent} records sent before this was known may be lost" if self.sent else ""
+        return (
+            f"stores hold partition {self.partition} of topic {self.topic!r} up to offset {self.held - 1}, and this "
+            f"identity knows of {self.next} records only: it was restored from an old copy, or another copy of it is "
+            "in use. What it sends would be taken for a repeat, so nothing is sent: go on with a new identity, "
+            f"or with the newest copy of this one{sent}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class RecordsLost:
     """Offsets ``first``..``last`` could not be had from anyone and were skipped."""
 
@@ -122,6 +143,7 @@ Event: TypeAlias = (
     TowerLost
     | TowerFound
     | IdentityClash
+    | IdentityRolledBack
     | RecordsLost
     | OutOfRange
     | WritesRefused

@@ -54,8 +54,8 @@ class KeptBatches:
         while self.bytes > bytes_max and len(self._batches) > 1:
             self._drop_oldest()
 
-    def answer(self, requester: str, first: int, count: int) -> list[Action]:
-        """What is kept of the wanted range, at most ``READ_BYTES_MAX`` and at least one batch.
+    def answer(self, requester: str, first: int, count: int, end: int) -> list[Action]:
+        """What is kept of the wanted range, at most ``READ_BYTES_MAX`` and at least one batch, of those before ``end``.
 
         If the wanted offset is no longer kept the answer starts at the first one that is: the requester then
         knows that the rest is to be had from stores only.
@@ -65,7 +65,7 @@ class KeptBatches:
         if not self._batches:
             return []
         first = max(first, self._batches[0].base)
-        last = first + count
+        last = min(first + count, end)
         for kept in self._batches:
             if kept.next <= first:
                 continue

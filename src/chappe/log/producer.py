@@ -5,7 +5,8 @@ Records get consecutive offsets at once, are gathered into batches and published
 kept. HEAD tells listeners once a second how far the partition goes.
 
 With a journal a batch is made durable first, and is told to nobody until ``handle_persisted``. If the journal refuses
-it, it stays the batch being gathered, with the offsets it has; its sender may take records back out of it.
+it, it stays the batch being gathered, with the offsets it has; its sender may take records back out of it. What goes on
+after a restart first hears what stores hold of it (``resuming``).
 
 Source: Dafka's producer. Departures: records travel in batches to those who know them; acknowledgements of
 several stores are counted; what is kept has a bound; HEAD is also sent when somebody starts to listen and
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from chappe.core import Report
@@ -34,12 +35,15 @@ from chappe.errors import RecordTooLarge, UsageError
 from chappe.log.actions import Action, Persist, Publish, Subscribe, Trim
 from chappe.log.answering import Answering
 from chappe.log.batch import Batch, Headers, encode_batch, encode_headers, rebase
-from chappe.log.events import WritesRefused, WritesResumed
+from chappe.log.events import IdentityRolledBack, WritesRefused, WritesResumed
 from chappe.log.kept import KeptBatches
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, Message, RecordMessage, Stored
+from chappe.log.resuming import Resuming
 from chappe.log.subscriptions import Subscriptions
 
 ORIGINAL_STORES = ""  # all stores that acknowledge without a name count as one
+STORES = b"F"  # who subscribes to everybody's FETCHes is a store, or the reader of an original one
+RECORDS = b"M"  # who subscribes to everybody's records may be the writer of an original one
 GREET_S = 0.005  # a new listener hears HEAD this soon; others that come meanwhile share it
 
 
@@ -64,6 +68,7 @@ class LogProducer:
             ``PRODUCER_RING_BYTES`` and wait for nobody.
         journal: Batches of a former life that may not be stored yet, oldest first. None: no journal is kept.
         next_offset: Where to go on if the journal is empty.
+        resumed: Whether the partition had a life before this one.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class LogProducer:
         min_acks: int = 1,
         journal: Sequence[bytes] | None = None,
         next_offset: int = 0,
+        resumed: bool = False,
     ) -> None:
         self.topic = topic
         self.address = address
@@ -104,6 +110,8 @@ class LogProducer:
             self._kept.add(batch.base, batch.next, body)
             self.next_offset = batch.next
         self.stored = next_offset if self._kept.first is None else self._kept.first
+        self._resuming = Resuming(self.next_offset, resumed=resumed)
+        self._rolled_back = False
 
     @property
     def persisting(self) -> bytes:
@@ -120,7 +128,8 @@ class LogProducer:
 
     def start(self, now: float) -> list[Action]:
         """Subscribe to what is meant for us."""
-        if self.next_offset:
+        self._resuming.start(now)
+        if self.next_offset or self._resuming.holds(now):
             self._head_at = now
         raw = encode_topic(self.address)
         return [Subscribe(b"K" + raw), Subscribe(b"F" + raw), Subscribe(b"A" + raw)]
@@ -175,6 +184,10 @@ class LogProducer:
         """The offset after the last one published."""
         return self.next_offset - len(self.values)
 
+    def held(self, now: float) -> bool:
+        """Whether new records are neither published nor journaled yet, as stores are to say first what they hold."""
+        return self._rolled_back or self._resuming.holds(now)
+
     @property
     def full(self) -> bool:
         """Whether the batch being gathered is to be flushed before more is added."""
@@ -189,10 +202,10 @@ class LogProducer:
         """Publish the batch being gathered; ``wall_us`` becomes the time of records that came without one.
 
         With a journal ``Persist`` comes first and alone: nothing may be added before ``handle_persisted``, which
-        publishes it, or ``handle_persist_failed``.
+        publishes it, or ``handle_persist_failed``. While ``held`` nothing is done.
         """
         values = self.values
-        if not values:
+        if not values or self.held(now):
             return []
         stamps = None
         if self._stamps is not None:
@@ -204,14 +217,15 @@ class LogProducer:
         return self._durable(_Persisting(base, self.next_offset, body, values, gathered=True), now)
 
     def append_batch(self, raw: bytes, now: float) -> list[Action]:
-        """Publish records that are a batch already; nothing may be pending. They get the offsets that come next.
+        """Publish records that are a batch already; nothing may be pending or ``held``.
 
-        With a journal they get them once it has them; if it refuses, nothing was added.
+        They get the offsets that come next, with a journal once it has them; if it refuses, nothing was added.
 
         Raises:
             ProtocolError: It is not a batch; nothing was added.
         """
         assert not self.values
+        assert not self.held(now)
         base = self.next_offset
         body = rebase(raw, base)
         batch = Batch.parse(body, check=False)
@@ -262,6 +276,10 @@ class LogProducer:
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
         """A listener came or went."""
         self._subscriptions.change(prefix, on)
+        if prefix == STORES and on and self._resuming.store_came(now):
+            self._head_at = min(self._head_at, now)
+        elif prefix == STORES and not on:
+            self._resuming.counted(self._subscriptions.count(STORES))
         if on and self.next_offset and (prefix[:1] == b"R" or prefix in (b"M", b"")):
             # Not a single original consumer: its first FETCH may go nowhere so early, and it never repeats it.
             self._head_at = min(self._head_at, now + GREET_S)
@@ -274,11 +292,8 @@ class LogProducer:
                 return self._acknowledged(store, sequence + 1)
             case Ack(topic, subject, sequence) if topic == self.address and subject == self.topic:
                 return self._acknowledged(ORIGINAL_STORES, sequence + 1)
-            case Fetch(topic, requester, subject, first, count) if topic == self.address and subject == self.topic:
-                if self._subscriptions.has(b"S" + encode_topic(requester)):
-                    return self._kept.answer(requester, first, min(count, FETCH_RECORDS_MAX))
-                if self._subscriptions.original(encode_topic(requester)):
-                    return self._answering.fetch(message, now)
+            case Fetch(topic, _, subject, _, _) if topic == self.address and subject == self.topic:
+                return self._fetched(message, now)
         return []
 
     def handle_gone(self, address: str, now: float) -> list[Action]:
@@ -289,12 +304,15 @@ class LogProducer:
     def handle_timeout(self, now: float) -> list[Action]:
         """Send HEAD when it is due, and the next piece of an answer."""
         actions = self._answering.serve(now) if now >= self._answering.due else []
-        if now < self._head_at or not self.next_offset:
+        if now < self._head_at:
             return actions
-        waiting = self._hurry and self.stored < self.next_offset
+        waiting = (self._hurry and self.stored < self.next_offset) or self._resuming.holds(now)
         self._head_at = now + (HEAD_HURRY_S if waiting else HEAD_INTERVAL_S)
-        if self.published:
-            actions.append(Publish(Head(self.topic, self.address, self.topic, self.published - 1)))
+        told = self._told(now)
+        if not told and self._resuming.holds(now):
+            told = 1  # it is not there, but a store that has more of them says so
+        if told:
+            actions.append(Publish(Head(self.topic, self.address, self.topic, told - 1)))
         return actions
 
     def next_timeout(self) -> float:
@@ -341,6 +359,8 @@ class LogProducer:
         self.next_offset = batch.next
         self._keep(batch)
         self._head_at = min(self._head_at, now + HEAD_INTERVAL_S)
+        if self._subscriptions.count(STORES) or self._subscriptions.count(RECORDS):
+            self._resuming.told = batch.next
         actions: list[Action] = [Publish(BatchMessage(self.topic, self.address, self.topic, batch.body))]
         if self._subscriptions.originals(self._raw_topic):
             actions += [
@@ -348,6 +368,32 @@ class LogProducer:
                 for index, value in enumerate(batch.values)
             ]
         return actions
+
+    def _told(self, now: float) -> int:
+        """The offset after the last one that anybody may hear of."""
+        if self._rolled_back:
+            return 0
+        return self._resuming.told if self._resuming.holds(now) else self.published
+
+    def _is_rolled_back(self, held: int) -> list[Action]:
+        """A store holds more than it can have from us: say nothing more."""
+        self._rolled_back = True
+        sent = self.published - self._resuming.first
+        return [Report(IdentityRolledBack(self.topic, self.address, self._resuming.first, held, sent))]
+
+    def _fetched(self, wanted: Fetch, now: float) -> list[Action]:
+        """Somebody missed something: what was told of it is answered."""
+        end = self._told(now)
+        count = min(wanted.count, FETCH_RECORDS_MAX, end - wanted.sequence)
+        if count <= 0:
+            return []
+        self._resuming.told = max(self._resuming.told, wanted.sequence + count)
+        requester = encode_topic(wanted.address)
+        if self._subscriptions.has(b"S" + requester):
+            return self._kept.answer(wanted.address, wanted.sequence, count, end)
+        if self._subscriptions.original(requester):
+            return self._answering.fetch(replace(wanted, count=count), now)
+        return []
 
     def _clear(self) -> None:
         """Begin a new batch."""
@@ -364,7 +410,12 @@ class LogProducer:
 
     def _acknowledged(self, store: str, next_: int) -> list[Action]:
         """``next_`` is the offset after the last one that the store holds."""
-        if self._min_acks == 0 or next_ > self.published or next_ <= self._acks.get(store, 0):
+        if self._min_acks == 0 or self._rolled_back:
+            return []
+        if self._resuming.beyond(next_, self.published):
+            return self._is_rolled_back(next_) if self._journaled else []
+        self._resuming.answered(store, self._subscriptions.count(STORES))
+        if next_ <= self._acks.get(store, 0):
             return []
         self._acks[store] = next_
         held = sorted(self._acks.values(), reverse=True)

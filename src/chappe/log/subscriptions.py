@@ -32,6 +32,10 @@ class Subscriptions:
         else:
             self._counts.pop(prefix, None)
 
+    def count(self, prefix: bytes) -> int:
+        """How many hold exactly this prefix."""
+        return self._counts.get(prefix, 0)
+
     def has(self, prefix: bytes) -> bool:
         """Whether somebody holds exactly this prefix."""
         return prefix in self._counts

@@ -19,6 +19,7 @@ from chappe.log import (
     kept,
     producer,
     recovery,
+    resuming,
     serving,
     sources,
     staging,
@@ -36,6 +37,7 @@ CORES: Final = (
     kept,
     producer,
     recovery,
+    resuming,
     serving,
     sources,
     staging,
@@ -60,6 +62,7 @@ CHOICES: Final[dict[str, tuple[int, ...]]] = {
     "SMALL_BATCH_BYTES": (0, 100, 8 * 1024),
     "STAGED_BYTES_MAX": (2_000, 20_000, 1_000_000),
 }
+FIXED: Final[dict[str, int]] = {"RESUME_WAIT_S": 20}  # longer than a store is away or out of reach
 # Drawn from a source of their own: a world without sinks is what it was before there were any.
 SINK_CHOICES: Final[dict[str, tuple[int, ...]]] = {"COMMIT_CHUNK_BYTES": (100, 500, 1_000_000)}
 
@@ -67,12 +70,13 @@ SINK_CHOICES: Final[dict[str, tuple[int, ...]]] = {"COMMIT_CHUNK_BYTES": (100, 5
 @contextmanager
 def small_bounds(rng: Random, sink_rng: Random) -> Iterator[dict[str, int]]:
     """Bounds drawn from ``rng`` and ``sink_rng`` while the context lasts; yields them by name."""
-    choices_of = CHOICES | SINK_CHOICES
+    choices_of = CHOICES | SINK_CHOICES | {name: (value,) for name, value in FIXED.items()}
     places = [(core, name) for name in choices_of for core in CORES if hasattr(core, name)]
     unknown = choices_of.keys() - {name for _, name in places}
     assert not unknown, f"no core has {sorted(unknown)} any more"
     before = [getattr(core, name) for core, name in places]
     drawn = {name: rng.choice(choices) for name, choices in CHOICES.items()}
+    drawn |= FIXED
     drawn |= {name: sink_rng.choice(choices) for name, choices in SINK_CHOICES.items()}
     for core, name in places:
         setattr(core, name, drawn[name])

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SLOW_DISK_S = 0.7  # how long a write takes while disks are slow
 BAD_JOURNALS = 0.3  # of the worlds have journals that refuse
+ROLLED_BACK = 0.2  # of the worlds have an identity that is restored from a backup
 HEALED_DISK_S = 0.01  # and at most when all faults are over
 
 
@@ -56,6 +57,8 @@ class Faults:
         if rng.random() < BAD_JOURNALS:
             for _ in range(rng.choice((1, 3))):
                 self.world.clock.at(rng.uniform(0.0, until), self.journal_full)
+        if rng.random() < ROLLED_BACK:
+            self.world.clock.at(rng.uniform(0.0, until), self.back_up)
 
     def heal(self) -> None:
         """End everything that is wrong."""
@@ -219,6 +222,26 @@ class Faults:
             journal.refusing = 0.0
 
         self.world.clock.after(rng.choice((0.3, 2.0, 6.0)), good_again)
+
+    def back_up(self) -> None:
+        """The journal of a producer is copied, and some time later its machine is restored from that."""
+        world, rng = self.world, self.world.journal_rng
+        members = [m for m in world.members if isinstance(m.host, ProducerHost) and m.host.journal is not None]
+        if not members:
+            return
+        member = rng.choice(members)
+        assert isinstance(member.host, ProducerHost)
+        journal = member.host.journal
+        assert journal is not None
+        backup = journal.copy()
+
+        def restore() -> None:
+            member.crash()
+            journal.restore(backup)
+            world.trace(None, "the journal of %s is restored from a copy that ends at %d", member.name, backup[1])
+            world.clock.after(rng.choice((0.05, 1.0, 6.0)), member.restart)
+
+        world.clock.after(rng.choice((0.5, 2.0, 4.0)), restore)
 
     def slow_disk(self) -> None:
         """Writes take long for a while."""

@@ -21,6 +21,8 @@ class Journal:
         self.next_offset = 0
         self.refusing = 0.0  # how many of the writes fail
         self._rest: bytes | None = None  # a refused batch that is on the disk nevertheless
+        self.lives = 0
+        self.rolled_back = False  # it was restored from a copy that is older than what was published
 
     def append(self, body: bytes) -> None:
         """Make a batch durable.
@@ -36,10 +38,21 @@ class Journal:
 
     def reopened(self) -> Journal:
         """What a further life finds."""
+        self.lives += 1
         if self._rest is not None:
             self._take(self._rest)
             self._rest = None
         return self
+
+    def copy(self) -> tuple[list[bytes], int]:
+        """A backup."""
+        return list(self.batches), self.next_offset
+
+    def restore(self, backup: tuple[list[bytes], int]) -> None:
+        """Have what was copied instead of what is there."""
+        self.rolled_back = self.rolled_back or backup[1] < self.next_offset
+        self.batches, self.next_offset = list(backup[0]), backup[1]
+        self._rest = None
 
     def trim(self, offset: int, keep: int) -> None:
         """Everything before ``offset`` is stored; up to ``keep`` such batches stay all the same."""

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from chappe.core import Report
 from chappe.data.topic import Filter
 from chappe.errors import StorageError
 from chappe.log.actions import Deliver, Persist, Publish, Trim
 from chappe.log.batch import Batch
 from chappe.log.consumer import EARLIEST, LogConsumer
+from chappe.log.events import IdentityRolledBack
 from chappe.log.messages import BatchMessage, Head, RecordMessage
 from chappe.log.producer import LogProducer
 from chappe.log.sources import Key
 from chappe.sim.checkers import contents
 from chappe.sim.journals import Journal
 from chappe.sim.node import Host
+from chappe.sim.truth import Excused
 
 if TYPE_CHECKING:
     from chappe.sim.world import World
@@ -29,24 +32,36 @@ RECORDS_MAX = 300  # of one partition: small worlds are quick worlds
 class ProducerHost(Host):
     """A producer that sends now and then."""
 
-    def __init__(self, world: World, name: str, topic: str, address: str, min_acks: int, journal: Journal | None):
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        topic: str,
+        address: str,
+        min_acks: int,
+        journal: Journal | None,
+        renew: Callable[[], None] | None = None,
+    ) -> None:
         self.core: LogProducer = world.cores.producer(
             topic,
             address,
             min_acks=min_acks,
             journal=None if journal is None else list(journal.batches),
             next_offset=0 if journal is None else journal.next_offset,
+            resumed=journal is not None and journal.lives > 1,
         )
         super().__init__(world, name, self.core)
         self.key: Key = (topic, address)
         self.min_acks = min_acks
         self.journal = journal
+        self._renew = renew
+        self._resumed_at = self.core.next_offset
         self.doomed = False  # dies in the midst of its next Persist
         self.stored = self.core.stored
         self.every_s = world.rng.choice((0.02, 0.1, 0.5, 2.0))
         self._perform |= {Persist: self._persist, Trim: self._trim}
         known = len(world.truth.of(self.key).records)
-        if self.core.next_offset < known:
+        if self.core.next_offset < known and not (journal is not None and journal.rolled_back):
             world.fail("identity", f"{name} resumes at {self.core.next_offset}, it had published {known} records")
         for body in [] if journal is None else journal.batches:
             batch = Batch.parse(body, check=False)  # from now on it is told to whoever asks
@@ -64,7 +79,7 @@ class ProducerHost(Host):
         if self.stalled_until > world.now:
             world.clock.at(self.stalled_until, self._work)
             return
-        if self.core.refused:
+        if self.core.pending:
             self._flush(self.core.next_offset)
         if world.sending and self.core.kept_bytes < BUFFER_BYTES and self.core.next_offset < RECORDS_MAX:
             self.send(world.rng.choice((1, 1, 2, 5, 30)))
@@ -73,7 +88,9 @@ class ProducerHost(Host):
     def send(self, count: int) -> None:
         """Publish ``count`` records, as many at once as the batch takes; what the journal refuses is not sent."""
         rng, core = self.world.rng, self.core
-        if not self._flush(core.next_offset):
+        if core.held(self.world.now) or core.pending:
+            if not core.full:
+                core.append(self._value())
             return
         if rng.random() < 0.3:
             values = [self._value() for _ in range(count)]
@@ -142,12 +159,42 @@ class ProducerHost(Host):
         if isinstance(message, BatchMessage):
             batch = Batch.parse(message.body, check=False)
             end = batch.next
+            self._see_rolled_back(batch)
             self.world.truth.sent(self.key, batch.base, contents(batch, batch.base))
         elif isinstance(message, (RecordMessage, Head)):
             end = message.sequence + 1
-        if self.journal is not None and end > self.journal.next_offset:
+        asks = end == 1 and not self._resumed_at  # what stores hold of a partition that has no record yet
+        if self.journal is not None and end > self.journal.next_offset and not asks:
             self.world.fail("identity", f"{self.name} tells of {end - 1} before its journal has it: {message}")
         super()._publish(action)
+
+    def _see_rolled_back(self, batch: Batch) -> None:
+        """An identity that was rolled back publishes nothing new while a store could tell it."""
+        known = len(self.world.truth.of(self.key).records)
+        if (
+            self.journal is None
+            or not self.journal.rolled_back
+            or batch.next <= self._resumed_at
+            or batch.base >= known
+        ):
+            return
+        for store in self.world.stores():
+            part = store.disk.parts.get(self.key)
+            if part is not None and part.next > self._resumed_at and self.endpoint in store.links:
+                self.world.fail("identity", f"{self.name} publishes {batch.base} again, {store.name} could tell it")
+        raise Excused(f"{self.name} was rolled back, and no store was there that knew")
+
+    def _report(self, action: Report) -> None:
+        super()._report(action)
+        if isinstance(action.event, IdentityRolledBack):
+            if self.journal is None or not self.journal.rolled_back:
+                self.world.fail(
+                    "identity", f"{self.name} gives up its identity, which is as it was left: {action.event}"
+                )
+            assert self._renew is not None
+            self._renew()
+            self.world.truth.of(self.key).gone = True
+            self.die()
 
     def call(self, method: Any, *args: object) -> None:
         """As every host's, and note what was acknowledged by it."""

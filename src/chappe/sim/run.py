@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from chappe.sim.bounds import small_bounds
 from chappe.sim.faults import Faults
-from chappe.sim.truth import Violation
+from chappe.sim.truth import Excused, Violation
 from chappe.sim.world import Cores, World
 
 TICK_S = 0.5  # how often the checkers look
@@ -68,6 +68,8 @@ def play(
             for query in world.queries:
                 query.finish()
             settle_s = _settle(world)
+        except Excused as excuse:
+            world.trace(None, "the world ends: %s", excuse)
         except Violation as violation:
             failure = str(violation)
         except Exception as error:  # a core that raises is a failure of its seed, not of the simulator

@@ -16,6 +16,10 @@ class Violation(Exception):
         self.checker = checker
 
 
+class Excused(Exception):
+    """Something went wrong that nothing could prevent: what follows in this world proves nothing."""
+
+
 @dataclass(slots=True)
 class Sent:
     """One partition as its producer sent it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -179,13 +180,22 @@ class World:
         topic = rng.choice(TOPICS)
         min_acks = rng.choice((1, 1, 1, min(2, len(self.disks))))
         journal = Journal(self.journal_rng) if rng.random() < 0.5 else None
+        lasting = self.address()
+        identities: dict[str, Journal] = {}
         if journal is not None:
             self.journals.append(journal)
-        lasting = self.address()
+            identities[lasting] = journal
+
+        def renew(name: str) -> None:
+            """The user goes on with a new identity."""
+            identities.clear()
+            identities[f"{name}-{self.now:.6f}"] = Journal(self.journal_rng)
 
         def make(name: str) -> Host:
-            address = lasting if journal is not None else self.address()
-            return ProducerHost(self, name, topic, address, min_acks, journal and journal.reopened())
+            for address, used in identities.items():
+                renewed = partial(renew, name)
+                return ProducerHost(self, name, topic, address, min_acks, used.reopened(), renewed)
+            return ProducerHost(self, name, topic, self.address(), min_acks, None)
 
         return self._add("producer", make)
 

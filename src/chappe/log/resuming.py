@@ -1,0 +1,63 @@
+"""Whether stores hold more of a partition than its producer's journal knows of, before anything new is published.
+
+A journal that was restored from a backup, or with a snapshot of its machine, ends before what was published. What is
+then published under offsets that are taken is dropped by the stores as a repeat, and acknowledged. So a partition that
+goes on after a restart first announces where its journal ends. Every store of ours answers with the end of what it
+holds; one beyond what we ever told it of is the proof.
+
+New records are held until every store that listens has answered: neither published nor journaled, as the next life
+would take what is in the journal for published. Stores of the original never do, and there may be no
+store at all: then they are published after ``RESUME_WAIT_S``. If a store comes only after that, they are held once more
+until it has answered. So the proof is found unless a store comes after another one has answered with less, or takes
+longer than that to answer.
+"""
+
+from __future__ import annotations
+
+import math
+
+from chappe.defaults import RESUME_WAIT_S
+
+
+class Resuming:
+    """What stores were told of one partition, and what they answered.
+
+    Args:
+        first: The offset that the first new record gets.
+        resumed: Whether there was a life before; if not there is nothing to ask.
+    """
+
+    def __init__(self, first: int, *, resumed: bool) -> None:
+        self.first = first
+        self.told = first  # stores may have had everything before it from us
+        self.until = -math.inf  # new records are held so long, unless all stores answer before
+        self._sure = not resumed
+        self._answered: set[str] = set()
+
+    def start(self, now: float) -> None:
+        """Begin to hold, where there is something to ask."""
+        if not self._sure:
+            self.until = now + RESUME_WAIT_S
+
+    def store_came(self, now: float) -> bool:
+        """One listens from now on; returns whether it is to be asked."""
+        if not self._sure:
+            self.until = now + RESUME_WAIT_S
+        return not self._sure
+
+    def holds(self, now: float) -> bool:
+        """Whether new records are not to be published yet."""
+        return not self._sure and now < self.until
+
+    def beyond(self, next_: int, published: int) -> bool:
+        """Whether a store that holds everything before ``next_`` can have it from another life only."""
+        return next_ > (published if self._sure else self.told)
+
+    def answered(self, store: str, listening: int) -> None:
+        """A store holds no more than we know of; so many listen."""
+        self._answered.add(store)
+        self.counted(listening)
+
+    def counted(self, listening: int) -> None:
+        """So many stores listen now: whether all of them have answered."""
+        self._sure = self._sure or (bool(self._answered) and len(self._answered) >= listening)

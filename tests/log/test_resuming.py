@@ -1,0 +1,158 @@
+"""A partition that goes on after a restart asks the stores first: its journal may be older than what they hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from chappe.core import Report
+from chappe.defaults import HEAD_HURRY_S, RESUME_WAIT_S
+from chappe.log.actions import Action, Persist, Publish
+from chappe.log.batch import Batch
+from chappe.log.events import IdentityRolledBack
+from chappe.log.messages import Ack, BatchMessage, Fetch, Head, Stored
+from chappe.log.producer import LogProducer
+
+NOW = 100.0
+WALL = 1_700_000_000_000_000
+
+
+def resumed(next_offset: int = 60, stores: int = 1) -> LogProducer:
+    """A producer in its second life, whose journal ends at ``next_offset``; so many stores listen."""
+    producer = LogProducer("hello", "P", journal=[], next_offset=next_offset, resumed=True)
+    producer.start(NOW)
+    for _ in range(stores):
+        producer.handle_subscription(b"F", True, NOW)
+    return producer
+
+
+def stored(producer: LogProducer, next_: int, store: str = "S", now: float = NOW) -> list[Action]:
+    return producer.handle_message(Stored("P", store, "hello", next_ - 1), now, WALL)
+
+
+def send(producer: LogProducer, value: bytes = b"x", now: float = NOW) -> list[Action]:
+    """What becomes of one more record."""
+    producer.append(value)
+    return flush(producer, now)
+
+
+def flush(producer: LogProducer, now: float = NOW) -> list[Action]:
+    actions = producer.flush(now, WALL)
+    return producer.handle_persisted(now) if actions and isinstance(actions[0], Persist) else actions
+
+
+def published(actions: list[Action]) -> list[tuple[int, int]]:
+    found = [each.message for each in actions if isinstance(each, Publish)]
+    batches = [Batch.parse(each.body) for each in found if isinstance(each, BatchMessage)]
+    return [(each.base, each.next) for each in batches]
+
+
+def rolled_back(held: int, sent: int = 0) -> list[Action]:
+    return [Report(IdentityRolledBack("hello", "P", 60, held, sent))]
+
+
+def test_new_records_wait_until_every_store_has_said_how_far_it_holds_the_partition() -> None:
+    producer = resumed(stores=2)
+    assert producer.handle_timeout(NOW) == [Publish(Head("hello", "P", "hello", 59))]
+    assert producer.next_timeout() == NOW + HEAD_HURRY_S
+    assert send(producer) == []
+    stored(producer, 60, "S")
+    assert flush(producer) == []
+    stored(producer, 40, "T")
+    assert published(flush(producer)) == [(60, 61)]
+
+
+def test_a_store_that_holds_more_than_the_journal_knows_of_is_reported_and_nothing_is_sent() -> None:
+    producer = resumed(stores=2)
+    stored(producer, 60, "S")
+    send(producer)
+
+    assert stored(producer, 100, "T") == rolled_back(100)
+    assert flush(producer, NOW + 60) == []
+    assert producer.handle_timeout(NOW + 60) == []
+    producer.handle_subscription(b"SME", True, NOW)
+    assert producer.handle_message(Fetch("P", "ME", "hello", 0, 9), NOW, WALL) == []
+    assert stored(producer, 100, "S") == []
+    assert "go on with a new identity" in str(rolled_back(100)[0].event)  # type: ignore[union-attr]
+
+
+def test_the_journal_of_a_partition_without_records_may_be_old_too() -> None:
+    producer = resumed(0)
+    assert producer.handle_timeout(NOW) == [Publish(Head("hello", "P", "hello", 0))]
+
+    (report,) = stored(producer, 7)
+    assert isinstance(report, Report)
+    assert isinstance(report.event, IdentityRolledBack)
+
+
+@pytest.mark.parametrize("stores", [0, 1])
+def test_where_no_store_answers_new_records_wait_for_a_while_only(stores: int) -> None:
+    producer = resumed(stores=stores)
+
+    assert send(producer, now=NOW + RESUME_WAIT_S - 0.01) == []
+    assert published(flush(producer, NOW + RESUME_WAIT_S)) == [(60, 61)]
+
+
+def test_a_store_of_the_original_that_was_told_may_acknowledge_what_it_was_told() -> None:
+    producer = resumed()
+    send(producer, now=NOW + RESUME_WAIT_S)
+
+    assert producer.handle_message(Ack("P", "hello", 60), NOW, WALL) != []
+    assert producer.stored == 61
+
+
+def test_a_store_that_comes_late_is_asked_before_it_hears_of_what_others_were_sent_meanwhile() -> None:
+    late = NOW + 10
+    producer = resumed(stores=0)
+    for _ in range(60):
+        send(producer, now=late)
+    producer.handle_subscription(b"F", True, late)
+
+    assert producer.handle_timeout(late) == [Publish(Head("hello", "P", "hello", 59))]
+    assert send(producer, now=late) == []
+    producer.handle_subscription(b"SME", True, late)
+    assert producer.handle_message(Fetch("P", "ME", "hello", 100, 20), late, WALL) == []
+    assert stored(producer, 100, now=late) == rolled_back(100, sent=60)
+
+
+def test_a_late_store_that_holds_no_more_is_told_of_what_was_sent_meanwhile() -> None:
+    late = NOW + 10
+    producer = resumed(stores=0)
+    send(producer, now=late)
+    producer.handle_subscription(b"F", True, late)
+    stored(producer, 60, now=late)
+
+    assert producer.handle_timeout(late + 1) == [Publish(Head("hello", "P", "hello", 60))]
+    producer.handle_subscription(b"SME", True, late)
+    assert published(producer.handle_message(Fetch("P", "ME", "hello", 60, 9), late, WALL)) == [(60, 61)]
+    stored(producer, 61, now=late)
+    assert producer.stored == 61
+
+
+def test_a_store_that_leaves_before_it_answers_is_not_waited_for() -> None:
+    producer = resumed(stores=2)
+    stored(producer, 60)
+    producer.handle_subscription(b"F", False, NOW)
+
+    assert published(send(producer)) == [(60, 61)]
+
+
+def test_another_copy_in_use_is_noticed_in_the_midst_of_life() -> None:
+    producer = LogProducer("hello", "P", journal=[])
+    producer.start(NOW)
+    assert published(send(producer)) == [(0, 1)]  # a first life asks nobody
+
+    (report,) = stored(producer, 9)
+    assert isinstance(report, Report)
+    assert "1 records sent before this was known may be lost" in str(report.event)
+
+
+def test_without_a_journal_an_acknowledgement_of_what_was_never_sent_means_nothing() -> None:
+    producer = LogProducer("hello", "P")
+    producer.append(b"a")
+    producer.flush(NOW, WALL)
+
+    assert stored(producer, 9) == []
+    assert producer.stored == 0
+    assert published(producer.flush(NOW, WALL)) == []
+    producer.append(b"b")
+    assert published(producer.flush(NOW, WALL)) == [(1, 2)]
