@@ -55,15 +55,15 @@ def test_columns_are_those_named_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("pattern", "matching", "others"),
     [
-        ("metrics.*", ["metrics.cpu", "metrics."], ["metrics", "metricsx"]),
-        ("*", ["a", "b.c"], []),
+        ("topic.*", ["topic", "topic1", "topic.a"], ["a.topic", "topi"]),  # as in Spark's guide to Kafka
+        (".*", ["a", "b.c"], []),
         ("^metrics.*", ["metrics", "metricsx", "metrics.cpu"], ["a.metrics"]),
         (r"metrics\.(cpu|disk)", ["metrics.cpu", "metrics.disk"], ["metrics.cpux", "metrics.net"]),
         ("ab?c", ["ac", "abc"], ["abbc"]),
         ("a|b", ["a", "b"], ["c"]),
     ],
 )
-def test_a_pattern_is_a_prefix_or_a_regular_expression(pattern: str, matching: list[str], others: list[str]) -> None:
+def test_a_pattern_is_matched_by_the_whole_name(pattern: str, matching: list[str], others: list[str]) -> None:
     found = Selection.of_pattern(pattern)
     (asked,) = found.filters
     assert all(found.has(topic, "p") and asked.matches(topic) for topic in matching)
@@ -84,8 +84,9 @@ def test_single_partitions() -> None:
         ({"subscribe": "a", "subscribePattern": "b*"}, "exactly one"),
         ({"subscribe": "a", "assign": '{"a": ["p"]}'}, "exactly one"),
         ({"subscribe": " , "}, "names no topic"),
-        ({"subscribe": "a*"}, "for a prefix use `subscribePattern`"),
-        ({"subscribePattern": "a(.+"}, r"neither a prefix\* nor a regular expression"),
+        ({"subscribe": "a*"}, "for others use `subscribePattern`"),
+        ({"subscribePattern": "a(.+"}, r"`subscribePattern`: no regular expression for topics: a \( without its \)"),
+        ({"subscribePattern": "*"}, r"for a \* of file names write \.\*"),
         ({"assign": '{"a": "p"}'}, "`assign` is JSON such as"),
         ({"assign": "{}"}, "`assign` is JSON such as"),
         ({"subscribe": "a", "stores": "localhost:1"}, "tcp://host:port"),

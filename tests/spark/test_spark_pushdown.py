@@ -53,7 +53,7 @@ def filled() -> Iterator[FakeStore]:
 
 
 def load(spark: SparkSession, store: FakeStore) -> DataFrame:
-    return spark.read.format("chappe").options(stores=store.endpoint, subscribePattern="*").load()
+    return spark.read.format("chappe").options(stores=store.endpoint, subscribePattern=".*").load()
 
 
 def rows(frame: DataFrame) -> Counter[tuple[str, str, int]]:

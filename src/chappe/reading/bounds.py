@@ -85,7 +85,7 @@ def bounded(wanted: Reading, view: StoresView, fits: Callable[[str, str], bool] 
 
     Raises:
         TimedOut: A store does not answer, and may have what others lack.
-        UnknownTopic: No store has a topic that was named.
+        UnknownTopic: No store has a topic that was named, or any that matches a pattern.
         OffsetOutOfRange: A bound is behind the end of its partition, or records before it are lost.
     """
     view.refresh()
@@ -95,9 +95,9 @@ def bounded(wanted: Reading, view: StoresView, fits: Callable[[str, str], bool] 
             "start it, leave it out of `stores`, or set failOnDataLoss to false"
         )
     found = {topic for topic, _ in view.known}
-    missing = [name for name in wanted.selection.named if name not in found]
-    if missing:
-        raise UnknownTopic(f"no store at {', '.join(view.endpoints)} has a topic named {', '.join(missing)}")
+    missing = wanted.selection.missing(found)
+    if missing is not None:
+        raise UnknownTopic(f"no store at {', '.join(view.endpoints)} has a topic {missing}")
     start = _numbers(wanted.starting or EARLIEST, view, EARLIEST)
     end = _numbers(wanted.ending or LATEST, view, LATEST)
     check_ends(start, view.known, "startingOffsets")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from chappe.data.topic import Filter
-from chappe.errors import UsageError
+from chappe.reading.pattern import compiled, escaped
 
-_SPECIAL: Final = frozenset("\\^$+?()[]{}|*")  # a pattern with any of these is a regular expression; a dot is a dot
+_GLOB: Final = re.compile(r"([\w./:-]*[\w/:-])\*")  # what files are named by, and is hardly meant as an expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,8 @@ class Selection:
 
     @classmethod
     def of_pattern(cls, text: str) -> Selection:
-        """``prefix*``, or a regular expression that the whole name of a topic must match.
-
-        It is a prefix if nothing before the ``*`` is special in regular expressions, a dot aside: ``metrics.*`` are
-        the topics that start with ``metrics.``, as everywhere in chappe. Raises UsageError.
-        """
-        if text.endswith("*") and not _SPECIAL & set(text[:-1]):
-            return cls((Filter.parse(text),))
-        try:
-            re.compile(text)
-        except re.error as error:
-            raise UsageError(f"{text!r} is neither a prefix* nor a regular expression: {error}") from None
-        return cls((Filter(_beginning(text), True),), pattern=text)
+        """A regular expression that the whole name of a topic must match, see ``pattern.py``. Raises UsageError."""
+        return cls((Filter.parse(compiled(text).beginning + "*"),), pattern=text)
 
     @classmethod
     def of_partitions(cls, partitions: Iterable[tuple[str, str]]) -> Selection:
@@ -53,7 +43,7 @@ class Selection:
     def has_topic(self, topic: str) -> bool:
         """Whether anything of the topic may be read."""
         if self.pattern is not None:
-            return re.fullmatch(self.pattern, topic) is not None  # the module keeps what it compiled
+            return compiled(self.pattern).matches(topic)
         return any(each.matches(topic) for each in self.filters)
 
     def has(self, topic: str, partition: str) -> bool:
@@ -67,15 +57,19 @@ class Selection:
         """Topics that are wanted by their very name."""
         return [each.name for each in self.filters if not each.prefix]
 
+    def missing(self, topics: Collection[str]) -> str | None:
+        """What is wanted and is none of ``topics``, as the end of a sentence; None if there is something of everything.
+
+        Of a prefix nothing is ever missing. ``topics`` are some that are selected.
+        """
+        lacking = [name for name in self.named if name not in topics]
+        if lacking:
+            return f"named {', '.join(lacking)}"
+        if self.pattern is None or topics:
+            return None
+        glob = _GLOB.fullmatch(self.pattern)
+        hint = f" (a regular expression: all that begin with {glob[1]} are {escaped(glob[1])}.*)" if glob else ""
+        return f"that matches {self.pattern}{hint}"
+
     def __str__(self) -> str:
         return self.pattern or ", ".join(map(str, self.filters))
-
-
-def _beginning(pattern: str) -> str:
-    """What every text that matches a regular expression starts with, as far as that is plain to see."""
-    if "|" in pattern:
-        return ""
-    text = pattern.removeprefix("^")
-    size = next((at for at, char in enumerate(text) if char == "." or char in _SPECIAL), len(text))
-    optional = size < len(text) and text[size] in "?*{"  # the character before may be absent
-    return text[: size - 1 if optional else size] if size else ""

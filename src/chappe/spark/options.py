@@ -136,8 +136,8 @@ def _selection(options: Mapping[str, str]) -> Selection:
     topics, pattern, assigned = (options.get(name) for name in ("subscribe", "subscribepattern", "assign"))
     if sum(each is not None for each in (topics, pattern, assigned)) != 1:
         raise UsageError(
-            'say what to read with exactly one of `subscribe` ("topic,other"), `subscribePattern` ("prefix*" or a '
-            'regular expression) and `assign` ({"topic": ["partition"]})'
+            'say what to read with exactly one of `subscribe` ("topic,other"), `subscribePattern` (a regular '
+            'expression such as "metrics[.].*") and `assign` ({"topic": ["partition"]})'
         )
     if assigned is not None:
         return _assigned(assigned)
@@ -150,7 +150,7 @@ def _selection(options: Mapping[str, str]) -> Selection:
     if not names:
         raise UsageError("`subscribe` names no topic")
     if any(name.endswith("*") for name in names):
-        raise UsageError("`subscribe` takes names of topics; for a prefix use `subscribePattern`")
+        raise UsageError("`subscribe` takes names of topics; for others use `subscribePattern`, such as metrics[.].*")
     return Selection.of_topics(names)
 
 

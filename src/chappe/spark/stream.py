@@ -67,6 +67,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked_at: set[Key] = set()  # ... and all partitions that differ between the two
         self._news: set[Key] = set()  # partitions with records that no batch has yet, or of which anything changed
         self._missed_at: float | None = None
+        self._missing: str | None = None  # what was said to be missing
 
     def initialOffset(self) -> Offsets:
         """Where a new query starts; symbols stay symbols, see ``offsets.py``."""
@@ -155,7 +156,15 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._view is None:
             self._view = self._options.reading.view()
         self._news |= self._view.refresh()
+        self._say_what_is_missing(self._view)
         return self._view
+
+    def _say_what_is_missing(self, view: StoresView) -> None:
+        """A topic that is not there yet is waited for; but who has misspelt it should know."""
+        missing = self._options.reading.selection.missing({topic for topic, _ in view.known})
+        if missing is not None and missing != self._missing:
+            logger.warning("no store at %s has a topic %s yet; waiting for it", ", ".join(view.endpoints), missing)
+        self._missing = missing
 
     def _bounded(self, view: StoresView, keys: Iterable[Key]) -> Mapping[Key, Known]:
         """Of these partitions, what was there when an available-now run was prepared; otherwise all that is there."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from chappe.data.topic import Filter
 from chappe.errors import UsageError
 from chappe.reading.offsets import EARLIEST, Key, Known, unflatten
+from chappe.reading.pattern import escaped
 from chappe.reading.selection import Selection
 from chappe.reading.view import StoresView
 from chappe.spark.archive.manifest import Manifest
@@ -74,7 +74,7 @@ def look(manifest: Manifest, wanted: Filter, stores: tuple[str, ...], towers: st
 
 def pattern_of(*wanted: Filter) -> str:
     """What the option ``subscribePattern`` needs to read topics, or prefixes of them, whatever their names."""
-    return "|".join(re.escape(each.name) + ("(?s:.*)" if each.prefix else "") for each in wanted)
+    return "|".join(escaped(each.name) + (".*" if each.prefix else "") for each in wanted)
 
 
 def parse_wanted(text: str) -> Filter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chappe.errors import UsageError
+from chappe.reading.pattern import escaped
 from chappe.spark.options import Options
 from chappe.spark.pipeline.model import Input, Output, Pipeline, Place, Problem
 from chappe.spark.sink_options import SinkOptions
@@ -12,7 +13,8 @@ from chappe.spark.sink_options import SinkOptions
 
 def source_options(given: Input, towers: str) -> dict[str, str]:
     """Options of ``format("chappe")`` for an input; ``towers`` is asked where the file names no stores."""
-    what = {"subscribe": ",".join(given.topics)} if given.topics else {"subscribePattern": f"{given.prefix}*"}
+    pattern = f"{escaped(given.prefix or '')}.*"
+    what = {"subscribe": ",".join(given.topics)} if given.topics else {"subscribePattern": pattern}
     return {**_place(given.place, towers), **what, **given.starting, **given.options}
 
 
