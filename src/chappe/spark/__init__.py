@@ -13,6 +13,7 @@ stream.py    follows topics
 tasks.py     what its tasks read
 sink.py      writes topics, exactly once
 sink_options.py, sink_columns.py  the options and columns of a write
+sql_tables.py  what CREATE TABLE leaves for SELECT and INSERT INTO
 encode.py    rows become batches
 home.py      the store that keeps a sink's commits
 staging.py   a task's rows on their way there

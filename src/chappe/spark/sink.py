@@ -56,7 +56,7 @@ class TopicWriter(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
-            raise UsageError('records cannot be overwritten, only appended: use mode("append")')
+            raise UsageError('records cannot be overwritten, only appended: use mode("append"), or INSERT INTO')
         self._plan = _Plan.make(options, schema)
         name = f"write {options.write_id}" if options.write_id else str(uuid.uuid4())
         self._sink = Sink(name, str(uuid.uuid4()), lasting=options.write_id is not None)

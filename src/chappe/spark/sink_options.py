@@ -21,7 +21,7 @@ _ELSEWHERE: Final = {
     "tower": "did you mean `towers`?",
     "store": "did you mean `stores`?",
     "topics": "did you mean `topic`?",
-    "subscribe": "that is for reading; did you mean `topic`?",
+    "subscribe": "that is for reading; did you mean `topic`? (SQL inserts into tables, not into views)",
     "kafka.acks": "did you mean `minAcks`?",
     "acks": "did you mean `minAcks`?",
     "includeheaders": "that is for reading; a column `headers` is always written",

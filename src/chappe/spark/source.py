@@ -23,16 +23,19 @@ from chappe.spark.batch import TopicReader
 from chappe.spark.columns import check_schema, schema_of
 from chappe.spark.options import Options
 from chappe.spark.sink_options import SinkOptions
+from chappe.spark.sql_tables import (
+    created,
+    is_creation,
+    reading_options,
+    streamed_options,
+    without_marks,
+    writing_options,
+)
 from chappe.spark.stream import TopicStreamReader
 
 
 class ChappeDataSource(DataSource):
     """What Spark makes for ``format("chappe")``; the options are in ``options.py``."""
-
-    @property
-    def _options(self) -> Options:
-        """For reading; Spark makes this object before it says whether it reads or writes."""
-        return Options.parse(self.options)
 
     @classmethod
     def name(cls) -> str:
@@ -40,37 +43,46 @@ class ChappeDataSource(DataSource):
         return "chappe"
 
     def schema(self) -> StructType:
-        """The columns that are wanted."""
-        return schema_of(self._options.reading.columns)
+        """The columns that are wanted; of a table that is created, see ``sql_tables.py``."""
+        if is_creation(self.options):
+            return created(self.options)
+        return schema_of(Options.parse(self.options).reading.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
-        check_schema(schema, self._options.reading.columns)
+        options = self._for_reading(schema)
         for value, name in (
-            (self._options.max_records, "maxRecordsPerTrigger"),
-            (self._options.max_bytes, "maxBytesPerTrigger"),
+            (options.max_records, "maxRecordsPerTrigger"),
+            (options.max_bytes, "maxBytesPerTrigger"),
         ):
             if value is not None:
                 raise UsageError(f"`{name}` is for streams; a batch is bounded by `endingOffsets`")
-        return TopicReader(self._options)
+        return TopicReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``spark.readStream``."""
-        check_schema(schema, self._options.reading.columns)
-        if self._options.reading.ending is not None:
+        options = self._for_reading(schema)
+        if options.reading.ending is not None:
             raise UsageError(
                 "`endingOffsets` and `endingTimestamp` are for batches; a stream ends with trigger(availableNow=True)"
             )
-        return TopicStreamReader(self._options)
+        return TopicStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For ``df.write``; the options are in ``sink_options.py``."""
         from chappe.spark.sink import TopicWriter  # readers, which are started more often, do without
 
-        return TopicWriter(SinkOptions.parse(self.options), schema, overwrite)
+        options = SinkOptions.parse(writing_options(self.options, schema))
+        return TopicWriter(options, without_marks(schema), overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For ``df.writeStream``. ``overwrite`` is output mode complete: all results are appended every time."""
         from chappe.spark.sink import TopicStreamWriter
 
-        return TopicStreamWriter(SinkOptions.parse(self.options), schema)
+        options = SinkOptions.parse(streamed_options(self.options, schema))
+        return TopicStreamWriter(options, without_marks(schema))
+
+    def _for_reading(self, schema: StructType) -> Options:
+        options = Options.parse(reading_options(self.options, schema))
+        check_schema(without_marks(schema), options.reading.columns)
+        return options
