@@ -246,6 +246,9 @@ STORES: Iterable[tuple[StoreCores, tuple[str, ...]]] = [
 ]
 
 
+SEEDS = (3, 9, 48, *range(60))  # the first ones showed most of them when they were found
+
+
 def broken(cores: object) -> str:
     classes: list[type] = [getattr(cores, name) for name in cores.__dataclass_fields__]  # type: ignore[attr-defined]
     right = {StoreMaster, StoreClone, ChannelProducer, ChannelConsumer}
@@ -257,7 +260,7 @@ def broken(cores: object) -> str:
 )
 def test_a_broken_store_is_caught(cores: StoreCores, checkers: tuple[str, ...]) -> None:
     seen = []
-    for seed in range(60):
+    for seed in SEEDS:
         failure = play_store(seed, cores=cores).failure
         if failure is not None:
             seen.append(failure[:200])
