@@ -1,4 +1,4 @@
-"""``chappe kv``: a data store of the mesh, as one of its clones."""
+"""``chappe kv``: a data store of the mesh, as one of its clones; ``serve`` is its master."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 
 from chappe.cli import mesh, options
 from chappe.cli.console import say, warn
+from chappe.cli.kv_serve import serve
 from chappe.cli.units import parse_age
 from chappe.errors import ChappeError, InvalidData, NoSuchKey, StoreError, UsageError
 
@@ -24,9 +25,11 @@ CHUNK: Final = 4096  # entries loaded at once
 
 app = typer.Typer(
     name="kv",
-    help="Read and write a data store of the mesh, as a clone of it.",
+    help="Read and write a data store of the mesh, as a clone of it; or serve one.",
     no_args_is_help=True,
 )
+
+app.command("serve")(serve)
 
 Store: TypeAlias = Annotated[str, typer.Argument(metavar="STORE", help="Name of the store.")]
 Key: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help="A value; it may name its type, as in `count:5`.")]

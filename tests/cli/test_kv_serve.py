@@ -1,0 +1,84 @@
+"""``chappe kv serve`` as a process, and the other commands as its clones."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Shell
+
+pytestmark = pytest.mark.process
+
+
+def serve(shell: Shell, *arguments: str) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+    process = shell.start("kv", "serve", "users", "--listen", "127.0.0.1:0", "--json", *arguments)
+    assert process.stdout is not None
+    facts: dict[str, Any] = json.loads(process.stdout.readline())
+    return process, facts
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite"])
+def test_what_is_put_into_a_served_store_is_there_and_lasts_as_long_as_its_backend(shell: Shell, backend: str) -> None:
+    where = () if backend == "memory" else ("--backend", backend, "--path", "users.db")
+    process, facts = serve(shell, *where)
+    assert facts["store"] == "users"
+    assert facts["backend"] == backend
+    assert facts["entries"] == 0
+    peer = facts["listen"][0]
+    assert shell.run("kv", "put", "users", "ann", "count:5", "--peer", peer).returncode == 0
+    assert shell.run("kv", "list", "users", "--peer", peer).stdout == b"ann -> 5\n"
+    if backend == "memory":
+        assert process.stdout is not None
+        state = json.loads(process.stdout.readline())
+        assert (state["store"], state["entries"], state["version"]) == ("users", 1, 1)
+        assert {"clones", "peers"} <= state.keys()
+        assert shell.stop(process)[0] == 0
+    else:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    _, facts = serve(shell, *where)
+    assert facts["entries"] == (0 if backend == "memory" else 1)
+
+
+def test_it_says_who_comes_and_that_it_stops(shell: Shell) -> None:
+    process = shell.start("kv", "serve", "users", "--listen", "127.0.0.1:0")
+    assert process.stderr is not None
+    begins = process.stderr.readline().decode()
+    assert begins.startswith("master of store users at 127.0.0.1:")
+    peer = begins.split(" at ")[1].split(",")[0]
+    assert shell.run("kv", "put", "users", "ann", "1", "--peer", peer).returncode == 0
+    code, _, err = shell.stop(process, signal.SIGINT)
+    assert code == 0
+    assert "follows store 'users'" in err
+    assert err.endswith("store users stopped\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("users", "--backend", "sqlite"), 2, b"needs a path"),
+        (("users", "--path", "users.db"), 2, b"memory has no path"),
+        (("users", "--listen", "0.0.0.0:0"), 2, b"is not this machine"),
+        (("<$>users", "--listen", "127.0.0.1:0"), 2, b"does not begin with"),
+        (("users", "--listen", "127.0.0.1:0", "--backend", "sqlite", "--path", "/dev/null/users"), 1, b"cannot open"),
+    ],
+)
+def test_what_cannot_be_served_is_one_clear_line(
+    shell: Shell, arguments: tuple[str, ...], code: int, text: bytes
+) -> None:
+    done = shell.run("kv", "serve", *arguments)
+    assert done.returncode == code
+    assert text in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_path_that_another_one_serves_is_refused(shell: Shell, tmp_path: Path) -> None:
+    where = ("--backend", "sqlite", "--path", str(tmp_path / "users.db"))
+    serve(shell, *where)
+    done = shell.run("kv", "serve", "users", "--listen", "127.0.0.1:0", *where)
+    assert done.returncode == 1
+    assert b"another process has it open" in done.stderr
