@@ -75,6 +75,18 @@ def test_a_store_that_holds_more_than_the_journal_knows_of_is_reported_and_nothi
     assert "go on with a new identity" in str(rolled_back(100)[0].event)  # type: ignore[union-attr]
 
 
+def test_who_asks_for_what_was_never_published_knows_it_from_another_life() -> None:
+    """A store with a hole right behind the end of the journal acknowledges nothing beyond it."""
+    producer = resumed()
+    assert producer.handle_message(Fetch("P", "ME", "hello", 60, 2), NOW, WALL) == rolled_back(61)
+    assert flush(producer, NOW + 60) == []
+
+    fresh = LogProducer("hello", "P", journal=[], resumed=True)
+    fresh.start(NOW)
+    fresh.handle_timeout(NOW)  # this asks who knows more, by speaking of offset 0
+    assert fresh.handle_message(Fetch("P", "ME", "hello", 0, 1), NOW, WALL) == []
+
+
 def test_the_journal_of_a_partition_without_records_may_be_old_too() -> None:
     producer = resumed(0)
     assert producer.handle_timeout(NOW) == [Publish(Head("hello", "P", "hello", 0))]

@@ -376,13 +376,15 @@ class LogProducer:
         return self._resuming.told if self._resuming.holds(now) else self.published
 
     def _is_rolled_back(self, held: int) -> list[Action]:
-        """A store holds more than it can have from us: say nothing more."""
+        """Somebody knows more than it can have from us: say nothing more."""
         self._rolled_back = True
         sent = self.published - self._resuming.first
         return [Report(IdentityRolledBack(self.topic, self.address, self._resuming.first, held, sent))]
 
     def _fetched(self, wanted: Fetch, now: float) -> list[Action]:
         """Somebody missed something: what was told of it is answered."""
+        if self._journaled and not self._rolled_back and wanted.sequence >= max(self.published, 1):
+            return self._is_rolled_back(wanted.sequence + 1)  # nobody asks for what nobody spoke of
         end = self._told(now)
         count = min(wanted.count, FETCH_RECORDS_MAX, end - wanted.sequence)
         if count <= 0:

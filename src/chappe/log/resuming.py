@@ -3,7 +3,8 @@
 A journal that was restored from a backup, or with a snapshot of its machine, ends before what was published. What is
 then published under offsets that are taken is dropped by the stores as a repeat, and acknowledged. So a partition that
 goes on after a restart first announces where its journal ends. Every store of ours answers with the end of what it
-holds; one beyond what we ever told it of is the proof.
+holds; one beyond what we ever told it of is the proof. So is a FETCH of what was never published: a store does not
+acknowledge what lies behind a hole.
 
 New records are held until every store that listens has answered: neither published nor journaled, as the next life
 would take what is in the journal for published. Stores of the original never do, and there may be no

@@ -233,11 +233,12 @@ class Faults:
         assert isinstance(member.host, ProducerHost)
         journal = member.host.journal
         assert journal is not None
-        backup = journal.copy()
+        backup, key = journal.copy(), member.host.key
 
         def restore() -> None:
             member.crash()
             journal.restore(backup)
+            world.truth.of(key).gone = True  # what was not acknowledged went with the newer journal
             world.trace(None, "the journal of %s is restored from a copy that ends at %d", member.name, backup[1])
             world.clock.after(rng.choice((0.05, 1.0, 6.0)), member.restart)
 
