@@ -12,6 +12,7 @@ ChappeError
  +- BufferFull            the bounded buffer of a producer has no room
  +- TimedOut              what was waited for did not happen in time
  +- Closed                the object was closed
+ +- MemberStopped         a member ended by itself, because of a defect: close it, and open it again
  +- StorageError          the disk or the files on it
  |   +- StorageFull       no room; nothing of the write is kept
  |   +- StorageLocked     another process uses the directory
@@ -97,6 +98,12 @@ class TimedOut(ChappeError):
 
 class Closed(ChappeError):
     """The object was closed."""
+
+
+class MemberStopped(ChappeError):
+    """A member met a defect and serves nobody any more."""
+
+    definite = False
 
 
 class StorageError(ChappeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 import threading
 from collections.abc import Iterator
@@ -19,11 +20,13 @@ from chappe.api.producer import Producer
 from chappe.api.store import Store
 from chappe.api.tower import Tower
 from chappe.defaults import MESSAGE_BYTES_MAX
+from chappe.drivers import node as node_module
 from chappe.drivers.addresses import TowerAddress, bind, reachable_host
 from chappe.drivers.node import Node
 from chappe.errors import AddressInUse, UsageError
 from chappe.log.batch import encode_batch
-from chappe.log.messages import StoreInfo, encode
+from chappe.log.events import MachineRefused
+from chappe.log.messages import Fetch, StoreInfo, encode
 
 
 @dataclass
@@ -260,6 +263,31 @@ def test_a_tower_address_is_a_host_and_one_or_two_ports(text: str, expected: str
 def test_what_is_no_tower_address_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not the address of a tower"):
         TowerAddress.parse(text)
+
+
+# -- what the machine refuses ----------------------------------------------------------------------------
+
+
+def test_a_store_without_a_descriptor_left_answers_later_and_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An original asks with FETCH just when nothing can be opened: it is not answered, and the store lives on."""
+
+    def none_left(*_: object) -> object:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with rogue(zmq.XPUB) as publisher, monkeypatch.context() as broken:
+        broken.setattr(world.store._storage, "read", none_left)
+        broken.setattr(node_module, "COMPLAIN_S", 0.0)
+        announce(world, publisher)
+        subscribed: set[bytes] = set()
+        while b"\1F" not in subscribed:
+            subscribed.add(publisher.recv())
+        with world.store._node.node.lock:
+            world.store._node.core.handle_subscription(b"DROGUE", True, 0.0)
+        publisher.send_multipart(encode(Fetch(world.producer.partition, "ROGUE", "hello", 0, 5)))
+        wait_until(lambda: any(isinstance(each, MachineRefused) for each in list(world.store._events)))
+    assert world.store.status().topics == 1
 
 
 def test_several_towers_are_separated_by_commas() -> None:

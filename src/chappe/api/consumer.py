@@ -21,11 +21,11 @@ from chappe.data.topic import Filter
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.drivers.addresses import TowerAddress
 from chappe.drivers.node import Node
-from chappe.errors import ChappeError, Closed, OffsetOutOfRange, StorageFormat, UsageError
+from chappe.errors import Closed, OffsetOutOfRange, StorageFormat, UsageError
 from chappe.log.actions import Deliver
 from chappe.log.batch import Batch, Record
 from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
-from chappe.log.events import OutOfRange
+from chappe.log.events import OutOfRange, Stopped
 from chappe.log.sources import Key
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ class Consumer:
         Raises:
             OffsetOutOfRange: An offset given to ``seek`` or ``reset`` is not there.
             Closed: The consumer was closed.
+            MemberStopped: It met a defect; so says every further call.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while (found := self.take()) is None:
@@ -192,12 +193,14 @@ class Consumer:
 
     def position(self) -> dict[Key, int]:
         """The offset of the next record you get, by (topic, partition)."""
+        self._node.check()
         with self._lock:
             waiting = {(each.topic, each.partition): each.first for each in reversed(self._queue)}
             return {**self._core.positions(), **waiting, **self._taken_now()}
 
     def heads(self) -> dict[Key, int]:
         """The offset after the last record known to exist, by (topic, partition)."""
+        self._node.check()
         with self._lock:
             return self._core.heads()
 
@@ -228,6 +231,7 @@ class Consumer:
 
     def at_end(self) -> bool:
         """Whether every record known to exist was handed to you; False until a store has listed what it has."""
+        self._node.check()
         with self._lock:
             return not self._queue and self._core.synced and self._core.caught_up
 
@@ -270,6 +274,8 @@ class Consumer:
         with self._lock:
             found = list(self._events)
             self._events.clear()
+        if not found:
+            self._node.check()
         return found
 
     def close(self) -> None:
@@ -310,8 +316,7 @@ class Consumer:
     def _check(self) -> None:
         if self._node.closed:
             raise Closed("the consumer was closed")
-        if self._node.halted is not None:
-            raise ChappeError(self._node.halted)
+        self._node.check()
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -319,6 +324,8 @@ class Consumer:
     def _report(self, event: object) -> None:
         log_event(event)
         self._events.append(event)
+        if isinstance(event, Stopped) and self.on_ready is not None:
+            self.on_ready()  # whoever waits is told by the next call
         if isinstance(event, OutOfRange) and event.strict:
             self._error = OffsetOutOfRange(str(event))
             self._taken.pop((event.topic, event.partition), None)  # the core has gone on elsewhere

@@ -33,7 +33,7 @@ from chappe.drivers.node import Node, wall_us
 from chappe.errors import BufferFull, ChappeError, Closed, IdentityInUse, StorageError, TimedOut, UsageError
 from chappe.log.actions import Persist, Trim
 from chappe.log.batch import Batch, Headers, as_headers
-from chappe.log.events import IdentityClash, IdentityRolledBack
+from chappe.log.events import IdentityClash, IdentityRolledBack, Stopped
 from chappe.log.producer import LogProducer
 
 logger = logging.getLogger(__name__)
@@ -157,6 +157,7 @@ class Producer:
             IdentityInUse, IdentityRolledBack: Another copy of the identity is in use, or it is older than what stores
                 hold; nothing is sent any more. So says every further call.
             Closed: The producer was closed.
+            MemberStopped: It met a defect.
         """
         core = self._core
         # The one path that runs once for each record. The lock is taken by hand (``with`` costs twice as much) and
@@ -250,7 +251,7 @@ class Producer:
             self._core.hurry(time.monotonic(), True)
         try:
             while self._core.stored < goal:
-                self._raise_error()
+                self._check()
                 left = 0.2 if deadline is None else min(0.2, deadline - time.monotonic())
                 if left <= 0:
                     missing = goal - self._core.stored
@@ -294,6 +295,8 @@ class Producer:
         with self._lock:
             found = list(self._events)
             self._events.clear()
+        if not found:
+            self._node.check()
         return found
 
     # -- the end ----------------------------------------------------------------------------------------------
@@ -310,7 +313,7 @@ class Producer:
             return
         try:
             if self._error is None or not self._error_said:
-                self.flush(timeout)
+                self.flush(timeout)  # which says what no call has said yet
         except StorageError as error:
             lost = self._core.next_offset - self._core.published
             raise type(error)(f"{error}; {lost} records of topic {self.topic!r} are lost") from None
@@ -436,8 +439,7 @@ class Producer:
     def _check(self) -> None:
         if self._node.closed:
             raise Closed("the producer was closed")
-        if self._node.halted is not None:
-            raise ChappeError(self._node.halted)
+        self._node.check()
         self._raise_error()
 
     def _raise_error(self) -> None:
@@ -461,6 +463,8 @@ class Producer:
     def _report(self, event: object) -> None:
         log_event(event)
         self._events.append(event)
+        if isinstance(event, Stopped):
+            self._plain = False  # the next ``send`` looks
         if isinstance(event, IdentityClash) and self._node.discovery.newcomer(time.monotonic()):
             self._fail(IdentityInUse(f"{event}; this one gives way"))
         elif isinstance(event, IdentityRolledBack):

@@ -93,14 +93,29 @@ class Store:
         return self._node.endpoint
 
     def events(self) -> list[object]:
-        """What happened since the last call: damage, refused writes and the like (``chappe.log.events``)."""
+        """What happened since the last call: damage, refused writes and the like (``chappe.log.events``).
+
+        Raises MemberStopped if nothing did, because it met a defect.
+        """
         with self._node.node.lock:
             found = list(self._events)
             self._events.clear()
+        if not found:
+            self._node.node.check()
         return found
 
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait while it runs, at most ``timeout`` seconds (None: for ever; Ctrl-C ends the wait).
+
+        Raises:
+            MemberStopped: It met a defect, and serves nobody any more.
+        """
+        self._node.node.halt_event.wait(timeout)
+        self._node.node.check()
+
     def status(self) -> StoreStatus:
-        """Numbers for people and monitors."""
+        """Numbers for people and monitors. Raises MemberStopped if it met a defect."""
+        self._node.node.check()
         node, core = self._node.node, self._node.core
         with node.lock:
             return StoreStatus(

@@ -36,8 +36,18 @@ class Tower:
         return self._node.malformed
 
     def nodes(self) -> int:
-        """Members heard within the last seconds."""
+        """Members heard within the last seconds. Raises MemberStopped if it met a defect."""
+        self._node.check()
         return self._node.nodes()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait while it runs, at most ``timeout`` seconds (None: for ever; Ctrl-C ends the wait).
+
+        Raises:
+            MemberStopped: It met a defect, and introduces nobody any more.
+        """
+        self._node.halt_event.wait(timeout)
+        self._node.check()
 
     def close(self) -> None:
         """Stop. Members known to each other stay connected."""

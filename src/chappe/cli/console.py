@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from contextlib import suppress
 from types import FrameType
 
@@ -59,6 +60,8 @@ class _ToPeople(logging.Handler):
         if text != self._last:
             self._last = text
             warn(text)
+        if record.exc_info and debugging():
+            traceback.print_exception(*record.exc_info)
 
     def _text(self, record: logging.LogRecord) -> str:
         event = record.args[0] if isinstance(record.args, tuple) and record.args else None

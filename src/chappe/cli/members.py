@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -14,10 +13,10 @@ from chappe.cli.console import hear_warnings, say
 from chappe.cli.units import human_bytes
 
 if TYPE_CHECKING:
-    from chappe import Retention, Store
+    from chappe import Retention, Store, Tower
     from chappe.cli.config import Config
 
-SLEEP_S: Final = 3600.0  # the members work on threads of their own; signals end the sleep
+LOOK_S: Final = 1.0  # the members work on threads of their own; this often it is seen that they still do
 DIRECTORY: Final = Path("chappe-data/log")
 
 Directory = Annotated[
@@ -38,7 +37,7 @@ def tower(
     hear_warnings(listen)
     with Tower(listen) as running:
         _started(as_json, f"tower at {running.address}", tower=running.address)
-        _until_stopped()
+        _until_stopped(running)
         say(f"tower stopped; {running.nodes()} members were connected")
 
 
@@ -62,7 +61,7 @@ def store(
             directory=str(directory),
             tower=tower,
         )
-        _until_stopped()
+        _until_stopped(running)
         _say_kept(running)
 
 
@@ -88,7 +87,7 @@ def up(
                 endpoint=running.endpoint,
                 directory=str(directory),
             )
-            _until_stopped()
+            _until_stopped(introducer, running)
             _say_kept(running)
 
 
@@ -107,11 +106,12 @@ def _started(as_json: bool, text: str, **facts: Any) -> None:
         say(f"{text}; Ctrl-C stops")
 
 
-def _until_stopped() -> None:
-    """Wait for Ctrl-C or SIGTERM, both of which are the proper end."""
+def _until_stopped(*members: Store | Tower) -> None:
+    """Wait for Ctrl-C or SIGTERM, both of which are the proper end. Raises MemberStopped if a member meets a defect."""
     try:
         while True:
-            time.sleep(SLEEP_S)
+            for member in members:
+                member.wait(LOOK_S / len(members))
     except KeyboardInterrupt:
         return
 

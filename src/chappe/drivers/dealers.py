@@ -57,11 +57,13 @@ class Dealers:
             dealer.close()
 
     def _dial(self, endpoint: str) -> tuple[zmq.Socket[bytes], Drain] | None:
-        dealer = open_socket(zmq.DEALER)
+        dealer = None
         try:
+            dealer = open_socket(zmq.DEALER)
             dealer.connect(endpoint)
-        except zmq.ZMQError as error:
-            dealer.close()
+        except zmq.ZMQError as error:  # of the address, or no descriptor is left
+            if dealer is not None:
+                dealer.close()
             logger.warning("cannot connect to the store at %s: %s", endpoint, error.strerror)
             return None
         while len(self._dialled) >= DEALERS_MAX:

@@ -7,6 +7,7 @@ so records reach a waiting user, and leave a sending one, without changing threa
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import select
@@ -24,9 +25,10 @@ from chappe.drivers.addresses import TowerAddress, bind, reachable_host
 from chappe.drivers.dealers import Dealers
 from chappe.drivers.node_sockets import open_socket
 from chappe.drivers.publishing import PublishingSocket
-from chappe.errors import ProtocolError
+from chappe.errors import MemberStopped, ProtocolError, StorageError
 from chappe.log.actions import Action, Ask, Beacon, Connect, Disconnect, Publish, Subscribe, TakeOver, Unsubscribe
 from chappe.log.beacon import BEACON, GOODBYE, WELCOME, Discovery
+from chappe.log.events import MachineRefused, Stopped
 from chappe.log.messages import Message, decode, encode
 from chappe.log.queries import Answer
 
@@ -36,8 +38,19 @@ DRAIN_MAX: Final = 256  # messages taken from one socket before the others get t
 DRAIN_BYTES: Final = MIB  # ... or so many bytes: what a user takes next is still in the processor's cache
 GRACE_S: Final = 0.05  # the node's own thread stays away this long after a user's thread drove ...
 GRACE_SENDING_S: Final = 0.001  # ... or so long where users send
-COMPLAIN_S: Final = 10.0  # malformed messages are logged at most this often
+COMPLAIN_S: Final = 10.0  # malformed messages are logged at most this often, and so is what the machine refuses
+REFUSED_S: Final = 1.0  # what is due waits so long after the machine refused it
+# What a machine refuses today and may grant tomorrow. Everything else that is raised is a defect of ours.
+REFUSALS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EIO, errno.ENOSPC,
+                             errno.EDQUOT, errno.ESTALE})  # fmt: skip
 _NOBLOCK: Final = int(zmq.NOBLOCK)
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether it is the machine that refuses, and not a defect of ours."""
+    if isinstance(error, (OSError, zmq.ZMQError)):
+        return error.errno in REFUSALS
+    return isinstance(error, StorageError)
 
 
 def wall_us() -> int:
@@ -81,6 +94,9 @@ class Node:
         idle: Called with the lock held before each wait: what piled up is to be sent now. Returns how many seconds
             it may be until it is called again.
         full_peer_wait_s: How long ``publish`` waits for a peer whose queue is full.
+
+    An exception that is neither of the protocol nor of the machine is a defect: ``halted`` says so from then on, a
+    ``Stopped`` event is reported, and every thread that waits is woken.
     """
 
     def __init__(
@@ -98,6 +114,7 @@ class Node:
         self.lock = threading.RLock()
         self.malformed = 0
         self.halted: str | None = None
+        self.halt_event = threading.Event()
         self.closed = False
         self._on_report = on_report
         self._idle = idle
@@ -130,6 +147,8 @@ class Node:
         self._sleep_until = math.inf
         self._driven_at = -math.inf
         self._complain_at = -math.inf
+        self._refused_at = -math.inf  # when the machine refused something last, and it was reported
+        self._due_from = -math.inf  # what is due is not done before
         self._stop = threading.Event()
         self._open(towers, listen, full_peer_wait_s)
         self._thread = threading.Thread(target=self._run, name=f"chappe-{type(role).__name__}", daemon=True)
@@ -193,11 +212,34 @@ class Node:
     def call(self, method: Callable[..., Sequence[Action]], *args: object) -> None:
         """Make one call into the core and carry out its answer; from any thread."""
         with self.lock:
-            if self.closed:
+            if self.closed or self.halted is not None:
                 return
-            self.perform(method(*args, now=time.monotonic()))
+            try:
+                self.perform(method(*args, now=time.monotonic()))
+            except Exception as error:  # also of the machine: what is told here is told once
+                self.halt(error)
             if self.role.next_timeout() < self._sleep_until:
                 self.wake()
+
+    def check(self) -> None:
+        """Raise MemberStopped if the member met a defect."""
+        if self.halted is not None:
+            raise MemberStopped(self.halted)
+
+    def halt(self, error: Exception) -> None:
+        """A defect of ours: say so to whoever uses the member, rather than live on and serve nobody."""
+        logger.error("the member stopped", exc_info=error)
+        with self.lock:
+            self._halt(Halt(f"the member stopped because of a defect: {error!r}; the log says more"))
+
+    def _refused(self, error: Exception) -> None:
+        """Report what the machine refuses; raises the error again if it is a defect of ours."""
+        if not is_refusal(error):
+            raise error
+        now = time.monotonic()
+        if now >= self._refused_at + COMPLAIN_S:
+            self._refused_at = now
+            self._on_report(MachineRefused(str(error)))
 
     def perform(self, actions: Sequence[Action]) -> None:
         """Carry out actions in order; the lock is held."""
@@ -245,23 +287,24 @@ class Node:
             pass  # full: it will look; or closed: nobody is there
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        while not self._stop.is_set() and self.halted is None:
             away = self._grace_s if self._users.locked() else self._driven_at + self._grace_s - time.monotonic()
             if away > 0:
                 self._stop.wait(away)
                 continue
-            try:
-                self._pump(1.0, self._polls[0])
-                if self._users.locked():
-                    self.wake()  # what was just handled may be what that thread waits for
-            except Exception as error:  # a defect of ours: say so to whoever uses the node, rather than hang
-                logger.exception("the member stopped")
-                self.halted = f"the member stopped because of a defect: {error!r}"
-                return
+            self._pump(1.0, self._polls[0])
+            if self._users.locked():
+                self.wake()  # what was just handled may be what that thread waits for
 
     def _pump(self, timeout_s: float, poll: select.poll, until: Callable[[], bool] | None = None) -> None:
+        try:
+            self._wait_and_handle(timeout_s, poll, until)
+        except Exception as error:
+            self.halt(error)
+
+    def _wait_and_handle(self, timeout_s: float, poll: select.poll, until: Callable[[], bool] | None) -> None:
         with self.lock:
-            if self.closed:
+            if self.closed or self.halted is not None:
                 return
             wait_s = self._before_wait(timeout_s)
             if until is not None and until():
@@ -269,7 +312,7 @@ class Node:
         ready = poll.poll(math.ceil(wait_s * 1000) if wait_s > 0.001 else (1 if wait_s > 0 else 0))
         with self.lock:
             self._sleep_until = math.inf
-            if self.closed:
+            if self.closed or self.halted is not None:
                 return
             for descriptor, _ in ready:
                 drain = self._drains.get(descriptor)
@@ -287,7 +330,7 @@ class Node:
         now = self._timeouts()
         if self._suspects:
             return 0.0
-        due = min(self.role.next_timeout(), self.discovery.next_timeout())
+        due = min(max(self.role.next_timeout(), self._due_from), self.discovery.next_timeout())
         wait_s = max(0.0, min(timeout_s, due - now))
         self._sleep_until = now + wait_s
         return wait_s
@@ -296,8 +339,12 @@ class Node:
         now = time.monotonic()
         if now >= self.discovery.next_timeout():
             self.perform(self.discovery.handle_timeout(now))
-        if now >= self.role.next_timeout():
-            self.perform(self.role.handle_timeout(now))
+        if now >= max(self.role.next_timeout(), self._due_from):
+            try:
+                self.perform(self.role.handle_timeout(now))
+            except Exception as error:
+                self._refused(error)
+                self._due_from = now + REFUSED_S
         return now
 
     # -- sockets in -------------------------------------------------------------------------------------
@@ -343,6 +390,8 @@ class Node:
                 self.perform(handle(frames))
             except ProtocolError as error:
                 self._complain(error)
+            except Exception as error:  # this message alone is lost, and whoever sent it asks again
+                self._refused(error)
         return True
 
     def _complain(self, error: ProtocolError) -> None:
@@ -421,4 +470,8 @@ class Node:
         self.perform(self.role.handle_gone(action.former, time.monotonic()))
 
     def _halt(self, action: Halt) -> None:
-        self.halted = action.reason
+        if self.halted is None:
+            self.halted = action.reason
+            self.halt_event.set()
+            self._on_report(Stopped(action.reason))
+            self.wake()

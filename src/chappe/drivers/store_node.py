@@ -127,13 +127,16 @@ class StoreNode:
     # -- the disk ---------------------------------------------------------------------------------------
 
     def _write_all(self) -> None:
-        while (work := self._work.get()) is not None:
-            if isinstance(work, Write):
-                self._write(work)
-            elif isinstance(work, Transact):
-                self._transact(work)
-            else:
-                self._retain()
+        try:
+            while (work := self._work.get()) is not None:
+                if isinstance(work, Write):
+                    self._write(work)
+                elif isinstance(work, Transact):
+                    self._transact(work)
+                else:
+                    self._retain()
+        except Exception as error:  # a store that does not write any more must not look as if it did
+            self.node.halt(error)
 
     def _write(self, work: Write) -> None:
         try:
@@ -210,7 +213,7 @@ class StoreNode:
     def _retain(self) -> None:
         try:
             retained = self.storage.retain(self._retention, wall_us())
-        except StorageError as error:
+        except (StorageError, OSError) as error:
             logger.warning("retention failed and is tried again later: %s", error)
             self.node.call(lambda now: self.core.handle_retained(now))
             return

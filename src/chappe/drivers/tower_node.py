@@ -10,7 +10,7 @@ import zmq
 
 from chappe.defaults import BEACONS_MAX, HEARTBEAT_S
 from chappe.drivers.addresses import TowerAddress, bind, reachable_host
-from chappe.errors import ProtocolError
+from chappe.errors import MemberStopped, ProtocolError
 from chappe.log.actions import Action, Forward, Relay
 from chappe.log.beacon import WELCOME
 from chappe.log.tower import TowerCore
@@ -27,6 +27,8 @@ class TowerNode:
     def __init__(self, address: TowerAddress) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self.malformed = 0
+        self.halted: str | None = None
+        self.halt_event = threading.Event()
         self._sub = context.socket(zmq.XSUB)
         self._pub = context.socket(zmq.XPUB)
         for each in (self._sub, self._pub):
@@ -61,6 +63,11 @@ class TowerNode:
         self._sub.close()
         self._pub.close()
 
+    def check(self) -> None:
+        """Raise MemberStopped if the tower met a defect."""
+        if self.halted is not None:
+            raise MemberStopped(self.halted)
+
     def nodes(self) -> int:
         """Members heard lately."""
         return self.core.nodes(time.monotonic())
@@ -70,13 +77,22 @@ class TowerNode:
         poller.register(self._sub, zmq.POLLIN)
         poller.register(self._pub, zmq.POLLIN)
         while not self._stop.is_set():
-            wait_s = min(0.2, max(0.0, self.core.next_timeout() - time.monotonic()))
-            ready = dict(poller.poll(int(wait_s * 1000)))
-            if self._sub in ready:
-                self._beacons()
-            if self._pub in ready:
-                self._subscriptions()
-            self._perform(self.core.handle_timeout(time.monotonic()))
+            try:
+                self._serve(poller)
+            except Exception as error:  # a defect of ours: whoever runs the tower is told
+                logger.exception("the tower stopped")
+                self.halted = f"the tower stopped because of a defect: {error!r}; the log says more"
+                self.halt_event.set()
+                return
+
+    def _serve(self, poller: zmq.Poller) -> None:
+        wait_s = min(0.2, max(0.0, self.core.next_timeout() - time.monotonic()))
+        ready = dict(poller.poll(int(wait_s * 1000)))
+        if self._sub in ready:
+            self._beacons()
+        if self._pub in ready:
+            self._subscriptions()
+        self._perform(self.core.handle_timeout(time.monotonic()))
 
     def _beacons(self) -> None:
         for _ in range(DRAIN_MAX):

@@ -35,7 +35,7 @@ class IdentityClash:
 
 @dataclass(frozen=True, slots=True)
 class IdentityRolledBack:
-    """Stores hold offsets of our partition that our journal does not know of; ``sent``: new records published before
+    """Others know offsets of our partition that our journal does not know of; ``sent``: new records published before
     that was known, which they may have dropped."""
 
     topic: str
@@ -47,7 +47,7 @@ class IdentityRolledBack:
     def __str__(self) -> str:
         sent = f"; {self.sent} records sent before this was known may be lost" if self.sent else ""
         return (
-            f"stores hold partition {self.partition} of topic {self.topic!r} up to offset {self.held - 1}, and this "
+            f"others know partition {self.partition} of topic {self.topic!r} up to offset {self.held - 1}, and this "
             f"identity knows of {self.next} records only: it was restored from an old copy, or another copy of it is "
             "in use. What it sends would be taken for a repeat, so nothing is sent: go on with a new identity, "
             f"or with the newest copy of this one{sent}"
@@ -139,6 +139,26 @@ class DamageHealed:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class MachineRefused:
+    """The machine refuses something, such as a further file: what it was for is not done, and tried again."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the machine refuses what the member needs, and is asked again: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The member met a defect and does nothing more; every call raises ``MemberStopped``."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 Event: TypeAlias = (
     TowerLost
     | TowerFound
@@ -150,4 +170,6 @@ Event: TypeAlias = (
     | WritesResumed
     | DamageFound
     | DamageHealed
+    | MachineRefused
+    | Stopped
 )
