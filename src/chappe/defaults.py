@@ -92,6 +92,7 @@ VALUE_ELEMENTS_MAX: Final = 1_000_000  # in one value, at every depth together: 
 
 # -- mesh (Zeek Broker's protocol) ----------------------------------------------------------------
 HANDSHAKE_FRAME_BYTES_MAX: Final = 64 * KIB  # a filter is the only part that varies; larger frames end the connection
+LOST_AFTER: Final = 3  # heartbeats of silence, and a peer is lost
 HANDSHAKE_TIMEOUT_S: Final = 5.0  # from connected to established; the original waits for ever
 MESH_PORT: Final = 9999  # of an endpoint that the command line runs, as the original's default
 MESH_MESSAGE_BYTES_MAX: Final = 64 * MIB  # body of one frame; the original takes 2 GiB
@@ -126,6 +127,8 @@ BLOCK_S: Final = 60.0  # then one of the two originals is cut off; each time twi
 BLOCK_MAX_S: Final = 3600.0  # ... up to this
 UNPEER_S: Final = 3.0  # as the original: a peer has so long to answer a goodbye
 DROPS_REPORT_S: Final = 1.0  # dropped messages are reported so often
+LOSSES_MAX: Final = 1_024  # kinds of losses that wait to be told: by peer, origin and reason; then by peer and reason
+LOSS_TTL: Final = 255  # hops; it finds the origin of a message that had no hops left
 PING_BYTES_MAX: Final = 4 * KIB  # we send 11 and answer up to this
 PAUSED_MAX: Final = 16  # further connections to a peer that is being connected already; those beyond are refused
 # What waits for one peer. The original keeps 2,048 messages; at its rate that is a hundredth of a second.
@@ -134,6 +137,11 @@ PEER_BYTES_MAX: Final = 32 * MIB
 PASS_ON_WAIT_S: Final = (
     0.5  # a full peer that takes nothing is waited for so long; then what others send to it is dropped
 )
+CLAIM_S: Final = 0.25  # who does not read, as a subscriber is full, says so often that it gets on: half of that
+CLAIMS_MAX: Final = 1_024  # endpoints whose last claim is remembered; then the oldest is forgotten
+# A peer is pinged after so many bytes: one that never pings is heard within three heartbeats at 6 kB/s.
+PROBE_BYTES: Final = 32 * KIB
+PROBES_MAX: Final = 4_096  # pings on the way to one peer: what two kernels and a line hold of PROBE_BYTES
 # Beside them, for routing and pings: a new peer is told of all endpoints at once. Beyond it the peer is disconnected.
 CONTROL_FRAMES_MAX: Final = 16_384
 CONTROL_BYTES_MAX: Final = 32 * MIB

@@ -160,7 +160,7 @@ def test_not_telling_that_less_is_wanted_is_caught() -> None:
 def test_not_noticing_the_dead_is_caught() -> None:
     def change(core: Any) -> None:
         def beat(now: float) -> list[Action]:
-            core._peerings._heartbeat_at = inf
+            core._peerings._heartbeats.at = inf
             return []
 
         core._peerings._beat = beat

@@ -79,7 +79,7 @@ class Endpoint:
             ``drop_newest``, or ``disconnect`` (and dial again, if we dialled). What is dropped is counted and reported.
         peer_messages_max: How many messages may wait for each peer; then ``on_full`` applies.
         peer_bytes_max: How many bytes.
-        heartbeat_s: A peer that was silent for three times so long is lost.
+        heartbeat_s: A peer that was silent for three times so long is lost, unless it still takes what is sent.
 
     Raises:
         UsageError: An argument or a file of the security is wrong.
@@ -416,6 +416,12 @@ class Endpoint:
         """How many messages wait for the peer that is furthest behind."""
         with self._lock:
             return self.core.buffered()
+
+    @property
+    def dropped(self) -> int:
+        """How many messages this endpoint has dropped, for whatever reason: statuses tell where and why."""
+        with self._lock:
+            return self.core.dropped
 
     # -- the end --------------------------------------------------------------------------------------
 

@@ -268,6 +268,11 @@ class AsyncEndpoint:
             while not self.endpoint.try_publish_many(chunk):
                 await self.room()
 
+    @property
+    def dropped(self) -> int:
+        """See ``Endpoint.dropped``."""
+        return self.endpoint.dropped
+
     def leave(self) -> None:
         """Have the event loop read the endpoint's sockets no more; the endpoint stays."""
         self._watch.leave()

@@ -222,8 +222,10 @@ class Subscriber:
         if not len(inbox) or self._waiting.closed:
             return []
         found = inbox.take_many(count)
-        if self._pausing and 2 * len(inbox) <= self._messages_max and 2 * inbox.bytes <= self._bytes_max:
-            self._unpause()
+        if self._pausing:
+            self._node.drained(len(found))
+            if 2 * len(inbox) <= self._messages_max and 2 * inbox.bytes <= self._bytes_max:
+                self._unpause()
         return found
 
     def _unpause(self) -> None:

@@ -22,6 +22,9 @@ _LENGTH: Final = 4
 _TLS_CONTENT: Final = (0x15, 0x16)  # the first byte of what a TLS endpoint says first: an alert, or its hello
 _TLS_MAJOR: Final = 3
 
+# What the system keeps beyond what the peer has room for only adds to what is lost with a link, and to delays.
+_NOTSENT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+
 _unpack_length: Final = struct.Struct(">I").unpack_from
 
 
@@ -56,6 +59,7 @@ class Link:
         "lost",
         "number",
         "reading",
+        "sent_bytes",
         "watched",
         "writing",
     )
@@ -68,6 +72,7 @@ class Link:
         self.reading = True  # whether the node looks whether something came
         self.writing = False  # whether something waits for room in the socket
         self.established = False
+        self.sent_bytes = 0  # taken by the socket
         self.bytes_max = 0
         self.closing_at: float | None = None  # when it is closed even if something is unsent
         self._wire: Wire | None = None if security is None else security.wrap(host)
@@ -80,6 +85,8 @@ class Link:
         self._first = True
         self.handshaking = self._wire is not None
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if _NOTSENT is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT, WRITE_BYTES)
 
     def fileno(self) -> int:
         """The descriptor of its socket."""
@@ -209,6 +216,7 @@ class Link:
             while True:
                 if self._unsent:
                     sent = self._sock.send(self._unsent)
+                    self.sent_bytes += sent
                     if sent < len(self._unsent):
                         self._unsent = memoryview(self._unsent)[sent:]
                         continue  # until it says that it would block

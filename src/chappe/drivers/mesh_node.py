@@ -160,6 +160,11 @@ class MeshNode:
         self.paused = True
         self.core.handle_paused(True, time.monotonic())
 
+    def drained(self, count: int) -> None:
+        """A subscriber for which nothing is read has taken so many messages."""
+        self.core.handle_drained(count, time.monotonic())
+        self.turns.look_again()
+
     def resume(self) -> None:
         """Read again."""
         self.paused = False
@@ -277,7 +282,10 @@ class MeshNode:
                 self._lose(link, str(error))
 
     def _write(self, link: Link) -> None:
+        before = link.sent_bytes
         waiting = not link.send(self.core.take)
+        if link.writing and link.sent_bytes != before:
+            self.core.handle_moved(link.number, time.monotonic())
         if waiting is not link.writing:
             link.writing = waiting
             self._watch(link)

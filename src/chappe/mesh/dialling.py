@@ -11,6 +11,7 @@ from chappe.errors import Address, ChappeError, PeeringError
 from chappe.mesh.actions import Action, Dial, Resolve
 
 _STOOD_S: Final = 1.0  # a peering that was lost earlier than this is not dialled again at once
+_STALE_S: Final = 0.5  # first pause while the peer still believes in a connection that is gone; then twice as long
 
 
 class Target:
@@ -20,7 +21,7 @@ class Target:
     ``conn`` is None if it stands over another connection.
     """
 
-    __slots__ = ("address", "conn", "dial", "peer_id", "retry_at", "retry_s", "tickets")
+    __slots__ = ("address", "conn", "dial", "peer_id", "retry_at", "retry_s", "stale_s", "tickets")
 
     def __init__(self, address: Address, retry_s: float) -> None:
         self.address = address
@@ -30,6 +31,7 @@ class Target:
         self.conn: int | None = None
         self.peer_id: bytes | None = None
         self.retry_at = inf
+        self.stale_s = _STALE_S
 
 
 class Dialling:
@@ -75,15 +77,20 @@ class Dialling:
         """The peering stands, over the connection ``conn`` or over another one."""
         target.conn = conn
         target.peer_id = peer_id
+        target.stale_s = _STALE_S
         tickets, target.tickets = target.tickets, []
         return [Resolve(ticket, peer_id) for ticket in tickets]
 
-    def failed(self, target: Target, error: PeeringError, final: bool, now: float) -> list[Action]:
-        """An attempt failed; ``final`` if another one would fail too."""
+    def failed(self, target: Target, error: PeeringError, final: bool, stale: bool, now: float) -> list[Action]:
+        """An attempt failed; ``final`` if another one would fail too.
+
+        ``stale`` if only because the peer has not noticed yet that a former connection is gone: it will soon.
+        """
         target.conn = None
         actions: list[Action] = [Report(error)]
         if target.retry_s > 0 and not final:
-            target.retry_at = now + target.retry_s
+            target.retry_at = now + (min(target.stale_s, target.retry_s) if stale else target.retry_s)
+            target.stale_s = 2 * target.stale_s if stale else _STALE_S
             return actions
         self._targets.pop(target.address, None)
         again = type(error)  # who is told by raising it changes it

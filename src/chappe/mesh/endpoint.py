@@ -77,6 +77,16 @@ class EndpointCore:
         if link is not None:
             link.heard_at = now
 
+    def handle_moved(self, conn: int, now: float) -> None:
+        """A connection took bytes again after it had been full: somebody reads at its other end."""
+        link = self._links.get(conn)
+        if link is not None:
+            link.moved_at = now
+
+    def handle_drained(self, count: int, now: float) -> None:
+        """A subscriber for which the driver reads nothing has taken so many messages, and has no room yet."""
+        self._peerings.drained(count, now)
+
     def handle_closed(self, conn: int, reason: str, now: float) -> list[Action]:
         """A connection is gone: the peer closed it, it broke, or the driver refused what came."""
         return self._peerings.closed(conn, reason, now)

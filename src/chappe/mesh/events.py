@@ -53,7 +53,27 @@ class PeerAdded(LinkStatus):
 
 
 @dataclass(frozen=True, slots=True)
-class PeerRemoved(LinkStatus):
+class LinkEnded(LinkStatus):
+    """A peering is over.
+
+    ``lost``: messages that waited for the peer and are thrown away. ``unconfirmed``: messages that were sent, of which
+    it is not known whether the peer got them.
+    """
+
+    lost: int = 0
+    unconfirmed: int = 0
+
+    def __str__(self) -> str:
+        told = LinkStatus.__str__(self)
+        if self.lost:
+            told += f"; {self.lost} messages that waited for it are lost"
+        if self.unconfirmed:
+            told += f"; the last {self.unconfirmed} that were sent may not have arrived"
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRemoved(LinkEnded):
     """We ended the peering: by ``unpeer``, or because the peer took less than was sent. Nothing of it follows."""
 
     code: ClassVar[int] = 2
@@ -61,7 +81,7 @@ class PeerRemoved(LinkStatus):
 
 
 @dataclass(frozen=True, slots=True)
-class PeerLost(LinkStatus):
+class PeerLost(LinkEnded):
     """The connection broke, the peer closed it, or was silent for too long. Nothing of it follows.
 
     ``left``: the peer said goodbye, and had everything that was sent to it before we answered.
@@ -110,3 +130,24 @@ class MessagesDropped:
 
     def __str__(self) -> str:
         return f"dropped {self.count} messages {self.where}"
+
+
+@dataclass(frozen=True, slots=True)
+class LostElsewhere:
+    """Another endpoint, ``place``, dropped messages on their way to ``towards``: ours, or some that were for us.
+
+    ``origin`` is who published them; it and ``towards`` are all zero where several are meant. Comes at most once a
+    second for each place and reason.
+    """
+
+    place: bytes
+    towards: bytes
+    origin: bytes
+    count: int
+    reason: str
+
+    def __str__(self) -> str:
+        place = UUID(bytes=self.place)
+        published = f" published by {UUID(bytes=self.origin)}" if any(self.origin) else ""
+        way = f" on their way to {UUID(bytes=self.towards)}," if any(self.towards) else ""
+        return f"{place} dropped {self.count} messages{published}{way} {self.reason}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
+from math import inf
 from uuid import UUID
 
 from chappe.defaults import HEARTBEAT_S, PEER_BYTES_MAX, PEER_MESSAGES_MAX
@@ -23,7 +25,7 @@ class EndpointOptions:
 
     Args:
         forwarding: Whether messages pass through it from one peer to another.
-        heartbeat_s: A link silent for so long is pinged, and lost after three times that.
+        heartbeat_s: Every link is pinged so often, and lost when it was silent for three times that.
         peer_messages_max: How many messages may wait for one peer.
         peer_bytes_max: How many bytes.
         peer_policy: What happens then.
@@ -70,6 +72,7 @@ class Link:
         "bye",
         "bye_until",
         "chappe",
+        "confirmed",
         "conn",
         "dropped_told",
         "ended",
@@ -79,14 +82,18 @@ class Link:
         "handshake",
         "heard_at",
         "left",
+        "moved_at",
         "outbox",
         "peer_id",
         "pinged_at",
         "pings",
+        "probes",
+        "progress_at",
         "received",
         "target",
         "tickets",
         "told",
+        "unprobed",
     )
 
     def __init__(
@@ -110,8 +117,13 @@ class Link:
         self.bye_until = 0.0  # ... at most until then
         self.left = False  # the peer is leaving
         self.tickets: list[int] = []  # of those who wait for the end
-        self.heard_at = now
+        self.heard_at = now  # something came
+        self.moved_at = now  # it took bytes again after it had been full
         self.pinged_at = now
+        self.probes: deque[int] = deque()  # of heartbeats on their way: messages sent before each
+        self.unprobed = 0  # bytes sent since the last of them
+        self.confirmed = 0  # messages that the peer has certainly read
+        self.progress_at = -inf  # it showed that it reads, or claimed that it will
         self.pings: dict[bytes, int] = {}  # tokens of pings that somebody waits for: their tickets
         self.received = 0
         self.dropped_told = 0

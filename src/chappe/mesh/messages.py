@@ -13,10 +13,11 @@ A *frame* is a u32 length and a *body*; numbers are big-endian. ``pack_...`` ret
     0x11 data, 0x12 command with origin (chappe)     id of the origin 16, u64 sequence, then the payload of 1 or 2
     0x13 link state (chappe)   origin 16, u64 version, u8 flags (1: it forwards), filter, varbyte count of neighbours;
                                of each: id 16, u8 kind (0 chappe, 1 original), and of an original its filter
+    0x18 loss (chappe)         origin and sequence as 0x11, then which messages were dropped (``mesh.losses``)
 
 A link state with a receiver is believed by nobody on its way: it tells its own origin what others say of it.
 
-Types 0x11 to 0x13 travel only between endpoints of chappe. Values are not looked into: here they are bytes.
+Types 0x11 to 0x18 travel only between endpoints of chappe. Values are not looked into: here they are bytes.
 
 Everything is bounded, and everything wrong is a ProtocolError; what is too large to be sent is a UsageError.
 
@@ -52,9 +53,11 @@ COMMAND: Final = 2
 ROUTING_UPDATE: Final = 3
 PING: Final = 4
 PONG: Final = 5
+LOSS: Final = 8
 ORIGIN_DATA: Final = 0x11
 ORIGIN_COMMAND: Final = 0x12
 LINK_STATE: Final = 0x13
+ORIGIN_LOSS: Final = 0x18
 
 ID_BYTES: Final = 16
 NOBODY: Final = bytes(ID_BYTES)  # as receiver: everybody who subscribed; as origin: none was told
@@ -66,7 +69,7 @@ _ASKED: Final = b"ping"
 
 _ORIGIN_BIT: Final = 0x10
 _PLAIN: Final = frozenset({DATA, COMMAND, ROUTING_UPDATE, PING, PONG, LINK_STATE})
-_WITH_ORIGIN: Final = frozenset({ORIGIN_DATA, ORIGIN_COMMAND})
+_WITH_ORIGIN: Final = frozenset({ORIGIN_DATA, ORIGIN_COMMAND, ORIGIN_LOSS})
 _FORWARDS: Final = 1
 _CHAPPE: Final = 0
 _ORIGINAL: Final = 1
@@ -79,6 +82,9 @@ _STATE: Final = struct.Struct(">16sQB")
 _NEIGHBOUR: Final = struct.Struct(">16sB")
 _U64: Final = struct.Struct(">Q")
 
+_KIND_AT: Final = 36  # of a frame
+_WITH_ORIGIN_BYTES: Final = frozenset(bytes((each,)) for each in _WITH_ORIGIN)
+
 _unpack_envelope: Final = _ENVELOPE.unpack_from
 _unpack_origin: Final = _ORIGIN.unpack_from
 _pack_frame: Final = _FRAME.pack
@@ -89,8 +95,8 @@ _pack_origin: Final = _ORIGIN.pack
 class Message(msgspec.Struct, frozen=True, gc=False):
     """One message as it came or was published.
 
-    ``kind`` is DATA or COMMAND also for those that came with an origin, and else the type on the wire. ``sender`` is
-    the last hop. ``origin`` is NOBODY where none was told.
+    ``kind`` is DATA, COMMAND or LOSS also for those that came with an origin, and else the type on the wire.
+    ``sender`` is the last hop. ``origin`` is NOBODY where none was told.
     """
 
     topic: bytes
@@ -133,7 +139,7 @@ def pack_message(sender: bytes, receiver: bytes, kind: int, ttl: int, topic: byt
 def pack_origin_message(
     sender: bytes, receiver: bytes, kind: int, ttl: int, topic: bytes, payload: bytes, origin: bytes, sequence: int
 ) -> bytes:
-    """Return the frame of a message with origin; ``kind`` is DATA or COMMAND."""
+    """Return the frame of a message with origin; ``kind`` is DATA, COMMAND or LOSS."""
     size = ENVELOPE_BYTES + ORIGIN_BYTES + len(topic) + len(payload)
     _check_sendable(size, topic)
     head = _pack_frame(size, sender, receiver, kind | _ORIGIN_BIT, ttl, len(topic))
@@ -143,6 +149,14 @@ def pack_origin_message(
 def pack_hop(body: bytes, sender: bytes, ttl: int) -> bytes:
     """Return the frame that passes ``body`` on by ``sender`` with ``ttl``; it was parsed without a fault."""
     return _pack_hop(len(body), sender, body[16:33], ttl) + body[35:]
+
+
+def origin_of(frame: bytes) -> bytes:
+    """Return who published the message in ``frame``, which is one that we send; NOBODY if it does not say."""
+    if frame[_KIND_AT : _KIND_AT + 1] not in _WITH_ORIGIN_BYTES:
+        return NOBODY
+    at = _FRAME.size + int.from_bytes(frame[_FRAME.size - 2 : _FRAME.size])
+    return frame[at : at + ID_BYTES]
 
 
 def parse_message(body: bytes) -> Message:

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections import deque
 
-from chappe.defaults import CONTROL_BYTES_MAX, CONTROL_FRAMES_MAX, PEER_BYTES_MAX, PEER_MESSAGES_MAX
+from chappe.defaults import CONTROL_BYTES_MAX, CONTROL_FRAMES_MAX, LOSSES_MAX, PEER_BYTES_MAX, PEER_MESSAGES_MAX
+from chappe.mesh.messages import NOBODY, origin_of
 from chappe.mesh.policy import Policy
 
 
 class Outbox:
     """Frames for one connection. Not for several threads at once: its owner has a lock.
 
-    Counters, only ever rising: ``dropped`` and ``dropped_bytes`` (messages), ``taken`` and ``taken_bytes`` (frames).
+    Counters, only ever rising: ``dropped`` and ``dropped_bytes`` (messages), ``taken`` and ``taken_bytes`` (frames),
+    ``messages`` (those that were taken). ``take_dropped`` says whose messages were dropped.
     """
 
     def __init__(
@@ -38,8 +40,10 @@ class Outbox:
         self.dropped_bytes = 0
         self.taken = 0
         self.taken_bytes = 0
+        self.messages = 0
         self.overflowed = False  # policy DISCONNECT, or too many control frames: end the connection
         self._frames: deque[bytes] = deque()
+        self._dropped_of: dict[bytes, int] = {}  # by who published them
         self._gone = 0  # messages that left _frames, taken or dropped
         # Control frames, each with the number of messages ever accepted before it: it leaves when as many are gone.
         self._control: deque[tuple[int, bytes]] = deque()
@@ -47,6 +51,11 @@ class Outbox:
     def __len__(self) -> int:
         """How many frames wait."""
         return len(self._frames) + len(self._control)
+
+    @property
+    def accepted(self) -> int:
+        """How many messages will have been taken when all that waits is."""
+        return self.messages + len(self._frames)
 
     @property
     def full(self) -> bool:
@@ -70,6 +79,30 @@ class Outbox:
         self.control_bytes += len(frame)
         return True
 
+    def put_first(self, frame: bytes) -> bool:
+        """Add a control frame that leaves before all that waits; as ``put_control``."""
+        if not self.put_control(frame):
+            return False
+        self._control.pop()
+        self._control.appendleft((0, frame))
+        return True
+
+    def discard(self) -> int:
+        """Drop everything that waits, as the connection is of no further use; returns how many messages."""
+        frames = list(self._frames)
+        for frame in frames:
+            self._count_dropped(frame)
+        self._frames.clear()
+        self._control.clear()
+        self._gone += len(frames)
+        self.bytes = self.control_bytes = 0
+        return len(frames)
+
+    def take_dropped(self) -> dict[bytes, int]:
+        """How many messages were dropped since the last call, by who published them."""
+        found, self._dropped_of = self._dropped_of, {}
+        return found
+
     def take(self, bytes_max: int) -> list[bytes]:
         """Remove and return the next frames, at most ``bytes_max`` bytes but at least one frame if any waits.
 
@@ -82,6 +115,7 @@ class Outbox:
             size = self.bytes
             self.bytes = 0
             self._gone += len(taken)
+            self.messages += len(taken)
         else:
             taken, size = self._take_some(bytes_max)
         self.taken += len(taken)
@@ -103,6 +137,7 @@ class Outbox:
                 self.control_bytes -= size
             else:
                 self._remove_oldest()
+                self.messages += 1
             taken.append(frame)
             total += size
         return taken, total
@@ -110,9 +145,11 @@ class Outbox:
     def _put_full(self, frame: bytes) -> bool:
         if self.policy is Policy.DROP_OLDEST:
             while self.full:
-                self._count_dropped(self._remove_oldest())
+                oldest = self._frames[0]
+                self._remove_oldest()
+                self._count_dropped(oldest)
         elif self.policy is not Policy.BLOCK or self._is_beyond_twice():
-            self._count_dropped(len(frame))
+            self._count_dropped(frame)
             self.overflowed = self.overflowed or self.policy is Policy.DISCONNECT
             return False
         self._frames.append(frame)
@@ -122,13 +159,14 @@ class Outbox:
     def _is_beyond_twice(self) -> bool:
         return len(self._frames) >= 2 * self.messages_max or self.bytes >= 2 * self.bytes_max
 
-    def _remove_oldest(self) -> int:
-        """Remove the oldest message and return its size."""
-        size = len(self._frames.popleft())
-        self.bytes -= size
+    def _remove_oldest(self) -> None:
+        self.bytes -= len(self._frames.popleft())
         self._gone += 1
-        return size
 
-    def _count_dropped(self, size: int) -> None:
+    def _count_dropped(self, frame: bytes) -> None:
         self.dropped += 1
-        self.dropped_bytes += size
+        self.dropped_bytes += len(frame)
+        origin = origin_of(frame)
+        if origin not in self._dropped_of and len(self._dropped_of) >= LOSSES_MAX:
+            origin = NOBODY
+        self._dropped_of[origin] = self._dropped_of.get(origin, 0) + 1

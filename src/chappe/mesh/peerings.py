@@ -1,9 +1,4 @@
-"""The peerings of an endpoint: how its connections become links, stay alive and end.
-
-A link is alive while anything comes from it. One from which nothing came for ``heartbeat_s`` is pinged (so that the
-other side hears from us too), and one silent for three times that is lost. While the driver does not read, because a
-subscriber has no room, silence is no sign of anything; we go on pinging, so that the others know that we are there.
-"""
+"""The peerings of an endpoint: how its connections become links, and how they end. ``heartbeats`` has how they live."""
 
 from __future__ import annotations
 
@@ -20,15 +15,15 @@ from chappe.mesh.dialling import Dialling, Target
 from chappe.mesh.events import PeerAdded, PeerLost, PeerRemoved
 from chappe.mesh.greetings import Code
 from chappe.mesh.handshake import Established, Failed, Handshake, Redundant, SendFrame, Step, Wake
+from chappe.mesh.heartbeats import HEARTBEAT, Heartbeats
 from chappe.mesh.links import EndpointOptions, Link, PeerInfo
 from chappe.mesh.messages import BYE, PING, Message, bye_token, pack_ping, pack_pong, ping_token
 from chappe.mesh.outbox import Outbox
 from chappe.mesh.peers import PeerStatus, PeerTable
 from chappe.mesh.routing import Router
 
-_HEARTBEAT: Final = b"heartbeat"
-_LOST_AFTER: Final = 3  # heartbeats
 _FINAL: Final = {Code.PEER_INCOMPATIBLE: PeerIncompatible, Code.PEER_INVALID: PeerInvalid}  # dialling again is no use
+_STALE: Final = frozenset({Code.REDUNDANT, Code.LOGIC_ERROR})  # it believes in a connection that we know to be gone
 
 Ended = type[PeerLost] | type[PeerRemoved]
 
@@ -45,10 +40,9 @@ class Peerings:
         self._dialling = Dialling()
         self._greeting: dict[int, Link] = {}  # not established, the oldest first
         self._leaving: dict[int, Link] = {}  # we said goodbye
-        self._closing: dict[int, tuple[Outbox, float]] = {}  # only to be emptied, until then at most
+        self._closing: dict[int, tuple[Link, float]] = {}  # only to be emptied, until then at most
         self._awaited: dict[int, tuple[bytes, float]] = {}  # ticket: peer, and until when
-        self._heartbeat_at = inf  # not before then is anybody silent for too long
-        self._paused = False  # nothing is read
+        self._heartbeats = Heartbeats(own, options.heartbeat_s, self.router.congestion)
         self._closed = False
         self._byes = 0
 
@@ -79,7 +73,7 @@ class Peerings:
         host, port = target.address
         kind = _FINAL.get(Code(code)) if code in _FINAL else None
         error = (kind or PeerUnavailable)(f"cannot peer with {host}:{port}: {reason}", target.address, peer_id)
-        return self._dialling.failed(target, error, kind is not None, now)
+        return self._dialling.failed(target, error, kind is not None, code in _STALE, now)
 
     def _open(self, conn: int, address: Address, target: Target | None, now: float) -> list[Action]:
         options = self._options
@@ -131,7 +125,7 @@ class Peerings:
         self._leaving.pop(link.conn, None)
         if broken:
             return []
-        self._closing[link.conn] = (link.outbox, now + CLOSE_FLUSH_S)
+        self._closing[link.conn] = (link, now + CLOSE_FLUSH_S)
         return [Close(link.conn, reason)]
 
     def _redundant(self, target: Target, peer_id: bytes, now: float) -> list[Action]:
@@ -148,8 +142,8 @@ class Peerings:
         self._greeting.pop(link.conn, None)
         peer_id = link.peer_id = step.peer_id
         link.chappe = step.chappe
-        link.established_at = link.heard_at = link.pinged_at = now
-        self._heartbeat_at = min(self._heartbeat_at, now + self._options.heartbeat_s)
+        link.established_at = now
+        self._heartbeats.begin(link, now)
         self._table.peered(peer_id)
         sent = link.handshake.filter_sent
         assert sent is not None
@@ -169,9 +163,9 @@ class Peerings:
 
     def closed(self, conn: int, reason: str, now: float) -> list[Action]:
         """See ``EndpointCore.handle_closed``."""
-        self._closing.pop(conn, None)
         link = self.links.get(conn)
         if link is None:
+            self._closed_at_last(conn)
             return []
         if link.established_at is None:
             return self._do(link, link.handshake.handle_closed(reason), now, broken=True)
@@ -180,11 +174,14 @@ class Peerings:
     def _end(self, link: Link, ended: Ended, reason: str, now: float, broken: bool = False) -> list[Action]:
         """An established link ends."""
         assert link.established_at is not None
-        status: PeerLost | PeerRemoved = ended(link.peer_id, link.address, reason)
+        # After a goodbye what waits is still sent, as long as the connection takes it.
+        lost = self.router.discard(link) if broken or link.bye is None else 0
+        unconfirmed = max(0, link.outbox.messages - link.confirmed)
+        status: PeerLost | PeerRemoved = ended(link.peer_id, link.address, reason, lost, unconfirmed)
         if link.bye is not None:
-            status = PeerRemoved(link.peer_id, link.address)
+            status = PeerRemoved(link.peer_id, link.address, "", lost, unconfirmed)
         elif link.left and ended is PeerLost:
-            status = PeerLost(link.peer_id, link.address, "it said goodbye", left=True)
+            status = PeerLost(link.peer_id, link.address, "it said goodbye", lost, unconfirmed, left=True)
         actions = self._forget(link, status.reason or "the peering was ended", now, broken)
         actions.append(Report(status))
         actions += self.router.link_down(link, now)
@@ -296,19 +293,29 @@ class Peerings:
 
     def pause(self, on: bool, now: float) -> None:
         """See ``EndpointCore.handle_paused``."""
-        self._paused = on
-        if not on:
-            for link in self.links.values():
-                link.heard_at = now
+        self._heartbeats.pause(on, self.links.values(), now)
+
+    def drained(self, count: int, now: float) -> None:
+        """See ``EndpointCore.handle_drained``."""
+        self._heartbeats.drained(count, now)
 
     def _handle_ping(self, link: Link, message: Message, now: float) -> list[Action]:
         """A ping, or a pong, of an established link."""
         if message.kind != PING:
             if link.bye is not None and message.payload == link.bye:
+                link.confirmed = link.outbox.messages
                 return self._end(link, PeerRemoved, "", now)
+            if message.payload.startswith(HEARTBEAT):
+                self._heartbeats.answered(link, now)
+                return []
             asked = link.pings.pop(message.payload, None)
             return [] if asked is None else [Resolve(asked, True)]
-        link.left = link.left or message.payload.startswith(BYE)
+        if message.payload.startswith(BYE):
+            link.left = True
+            link.confirmed = link.outbox.accepted  # it waits until it has our answer, and so all before that
+        claim = message.payload.removeprefix(HEARTBEAT)
+        if link.chappe and claim != message.payload and self.router.congestion.claimed(link, claim, now):
+            self._heartbeats.claims(now)
         if not link.outbox.put_control(pack_pong(self._own, link.peer_id, message.payload)):
             self.router.overflowed[link.conn] = link
         return [link.flush]
@@ -324,16 +331,21 @@ class Peerings:
         """See ``EndpointCore.take``."""
         link = self.links.get(conn)
         if link is not None:
-            frames = link.outbox.take(bytes_max)
+            frames = self._heartbeats.take(link, bytes_max)
             if conn in self.router.full:
                 self.router.taken(link)
             return frames
         if conn not in self._closing:
             return []
-        frames = self._closing[conn][0].take(bytes_max)
+        frames = self._closing[conn][0].outbox.take(bytes_max)
         if not frames:
             del self._closing[conn]
         return frames
+
+    def _closed_at_last(self, conn: int) -> None:
+        """A connection that was to be emptied is gone."""
+        if conn in self._closing:
+            self.router.discard(self._closing.pop(conn)[0])
 
     def handle_timeout(self, now: float) -> list[Action]:
         """Everything that is due."""
@@ -343,11 +355,11 @@ class Peerings:
         for link in [each for each in self._leaving.values() if now >= each.bye_until]:
             actions += self._end(link, PeerRemoved, "", now)
         for conn in [conn for conn, (_, until) in self._closing.items() if now >= until]:
-            del self._closing[conn]
+            self._closed_at_last(conn)
         for ticket in [ticket for ticket, (_, until) in self._awaited.items() if now >= until]:
             del self._awaited[ticket]
             actions.append(Resolve(ticket, False))
-        if now >= self._heartbeat_at:
+        if now >= self._heartbeats.at:
             actions += self._beat(now)
         return [*actions, *self._dialling.handle_timeout(now), *self.router.handle_timeout(now)]
 
@@ -355,7 +367,7 @@ class Peerings:
         """When ``handle_timeout`` has something to do."""
         if self.router.overflowed:
             return -inf
-        due = min(self._heartbeat_at, self._dialling.next_timeout(), self.router.next_timeout())
+        due = min(self._heartbeats.at, self._dialling.next_timeout(), self.router.next_timeout())
         if self._greeting:
             due = min(due, next(iter(self._greeting.values())).handshake.next_timeout())
         if self._leaving:
@@ -367,20 +379,10 @@ class Peerings:
         return due
 
     def _beat(self, now: float) -> list[Action]:
-        heartbeat_s = self._options.heartbeat_s
-        actions: list[Action] = []
-        self._heartbeat_at = inf
-        for link in [each for each in self.links.values() if each.established_at is not None]:
-            lost_at = inf if self._paused else link.heard_at + _LOST_AFTER * heartbeat_s
-            if now >= lost_at:
-                silent = f"nothing came from it for {now - link.heard_at:.1f} s"
-                actions += self._end(link, PeerLost, silent, now)
-                continue
-            if now >= max(link.heard_at, link.pinged_at) + heartbeat_s:
-                link.pinged_at = now
-                if not link.outbox.put_control(pack_ping(self._own, link.peer_id, _HEARTBEAT)):
-                    self.router.overflowed[link.conn] = link
-                actions.append(link.flush)
-            ping_at = max(link.heard_at, link.pinged_at) + heartbeat_s
-            self._heartbeat_at = min(self._heartbeat_at, ping_at, lost_at)
+        links = [each for each in self.links.values() if each.established_at is not None]
+        actions, silent = self._heartbeats.beat(links, now)
+        self.router.overflowed.update({each.conn: each for each in links if each.outbox.overflowed})
+        for link in silent:
+            seconds = now - max(link.heard_at, link.moved_at)
+            actions += self._end(link, PeerLost, f"nothing came from it for {seconds:.1f} s", now)
         return actions

@@ -12,7 +12,7 @@ from math import inf
 from typing import Final
 
 from chappe.core import Report
-from chappe.defaults import MESH_TOPIC_BYTES_MAX, ROUTES_BYTES_MAX, ROUTES_MAX, TTL
+from chappe.defaults import LOSS_TTL, LOST_AFTER, MESH_TOPIC_BYTES_MAX, ROUTES_BYTES_MAX, ROUTES_MAX, TTL
 from chappe.errors import ProtocolError, UsageError
 from chappe.mesh.actions import NOTHING as NOTHING_TO_DO
 from chappe.mesh.actions import Action, Deliver, Flush
@@ -24,10 +24,12 @@ from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, PeerBloc
 from chappe.mesh.filters import EVERYTHING, LOCAL_PREFIX, NOTHING, Filter, minimal
 from chappe.mesh.link_states import Verdict
 from chappe.mesh.links import EndpointOptions, Link
+from chappe.mesh.losses import Loss, Losses, Why
 from chappe.mesh.messages import (
     COMMAND,
     DATA,
     LINK_STATE,
+    LOSS,
     NOBODY,
     PING,
     PONG,
@@ -110,8 +112,9 @@ class Router:
         self.topology = Topology(own, options.forwarding, options.first_number)
         self.subscriptions = Subscriptions()
         self.drops = Drops()
+        self.losses = Losses()
         self.overflowed: dict[int, Link] = {}  # to be disconnected
-        self.congestion = Congestion()
+        self.congestion = Congestion(own, options.first_number, LOST_AFTER * options.heartbeat_s)
         self.full: dict[int, Link] = {}  # nothing more is taken for them, or older messages give way
         self.seen = Seen(own)
         self.echoes = Echoes()
@@ -143,15 +146,28 @@ class Router:
                 self._put_control(link, self._told)
             for frame in self.topology.others(link.peer_id):
                 self._put_control(link, frame)
+            missed = self.losses.owed(link.peer_id)
+            if missed:
+                actions += self._tell_loss(Loss(link.peer_id, NOBODY, missed, Why.LINK_ENDED))
             actions.append(link.flush)
         return actions
+
+    def discard(self, link: Link) -> int:
+        """A link is of no further use: drop what waits for it; returns how many messages."""
+        self._note_drops(link)
+        lost = link.outbox.discard()
+        if lost:
+            self._note_drops(link, Why.LINK_ENDED)
+            if link.chappe:
+                self.losses.owe(link.peer_id, lost)
+        return lost
 
     def link_down(self, link: Link, now: float) -> list[Action]:
         """A link ended."""
         del self._links[link.peer_id]
         self._note_drops(link)
         self.full.pop(link.conn, None)
-        self.congestion.is_over(link.conn)
+        self.congestion.forget(link.conn)
         self.overflowed.pop(link.conn, None)
         if self._originals.pop(link.peer_id, None) is not None:
             self._unblock(self.echoes.link_down(link.peer_id))
@@ -226,10 +242,7 @@ class Router:
         self._routes_bytes = 0
 
     def _flood(self, frame: bytes, but: Link | None) -> list[Action]:
-        targets = [link for link in self._links.values() if link.chappe and link is not but]
-        for link in targets:
-            self._put_control(link, frame)
-        return [link.flush for link in targets]
+        return self._send_control(frame, [link for link in self._links.values() if link.chappe and link is not but])
 
     def _put_control(self, link: Link, frame: bytes) -> None:
         if not link.outbox.put_control(frame):
@@ -281,11 +294,12 @@ class Router:
         for link in self.full.values():
             self._note_drops(link)
 
-    def _note_drops(self, link: Link) -> None:
+    def _note_drops(self, link: Link, why: Why = Why.FULL) -> None:
         count = link.outbox.dropped - link.dropped_told
         if count:
             link.dropped_told = link.outbox.dropped
-            self.drops.add(f"to {link.peer_id.hex()}, which takes less than is published", count)
+            self.drops.add(f"to {link.peer_id.hex()}, {why.text}", count)
+            self.losses.add(link.peer_id, link.outbox.take_dropped(), why)
 
     def _put(self, link: Link, frame: bytes) -> None:
         outbox = link.outbox
@@ -381,7 +395,10 @@ class Router:
                 return
         if self._originals:
             self.echoes.note(MESH, topic, message.payload, now)
-        if not self._forwards or not message.ttl:
+        if not self._forwards:
+            return
+        if not message.ttl:
+            self._end_of_hops(link, message, (*chappe, *originals))
             return
         if not link.told:  # others take from here only what they know to be behind here
             self.topology.hurry()
@@ -414,7 +431,10 @@ class Router:
             turn.actions += self._block(culprit, link.peer_id, now)
             return
         turn.deliver(subscribers, message)
-        if not self._forwards or not message.ttl:
+        if not self._forwards:
+            return
+        if not message.ttl:
+            self._end_of_hops(link, message, (*route.chappe, *route.originals))
             return
         if route.chappe:
             self._sequence += 1
@@ -422,6 +442,13 @@ class Router:
             frame = pack_origin_message(own, NOBODY, message.kind, ttl, topic, payload, own, self._sequence)
             self._pass_on(route.chappe, frame, link, turn, now)
         self._pass_to_originals(route.originals, message, link, turn, now)
+
+    def _end_of_hops(self, link: Link, message: Message, links: tuple[Link, ...]) -> None:
+        """A message may go no further, though somebody beyond wants it."""
+        for each in links:
+            if each is not link:
+                self.drops.add(f"to {each.peer_id.hex()}, {Why.TOO_FAR.text}")
+                self.losses.add(each.peer_id, {message.origin: 1}, Why.TOO_FAR)
 
     def _pass_on(self, links: tuple[Link, ...], frame: bytes, but: Link, turn: _Turn, now: float) -> None:
         for link in links:
@@ -451,6 +478,8 @@ class Router:
             link.filter = minimal(parse_filter(message.payload))
             if not link.blocked:
                 self.topology.set_original_filter(link.peer_id, link.filter)
+        elif message.kind == LOSS and link.chappe and message.origin != NOBODY:
+            turn.actions += self._take_loss(link, message, now)
         else:
             raise ProtocolError("a message of a kind that this peer does not send")
 
@@ -484,6 +513,48 @@ class Router:
         self._put_control(next_link, frame)
         return (next_link.flush,)
 
+    def _take_loss(self, link: Link, message: Message, now: float) -> Sequence[Action]:
+        place = message.origin
+        if place != link.peer_id and not self.topology.may_bring(link.peer_id, place, now):
+            raise ProtocolError("a report of a loss from where its place is not")
+        if not self.seen.is_new(place, message.sequence):
+            return NOTHING_TO_DO
+        loss = Loss.parse(message.payload)
+        receiver = message.receiver
+        missed = receiver == NOBODY and self.subscriptions.filter and loss.origin != self._own
+        if receiver == self._own or missed:
+            self.losses.heard(place, loss)
+        if receiver == self._own or not self._forwards or not message.ttl:
+            return NOTHING_TO_DO
+        ttl, number = message.ttl - 1, message.sequence
+        frame = pack_origin_message(
+            self._own, receiver, LOSS, ttl, RESERVED_TOPIC, message.payload, place, number
+        )  # fmt: skip
+        if receiver != NOBODY:
+            return self._send_control(frame, self._towards(receiver, link)[0])
+        return self._flood(frame, link)
+
+    def _tell_loss(self, loss: Loss) -> Sequence[Action]:
+        """Tell the origin, and the peer that misses the messages."""
+        actions: list[Action] = []
+        peer = self._links.get(loss.towards)
+        if loss.origin not in (NOBODY, self._own):
+            links = self._towards(loss.origin, None)[0]
+            actions += self._send_control(self._pack_loss(loss, loss.origin), links)
+        if peer is not None and peer.chappe:
+            actions += self._send_control(self._pack_loss(loss, NOBODY), (peer,))
+        return actions
+
+    def _pack_loss(self, loss: Loss, receiver: bytes) -> bytes:
+        self._sequence += 1
+        own = self._own
+        return pack_origin_message(own, receiver, LOSS, LOSS_TTL, RESERVED_TOPIC, loss.pack(), own, self._sequence)
+
+    def _send_control(self, frame: bytes, links: Sequence[Link]) -> list[Action]:
+        for link in links:
+            self._put_control(link, frame)
+        return [link.flush for link in links]
+
     def _block(self, culprit: bytes, other: bytes, now: float) -> list[Action]:
         link = self._originals.get(culprit)
         if link is None or link.blocked:
@@ -505,10 +576,13 @@ class Router:
         """Try blocked links again; report what was dropped."""
         self._unblock(self.echoes.handle_timeout(now))
         self.note_drops()
-        return [*self.settle(now), *self._tell(now), *self.drops.handle_timeout(now)]
+        losses, reports = self.losses.take(now)
+        told = [action for each in losses for action in self._tell_loss(each)]
+        return [*self.settle(now), *self._tell(now), *self.drops.handle_timeout(now), *told, *reports]
 
     def next_timeout(self) -> float:
         """When there is something to do."""
         if self.topology.changed:
             return -inf
-        return min(self.echoes.next_timeout(), self.drops.next_timeout(), self.topology.tell_at())
+        due = min(self.echoes.next_timeout(), self.drops.next_timeout(), self.losses.next_timeout())
+        return min(due, self.topology.tell_at())

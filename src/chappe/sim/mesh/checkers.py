@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 BEFORE_S = 3.0  # a path that stands for so long is known to all on it
 AFTER_S = 4.0  # a message arrives within this, if nothing is slow
+SILENT = "nothing came from it"  # how the reason begins why a silent peer is lost
 HANDSHAKE_BYTES = 200_000  # of control frames beside what waits; far less than their own bound
 
 
@@ -36,6 +37,9 @@ class Checker:
 
     def on_written(self, side: Side, frames: list[bytes]) -> None:
         """An endpoint wrote frames."""
+
+    def on_lost(self, host: EndpointHost, peer_id: bytes, reason: str) -> None:
+        """An endpoint has ended a peering, or lost it."""
 
     def on_tick(self) -> None:
         """Some time passed."""
@@ -166,6 +170,24 @@ class Liveness(Checker):
                     self.fail(f"{other.life} has not noticed that {host.life} stopped {limit:.1f} s ago")
 
 
+class Patience(Checker):
+    """The living are not given up, however slowly they take what is sent to them."""
+
+    name = "patience"
+    promise = "a peer that runs and can be reached is not lost for its silence"
+
+    def on_lost(self, host: EndpointHost, peer_id: bytes, reason: str) -> None:
+        """Look whether it was dead, or the way to it cut."""
+        life = self.world.lives[peer_id]
+        if not reason.startswith(SILENT) or frozenset((host.life, life)) in self.world.cuts:
+            return
+        since = self.world.now - 3 * host.options.heartbeat_s - 1.0
+        alive = any(each.life == life and each.alive for each in self.world.hosts.values())
+        ran = all(self.world.ran(each, since) for each in (life, host.life))
+        if alive and ran:
+            self.fail(f"{host.life} gives {life} up, which runs: {reason}")
+
+
 class Convergence(Checker):
     """After the faults everything is as it should be, in time."""
 
@@ -231,5 +253,5 @@ class Completeness(Checker):
 
 def all_checkers(world: MeshWorld) -> list[Checker]:
     """Every checker; the order of statuses is checked where they are reported (``EndpointHost``)."""
-    kinds = (Delivery, Storms, Calm, Bounds, Liveness, Convergence, Completeness)
+    kinds = (Delivery, Storms, Calm, Bounds, Liveness, Patience, Convergence, Completeness)
     return [each(world) for each in kinds]

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from chappe.sim.mesh.hosts import EndpointHost, Host
-from chappe.sim.mesh.world import PREFIXES, MeshWorld
+from chappe.sim.mesh.world import PREFIXES, TOPICS, MeshWorld
 
 SLOW_S = (0.01, 0.1, 0.5)  # for each read
+FLOOD_MESSAGES = 40  # published at once, if there is room ...
+FLOOD_BYTES = 400  # ... of about this size ...
+FLOOD_PAUSE_S = 0.1  # ... so often
+FLOOD_S = 12.0  # enough that what waits in kernels takes longer than a peer may be silent
+FLOODED_READ_S = (0.05, 0.1)
+FLOODED_SIPS = (10.0, 100.0)  # messages per second
 
 
 class Faults:
@@ -15,14 +21,22 @@ class Faults:
         self.world = world
         self.rng = world.rng
         self._on = True
+        self._flooding = False
 
-    def plan(self, until: float) -> None:
-        """Spread faults over the time until then."""
+    def plan(self, until: float) -> float:
+        """Spread faults over the time until then; returns when they are to be healed."""
         kinds = (self._reset, self._cut, self._partition, self._crash, self._freeze, self._slow)
         kinds += (self._resubscribe, self._resubscribe, self._cross_dial, self._unpeer)  # type: ignore[assignment]
+        floods = self.rng.random() < 0.2
+        if floods:
+            begins = self.rng.uniform(1.0, 3.0)
+            self.world.clock.at(begins, self._one, self._flood)
+            if self.rng.random() < 0.5:
+                return begins + FLOOD_S  # nothing else goes wrong
         chosen = self.rng.sample(kinds, self.rng.choice((1, 3, len(kinds))))
         for _ in range(int(until * self.rng.choice((0.3, 1.0, 3.0)))):
             self.world.clock.at(self.rng.uniform(1.0, until), self._one, self.rng.choice(chosen))
+        return max(until, begins + FLOOD_S) if floods else until
 
     def _one(self, fault: object) -> None:
         if self._on and callable(fault):
@@ -32,6 +46,7 @@ class Faults:
         """End all faults; nothing new goes wrong."""
         self._on = False
         self.world.net.partitioned.clear()
+        self._ease()
         for name, host in list(self.world.hosts.items()):
             self._go_on(host)
             self._read_at_once(host)
@@ -57,6 +72,7 @@ class Faults:
         if self.world.hosts[one].original and self.world.hosts[two].original:
             return  # between themselves they notice nothing, ever
         self.world.trace(None, "cut %s %s", one, two)
+        self.world.cuts.add(frozenset((self.world.hosts[one].life, self.world.hosts[two].life)))
         self._unlink(one, two)
         for side in self.world.net.between(one, two):
             side.cut = True
@@ -114,6 +130,43 @@ class Faults:
             self.world.trace(host, "slow: %g s", host.read_s)
             self.world.record.sound[host.life].end(self.world.now)
             self.world.clock.after(self.rng.choice((1.0, 4.0)), self._read_at_once, host)
+
+    def _flood(self) -> None:
+        """Somebody publishes all that there is room for, and somebody who wants it reads slowly, all the time."""
+        reader = self._host()
+        publishers = [each for each in self.world.endpoints() if each is not reader]
+        if not publishers or self.world.loops:
+            return
+        publisher = self.rng.choice(publishers)
+        reader.want((b"",))
+        publisher.want(())
+        self._flooding = True
+        self.world.record.eased.end(self.world.now)
+        if isinstance(reader, EndpointHost) and self.rng.random() < 0.5:
+            reader.sip(self.rng.choice(FLOODED_SIPS))
+        else:
+            self._read_at_once(reader)
+            reader.read_s = self.rng.choice(FLOODED_READ_S)
+            self.world.record.sound[reader.life].end(self.world.now)
+        self.world.trace(reader, "takes little of what %s publishes", publisher.name)
+        self._publish_much(publisher, self.rng.choice(TOPICS))
+
+    def _publish_much(self, host: Host, topic: bytes) -> None:
+        if not self._flooding or not host.alive:
+            return
+        if not host.frozen:
+            for _ in range(FLOOD_MESSAGES):
+                if self.world.publish(host, topic, FLOOD_BYTES) is None:
+                    break
+        self.world.clock.after(FLOOD_PAUSE_S, self._publish_much, host, topic)
+
+    def _ease(self) -> None:
+        """End a flood."""
+        self._flooding = False
+        self.world.record.eased.begin(self.world.now)
+        for host in self.world.hosts.values():
+            if isinstance(host, EndpointHost):
+                host.sip(0.0)
 
     def _read_at_once(self, host: Host) -> None:
         if host.read_s:

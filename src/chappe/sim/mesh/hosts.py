@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 PORT = 9999
 SUBSCRIBER = 1
 TICKS_MAX = 100  # of one host without any time passing
+INBOX_MAX = 64  # messages that a slow subscriber lets wait; then its endpoint reads nothing
+SIP_S = 0.1  # a slow subscriber takes some so often
+HELD_LOOK_S = 0.02  # so often it is looked whether what is held back may be read again
 
 
 class Host(ABC):
@@ -61,6 +64,14 @@ class Host(ABC):
         if not on:
             for side in list(self.sides.values()):
                 side.resume()
+
+    def reads(self, side: Side) -> bool:
+        """Whether it reads from a connection now."""
+        return not self.frozen
+
+    @abstractmethod
+    def moved(self, side: Side) -> None:
+        """There is room again in a connection that was full."""
 
     def die(self) -> None:
         """Crash: its connections are reset."""
@@ -138,6 +149,11 @@ class EndpointHost(Host):
         self.discovered: set[bytes] = set()
         self.resolved: dict[int, object] = {}
         self.received = 0
+        self.sips = 0.0  # messages per second that its subscriber takes; 0: all at once
+        self.paused = False
+        self._waiting = 0.0  # messages that the subscriber has not taken
+        self._sipping = False
+        self._held: set[Side] = set()
         self._ticket = 0
         self._timer_at = inf
         self._ticked_at = -inf
@@ -173,6 +189,62 @@ class EndpointHost(Host):
     def take(self, conn: int, bytes_max: int) -> list[bytes]:
         """What is to be written."""
         return self.core.take(conn, bytes_max)
+
+    def moved(self, side: Side) -> None:
+        """There is room again in a connection that was full."""
+        self.core.handle_moved(side.conn, self.world.now)
+
+    def reads(self, side: Side) -> bool:
+        """Whether it reads from a connection: not while its subscriber is full, or a peer that it passes this on to."""
+        if self.frozen or (self.paused and self.core.frame_bytes_max(side.conn) > HANDSHAKE_FRAME_BYTES_MAX):
+            return False
+        if not self.core.holds_back(side.conn, self.world.now):
+            return True
+        if side not in self._held:
+            self._held.add(side)
+            self.world.clock.after(HELD_LOOK_S, self._look_at_held, side)
+        return False
+
+    def _look_at_held(self, side: Side) -> None:
+        self._held.discard(side)
+        if self.alive and not self.frozen:
+            self.core.handle_heard(side.conn, self.world.now)
+            side.resume()
+
+    # -- a slow subscriber ------------------------------------------------------------------------
+
+    def sip(self, per_s: float) -> None:
+        """Have the subscriber take so many messages in a second; 0: all at once."""
+        self.sips = per_s
+        if not per_s:
+            self._waiting = 0.0
+            self._unpause()
+        elif not self._sipping:
+            self._sipping = True
+            self.world.clock.after(SIP_S, self._sip)
+
+    def _sip(self) -> None:
+        self._sipping = self.alive and self.sips > 0
+        if not self._sipping:
+            return
+        self.world.clock.after(SIP_S, self._sip)
+        if self.frozen:
+            return
+        before = self._waiting
+        self._waiting = max(0.0, before - self.sips * SIP_S)
+        if self.paused and int(self._waiting) < int(before):
+            self.core.handle_drained(int(before) - int(self._waiting), self.world.now)
+            self._set_timer()
+        if 2 * self._waiting <= INBOX_MAX:
+            self._unpause()
+
+    def _unpause(self) -> None:
+        if self.paused and self.alive:
+            self.paused = False
+            self._call(self.core.handle_paused(False, self.world.now))
+            if not self.frozen:
+                for side in list(self.sides.values()):
+                    side.resume()
 
     # -- the application --------------------------------------------------------------------------
 
@@ -228,6 +300,11 @@ class EndpointHost(Host):
                 for message in messages:
                     self.received += 1
                     self.world.delivered(self, message, subscriber)
+                if self.sips:
+                    self._waiting += len(messages)
+                    if self._waiting >= INBOX_MAX and not self.paused:
+                        self.paused = True
+                        self._call(self.core.handle_paused(True, self.world.now))
             case Flush(conn):
                 if conn in self.sides:
                     self.sides[conn].write()
@@ -269,6 +346,8 @@ class EndpointHost(Host):
                 record.link(self.life, self.world.lives[peer_id]).begin(now)
             case PeerLost(peer_id) | PeerRemoved(peer_id):
                 self._expect(peer_id in self.peered, event)
+                for checker in self.world.checkers:
+                    checker.on_lost(self, peer_id, event.reason)
                 self.peered.discard(peer_id)
                 record.link(self.life, self.world.lives[peer_id]).end(now)
             case PeeringError():

@@ -1,7 +1,8 @@
 """Connections as TCP gives them: frames arrive whole and in order, until the connection breaks.
 
 A connection that is reset is noticed by both ends; one that is cut is noticed by nobody: what is sent vanishes. What
-was sent and not yet read is limited, so a reader that is slow, or stopped, fills the box of the sender.
+was sent and not yet read is limited, as by the buffers of two kernels, so a reader that is slow, or stopped, fills the
+box of the sender. Once they are full there is room again only when a good part of them is free, as with TCP.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Protocol
 
 from chappe.sim.clock import Clock
 
-WINDOW_BYTES = 16_384  # on the way in one direction
+# On the way in one direction. A kernel takes from 100 kB to tens of MB; messages here are fewer in proportion.
+WINDOWS_BYTES = (16_384, 16_384, 131_072, 1_048_576)
+REOPENS = 3  # this part of a window that was full is to be free before more is taken
 CHUNK_BYTES = 4_096  # written at once
 CONNECT_S = 0.5  # until a dial that nobody answers fails
 PREFIX = 4  # bytes of a frame's length
@@ -25,7 +28,13 @@ class End(Protocol):
     original: bool
     alive: bool
     frozen: bool
-    read_s: float  # seconds for each frame that it reads
+    read_s: float  # seconds for each chunk that it reads
+
+    def reads(self, side: Side) -> bool:
+        """Whether it reads from a connection now."""
+
+    def moved(self, side: Side) -> None:
+        """There is room again in a connection that was full."""
 
     def accept(self, side: Side) -> None:
         """A connection came in."""
@@ -59,6 +68,8 @@ class Side:
         self.closing = False  # once all is written
         self.cut = False  # what is sent vanishes
         self.on_way = 0  # bytes written here and not yet read there
+        self.window_bytes = WINDOWS_BYTES[0]
+        self._full = False
         self.delay_s = 0.0
         self._arrived: deque[list[bytes] | str] = deque()  # not read yet; the last may be the reason of the end
         self._arrives_at = 0.0
@@ -66,7 +77,12 @@ class Side:
 
     def write(self) -> None:
         """Write what the host has, as far as there is room."""
-        while self.open and self.on_way < WINDOW_BYTES:
+        if self._full:
+            if self.on_way > self.window_bytes - self.window_bytes // REOPENS:
+                return
+            self._full = False
+            self.host.moved(self)
+        while self.open and not self._full:
             frames = self.host.take(self.conn, CHUNK_BYTES)
             if not frames:
                 if self.closing:
@@ -74,6 +90,7 @@ class Side:
                 return
             self.network.look(self, frames)
             self.on_way += sum(map(len, frames))
+            self._full = self.on_way >= self.window_bytes
             self._send(frames)
 
     def _send(self, what: list[bytes] | str) -> None:
@@ -90,25 +107,40 @@ class Side:
 
     def resume(self) -> None:
         """Read what arrived, if the host runs."""
-        if self._arrived and not self._reading and not self.host.frozen:
+        if self._arrived and not self._reading and self.host.reads(self):
             self._reading = True
             self.network.clock.after(self.host.read_s, self._read)
 
     def _read(self) -> None:
         self._reading = False
-        if not self.open or self.host.frozen or not self._arrived:
+        if not self.open or not self._arrived or not self.host.reads(self):
             return
-        what = self._arrived.popleft()
-        if isinstance(what, str):
+        frames = self._some()
+        if not frames:
+            reason = self._arrived.popleft()
+            assert isinstance(reason, str)
             self.open = False
             self.network.forget(self)
-            self.host.broken(self, what)
+            self.host.broken(self, reason)
             return
-        self.other.on_way -= sum(map(len, what))
-        self.host.read(self, [frame[PREFIX:] for frame in what])
+        self.other.on_way -= sum(map(len, frames))
+        self.host.read(self, [frame[PREFIX:] for frame in frames])
         if self.other.host.alive and not self.other.host.frozen:
             self.other.write()
         self.resume()
+
+    def _some(self) -> list[bytes]:
+        """What one read gives: as much as is there, up to a bound; nothing at the end."""
+        frames: list[bytes] = []
+        size = 0
+        while self._arrived and size < CHUNK_BYTES:
+            found = self._arrived[0]
+            if isinstance(found, str):
+                break
+            self._arrived.popleft()
+            frames += found
+            size += sum(map(len, found))
+        return frames
 
     def close(self) -> None:
         """The host wants no more of it; what waits is written first."""
@@ -170,6 +202,7 @@ class Network:
         far = Side(self, target, (host.name, 40_000 + dial))
         near.other, far.other = far, near
         near.delay_s = far.delay_s = self.clock.rng.choice((0.0005, 0.005, 0.05))
+        near.window_bytes = far.window_bytes = self.clock.rng.choice(WINDOWS_BYTES)
         self.sides += (near, far)
         host.connected(dial, near)
         target.accept(far)

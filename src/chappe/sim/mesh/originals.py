@@ -101,6 +101,9 @@ class OriginalHost(Host):
         elif conn in self._handshakes:
             self._do(conn, self._handshakes[conn].handle_closed(reason))
 
+    def moved(self, side: Side) -> None:
+        """There is room again in a connection that was full: that is nothing to an original."""
+
     def take(self, conn: int, bytes_max: int) -> list[bytes]:
         """What is to be written."""
         box = self._boxes.get(conn)

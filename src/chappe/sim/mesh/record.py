@@ -55,6 +55,8 @@ class Record:
         self.wanted: dict[tuple[str, bytes], Spans] = {}  # life and prefix
         self.forwards: dict[str, bool] = {}  # life
         self.originals: set[str] = set()  # lives that are originals
+        self.eased = Spans()  # nobody publishes more than a slow reader takes
+        self.eased.begin(0.0)
 
     def link(self, one: str, two: str) -> Spans:
         """When ``one`` was peered with ``two``, as it says."""
@@ -71,6 +73,8 @@ class Record:
         ``after_s`` later.
         """
         start, stop = publication.at - before_s, publication.at + after_s
+        if not self.eased.covers(start, stop):
+            return set()  # boxes are full, and what is late may still come
         linked: dict[str, list[str]] = {}
         for (one, two), spans in self.links.items():
             if one < two and self._is_stable(one, two, spans, start, stop):

@@ -38,7 +38,7 @@ def play_mesh(
         faults = Faults(world)
         until = world.rng.choice((3.0, 6.0, 10.0)) if minutes is None else minutes * 60
         if disturb:
-            faults.plan(until)
+            until = faults.plan(until)
         world.pass_time(until)
         faults.heal()
         healed_at = world.now

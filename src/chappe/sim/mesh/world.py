@@ -40,6 +40,7 @@ class MeshWorld:
         self.lives: dict[bytes, str] = {}  # by id
         self.stopped: dict[str, float] = {}  # life: frozen since
         self.thawed: dict[str, float] = {}  # life: goes on since
+        self.cuts: set[frozenset[str]] = set()  # pairs of lives between which a connection was cut
         self.loops = False  # originals are linked with each other, so that nobody sees the loops
         self.dues = 0  # deliveries that were checked
         self.keep_alive: list[Side] = []
@@ -177,6 +178,10 @@ class MeshWorld:
                     edge.append(other)
         return [self.hosts[name] for name in sorted(found - {host.name})]
 
+    def ran(self, life: str, since: float) -> bool:
+        """Whether a life that goes on was never stopped since then."""
+        return life not in self.stopped and self.thawed.get(life, 0.0) < since
+
     # -- messages ---------------------------------------------------------------------------------
 
     def _publish_some(self, name: str) -> None:
@@ -188,10 +193,10 @@ class MeshWorld:
                 self.publish(host)
         self.clock.after(self.rng.choice((0.05, 0.3, 1.0)), self._publish_some, name)
 
-    def publish(self, host: Host, topic: bytes | None = None) -> bytes | None:
-        """Publish something; None if there was no room."""
+    def publish(self, host: Host, topic: bytes | None = None, size: int = 0) -> bytes | None:
+        """Publish something of at least so many bytes; None if there was no room."""
         self._serial += 1
-        payload = b"%d of %b" % (self._serial, host.life.encode())
+        payload = (b"%d of %b" % (self._serial, host.life.encode())).ljust(size)
         return payload if host.publish(topic or self.rng.choice(TOPICS), payload) else None
 
     def copies_max(self, publication: Publication) -> float:

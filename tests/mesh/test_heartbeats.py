@@ -1,0 +1,141 @@
+"""Signs of life: who is pinged and when, what counts as life, and what is known to have arrived."""
+
+from __future__ import annotations
+
+import pytest
+
+from chappe.defaults import CLAIM_S, LOST_AFTER, PROBE_BYTES, PROBES_MAX
+from chappe.mesh.congestion import Congestion
+from chappe.mesh.handshake import Handshake
+from chappe.mesh.heartbeats import HEARTBEAT, Heartbeats
+from chappe.mesh.links import Link
+from chappe.mesh.messages import DATA, NOBODY, PING, Message, pack_message, parse_message
+from chappe.mesh.outbox import Outbox
+
+OWN, PEER = b"o" * 16, b"p" * 16
+HEARTBEAT_S = 2.0
+BYTES_MAX = 1 << 30
+
+
+def frame(size: int = 0) -> bytes:
+    return pack_message(OWN, NOBODY, DATA, 16, b"t", bytes(size))
+
+
+def pings(frames: list[bytes]) -> list[Message]:
+    return [each for each in (parse_message(one[4:]) for one in frames) if each.kind == PING]
+
+
+@pytest.fixture
+def heartbeats() -> Heartbeats:
+    return Heartbeats(OWN, HEARTBEAT_S, Congestion(OWN, 1, LOST_AFTER * HEARTBEAT_S))
+
+
+@pytest.fixture
+def link(heartbeats: Heartbeats) -> Link:
+    unused: Handshake = None  # type: ignore[assignment]
+    made = Link(1, ("127.0.0.1", 1), None, unused, Outbox(messages_max=100_000), 0.0)
+    made.peer_id = PEER
+    made.chappe = True
+    made.established_at = 0.0
+    heartbeats.begin(made, 0.0)
+    return made
+
+
+def test_a_peer_is_pinged_in_every_heartbeat_though_it_was_heard(heartbeats: Heartbeats, link: Link) -> None:
+    pinged = []
+    for tenth in range(1, 81):
+        now = tenth / 10
+        link.heard_at = now
+        if now >= heartbeats.at:
+            heartbeats.beat([link], now)
+            pinged += [now] if pings(heartbeats.take(link, BYTES_MAX)) else []
+
+    assert pinged == [2.0, 4.0, 6.0, 8.0]
+
+
+def test_a_ping_leaves_before_all_that_waits(heartbeats: Heartbeats, link: Link) -> None:
+    for _ in range(10):
+        link.outbox.put(frame())
+    heartbeats.beat([link], HEARTBEAT_S)
+
+    assert parse_message(heartbeats.take(link, 1)[0][4:]).kind == PING
+
+
+def test_a_peer_is_pinged_after_so_many_bytes(heartbeats: Heartbeats, link: Link) -> None:
+    for _ in range(10 * PROBE_BYTES // 1024):
+        link.outbox.put(frame(1024))
+    written = heartbeats.take(link, 3 * PROBE_BYTES) + heartbeats.take(link, BYTES_MAX)
+
+    assert len(pings(written)) == 10
+    since = 0
+    for each in written:
+        since = 0 if pings([each]) else since + len(each)
+        assert since <= PROBE_BYTES + 2 * 1024
+
+
+def test_nothing_is_put_between_the_frames_of_a_handshake(heartbeats: Heartbeats, link: Link) -> None:
+    link.established_at = None
+    for _ in range(4):
+        link.outbox.put_control(bytes(PROBE_BYTES))
+
+    assert [len(each) for each in heartbeats.take(link, BYTES_MAX)] == [PROBE_BYTES] * 4
+
+
+def test_a_silent_peer_is_lost_unless_its_connection_takes_bytes_again(heartbeats: Heartbeats, link: Link) -> None:
+    link.moved_at = 5.0
+
+    assert heartbeats.beat([link], 5.0 + LOST_AFTER * HEARTBEAT_S - 0.1)[1] == []
+    assert heartbeats.beat([link], 5.0 + LOST_AFTER * HEARTBEAT_S)[1] == [link]
+
+
+def test_while_nothing_is_read_silence_means_nothing(heartbeats: Heartbeats, link: Link) -> None:
+    heartbeats.pause(True, [link], 1.0)
+    assert heartbeats.beat([link], 1000.0)[1] == []
+    heartbeats.pause(False, [link], 1000.0)
+
+    assert heartbeats.beat([link], 1001.0)[1] == []
+    assert heartbeats.beat([link], 1000.0 + LOST_AFTER * HEARTBEAT_S)[1] == [link]
+
+
+def test_an_answer_confirms_what_was_sent_before_its_ping(heartbeats: Heartbeats, link: Link) -> None:
+    for count in (3, 4):
+        for _ in range(count):
+            link.outbox.put(frame())
+        heartbeats.take(link, BYTES_MAX)
+        link.pinged_at = -1.0
+        heartbeats.beat([link], HEARTBEAT_S)
+        heartbeats.take(link, BYTES_MAX)
+    link.outbox.put(frame())
+    heartbeats.take(link, BYTES_MAX)
+    confirmed = []
+    for _ in range(3):  # one answer more than there were pings
+        heartbeats.answered(link, 3.0)
+        confirmed.append(link.confirmed)
+
+    assert confirmed == [3, 7, 7]
+
+
+def test_pings_that_are_never_answered_have_a_bound(heartbeats: Heartbeats, link: Link) -> None:
+    written = 0
+    for _ in range(PROBES_MAX + 10):
+        link.outbox.put(frame(PROBE_BYTES))
+        written += len(pings(heartbeats.take(link, BYTES_MAX)))
+
+    assert written == len(link.probes) == PROBES_MAX
+
+
+def test_who_does_not_read_claims_often_that_its_subscriber_gets_on(heartbeats: Heartbeats, link: Link) -> None:
+    heartbeats.pause(True, [link], 1.0)
+    tokens = []
+    for step in range(1, 9):
+        now = 1.0 + step * CLAIM_S
+        heartbeats.drained(1, now)
+        heartbeats.beat([link], now)
+        tokens += [each.payload for each in pings(heartbeats.take(link, BYTES_MAX))]
+
+    assert len(tokens) == len(set(tokens)) == 8
+    assert all(each.startswith(HEARTBEAT + OWN) for each in tokens)
+    link.chappe = False
+    link.pinged_at = 0.0
+    heartbeats.beat([link], now + HEARTBEAT_S)
+    assert [each.payload for each in pings(heartbeats.take(link, BYTES_MAX))] == [HEARTBEAT]
