@@ -49,6 +49,8 @@ FULL_PEER_WAIT_S: Final = 0.5  # how long a publisher waits for a full peer befo
 FULL_PEER_WAIT_LIVE_S: Final = 3.0  # the same where no store keeps what is lost: min_acks=0
 FULL_PEER_LOSSY_S: Final = 1.0  # ... for this long, and twice as long each time that it is still full, up to ...
 FULL_PEER_LOSSY_MAX_S: Final = 30.0  # ... this; it fetches later what it lost
+# What waits in a publisher for a full peer: some batches. Beyond it a member takes nothing in and publishes no more.
+BACKLOG_BYTES_MAX: Final = 4 * MIB
 HEARTBEAT_S: Final = 2.0  # ZMTP ping; a peer silent for three of them is disconnected and redialled
 RECONNECT_S: Final = 0.1
 RECONNECT_MAX_S: Final = 1.0

@@ -9,13 +9,16 @@ from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
+import zmq
 from tests.api.members import PATIENCE_S
 
+from chappe.api import producer as producer_module
 from chappe.api.aio import AsyncConsumer, AsyncProducer
 from chappe.api.store import Store
-from chappe.errors import OffsetOutOfRange
+from chappe.errors import OffsetOutOfRange, TimedOut
 
 KIB = b"x" * 1024
+MIB = bytes(1 << 20)
 
 
 async def soon(awaited: Awaitable[None]) -> None:
@@ -61,6 +64,42 @@ def test_records_flow_and_the_loop_goes_round(tower: str, store: Store) -> None:
         done.set()
         assert found == [b"%d" % number for number in range(100)]
         assert await watch < 100  # a second's worth
+
+    asyncio.run(soon(run()))
+
+
+def test_the_loop_goes_round_beside_a_consumer_that_takes_nothing(tower: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was blocked for as long as a full peer is waited for, and that is for ever here."""
+    monkeypatch.setattr(producer_module, "FULL_PEER_WAIT_LIVE_S", 1e9)
+
+    async def run() -> None:
+        async with AsyncProducer("hello", tower=tower, min_acks=0) as producer:
+            node = producer._producer._node
+            context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+            stopped = context.socket(zmq.SUB)
+            stopped.setsockopt(zmq.RCVHWM, 1)
+            for prefix in (b"M", b"R"):
+                stopped.setsockopt(zmq.SUBSCRIBE, prefix + b"hello")
+            stopped.connect(f"tcp://{node.host}:{node.port}")
+            try:
+                sending = asyncio.create_task(send_all(producer))
+                while not node.choked:
+                    assert not sending.done()
+                    await asyncio.sleep(0.001)
+                for _ in range(100):  # the loop goes round though the producer waits
+                    await asyncio.sleep(0)
+                assert not sending.done()
+                with pytest.raises(TimedOut):
+                    await producer.flush(0.01)
+            finally:
+                context.destroy(0)
+            assert await sending > 0
+
+    async def send_all(producer: AsyncProducer) -> int:
+        sent = 0
+        while not producer._producer._node.choked:
+            sent = await producer.send(MIB)
+        return await producer.send(MIB) - sent
 
     asyncio.run(soon(run()))
 

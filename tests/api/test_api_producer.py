@@ -22,6 +22,7 @@ from chappe.api.store import Store
 from chappe.defaults import RECORD_BYTES_MAX
 from chappe.errors import (
     BufferFull,
+    Closed,
     IdentityInUse,
     IdentityRolledBack,
     RecordTooLarge,
@@ -106,6 +107,31 @@ def test_one_thread_may_wait_for_room_while_another_waits_for_stores(tower: str,
         assert not any(thread.is_alive() for thread in threads)
         producer.close()
     assert producer.stored == 501
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_calls_keep_their_time_outs_while_another_thread_waits_for_room(tower: str, many: bool) -> None:
+    producer = Producer("hello", tower=tower, buffer_bytes=100_000)
+    ended: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            producer.send_many([KIB] * 500) if many else [producer.send(KIB) for _ in range(500)]
+        except Closed as error:
+            ended.append(error)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    wait_until(lambda: producer._core.kept_bytes >= 100_000)
+
+    producer.events()  # each of these waited for ever
+    with pytest.raises(TimedOut):
+        producer.flush(0.05)
+    with pytest.raises(TimedOut):
+        producer.close(0.05)
+    sender.join(PATIENCE_S)
+    assert not sender.is_alive()
+    assert len(ended) == 1
 
 
 def test_records_from_several_threads_get_offsets_of_their_own(tower: str, store: Store) -> None:

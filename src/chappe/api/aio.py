@@ -20,11 +20,12 @@ class AsyncProducer:
     """As ``Producer``; at the bound of the buffer ``send`` waits without blocking the loop.
 
     Use as ``async with AsyncProducer(topic) as producer``; the arguments are those of ``Producer`` but
-    ``on_full``.
+    ``on_full``. With an identity ``send`` waits for the disk now and then, so it runs in a thread.
     """
 
     def __init__(self, topic: str, **options: Any) -> None:
         self._producer = Producer(topic, on_full="error", **options)
+        self._journaled = options.get("identity") is not None
 
     @property
     def partition(self) -> str:
@@ -46,6 +47,8 @@ class AsyncProducer:
         """See ``Producer.send``."""
         while True:
             try:
+                if self._journaled:
+                    return await asyncio.to_thread(self._producer.send, value, key, headers, timestamp)
                 return self._producer.send(value, key, headers, timestamp)
             except BufferFull:
                 await asyncio.sleep(ROOM_S)

@@ -106,6 +106,7 @@ class Producer:
         )
         self._buffer_bytes = max(buffer_bytes, BATCH_BYTES)
         self._block = on_full == "block"
+        self._live = min_acks == 0
         self._error: ChappeError | None = None
         self._error_said = False
         self._retry_at = 0.0  # the journal refused the batch being gathered: our thread tries again then
@@ -248,18 +249,26 @@ class Producer:
             self._check()
             self._flush_batch()
             goal = self._core.next_offset
+            # Where no store is waited for, those who listen are to have it, or to have lost it.
+            out = self._node.published()
             self._core.hurry(time.monotonic(), True)
+
+        def done() -> bool:
+            return self._core.stored >= goal and (not self._live or out())
+
         try:
-            while self._core.stored < goal:
+            while not done():
                 self._check()
                 left = 0.2 if deadline is None else min(0.2, deadline - time.monotonic())
+                if left <= 0 and self._core.stored >= goal:
+                    raise TimedOut(f"a member has not taken all records of topic {self.topic!r} after {timeout:g} s")
                 if left <= 0:
                     missing = goal - self._core.stored
                     raise TimedOut(
                         f"{missing} records of topic {self.topic!r} are not stored after {timeout:g} s: "
                         "is a store running and connected to the same tower?"
                     )
-                self._node.pump(left, lambda: self._core.stored >= goal)
+                self._node.pump(left, done)
         finally:
             self._core.hurry(time.monotonic(), False)
 
@@ -411,26 +420,34 @@ class Producer:
         """Wait for room, or raise; ``alone``: nothing may be gathered, or have to be, when this returns."""
         core = self._core
         self._check()
-        if core.pending and (core.refused or core.full or alone):
-            self._flush_batch()  # nothing is taken before what waits for the journal
-        while not self._has_room(alone):
+        while True:
+            if core.pending and (core.refused or core.full or alone):
+                self._flush_batch()  # nothing is taken before what waits for the journal
+            if self._has_room(alone):
+                return
             if not self._block:
                 raise BufferFull(self._no_room())
-            self._node.pump_locked(0.1, lambda: self._has_room(alone))
+            self._unlock()  # held once: others keep their time-outs meanwhile
+            try:
+                self._node.pump(0.1, lambda: self._has_room(alone))
+            finally:
+                self._acquire()
             self._check()
 
     def _has_room(self, alone: bool) -> bool:
         core = self._core
-        if core.kept_bytes >= self._buffer_bytes:
+        if core.kept_bytes >= self._buffer_bytes or self._node.choked:
             return False
         return not (core.full or alone) or not (core.pending or core.held(time.monotonic()))
 
     def _no_room(self) -> str:
-        if self._core.kept_bytes < self._buffer_bytes:
+        if self._core.kept_bytes < self._buffer_bytes and not self._node.choked:
             return (
                 f"the partition of topic {self.topic!r} goes on after a restart, and stores have not yet said how far "
                 "they hold it: send again later"
             )
+        if self._node.choked:
+            return f"a member does not take what is published to topic {self.topic!r}: send again later"
         return (
             f"{self._core.kept_bytes} bytes of topic {self.topic!r} are not stored yet, the buffer is full: "
             "send again later, or start a store"

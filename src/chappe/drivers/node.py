@@ -24,7 +24,7 @@ from chappe.defaults import FULL_PEER_WAIT_S, MIB
 from chappe.drivers.addresses import TowerAddress, bind, reachable_host
 from chappe.drivers.dealers import Dealers
 from chappe.drivers.node_sockets import open_socket
-from chappe.drivers.publishing import PublishingSocket
+from chappe.drivers.publishing import RETRY_S, PublishingSocket
 from chappe.errors import MemberStopped, ProtocolError, StorageError
 from chappe.log.actions import Action, Ask, Beacon, Connect, Disconnect, Publish, Subscribe, TakeOver, Unsubscribe
 from chappe.log.beacon import BEACON, GOODBYE, WELCOME, Discovery
@@ -134,9 +134,8 @@ class Node:
             TakeOver: self._take_over,
             **(perform or {}),
         }
-        # Three, since one cannot be used by two threads at once: our own thread's, the users', and that of the
-        # one user's thread that holds the lock.
-        self._polls = (select.poll(), select.poll(), select.poll())
+        # Two, since one cannot be used by two threads at once: our own thread's, and the users'.
+        self._polls = (select.poll(), select.poll())
         self._users = threading.Lock()
         self._drains: dict[int, Callable[[], bool]] = {}
         self._suspects: list[Callable[[], bool]] = []  # sockets used since their descriptor was last looked at
@@ -195,6 +194,7 @@ class Node:
             if self.closed:
                 return
             self.closed = True
+            self._pub.retry(patient=False)
             self.perform(self.discovery.goodbye())
         self._stop.set()
         self.wake()
@@ -248,22 +248,16 @@ class Node:
             table[type(action)](action)
 
     def pump(self, timeout_s: float, until: Callable[[], bool]) -> None:
-        """Wait at most so long for something to happen, and handle it; for a user's thread.
+        """Wait at most so long for something to happen, and handle it; for a user's thread that does not hold the lock.
 
         Does not wait if ``until`` (called with the lock held) says that what the user waits for is there.
         """
-        self._driven_at = time.monotonic()
+        self._driven_at = began = time.monotonic()
         if self._users.acquire(timeout=timeout_s):
             try:
-                self._pump(timeout_s, self._polls[1], until)
+                self._pump(max(0.0, began + timeout_s - time.monotonic()), self._polls[1], until)
             finally:
                 self._users.release()
-        self._driven_at = time.monotonic()
-
-    def pump_locked(self, timeout_s: float, until: Callable[[], bool]) -> None:
-        """As ``pump``, for a thread that holds the lock: one that is in ``pump`` may be waiting for that lock."""
-        self._driven_at = time.monotonic()
-        self._pump(timeout_s, self._polls[2], until)
         self._driven_at = time.monotonic()
 
     def serve(self) -> None:
@@ -322,12 +316,18 @@ class Node:
 
     def _before_wait(self, timeout_s: float) -> float:
         """Handle what is there already; returns how long to wait for more."""
+        self._retry()
         if self._idle is not None:
             timeout_s = min(timeout_s, self._idle())
+        if self._pub.waits:
+            timeout_s = min(timeout_s, RETRY_S)
         if self._suspects:
             suspects, self._suspects = self._suspects, []
             self._suspects += [drain for drain in suspects if drain()]
         now = self._timeouts()
+        if self._pub.choked:
+            self._sleep_until = now + timeout_s
+            return timeout_s
         if self._suspects:
             return 0.0
         due = min(max(self.role.next_timeout(), self._due_from), self.discovery.next_timeout())
@@ -339,7 +339,7 @@ class Node:
         now = time.monotonic()
         if now >= self.discovery.next_timeout():
             self.perform(self.discovery.handle_timeout(now))
-        if now >= max(self.role.next_timeout(), self._due_from):
+        if now >= max(self.role.next_timeout(), self._due_from) and not self._pub.choked:
             try:
                 self.perform(self.role.handle_timeout(now))
             except Exception as error:
@@ -377,6 +377,8 @@ class Node:
         for _ in range(DRAIN_MAX):
             if size >= DRAIN_BYTES:
                 return True
+            if self._pub.choked:
+                return False  # left in the queue, until there is room for what comes of it
             try:
                 frames = sock.recv_multipart(_NOBLOCK)
             except zmq.Again:
@@ -406,6 +408,14 @@ class Node:
             return len(self._wake_read.recv(4096)) == 4096
         except OSError:
             return False
+
+    def _retry(self) -> None:
+        """Send what waited for a full peer; receiving goes on if too much did."""
+        choked = self._pub.choked
+        self._pub.retry()
+        if choked and not self._pub.choked:
+            for drain in self._drains.values():
+                self.suspect(drain)
 
     def _drain_sub(self) -> bool:
         if getattr(self.role, "paused", False):
@@ -443,9 +453,21 @@ class Node:
     # -- sockets out --------------------------------------------------------------------------------------
 
     def publish(self, frames: list[bytes]) -> None:
-        """Send to whoever subscribed; full peers are waited for a little (see ``PublishingSocket.send``)."""
+        """Send to whoever subscribed, without waiting; full peers are waited for a little by whoever drives."""
         self.suspect(self._drain_pub)
         self._pub.send(frames)
+        if self._pub.waits:
+            self.wake_before(time.monotonic() + RETRY_S)
+
+    def published(self) -> Callable[[], bool]:
+        """Tells whether everything published before this call was taken, by full peers too, or lost by them."""
+        mark = self._pub.kept
+        return lambda: self._pub.sent >= mark
+
+    @property
+    def choked(self) -> bool:
+        """Whether so much waits for full peers that nothing more should be published."""
+        return self._pub.choked
 
     def _send_beacon(self, action: Beacon) -> None:
         self._beacon_pub.send_multipart(action.frames, zmq.NOBLOCK)
