@@ -75,6 +75,14 @@ ASIDE_S: Final = 30 * 86_400.0  # ... and is removed when it is older: long enou
 DISK_RETRY_S: Final = 1.0  # after a full disk a write is tried again
 DISK_RESERVE_BYTES: Final = 16 * MIB  # refuse writes below this much free space
 MAINTAIN_S: Final = 10.0  # retention runs this often
+SCRUB_BYTES_S: Final = 8 * MIB  # read to find damage: a terabyte takes a day and a half, a disk barely notices
+SCRUB_SHARE: Final = 10  # ... and for each second of it so many of rest, where the disk or the processor is slow
+SCRUB_PIECE_BYTES: Final = 512 * KIB  # of it at once, and ...
+SCRUB_PIECE_BLOCKS: Final = 500  # ... at most so many blocks: some 3 ms of the processor
+SCRUB_ROUND_S: Final = 24 * 3600.0  # a round begins so long after the one before, or when that has ended
+SCRUB_IDLE_S: Final = 10.0  # between rounds, what could not be read is tried again this often
+SCRUB_SAVE_S: Final = 30.0  # where a round has come to is noted this often
+SUSPECTS_MAX: Final = 200  # blocks that look wrong are read again so many at once: some 10 ms
 HEADS_PAGE: Final = 10_000  # partitions in one answer
 
 # -- exactly-once sinks ---------------------------------------------------------------------------

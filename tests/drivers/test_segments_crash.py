@@ -63,7 +63,7 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path) -> N
             storage.close()  # a clean end now and then; without it the lock goes with the object
         else:
             storage._directory.close()
-            storage._handles.close()
+            storage._reader.handles.close()
 
 
 def run_and_kill(path: Path, after_s: float) -> list[int]:

@@ -138,7 +138,7 @@ class SameAsMemory(RuleBasedStateMachine):
         copy = self.root / str(self.kills)
         shutil.copytree(self.path, copy)
         self.disk._directory.close()
-        self.disk._handles.close()
+        self.disk._reader.handles.close()
         self.path = copy
         self.disk = self.opened()
 

@@ -116,7 +116,7 @@ class Disk:
         """Let go as a dead process does."""
         self.staged.close()
         self.storage._directory.close()
-        self.storage._handles.close()
+        self.storage._reader.handles.close()
 
     def attach(self, run: str = "one") -> None:
         self.staged.remember(SinkState("q", "home", run))

@@ -10,7 +10,7 @@ from pathlib import Path
 import platformdirs
 
 from chappe.errors import UsageError
-from chappe.log.events import DamageHealed, TowerFound, WritesResumed
+from chappe.log.events import DamageHealed, ScrubEnded, TowerFound, WritesResumed
 
 logger = logging.getLogger("chappe")
 
@@ -34,5 +34,5 @@ def state_directory(kind: str, identity: str, directory: str | Path | None) -> P
 
 def log_event(event: object) -> None:
     """Log what a core reports: good news as information, the rest as warnings."""
-    good = isinstance(event, (DamageHealed, TowerFound, WritesResumed))
+    good = isinstance(event, (DamageHealed, ScrubEnded, TowerFound, WritesResumed))
     logger.log(logging.INFO if good else logging.WARNING, "%s", event)

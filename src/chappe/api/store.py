@@ -35,6 +35,7 @@ class StoreStatus:
     malformed: int
     refusing: bool
     holes: tuple[Hole, ...]
+    scrubbed_us: int  # when everything kept was last read and checked, since 1970; 0 if it never was
 
 
 class Store:
@@ -130,6 +131,7 @@ class Store:
                 node.malformed,
                 core.refusing,
                 tuple(self._storage.holes()),
+                self._storage.scrubbed_us,
             )
 
     def close(self) -> None:

@@ -34,6 +34,7 @@ class Holdings:
 
     partitions: list[Holding]
     stores: list[str]
+    scrubbed: dict[str, int] = field(default_factory=dict)  # store: when it had last read all that it keeps; 0: never
 
     @property
     def stores_text(self) -> str:
@@ -58,6 +59,7 @@ def look(tower: str, filters: Sequence[Filter], listen: str) -> Holdings:
         raise TimedOut(f"the tower at {tower} knows no store; start one with: chappe store DIRECTORY")
     found: dict[tuple[str, str], Holding] = {}
     answered = []
+    scrubbed: dict[str, int] = {}
     for store in stores:
         client = StoreClient(store.endpoint, ANSWER_S)
         try:
@@ -68,6 +70,7 @@ def look(tower: str, filters: Sequence[Filter], listen: str) -> Holdings:
         finally:
             client.close()
         answered.append(store.store_id)
+        scrubbed[store.store_id] = client.scrubbed_us
         for info in infos:
             if filters and not any(each.matches(info.topic) for each in filters):
                 continue
@@ -83,7 +86,7 @@ def look(tower: str, filters: Sequence[Filter], listen: str) -> Holdings:
             seen.stores.append(store.store_id)
     if not answered:
         raise TimedOut(f"none of the {len(stores)} stores that the tower at {tower} knows answered")
-    return Holdings([found[key] for key in sorted(found)], answered)
+    return Holdings([found[key] for key in sorted(found)], answered, scrubbed)
 
 
 def _common_prefix(filters: Sequence[Filter]) -> str:

@@ -66,6 +66,7 @@ def topics(
         _print_json(rows)
     elif rows:
         _print_table(rows, partitions)
+        _print_scrubbed(held.scrubbed)
     else:
         print("no topics yet; make one with: echo hello | chappe produce greetings")
 
@@ -93,6 +94,15 @@ def _print_json(rows: Sequence[_Row]) -> None:
             "stores": sorted(row.stores),
         }
         print(json.dumps(fields, ensure_ascii=True))
+
+
+def _print_scrubbed(stores: dict[str, int]) -> None:
+    """When each store had last read and checked everything that it keeps."""
+    from chappe.cli.units import iso_time
+
+    for store, at in sorted(stores.items()):
+        when = f"at {iso_time(at)[:19]}Z" if at else "not yet"
+        print(f"store {store[:8]} last had all it keeps read and checked: {when}")
 
 
 def _print_table(rows: Sequence[_Row], by_partition: bool) -> None:

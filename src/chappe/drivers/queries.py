@@ -53,6 +53,7 @@ class StoreClient:
 
     def __init__(self, endpoint: str, timeout_s: float = 10.0) -> None:
         self.endpoint = endpoint
+        self.scrubbed_us = 0  # when the store had last read and checked all that it keeps, as it last said
         self._timeout_s = timeout_s
         self._ids = itertools.count(1)
         self._waiting: dict[bytes, tuple[Answer, list[bytes]] | None] = {}  # asked: the answer, once it is here
@@ -130,6 +131,7 @@ class StoreClient:
             answer, _ = self._ask_for(HeadsAnswer, HeadsRequest(encode_topic(topic_prefix), since))
             found += answer.infos()
             since = answer.version
+            self.scrubbed_us = answer.scrubbed_us
             if not answer.more:
                 return found, since
 

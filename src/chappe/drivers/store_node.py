@@ -11,7 +11,7 @@ from typing import Final
 
 import zmq
 
-from chappe.defaults import BATCH_BYTES_MAX, DISK_RETRY_S
+from chappe.defaults import BATCH_BYTES_MAX, DISK_RETRY_S, SCRUB_BYTES_S, SCRUB_IDLE_S, SCRUB_PIECE_BYTES, SCRUB_SHARE
 from chappe.drivers.addresses import TowerAddress
 from chappe.drivers.memory import keep_freed
 from chappe.drivers.node import Node, wall_us
@@ -20,7 +20,7 @@ from chappe.log.actions import Action, Reply, Retain, Transact, Write
 from chappe.log.committing import Finishing, carry_out, recover
 from chappe.log.queries import Stage, decode_request, encode_query
 from chappe.log.staged import CommitBatch, StagedStorage
-from chappe.log.storage import LogStorage, Retention
+from chappe.log.storage import LogStorage, Retention, Scrubbed
 from chappe.log.store import LogStore
 
 logger = logging.getLogger(__name__)
@@ -80,11 +80,13 @@ class StoreNode:
         self.endpoint = self.core.endpoint = f"tcp://{self.node.host}:{port}"
         self.node.watch_socket(self._router, self._drain_router)
         self._writer = threading.Thread(target=self._write_all, name="chappe-disk", daemon=True)
+        self._scrubber = threading.Thread(target=self._scrub_all, name="chappe-scrub", daemon=True)
 
     def start(self) -> None:
         """Begin."""
         keep_freed()
         self._writer.start()
+        self._scrubber.start()
         self.node.start()
 
     def close(self) -> None:
@@ -94,6 +96,7 @@ class StoreNode:
         self._closing.set()
         self._work.put(None)
         self._writer.join(CLOSE_S)
+        self._scrubber.join(CLOSE_S)
         self.node.close()
         with self.node.lock:
             self._router.close()
@@ -209,6 +212,25 @@ class StoreNode:
             self.node.suspect(self._drain_router)
             self.node.wake()
         return actions
+
+    def _scrub_all(self) -> None:
+        """Read everything that is kept, over and over, and leave disk and processor to the others most of the time."""
+        pause_s = SCRUB_IDLE_S
+        while not self._closing.wait(pause_s):
+            began = time.monotonic()
+            try:
+                found = self.storage.scrub()
+            except Exception:
+                logger.exception("reading what is kept failed in a way that was not foreseen")
+                found = Scrubbed(idle=True)
+            if found.news or (self.storage.suspicious and found.detail is not None):
+                self.node.call(lambda now, found=found: self._scrubbed(found, now))
+            spent_s = time.monotonic() - began
+            idle = found.idle and not self.storage.suspicious
+            pause_s = SCRUB_IDLE_S if idle else max(SCRUB_PIECE_BYTES / SCRUB_BYTES_S, SCRUB_SHARE * spent_s)
+
+    def _scrubbed(self, found: Scrubbed, now: float) -> Sequence[Action]:
+        return self.core.handle_scrubbed(self.storage.scrubbed(found), now)
 
     def _retain(self) -> None:
         try:

@@ -159,6 +159,17 @@ class Stopped:
         return self.reason
 
 
+@dataclass(frozen=True, slots=True)
+class ScrubEnded:
+    """A store has read and checked everything that it keeps: so many bytes in so many seconds."""
+
+    bytes: int
+    took_s: float
+
+    def __str__(self) -> str:
+        return f"everything kept was read and checked: {self.bytes / 1_000_000:,.1f} MB in {self.took_s:,.0f} s"
+
+
 Event: TypeAlias = (
     TowerLost
     | TowerFound
@@ -172,4 +183,5 @@ Event: TypeAlias = (
     | DamageHealed
     | MachineRefused
     | Stopped
+    | ScrubEnded
 )

@@ -139,6 +139,7 @@ class HeadsAnswer(msgspec.Struct, frozen=True, array_like=True, tag="heads"):
     partitions: list[tuple[Name, Name, Offset, Offset, Offset, Number, Number, Offset]]
     version: Offset
     more: bool
+    scrubbed_us: Offset = 0  # when the store had last read and checked all that it keeps, since 1970; 0: never
 
     def infos(self) -> list[PartitionInfo]:
         """The partitions as the storage port describes them. Raises ProtocolError for names that cannot be."""
@@ -232,8 +233,10 @@ def decode_answer(raw: bytes) -> Answer:
         raise ProtocolError(f"not an answer: {error}") from error
 
 
-def heads_answer(infos: Sequence[PartitionInfo], since: int, limit: int, version: int) -> HeadsAnswer:
-    """The answer for ``infos``, which the storage cut at ``limit``."""
+def heads_answer(
+    infos: Sequence[PartitionInfo], since: int, limit: int, version: int, scrubbed_us: int = 0
+) -> HeadsAnswer:
+    """The answer for ``infos``, which the storage cut at ``limit``; ``scrubbed_us`` as in the storage port."""
     more = len(infos) >= limit
     rows = [
         (
@@ -248,4 +251,4 @@ def heads_answer(infos: Sequence[PartitionInfo], since: int, limit: int, version
         )
         for i in infos
     ]
-    return HeadsAnswer(rows, rows[-1][-1] if more and rows else max(version, since), more)
+    return HeadsAnswer(rows, rows[-1][-1] if more and rows else max(version, since), more, scrubbed_us)

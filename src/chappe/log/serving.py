@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from chappe.data.topic import decode_topic
 from chappe.defaults import BATCH_BYTES, HEADS_PAGE, READ_BYTES_MAX
-from chappe.errors import ChappeError
+from chappe.errors import ChappeError, StorageError
 from chappe.log.actions import Action, Publish, Reply
 from chappe.log.batch import Batch
 from chappe.log.messages import Fetch, Head, RecordMessage
@@ -41,7 +41,10 @@ def answer_fetch(storage: LogStorage, fetch: Fetch, limit: int) -> tuple[list[Ac
     offset, size = fetch.sequence, 0
     end = min(info.next, offset + limit)
     while offset < end and size < READ_BYTES_MAX:
-        read = storage.read(topic, partition, offset, BATCH_BYTES)
+        try:
+            read = storage.read(topic, partition, offset, BATCH_BYTES)
+        except StorageError:
+            break  # it cannot be read now; who wants it asks again
         if not read.batches:
             break
         for raw in read.batches:
@@ -75,7 +78,7 @@ def answer_query(storage: LogStorage, client: bytes, request_id: bytes, request:
         if isinstance(request, HeadsRequest):
             limit = min(max(request.limit, 1), HEADS_PAGE)
             infos = storage.changed(decode_topic(request.topic_prefix), request.since, limit)
-            answer = heads_answer(infos, request.since, limit, storage.version)
+            answer = heads_answer(infos, request.since, limit, storage.version, storage.scrubbed_us)
         elif isinstance(request, ReadRequest):
             answer, batches, hole = _read(storage, request)
         else:

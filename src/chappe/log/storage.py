@@ -20,6 +20,7 @@ from typing import Protocol
 from chappe.data.topic import Filter
 from chappe.errors import StorageFull
 from chappe.log.batch import Batch
+from chappe.log.events import ScrubEnded
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,19 @@ class Retention:
         return not (self.age_s is None and self.bytes is None and self.records is None)
 
 
+@dataclass(frozen=True, slots=True)
+class Scrubbed:
+    """What one call of ``LogStorage.scrub`` has done.
+
+    ``idle``: the next round is not due. ``news``: ``detail`` must be given to ``LogStorage.scrubbed``.
+    """
+
+    bytes: int = 0
+    idle: bool = False
+    news: bool = False
+    detail: object = None
+
+
 class LogStorage(Protocol):
     """See the module's text. Offsets of a partition start anywhere: a store may join late."""
 
@@ -143,6 +157,23 @@ class LogStorage(Protocol):
 
     def forget(self, retained: object) -> None:
         """Carry out what ``retain`` decided; runs like ``publish``."""
+
+    def scrub(self) -> Scrubbed:
+        """Read on, some of everything that is kept, to find damage; runs on a thread of its own, and never raises."""
+
+    def scrubbed(self, found: Scrubbed) -> ScrubEnded | None:
+        """Look again at what a scrub found, a bounded part of it; runs like ``publish``. Damage becomes holes.
+
+        Returns what to report if a round has ended. To be called again while ``suspicious``.
+        """
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether ``scrubbed`` has something left to look at."""
+
+    @property
+    def scrubbed_us(self) -> int:
+        """When everything kept was last read and checked, microseconds since 1970; 0 if it never was."""
 
     def close(self) -> None:
         """Release the directory."""
@@ -358,6 +389,17 @@ class MemoryLogStorage:
                 partition.kept = [each for each in partition.kept if each.order not in retained]
                 partition.start_at(max(gone))
                 self._touch(partition)
+
+    def scrub(self) -> Scrubbed:
+        """Nothing: memory does not rot."""
+        return Scrubbed(idle=True)
+
+    def scrubbed(self, found: Scrubbed) -> ScrubEnded | None:
+        """Nothing is ever found."""
+        return None
+
+    suspicious = False
+    scrubbed_us = 0
 
     def close(self) -> None:
         """Nothing: the object is the disk."""

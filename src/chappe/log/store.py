@@ -23,7 +23,7 @@ from chappe.log.actions import Action, Publish, Subscribe
 from chappe.log.answering import Answering
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.damage import Damage
-from chappe.log.events import DamageHealed
+from chappe.log.events import DamageHealed, ScrubEnded
 from chappe.log.healing import Healer
 from chappe.log.messages import (
     Ack,
@@ -216,6 +216,10 @@ class LogStore:
     def handle_commit_waits(self, reason: str, now: float) -> list[Action]:
         """The disk refuses what a commit has decided; it is tried again, and nothing else is written meanwhile."""
         return self._writer.refuse(reason)
+
+    def handle_scrubbed(self, ended: ScrubEnded | None, now: float) -> list[Action]:
+        """A scrub found something, or has read everything."""
+        return [*self._damage.found(self.storage.holes()), *([Report(ended)] if ended else [])]
 
     def handle_retained(self, now: float) -> list[Action]:
         """Retention ran; it runs again later."""

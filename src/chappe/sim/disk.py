@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from chappe.errors import StorageFull
 from chappe.log.batch import Batch
+from chappe.log.events import ScrubEnded
 from chappe.log.staged import MemoryStaged
-from chappe.log.storage import Append, Hole, PartitionInfo, Read, Retention
+from chappe.log.storage import Append, Hole, PartitionInfo, Read, Retention, Scrubbed
 
 Key = tuple[str, str]
 
@@ -80,7 +81,10 @@ class SimDisk:
         self.ever: dict[Key, bytearray] = {}  # a byte for every offset, 1 if it once was safe here
         self.full = False
         self.staged = MemoryStaged()
+        self.scrubbed_us = 0
+        self.suspicious = False
         self._version = 0
+        self._scrub_at = 0  # the partition that is read next
 
     # -- the storage port ---------------------------------------------------------------------------
 
@@ -239,6 +243,29 @@ class SimDisk:
         for key, first in retained:
             self._start_at(self.parts[key], first)
 
+    def scrub(self) -> Scrubbed:
+        """Read the next partition; what is damaged in it is told to ``scrubbed``."""
+        keys = list(self.parts)
+        if self._scrub_at >= len(keys):
+            self._scrub_at = 0
+            return Scrubbed(idle=True)
+        key = keys[self._scrub_at]
+        self._scrub_at += 1
+        return Scrubbed(1, news=any(block.damaged for block in self.parts[key].blocks), detail=key)
+
+    def scrubbed(self, found: Scrubbed) -> ScrubEnded | None:
+        """The damaged blocks of a partition become holes."""
+        for key, part in self.parts.items():
+            if key == found.detail:
+                self._find(part)
+        return None
+
+    def _find(self, part: Part) -> None:
+        sound = [block for block in part.blocks if not block.damaged]
+        if len(sound) < len(part.blocks):
+            part.blocks = sound
+            self._touch(part)
+
     def close(self) -> None:
         """Nothing is held open."""
 
@@ -257,15 +284,8 @@ class SimDisk:
             if part.version:
                 self._touch(part)
         if scrub:
-            self.scrub()
-
-    def scrub(self) -> None:
-        """Read everything, so that all damage is found."""
-        for part in self.parts.values():
-            sound = [block for block in part.blocks if not block.damaged]
-            if len(sound) < len(part.blocks):
-                part.blocks = sound
-                self._touch(part)
+            for part in self.parts.values():
+                self._find(part)
 
     def holds(self, key: Key, offset: int) -> bool:
         """Whether an offset is here and not damaged."""

@@ -71,7 +71,6 @@ class Faults:
                 tower.restart()
         for disk in world.disks:
             disk.full = False
-            disk.scrub()
         for journal in world.journals:
             journal.refusing = 0.0
         world.slow_disk_s = self._usual_disk_s = min(self._usual_disk_s, HEALED_DISK_S)

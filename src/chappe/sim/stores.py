@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from chappe.sim.world import World
 
 
+SCRUB_S = 0.5  # between two partitions: less than the time in which all is settled, more than anything else takes
+
+
 class StoreHost(Host):
     """A store, its query socket and the thread that writes; as ``drivers.store_node``."""
 
@@ -42,6 +45,7 @@ class StoreHost(Host):
         self.net.routers[self.core.endpoint] = self
         self._perform |= {Write: self._queue, Retain: self._queue, Transact: self._queue, Reply: self._reply}
         self._clients: dict[bytes, Dialogue] = {}
+        world.clock.after(SCRUB_S, self._scrub)
 
     def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
         """Stop; of a write under way any prefix of its blocks may be on the disk afterwards."""
@@ -89,6 +93,15 @@ class StoreHost(Host):
         if dialogue is not None:
             request_id = int.from_bytes(action.request_id, "big")
             dialogue.reply(request_id, encode_query(action.answer), action.batches)
+
+    def _scrub(self) -> None:
+        """Read on, to find damage while others have good copies."""
+        if not self.alive:
+            return
+        found = self.disk.scrub()
+        if found.news and self.stalled_until <= self.world.now:
+            self.call(self.core.handle_scrubbed, self.disk.scrubbed(found), self.world.now)
+        self.world.clock.after(SCRUB_S, self._scrub)
 
     # -- the thread that writes -----------------------------------------------------------------------
 

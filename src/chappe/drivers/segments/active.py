@@ -76,6 +76,17 @@ class ActiveIndex:
             yield Piece(rows.first[at], end, self.table.position[row], self.table.size[row])
             at += 1
 
+    def within(self, first: int, end: int) -> Iterator[tuple[str, Piece]]:
+        """Partition and place of every block that has a byte in ``first`` <= n < ``end``, readable or not."""
+        table = self.table
+        row = max(bisect_right(table.position, first) - 1, 0)
+        while row < len(table) and table.position[row] < end:
+            base = table.base[row]
+            place = Piece(base, base + table.count[row], table.position[row], table.size[row])
+            if place.position + place.size > first:
+                yield table.names[table.partition[row]], place
+            row += 1
+
     def at_time(self, partition: str, first: int, next_: int, timestamp: int) -> int | None:
         """The first offset in ``first`` <= n < ``next_`` whose block ends at or after ``timestamp``."""
         rows = self._partitions.get(partition)

@@ -43,7 +43,7 @@ class Handles:
         if handle.index is None:
             try:
                 handle.index = self._map(folder, number)
-            except (FileNotFoundError, Damaged):
+            except (OSError, Damaged):
                 handle.index = load_index(self._ops, folder, topic, self._store_id, number)
         return handle.index
 

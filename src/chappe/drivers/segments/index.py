@@ -285,6 +285,17 @@ class Index:
                 next_ = bases[entry + 1] if entry + 1 < high else last
                 yield Piece(bases[entry], next_, positions[entry], sizes[entry])
 
+    def within(self, first: int, end: int) -> Iterator[tuple[str, Piece]]:
+        """Partition and place of every block that has a byte in ``first`` <= n < ``end``."""
+        columns = self._columns
+        bounds, names = columns["extent_entry"], columns["name_extents"]
+        bases, positions, sizes = (columns[each].tolist() for each in _COLUMNS[-5:-2])
+        for entry, position in enumerate(positions):
+            if position < end and position + sizes[entry] > first:
+                extent = bisect_right(bounds, entry) - 1
+                next_ = bases[entry + 1] if entry + 1 < bounds[extent + 1] else columns["extent_next"][extent]
+                yield self.name(bisect_right(names, extent) - 1), Piece(bases[entry], next_, position, sizes[entry])
+
     def at_time(self, partition: str, first: int, next_: int, timestamp: int) -> int | None:
         """The first offset in ``first`` <= n < ``next_`` whose block ends at or after ``timestamp``.
 
@@ -308,12 +319,15 @@ class Index:
         table.length = self.summary.length
         bounds = self._columns["extent_entry"]
         bases, positions, sizes, stamps = (self._columns[each].tolist() for each in _COLUMNS[-5:-1])
+        rows: list[Row] = []
         for index, (name, _, next_, _, low, _, heal) in enumerate(self.extents()):
             start, end = bounds[index], bounds[index + 1]
             ends = [*bases[start + 1 : end], next_]
             for entry, after in zip(range(start, end), ends, strict=True):
                 base = bases[entry]
                 size = after - base
-                table.append(Row(name, base, size, positions[entry], sizes[entry], low, stamps[entry], bool(heal)))
+                rows.append(Row(name, base, size, positions[entry], sizes[entry], low, stamps[entry], bool(heal)))
+        for row in sorted(rows, key=lambda row: row.position):
+            table.append(row)
         table.lost = [Lost(*each) for each in self.lost()]
         return table

@@ -132,13 +132,15 @@ def _sync(ops: FileOps, fd: int, path: str, acknowledged: int, size: int) -> boo
 
 
 def owns(ops: FileOps, path: str, topic: str, store_id: str, number: int) -> bool | None:
-    """Whether a segment has a block of this store and topic; None if it has no room for one. Raises OSError."""
+    """Whether a segment has a block of this store and topic; None if it has no room for one, or cannot be read."""
     fd = ops.open(path, os.O_RDONLY)
     try:
         size = os.fstat(fd).st_size
         if size <= len(SEGMENT_HEADER):
             return None
-        return any(True for _ in Scan(ops, fd, size, segment_seed(store_id, topic, number), window_bytes=_PAGE_BYTES))
+        blocks = Scan(ops, fd, size, segment_seed(store_id, topic, number), window_bytes=_PAGE_BYTES)
+        found = any(True for _ in blocks)
+        return found or (None if blocks.unreadable else False)
     finally:
         ops.close(fd)
 

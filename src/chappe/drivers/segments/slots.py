@@ -13,10 +13,11 @@ from array import array
 from bisect import bisect_right
 from typing import Final, NamedTuple
 
-from chappe.log.storage import Hole, PartitionInfo
+from chappe.log.storage import PartitionInfo
 
 _WIDTH: Final = 6
 LOST: Final = "damaged or missing on disk"
+UNREADABLE: Final = "the disk cannot read them at present; it is tried again"
 
 
 class Extent(NamedTuple):
@@ -151,10 +152,6 @@ class Slot:
         if extents and extents[0] < self.first:  # only the first extent may begin below what is readable
             there -= self.first - extents[0]
         return there == self.next - self.first
-
-    def holes(self) -> list[Hole]:
-        """What is missing."""
-        return [Hole(self.topic, self.name, low, high - 1, LOST) for low, high in self.gaps(self.first, self.next)]
 
     def info(self) -> PartitionInfo:
         """The partition as the storage port describes it."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import heapq
 import itertools
 import logging
 import os
-import struct
 import time
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
@@ -15,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from chappe.defaults import ADDRESS_BYTES_MAX, DISK_RESERVE_BYTES, SEGMENT_BYTES, SEGMENT_ENTRIES
+from chappe.defaults import DISK_RESERVE_BYTES, SEGMENT_BYTES, SEGMENT_ENTRIES
 from chappe.drivers.segments.appender import Appender
 from chappe.drivers.segments.aside import Aside
-from chappe.drivers.segments.blocks import HEADER_BYTES, body_is_sound, header_is_sound, segment_seed
+from chappe.drivers.segments.blocks import SEGMENT_HEADER
 from chappe.drivers.segments.directory import (
     ASIDE,
     MANIFEST,
@@ -31,25 +29,24 @@ from chappe.drivers.segments.directory import (
     topic_of,
 )
 from chappe.drivers.segments.files import FileOps, descriptors, replace_file, storage_error, sync_directory
-from chappe.drivers.segments.handles import Handles
-from chappe.drivers.segments.index import Piece, encode_index
+from chappe.drivers.segments.index import encode_index
 from chappe.drivers.segments.index_files import save_index
 from chappe.drivers.segments.manifest import Known, Manifest, Mark
 from chappe.drivers.segments.opening import Folders
 from chappe.drivers.segments.pins import Pins, load_pins
+from chappe.drivers.segments.reading import Reader
 from chappe.drivers.segments.recovery import TopicOpener, load_index, segment_numbers
 from chappe.drivers.segments.retention import choose, pin_resets, remove_first
-from chappe.drivers.segments.slots import LOST, Extent, Slot
+from chappe.drivers.segments.scrub import Piece, Scrubber, Target
+from chappe.drivers.segments.slots import Slot
 from chappe.drivers.segments.table import Table
-from chappe.drivers.segments.topics import TopicIndex
+from chappe.drivers.segments.topics import TopicIndex, Unread
 from chappe.errors import Damaged, StorageError, StorageFull
-from chappe.log.batch import CRC_AT, Batch
-from chappe.log.storage import Append, Hole, PartitionInfo, Read, Retention
+from chappe.log.events import ScrubEnded
+from chappe.log.storage import Append, Hole, PartitionInfo, Read, Retention, Scrubbed
 
 logger: Final = logging.getLogger(__name__)
-_BASE_COUNT: Final = struct.Struct("<QI")  # of a batch, behind its checksum
 APPENDERS_OPEN_MAX: Final = 128  # segments open for writing
-_DAMAGE: Final = frozenset({errno.EIO, errno.ENOENT})  # other errors say nothing about the bytes on disk
 
 
 @dataclass(slots=True)
@@ -95,7 +92,7 @@ class SegmentStorage:
         self._directory = StoreDirectory(os.fspath(directory), self._ops, create=create)
         self.store_id = self._directory.store_id
         # read side
-        self._handles = Handles(self._ops, self.store_id)
+        self._reader = Reader(self._ops, self.store_id, self._touch)
         self._index: dict[str, TopicIndex] = {}
         self._sorted: list[str] = []
         self._version = 0
@@ -108,6 +105,9 @@ class SegmentStorage:
         self._removed: list[tuple[str, set[int], Pins]] = []
         # from the read side to the write side
         self._resets: deque[tuple[str, str, int]] = deque()
+        # on a thread of its own
+        path, topics = self._directory.path, lambda: sorted(self._appenders)
+        self._scrubber = Scrubber(self._ops, path, self.store_id, topics, self._targets, self._unread)
         try:
             self._load()
         except OSError as error:
@@ -182,7 +182,9 @@ class SegmentStorage:
             logger.warning("cannot save where partitions start: %s", error)
         self._sync_manifest()
         self._manifest.close()
-        self._handles.close()
+        if self._scrubber.under_way:
+            self._scrubber.save()
+        self._reader.handles.close()
         self._directory.close()
 
     def _rewrite_index(self, index: TopicIndex, number: int, positions: set[int]) -> None:
@@ -353,7 +355,7 @@ class SegmentStorage:
         index = self._index.get(topic)
         if index is None:
             folder = os.path.join(self._directory.topics, folder_name(topic))
-            index = self._index[topic] = TopicIndex(topic, folder, self._handles)
+            index = self._index[topic] = TopicIndex(topic, folder, self._reader.handles)
             insort(self._sorted, topic)
         return index
 
@@ -361,6 +363,47 @@ class SegmentStorage:
         for slot in slots:
             self._version += 1
             index.changes.touch(slot, self._version)
+
+    # -- a thread of its own: scrubbing ----------------------------------------------------------
+
+    def scrub(self) -> Scrubbed:
+        """Read on to find damage; see ``LogStorage``."""
+        piece = self._scrubber.read()
+        return Scrubbed(piece.bytes, piece.idle, piece.ended or bool(piece.suspicions or piece.readable), piece)
+
+    def _targets(self, topic: str) -> list[Target]:
+        appender = self._appenders[topic]
+        table = appender.table
+        sealed = [(each.number, each.length, True) for each in list(appender.sealed)]
+        known = [each for each in (*sealed, (table.number, table.length, False)) if each[1] > len(SEGMENT_HEADER)]
+        return [Target(topic, appender.folder, *each) for each in known]
+
+    def _unread(self) -> list[Unread]:
+        some = [each for index in list(self._index.values()) for each in list(index.unread.values())]
+        return list(itertools.chain.from_iterable(some))
+
+    def scrubbed(self, found: Scrubbed) -> ScrubEnded | None:
+        """Look at what seemed wrong; see ``LogStorage``."""
+        piece = found.detail
+        assert isinstance(piece, Piece)
+        for unread in piece.readable:
+            index = self._index[unread.topic]
+            index.take_back(unread)
+            self._touch(index, [unread.slot])
+        for suspicion in piece.suspicions:
+            self._reader.suspect(self._index[suspicion.topic], suspicion)
+        self._reader.examine()
+        return ScrubEnded(piece.total, piece.took_s) if piece.ended else None
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether ``scrubbed`` has something left to look at."""
+        return self._reader.suspicious
+
+    @property
+    def scrubbed_us(self) -> int:
+        """When everything kept was last read and checked, microseconds since 1970; 0 if it never was."""
+        return self._scrubber.ended_us
 
     # -- the reading thread: questions -----------------------------------------------------------
 
@@ -412,7 +455,7 @@ class SegmentStorage:
             return Read(())
         batches: list[bytes] = []
         size, at = 0, offset
-        for body, next_ in self._bodies(slot, self._index[topic], offset, bytes_max):
+        for body, next_ in self._reader.bodies(slot, self._index[topic], offset, bytes_max):
             if batches and size + len(body) > bytes_max:
                 break
             batches.append(body)
@@ -422,66 +465,9 @@ class SegmentStorage:
                 break
         if batches:
             return Read(tuple(batches))
-        hole = next(((low, high) for low, high in slot.gaps(slot.first, slot.next) if low <= at < high), None)
-        return Read(()) if hole is None else Read((), Hole(topic, partition, hole[0], hole[1] - 1, LOST))
-
-    def _bodies(self, slot: Slot, index: TopicIndex, offset: int, bytes_max: int) -> Iterator[tuple[bytes, int]]:
-        """Batches from ``offset`` on up to the first hole, with the offsets behind them."""
-        left = bytes_max
-        extent = slot.find(offset)
-        while extent is not None:
-            try:
-                seed = segment_seed(self.store_id, slot.topic, extent.segment)
-                for piece in index.blocks(extent.segment).pieces(slot.name, offset):
-                    if left < bytes_max and piece.size - HEADER_BYTES - ADDRESS_BYTES_MAX > left:
-                        return  # certainly too large to be wanted
-                    body = self._body(slot, index, extent, piece, seed)
-                    if body is None:
-                        index.lose(slot, extent, piece)
-                        self._touch(index, [slot])
-                        return
-                    offset = min(piece.next, extent.next)
-                    yield body, offset
-                    left -= len(body)
-                    if offset == extent.next:
-                        break
-                else:
-                    raise Damaged("its index lacks offsets that it had")
-            except (OSError, Damaged) as error:
-                if isinstance(error, OSError) and error.errno not in _DAMAGE:
-                    raise storage_error(error, f"read topic {slot.topic!r}") from error
-                logger.error("topic %r: segment %d cannot be read: %s", slot.topic, extent.segment, error)
-                index.lose(slot, extent._replace(first=max(extent.first, offset)), None)
-                self._touch(index, [slot])
-                return
-            extent = slot.find(offset) if offset < slot.next else None
-
-    def _body(self, slot: Slot, index: TopicIndex, extent: Extent, piece: Piece, seed: int) -> bytes | None:
-        """The batch of a piece, clipped to the extent; None if it is damaged."""
-        head_size = HEADER_BYTES + len(slot.name.encode("utf-8", "surrogateescape"))
-        try:
-            fd = self._handles.fd(index.folder, extent.segment)
-            head = self._ops.pread(fd, head_size, piece.position)
-            body = self._ops.pread(fd, piece.size - head_size, piece.position + head_size)
-        except OSError as error:
-            if error.errno not in _DAMAGE:
-                raise
-            body = b""
-        if (
-            len(body) != piece.size - head_size
-            or not header_is_sound(head, body, seed, piece.position)
-            or not body_is_sound(body)
-        ):
-            logger.error(
-                "topic %r, partition %r: offsets %d to %d are damaged in segment %d at byte %d",
-                *(slot.topic, slot.name, piece.first, piece.next - 1, extent.segment, piece.position),
-            )
-            return None
-        first, next_ = max(piece.first, extent.first), min(piece.next, extent.next)
-        base, count = _BASE_COUNT.unpack_from(body, CRC_AT)
-        if base == first and base + count == next_:
-            return body
-        return Batch.parse(body, check=False).slice(first, next_)
+        index = self._index[topic]
+        hole = next((hole for hole in index.holes(slot) if hole.first <= at <= hole.last), None)
+        return Read((), hole)
 
     def _slot(self, topic: str, partition: str) -> Slot | None:
         index = self._index.get(topic)
@@ -495,4 +481,4 @@ class SegmentStorage:
             yield self._index[topic]
 
     def _holes_of(self, index: TopicIndex) -> list[Hole]:
-        return [hole for slot in list(index.holed.values()) for hole in slot.holes()]
+        return [hole for slot in list(index.holed.values()) for hole in index.holes(slot)]

@@ -5,7 +5,9 @@ Everything here belongs to the thread that reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, pairwise
 
 from chappe.drivers.segments.active import ActiveIndex
 from chappe.drivers.segments.blocks import HEADER_BYTES
@@ -13,8 +15,23 @@ from chappe.drivers.segments.changes import ChangeLog
 from chappe.drivers.segments.handles import Handles
 from chappe.drivers.segments.index import Index, Piece
 from chappe.drivers.segments.pins import Pins
-from chappe.drivers.segments.slots import Extent, Slot
+from chappe.drivers.segments.slots import LOST, UNREADABLE, Extent, Slot
 from chappe.drivers.segments.table import Table
+from chappe.log.storage import Hole
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Offsets that could not be read; on disk they stay what they were, and are tried again.
+
+    ``position`` and ``size`` say where in the segment they are; 0 and 0 if all of it could not be read.
+    """
+
+    topic: str
+    slot: Slot
+    extent: Extent
+    position: int
+    size: int
 
 
 class TopicIndex:
@@ -26,6 +43,7 @@ class TopicIndex:
         self.slots: dict[str, Slot] = {}
         self.changes = ChangeLog()
         self.holed: dict[str, Slot] = {}  # partitions with holes
+        self.unread: dict[str, list[Unread]] = {}  # by partition, what the disk refuses to give at present
         self.damaged: dict[int, set[int]] = {}  # sealed segment -> positions of bad blocks its index still lists
         self._handles = handles
         self._active: dict[int, ActiveIndex] = {}
@@ -124,6 +142,9 @@ class TopicIndex:
                     active.add(name, first, next_, row)
                 continue
             for piece in slot.fill(first, next_, table.number, size, low, high):
+                if self.unread:  # this takes the place of what could not be read
+                    for each in self._active.values():
+                        each.cut(name, *piece)
                 if active is not None:
                     active.add(name, *piece, row)
             self._note_holes(slot)
@@ -153,6 +174,8 @@ class TopicIndex:
         for number in numbers:
             self.seal(number)
             self.damaged.pop(number, None)
+            for each in [each for some in self.unread.values() for each in some if each.extent.segment == number]:
+                self._forget_unread(each)
             self._handles.forget(self.folder, number)
         return changed
 
@@ -160,19 +183,74 @@ class TopicIndex:
         """Where the blocks of a segment are; raises OSError or Damaged."""
         return self._active.get(number) or self._handles.index(self.folder, self.topic, number)
 
-    def lose(self, slot: Slot, extent: Extent, piece: Piece | None) -> None:
-        """What was believed readable is not: one block of an extent, or all of it."""
-        first, next_ = (extent.first, extent.next) if piece is None else (piece.first, piece.next)
-        slot.cut(max(first, extent.first), min(next_, extent.next))
+    def lose(self, slot: Slot, extent: Extent, piece: Piece) -> None:
+        """A block of an extent, believed readable, is damaged."""
+        slot.cut(max(piece.first, extent.first), min(piece.next, extent.next))
         active = self._active.get(extent.segment)
         if active is not None:
-            active.cut(slot.name, first, next_)
-        if piece is not None:
-            if active is not None:
-                active.mark_damaged(piece.position)
-            else:
-                self.damaged.setdefault(extent.segment, set()).add(piece.position)
+            active.cut(slot.name, piece.first, piece.next)
+            active.mark_damaged(piece.position)
+        else:
+            self.damaged.setdefault(extent.segment, set()).add(piece.position)
         self._note_holes(slot)
+
+    def set_aside(self, slot: Slot, extent: Extent, piece: Piece | None) -> None:
+        """A block of an extent, or all of it, cannot be read at present: a hole until it is healed, or can be read."""
+        position, size = 0, 0
+        if piece is not None:
+            position, size = piece.position, piece.size
+            first, next_ = max(extent.first, piece.first), min(extent.next, piece.next)
+            extent = extent._replace(first=first, next=next_, bytes=size)
+        slot.cut(extent.first, extent.next)
+        self.unread.setdefault(slot.name, []).append(Unread(self.topic, slot, extent, position, size))
+        self._note_holes(slot)
+
+    def take_back(self, unread: Unread) -> None:
+        """Count on offsets again: reading them says what is the matter."""
+        if unread not in self.unread.get(unread.slot.name, ()):
+            return
+        self._forget_unread(unread)
+        extent, slot = unread.extent, unread.slot
+        if extent.next > slot.first:
+            slot.fill(max(extent.first, slot.first), *extent[1:])
+        self._note_holes(slot)
+
+    def _forget_unread(self, unread: Unread) -> None:
+        left = [each for each in self.unread[unread.slot.name] if each is not unread]
+        if left:
+            self.unread[unread.slot.name] = left
+        else:
+            del self.unread[unread.slot.name]
+
+    def parts_within(self, number: int, first: int, end: int) -> Iterator[tuple[Slot, Extent, Piece]]:
+        """What is read from blocks that have a byte in ``first`` <= n < ``end`` of a segment.
+
+        Raises:
+            OSError: There is no index of it ...
+            Damaged: ... or none that is sound.
+        """
+        blocks = self.blocks(number)
+        for name, piece in blocks.within(first, end):
+            slot = self.slots.get(name)
+            if slot is None:
+                continue
+            for extent in slot.all():
+                if extent.segment == number and extent.first < piece.next and extent.next > piece.first:
+                    read = next(blocks.pieces(name, max(extent.first, piece.first)), None)
+                    if read is not None and read.position == piece.position:  # else it is healed
+                        yield slot, extent, piece
+
+    def holes(self, slot: Slot) -> list[Hole]:
+        """What is missing of a partition, and why."""
+        unread = [each.extent for each in self.unread.get(slot.name, ())]
+        cuts = sorted(set(chain.from_iterable((each.first, each.next) for each in unread)))
+        found: list[Hole] = []
+        for low, high in slot.gaps(slot.first, slot.next):
+            edges = [low, *(at for at in cuts if low < at < high), high]
+            for first, next_ in pairwise(edges):
+                refused = any(each.first <= first < each.next for each in unread)
+                found.append(Hole(self.topic, slot.name, first, next_ - 1, UNREADABLE if refused else LOST))
+        return found
 
     def _activate(self, table: Table) -> ActiveIndex:
         active = self._active.get(table.number)
