@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -18,6 +19,30 @@ settings.load_profile("chappe")
 
 # A shell starts background jobs with Ctrl-C ignored, and so would be all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class _Defects(logging.Handler):
+    """Defects that endpoints contained, or that stopped them, and wrote into the log."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "defect", False):
+            self.found.append(logging.Formatter().format(record))
+
+
+@pytest.fixture(autouse=True)
+def _no_defect_is_hidden(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Containment is for users: here a defect fails the test, unless it is what the test is about."""
+    handler = _Defects()
+    logger = logging.getLogger("chappe")
+    logger.addHandler(handler)
+    yield
+    logger.removeHandler(handler)
+    if request.node.get_closest_marker("provokes_defects") is None:
+        assert not handler.found, handler.found[0]
 
 
 DESCRIPTORS_MAX = 256  # left open by tests; PySpark's callbacks wait with select, and hang for ever from 1,024 on

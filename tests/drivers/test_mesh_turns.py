@@ -22,7 +22,7 @@ class Node:
 
     def __init__(self) -> None:
         self.due = math.inf
-        self.turns = Turns(self._handle, lambda: self.due, "test-turns")
+        self.turns = Turns(self._handle, lambda: self.due, lambda reason: None, "test-turns")
         self.count = 0
         self.drivers: list[str] = []
         self._here, self._there = socket.socketpair()

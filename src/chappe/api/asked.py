@@ -94,7 +94,8 @@ class Asked:
         """The answer, after a wait.
 
         Raises:
-            ChappeError: The answer is an error, or what stopped the endpoint.
+            ChappeError: The answer is an error.
+            MemberStopped: A defect has stopped the endpoint.
             Closed: The endpoint was closed before there was an answer.
             TimedOut: There is none yet; ``too_late`` is the text.
         """
@@ -105,6 +106,5 @@ class Asked:
             return self.outcome
         if self._turns.closed:
             raise Closed("the endpoint was closed")
-        if self._turns.halted is not None:
-            raise ChappeError(self._turns.halted)
+        self._turns.check()
         raise TimedOut(too_late)

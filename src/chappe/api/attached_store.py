@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from chappe.api.arguments import expiry_ns
 from chappe.api.asked import Asked, Questions
 from chappe.drivers.mesh_store import MeshStore
-from chappe.errors import BufferFull, Closed, StaleData, TimedOut, WriteUnknown
+from chappe.errors import BufferFull, Closed, MemberStopped, StaleData, TimedOut, WriteUnknown
 from chappe.stores.actions import Action, Notify
 from chappe.stores.backend import Backend
 from chappe.stores.clone import StoreClone
@@ -59,7 +59,8 @@ class AttachedStore:
         self.endpoint.add_store(self)
 
     def check(self) -> None:
-        """Raise Closed if it is; the lock is held."""
+        """Raise Closed if it is, or MemberStopped if its endpoint was stopped; the lock is held."""
+        self._turns.check()
         if self.closed or self._turns.closed:
             raise Closed(f"store {self.name!r} was closed")
 
@@ -71,8 +72,10 @@ class AttachedStore:
             raise self.unreadable()
         return self.core.engine
 
-    def unreadable(self) -> StaleData | Closed:
+    def unreadable(self) -> StaleData | MemberStopped | Closed:
         """Why it cannot be read."""
+        if self._turns.halted is not None:
+            return MemberStopped(self._turns.halted)
         if not self.closed and isinstance(self.core, StoreClone):
             try:
                 self.core.readable_engine()

@@ -47,9 +47,10 @@ from chappe.defaults import (
 from chappe.drivers.mesh_link import READ_BYTES
 from chappe.drivers.mesh_node import MeshNode
 from chappe.drivers.tls import contexts
-from chappe.errors import ChappeError, Closed, UsageError
+from chappe.errors import Closed, UsageError
 from chappe.mesh.actions import Deliver, Resolve
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions, PeerInfo
+from chappe.mesh.events import DefectContained
 from chappe.mesh.inbox import Inbox
 from chappe.mesh.messages import DATA, NOBODY
 from chappe.mesh.policy import Policy
@@ -113,6 +114,7 @@ class Endpoint:
                 peer_messages_max=peer_messages_max,
                 peer_bytes_max=peer_bytes_max,
                 peer_policy=as_policy(on_full),
+                contains=True,
                 first_number=time.time_ns() // 1000,  # above those of an earlier life of this id
             ),
             time.monotonic(),
@@ -193,6 +195,7 @@ class Endpoint:
     def peers(self) -> list[PeerInfo]:
         """The direct peers, and what is being dialled."""
         with self._lock:
+            self._turns.check()
             return self.core.peers()
 
     def await_peer(
@@ -460,7 +463,7 @@ class Endpoint:
     # -- for subscribers, publishers and stores, with the lock held -----------------------------------
 
     def check(self) -> None:
-        """Raise Closed, or what stopped the endpoint."""
+        """Raise Closed, or MemberStopped if a defect has stopped the endpoint."""
         self._check()
 
     def new_number(self) -> int:
@@ -519,7 +522,10 @@ class Endpoint:
 
     def report(self, event: object) -> None:
         """Something happened of which whoever wants statuses is to hear."""
-        logger.info("%s", event)
+        if isinstance(event, DefectContained):
+            logger.error("%s", event, exc_info=event.error, extra={"defect": True})
+        else:
+            logger.info("%s", event)
         for each in self._statuses:
             each.report(event)
 
@@ -543,8 +549,7 @@ class Endpoint:
     def _check(self) -> None:
         if self._turns.closed:
             raise Closed(_CLOSED)
-        if self._turns.halted is not None:
-            raise ChappeError(self._turns.halted)
+        self._turns.check()
 
     def _deliver(self, action: Deliver) -> None:
         subscriber = self._subscribers.get(action.subscriber)

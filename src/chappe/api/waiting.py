@@ -97,11 +97,10 @@ class Waiting:
                 logger.exception("a callback failed; it is called again with what comes next")
 
     def check(self) -> None:
-        """Raise Closed, or what stopped the endpoint."""
+        """Raise Closed, or MemberStopped if a defect has stopped the endpoint."""
         if self.closed or self.turns.closed:
             raise Closed("it was closed")
-        if self.turns.halted is not None:
-            raise ChappeError(self.turns.halted)
+        self.turns.check()
 
     def close(self) -> None:
         """Release everybody who waits; the lock is held."""

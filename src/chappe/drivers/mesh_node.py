@@ -27,7 +27,7 @@ from chappe.drivers.tls import Contexts
 from chappe.errors import AddressInUse, UsageError
 from chappe.mesh.actions import Action, Close, Deliver, Dial, Flush, Resolve
 from chappe.mesh.endpoint import EndpointCore
-from chappe.mesh.events import EndpointUnreachable, PeerLost
+from chappe.mesh.events import EndpointHalted, EndpointUnreachable, PeerLost
 from chappe.mesh.greetings import Fault, Hello, VersionSelect, parse_greeting
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class MeshNode:
     ) -> None:
         assert {Deliver, Resolve, Report} <= set(perform)
         self.core = core
-        self.turns = Turns(self._handle, self._due, "chappe-endpoint")
+        self.turns = Turns(self._handle, self._due, self._halted, "chappe-endpoint")
         self.lock = self.turns.lock
         self.paused = False  # a subscriber has no room: nothing is read from peers
         self._security = security
@@ -79,6 +79,7 @@ class MeshNode:
         self._dials: dict[int, Dialling] = {}  # being connected
         self._held: dict[int, Link] = {}  # not read, as what they bring has nowhere to go ...
         self._held_look_at = math.inf  # ... for now
+        self._met: Exception | None = None  # a defect of a store's core, while frames are handled
         self._listeners: list[socket.socket] = []
         self._deaf_until = math.inf  # listening pauses
         self._next_conn = 1
@@ -87,9 +88,9 @@ class MeshNode:
     # -- from any thread ------------------------------------------------------------------------------
 
     def call(self, method: Callable[..., Sequence[Action]], *args: Any) -> None:
-        """Make one call into the core and carry out its answer; nothing happens on a closed node."""
+        """Make one call into the core and carry out its answer; nothing happens on a node that is closed or halted."""
         with self.lock:
-            if not self.turns.closed:
+            if not self.turns.closed and self.turns.halted is None:
                 self.perform(method(*args, now=time.monotonic()))
                 self.turns.tell()
                 self.turns.look_again()
@@ -118,11 +119,15 @@ class MeshNode:
         """Accept connections; returns the port.
 
         Raises:
+            MemberStopped: A defect has stopped the node.
             AddressInUse: Somebody listens there.
             UsageError: The host is not one of this machine.
         """
         sock = _listening_socket(host, port)
         with self.lock:
+            if self.turns.halted is not None:
+                sock.close()
+            self.turns.check()
             self._listeners.append(sock)
             self._selector.register(sock, _READ, lambda mask: self._accept(sock))
             self.turns.wake()
@@ -134,11 +139,7 @@ class MeshNode:
         with self.lock:
             if self.turns.closed:
                 return
-            for listener in self._listeners:
-                self._forget(listener)
-            self._listeners.clear()
-            for dial in list(self._dials.values()):
-                self._give_up(dial)
+            self._open_no_more()
         self.call(self.core.shutdown)
         try:
             self.turns.wait(lambda: not self._links and not self._closing, timeout_s)
@@ -152,6 +153,21 @@ class MeshNode:
                 for dial in self._dials.values():
                     dial.abandon()
                 self.turns.release()
+
+    def _open_no_more(self) -> None:
+        for listener in self._listeners:
+            self._forget(listener)
+        self._listeners.clear()
+        for dial in list(self._dials.values()):
+            self._give_up(dial)
+
+    def _halted(self, reason: str) -> None:
+        """A defect stopped us; the lock is held. Peers see at once that we are gone, and stores refuse every call."""
+        self.stores.halt()
+        for link in (*self._links.values(), *self._closing.values()):
+            self._drop(link)
+        self._open_no_more()
+        self._tell_user(Report(EndpointHalted(reason)))
 
     # -- reading, with the lock held ------------------------------------------------------------------
 
@@ -238,7 +254,7 @@ class MeshNode:
             while frames:
                 if not link.established and not self._is_genuine(link, frames[0]):
                     raise LinkLost("the peer states another endpoint id than its certificate names")
-                self.perform(self.core.handle_frames(link.number, frames, time.monotonic()))
+                self._take_frames(link, frames)
                 if link.lost or link.closing_at is not None:
                     return
                 if not link.established:
@@ -247,9 +263,23 @@ class MeshNode:
             if link.established and (self.paused or self._hold_back(link, time.monotonic())):
                 break
 
+    def _take_frames(self, link: Link, frames: list[bytes]) -> None:
+        """Have the core handle frames. What a store cannot cope with ends the link that brought it, and no other."""
+        self._met = None
+        self.perform(self.core.handle_frames(link.number, frames, time.monotonic()))
+        if self._met is not None:
+            defect, self._met = self._met, None
+            now = time.monotonic()
+            self.perform(self.core.contain(link.number, defect, frames[0], now))
+
     def _deliver(self, action: Deliver) -> None:
-        if not self.stores.deliver(action.subscriber, action.messages):
-            self._to_user(action)
+        try:
+            if self.stores.deliver(action.subscriber, action.messages):
+                return
+        except Exception as defect:
+            self._met = defect  # the actions that follow are carried out first
+            return
+        self._to_user(action)
 
     def _report(self, action: Report) -> None:
         self._tell_user(action)

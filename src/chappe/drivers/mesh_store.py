@@ -115,8 +115,10 @@ class MeshStore:
         Raises:
             BufferFull: There is no ``room``: call again when there is.
             Closed: The store was closed.
+            MemberStopped: A defect has stopped the endpoint.
             ChappeError: What ``method`` raises.
         """
+        self.node.turns.check()
         if self.closing:
             raise Closed(f"store {self.core.name!r} was closed")
         if self.stopped or not self._room():
@@ -143,7 +145,8 @@ class MeshStore:
             raise
 
     def ask(self, method: Callable[..., list[Action]], *args: object) -> None:
-        """Make one call into the core that a ``Resolve`` answers."""
+        """Make one call into the core that a ``Resolve`` answers. Raises MemberStopped."""
+        self.node.turns.check()
         self.perform(method(*args, now=time.monotonic()))
         self.node.gatherer.at_once()
         self._planned()
@@ -247,7 +250,7 @@ class MeshStore:
             self._commits.close(timeout_s)
         with self.node.lock:
             self.entries = None
-            if not self.node.turns.closed:
+            if not self.node.turns.closed and self.node.turns.halted is None:
                 self.perform([] if self.clone is None else self.clone.leave())
                 self.node.gatherer.at_once()
             self._detach()
@@ -275,7 +278,8 @@ class MeshStore:
 
     def _look(self) -> None:
         readable = self.clone is None or self.clone.readable
-        self.entries = self.core.engine.entries if readable and not self.closing else None
+        stopped = self.closing or self.node.turns.halted is not None
+        self.entries = self.core.engine.entries if readable and not stopped else None
 
 
 class MeshStores:
@@ -306,6 +310,11 @@ class MeshStores:
             return False
         store.deliver(subscriber, messages)
         return True
+
+    def halt(self) -> None:
+        """Nothing can be read or written any more."""
+        for store in self._stores:
+            store.entries = None
 
     def gone(self, endpoint: bytes) -> None:
         """An endpoint is out of reach, or was for a moment."""
@@ -393,6 +402,8 @@ class _Commits:
         assert master is not None
         with store.node.lock:
             self.busy = False
+            if store.node.turns.halted is not None:
+                return
             now = time.monotonic()
             if error is None:
                 store.perform(master.handle_committed(commit.number, now, time.time_ns()))

@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from chappe.errors import MemberStopped
+
 logger = logging.getLogger(__name__)
 
 GRACE_S: Final = 0.002  # the node's own thread stays away this long after a user's thread drove
@@ -60,10 +62,13 @@ class Turns:
     Args:
         handle: Called with the lock held with what is ready: handles it and what is due.
         due: Called with the lock held: when something is due, monotonic seconds.
+        halted: Called with the lock held once ``handle`` has raised: nobody drives any more.
         name: Of the thread.
     """
 
-    def __init__(self, handle: Callable[[Ready], None], due: Callable[[], float], name: str) -> None:
+    def __init__(
+        self, handle: Callable[[Ready], None], due: Callable[[], float], halted: Callable[[str], None], name: str
+    ) -> None:
         self.lock = threading.RLock()
         self.closed = False
         self.news = False  # something changed for which somebody may be waiting; set with the lock held
@@ -71,6 +76,7 @@ class Turns:
         self.selector = selectors.DefaultSelector()
         self._handle = handle
         self._due = due
+        self._tell_halted = halted
         self._leading: Callable[[], bool] | None = None  # what the leader waits for
         self._turn = 0  # rises whenever a user's thread or a loop begins to drive
         self._sleeping = False  # the leader, or our thread, waits on the sockets ...
@@ -157,10 +163,10 @@ class Turns:
             ready = self.selector.select(wait_s)
             with self.lock:
                 self._sleeping = False
-                if self.closed:
+                if self.closed or self.halted is not None:
                     return
-                self._handle(ready)
-                if until() or time.monotonic() >= deadline or self.closed:
+                self._handle_safely(ready)
+                if until() or time.monotonic() >= deadline or self.closed or self.halted is not None:
                     return
                 self.tell()
                 wait_s = self._before_sleep(deadline)
@@ -193,10 +199,10 @@ class Turns:
     def serve(self) -> None:
         """Handle what is ready without waiting; for an event loop. Does nothing while a thread leads."""
         with self.lock:
-            if self._leading is None and not self.closed:
+            if self._leading is None and not self.closed and self.halted is None:
                 self._turn += 1
                 self._drove_at = time.monotonic()
-                self._handle(self.selector.select(0))
+                self._handle_safely(self.selector.select(0))
                 self.tell()
 
     def watch(self, listener: Callable[[], None]) -> int | None:
@@ -255,6 +261,33 @@ class Turns:
         if was_to_lead:
             self._hand_on()
 
+    def check(self) -> None:
+        """Raise MemberStopped if a defect stopped the endpoint."""
+        if self.halted is not None:
+            raise MemberStopped(self.halted)
+
+    def halt(self, error: Exception) -> None:
+        """A defect of ours: say so to whoever uses the node, rather than hang; the lock is held."""
+        if self.halted is not None:
+            return
+        self.halted = f"the endpoint stopped because of a defect: {error!r}; close it, and make another one"
+        logger.error("the endpoint stopped", exc_info=error, extra={"defect": True})
+        try:
+            self._tell_halted(self.halted)
+        except Exception as further:
+            logger.error("the endpoint could not release all it had", exc_info=further)
+        self.news = True
+        self.tell()
+        for follower in self._followers:
+            follower.call()
+        self.wake()
+
+    def _handle_safely(self, ready: Ready) -> None:
+        try:
+            self._handle(ready)
+        except Exception as error:
+            self.halt(error)
+
     def look_again(self) -> None:
         """Something may be due earlier than whoever sleeps knows; the lock is held."""
         if self._sleeping and self._due() < self._sleep_until:
@@ -293,21 +326,16 @@ class Turns:
 
     def _run(self) -> None:
         try:
-            while not self.closed:
+            while not self.closed and self.halted is None:
                 away = self._away()
                 if away > 0:
                     self._rested.wait(away)
                     self._rested.clear()
                 else:
                     self._drive()
-        except Exception as error:  # a defect of ours: say so to whoever uses the node, rather than hang
-            logger.exception("the endpoint stopped")
+        except Exception as error:
             with self.lock:
-                self.halted = f"the endpoint stopped because of a defect: {error!r}"
-                self.news = True
-                for follower in self._followers:
-                    follower.call()
-            self.wake()
+                self.halt(error)
 
     def _away(self) -> float:
         """How long our thread is to leave the sockets to others."""
@@ -325,7 +353,7 @@ class Turns:
                 return
             if self._loops:
                 self._drove_at = time.monotonic()
-                self._handle(self.selector.select(0))
+                self._handle_safely(self.selector.select(0))
                 self.tell()
                 return
             wait_s = self._before_sleep(math.inf)
@@ -340,6 +368,6 @@ class Turns:
                     self.wake()  # not every system wakes all that wait for the same
                 return
             self._sleeping = False
-            if not self.closed:
-                self._handle(ready)
+            if not self.closed and self.halted is None:
+                self._handle_safely(ready)
                 self.tell()

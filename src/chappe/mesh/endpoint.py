@@ -71,6 +71,11 @@ class EndpointCore:
             actions += self._peerings.drop_overflowed(now)
         return actions
 
+    def contain(self, conn: int, defect: Exception, frame: bytes, now: float) -> list[Action]:
+        """What came over a connection met a defect of somebody behind this core: see ``EndpointOptions.contains``."""
+        link = self._links.get(conn)
+        return [] if link is None else self._peerings.contain(link, defect, frame, now)
+
     def handle_heard(self, conn: int, now: float) -> None:
         """Bytes came that make no whole frame yet: the peer is alive."""
         link = self._links.get(conn)

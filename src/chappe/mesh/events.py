@@ -122,6 +122,35 @@ class PeerBlocked(Status):
 
 
 @dataclass(frozen=True, slots=True)
+class DefectContained:
+    """Something that came over a connection brought a defect of ours to light; the connection was closed.
+
+    ``frames`` is the beginning of what was being handled. Please report it.
+    """
+
+    address: Address
+    error: Exception
+    frames: bytes
+
+    def __str__(self) -> str:
+        host, port = self.address
+        return (
+            f"a defect was met in what came from {host}:{port}, whose connection was closed: {self.error!r};"
+            f" it began with {self.frames.hex()}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointHalted:
+    """The endpoint stopped because of a defect: it refuses every call, and its connections are closed."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True, slots=True)
 class MessagesDropped:
     """Messages were dropped; comes at most once a second for each place. ``where`` names place and reason."""
 

@@ -29,6 +29,8 @@ class EndpointOptions:
         peer_messages_max: How many messages may wait for one peer.
         peer_bytes_max: How many bytes.
         peer_policy: What happens then.
+        contains: Whether a defect of ours that something from a peer brings to light costs that connection alone, and
+            is reported. Otherwise it is raised, which ends the endpoint: what simulators and tests want.
         first_number: Of publications and of link states. Higher than any of an earlier life of this id: microseconds
             since 1970, say; an endpoint with a random id needs none.
     """
@@ -38,6 +40,7 @@ class EndpointOptions:
     peer_messages_max: int = PEER_MESSAGES_MAX
     peer_bytes_max: int = PEER_BYTES_MAX
     peer_policy: Policy = Policy.BLOCK
+    contains: bool = False
     first_number: int = 1
 
 

@@ -8,11 +8,11 @@ from typing import Final
 from uuid import UUID
 
 from chappe.core import Report
-from chappe.defaults import CLOSE_FLUSH_S, UNPEER_S
+from chappe.defaults import CLOSE_FLUSH_S, DEFECT_FRAME_BYTES, UNPEER_S
 from chappe.errors import Address, Closed, PeerIncompatible, PeerInvalid, PeerUnavailable
 from chappe.mesh.actions import Action, Close, Resolve
 from chappe.mesh.dialling import Dialling, Target
-from chappe.mesh.events import PeerAdded, PeerLost, PeerRemoved
+from chappe.mesh.events import DefectContained, PeerAdded, PeerLost, PeerRemoved
 from chappe.mesh.greetings import Code
 from chappe.mesh.handshake import Established, Failed, Handshake, Redundant, SendFrame, Step, Wake
 from chappe.mesh.heartbeats import HEARTBEAT, Heartbeats
@@ -33,7 +33,7 @@ class Peerings:
 
     def __init__(self, own: bytes, options: EndpointOptions, now: float) -> None:
         self.links: dict[int, Link] = {}
-        self.router = Router(own, options, self._handle_ping)
+        self.router = Router(own, options, self._handle_ping, self.contain)
         self._own = own
         self._options = options
         self._table = PeerTable()
@@ -86,7 +86,10 @@ class Peerings:
 
     def greet(self, link: Link, body: bytes, now: float) -> list[Action]:
         """A frame of the handshake came."""
-        return self._do(link, link.handshake.handle_frame(body), now)
+        try:
+            return self._do(link, link.handshake.handle_frame(body), now)
+        except Exception as defect:
+            return self.contain(link, defect, body, now)
 
     def _do(self, link: Link, steps: Sequence[Step], now: float, broken: bool = False) -> list[Action]:
         actions: list[Action] = []
@@ -192,6 +195,18 @@ class Peerings:
         for target in self._dialling.of_peer(link.peer_id):
             actions += self._dialling.lost(target, now - link.established_at, now)
         return actions + self._wake(woken, now)
+
+    def contain(self, link: Link, defect: Exception, frame: bytes, now: float) -> list[Action]:
+        """What came over a link brought a defect of ours to light: end that link alone, or raise the defect."""
+        if not self._options.contains:
+            raise defect
+        actions: list[Action] = [Report(DefectContained(link.address, defect, frame[:DEFECT_FRAME_BYTES]))]
+        if link.ended:
+            return actions
+        why = f"what came from it met a defect of ours ({type(defect).__name__})"
+        if link.established_at is None:
+            return actions + self._do(link, link.handshake.handle_closed(why), now)
+        return actions + self._end(link, PeerLost, why, now)
 
     # -- what the application asks for ------------------------------------------------------------
 

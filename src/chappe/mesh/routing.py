@@ -51,6 +51,7 @@ from chappe.mesh.subscriptions import Subscriptions
 from chappe.mesh.topology import Topology
 
 Control = Callable[[Link, Message, float], Sequence[Action]]
+Contain = Callable[[Link, Exception, bytes, float], Sequence[Action]]
 
 _LAST_KIND: Final = COMMAND  # kinds up to this are messages of applications
 
@@ -106,9 +107,10 @@ class Router:
         own: Its id.
         options: Its options.
         control: Called with pings and pongs.
+        contain: Called with a defect of ours that a frame brought to light: ends the link, or raises it.
     """
 
-    def __init__(self, own: bytes, options: EndpointOptions, control: Control) -> None:
+    def __init__(self, own: bytes, options: EndpointOptions, control: Control, contain: Contain) -> None:
         self.topology = Topology(own, options.forwarding, options.first_number)
         self.subscriptions = Subscriptions()
         self.drops = Drops()
@@ -122,6 +124,7 @@ class Router:
         self._forwards = options.forwarding
         self._blocks = options.peer_policy is Policy.BLOCK
         self._control = control
+        self._contain = contain
         self.settled = 0  # rises whenever the network, or what somebody in it wants, has changed
         self._sequence = options.first_number
         self._told = b""  # the frame that tells our link state, as it was told last
@@ -358,9 +361,16 @@ class Router:
                         break
             except ProtocolError:
                 self.drops.add(f"from {link.peer_id.hex()}, which could not be read")
+            except Exception as defect:
+                turn.close()
+                turn.actions += self._contain(link, defect, body, now)
+                break
         turn.close()
         if self.topology.changed:
-            turn.actions += self.settle(now)
+            try:
+                turn.actions += self.settle(now)
+            except Exception as defect:
+                turn.actions += self._contain(link, defect, b"", now)
         return turn.actions
 
     def _route(self, topic: bytes, turn: _Turn, now: float) -> Route:
