@@ -106,6 +106,10 @@ LOST_AFTER: Final = 3  # heartbeats of silence, and a peer is lost
 HANDSHAKE_TIMEOUT_S: Final = 5.0  # from connected to established; the original waits for ever
 MESH_PORT: Final = 9999  # of an endpoint that the command line runs, as the original's default
 MESH_MESSAGE_BYTES_MAX: Final = 64 * MIB  # body of one frame; the original takes 2 GiB
+# A frame that has begun is finished within FRAME_S and a second for each FRAME_BYTES_S of it: 64 MiB within 18 minutes.
+FRAME_S: Final = 30.0
+FRAME_BYTES_S: Final = 64 * KIB
+UNFINISHED_BYTES_MAX: Final = 160 * MIB  # of all begun frames of an endpoint: two of the largest, and many small ones
 MESH_TOPIC_BYTES_MAX: Final = 65_535  # its length has 16 bits
 TTL: Final = 16  # hops; what the original writes (and never counts down)
 FILTER_TOPICS_MAX: Final = 65_536  # prefixes in one filter; a longer one is refused
@@ -216,4 +220,5 @@ MASTER_CONFLICT_S: Final = 60.0  # two masters of one name are reported so often
 CONNECT_TIMEOUT_S: Final = 5.0  # to one address of a host; then the next one is tried. The original: 1 s
 CLOSE_FLUSH_S: Final = 1.0  # a connection that we close gets so long to take what was sent before
 CLOSE_S: Final = 4.0  # closing an endpoint: so long its peers may take to say goodbye
-HANDSHAKES_MAX: Final = 256  # accepted and not yet established; then nobody is accepted until there are fewer
+HANDSHAKES_MAX: Final = 256  # accepted and not yet established; then nobody is accepted until there are fewer ...
+HANDSHAKE_SPARED_S: Final = 1.0  # ... and the oldest of them gives way to who comes, once it takes longer than this

@@ -6,18 +6,20 @@ the link before anything is kept for it.
 
 from __future__ import annotations
 
+import math
 import socket
 import ssl
 import struct
 from collections.abc import Callable
 from typing import Final
 
-from chappe.defaults import KIB
+from chappe.defaults import FRAME_BYTES_S, FRAME_S, KIB
 from chappe.drivers.tls import Contexts, Wire, explain, named_ids
 
 READ_BYTES: Final = 256 * KIB  # taken from a socket at once
 WRITE_BYTES: Final = 256 * KIB  # joined for one write
 _TLS_READ_BYTES: Final = 64 * KIB  # OpenSSL gives one record, at most 16 KiB, at a time
+_SMALL: Final = 4 * KIB  # parts of a frame up to this are joined at once
 _LENGTH: Final = 4
 _TLS_CONTENT: Final = (0x15, 0x16)  # the first byte of what a TLS endpoint says first: an alert, or its hello
 _TLS_MAJOR: Final = 3
@@ -52,6 +54,7 @@ class Link:
         "_sock",
         "_unsent",
         "_wire",
+        "begun_at",
         "bytes_max",
         "closing_at",
         "established",
@@ -79,6 +82,7 @@ class Link:
         self._check_id = security is not None and security.check == "id"
         self._named: frozenset[bytes] = frozenset()
         self._parts: list[bytes] = []  # of a frame that is not complete
+        self.begun_at: float | None = None  # since when such a frame is unfinished, for its owner
         self._have = 0  # bytes in them
         self._need = _LENGTH  # bytes that make it worth to look again
         self._unsent: bytes | memoryview = b""
@@ -118,9 +122,25 @@ class Link:
         if self._wire is not None:
             data = self._decrypt(self._wire, data)
         if data:
-            self._parts.append(data)
-            self._have += len(data)
+            self._keep(data)
         return True
+
+    def _keep(self, data: bytes) -> None:
+        parts = self._parts
+        if parts and len(parts[-1]) + len(data) <= _SMALL:  # a part for each byte would take fifty times as much
+            parts[-1] += data
+        else:
+            parts.append(data)
+        self._have += len(data)
+
+    @property
+    def unfinished(self) -> int:
+        """How many bytes of a frame are here that is not complete."""
+        return self._have
+
+    def too_late_at(self) -> float:
+        """When the unfinished frame has taken too long."""
+        return math.inf if self.begun_at is None else self.begun_at + FRAME_S + self._need / FRAME_BYTES_S
 
     def _ended(self, how: str) -> LinkLost:
         if self.handshaking:
@@ -195,6 +215,8 @@ class Link:
                 break
             add(data[at + _LENGTH : stop])
             at = stop
+        if at:
+            self.begun_at = None
         self._parts = [data[at:]] if at < end else []
         self._have = end - at
         self._need = need

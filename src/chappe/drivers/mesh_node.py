@@ -17,12 +17,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from chappe.core import Report
-from chappe.defaults import CLOSE_FLUSH_S, CLOSE_S, HANDSHAKE_FRAME_BYTES_MAX, HANDSHAKES_MAX
+from chappe.defaults import CLOSE_FLUSH_S, CLOSE_S, HANDSHAKE_FRAME_BYTES_MAX, HANDSHAKE_SPARED_S, HANDSHAKES_MAX
 from chappe.drivers.mesh_dial import Dial as Dialling
 from chappe.drivers.mesh_gather import Gatherer
 from chappe.drivers.mesh_link import READ_BYTES, Link, LinkLost
 from chappe.drivers.mesh_store import MeshStores
 from chappe.drivers.mesh_turns import Ready, Turns
+from chappe.drivers.mesh_unfinished import TOO_MUCH, Unfinished
 from chappe.drivers.tls import Contexts
 from chappe.errors import AddressInUse, UsageError
 from chappe.mesh.actions import Action, Close, Deliver, Dial, Flush, Resolve
@@ -75,11 +76,12 @@ class MeshNode:
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._links: dict[int, Link] = {}
         self._closing: dict[int, Link] = {}  # being flushed; the core has forgotten them
-        self._young: set[int] = set()  # accepted, not established
+        self._young: dict[int, float] = {}  # accepted, not established: since when, the oldest first
         self._dials: dict[int, Dialling] = {}  # being connected
         self._held: dict[int, Link] = {}  # not read, as what they bring has nowhere to go ...
         self._held_look_at = math.inf  # ... for now
         self._met: Exception | None = None  # a defect of a store's core, while frames are handled
+        self.unfinished = Unfinished()
         self._listeners: list[socket.socket] = []
         self._deaf_until = math.inf  # listening pauses
         self._next_conn = 1
@@ -184,8 +186,10 @@ class MeshNode:
     def resume(self) -> None:
         """Read again."""
         self.paused = False
-        self.core.handle_paused(False, time.monotonic())
+        now = time.monotonic()
+        self.core.handle_paused(False, now)
         for link in self._links.values():
+            self.unfinished.begin_again(link, now)
             if not link.reading and link.number not in self._held:
                 link.reading = True
                 self._watch(link)
@@ -205,6 +209,7 @@ class MeshNode:
             self.core.handle_heard(link.number, now)  # it cannot be heard, so its silence means nothing
             if not self.core.holds_back(link.number, now):
                 del self._held[link.number]
+                self.unfinished.begin_again(link, now)
                 if not self.paused:
                     link.reading = True
                     self._watch(link)
@@ -262,6 +267,18 @@ class MeshNode:
                 frames = link.frames(None if link.established else 1)
             if link.established and (self.paused or self._hold_back(link, time.monotonic())):
                 break
+        if link.established:
+            self._note_unfinished(link)
+
+    def _note_unfinished(self, link: Link) -> None:
+        self.unfinished.note(link, time.monotonic())
+        slow = self.unfinished.surplus(time.monotonic())
+        if slow is link:
+            raise LinkLost(TOO_MUCH)
+        if slow is not None:
+            self._lose(slow, TOO_MUCH)
+        if link.begun_at is not None:
+            self.turns.look_again_at(link.too_late_at())
 
     def _take_frames(self, link: Link, frames: list[bytes]) -> None:
         """Have the core handle frames. What a store cannot cope with ends the link that brought it, and no other."""
@@ -340,7 +357,7 @@ class MeshNode:
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(ACCEPT_MAX):
-            if len(self._young) >= HANDSHAKES_MAX:
+            if len(self._young) >= HANDSHAKES_MAX and not self._make_room(time.monotonic()):
                 self._stop_listening()
                 return
             try:
@@ -355,9 +372,16 @@ class MeshNode:
             sock.setblocking(False)
             link = self._add(sock, None)
             if link is not None:
-                self._young.add(link.number)
-                now = time.monotonic()
+                now = self._young[link.number] = time.monotonic()
                 self._begin(link, self.core.handle_accepted(link.number, (address[0], address[1]), now))
+
+    def _make_room(self, now: float) -> bool:
+        """Give up the connection that is the longest in its handshake, if that is long for one."""
+        number, since = next(iter(self._young.items()))
+        if now < since + HANDSHAKE_SPARED_S:
+            return False
+        self._lose(self._links[number], "its handshake takes long, and others wait")
+        return True
 
     def _stop_listening(self) -> None:
         if self._deaf_until == math.inf:
@@ -399,6 +423,7 @@ class MeshNode:
             return
         self._grown(link.number)
         self._held.pop(link.number, None)
+        self.unfinished.forget(link)
         link.reading = True  # to notice that it is closed
         link.closing_at = time.monotonic() + CLOSE_FLUSH_S
         self._closing[link.number] = link
@@ -426,12 +451,13 @@ class MeshNode:
         self._links.pop(link.number, None)
         self._closing.pop(link.number, None)
         self._held.pop(link.number, None)
+        self.unfinished.forget(link)
         self._grown(link.number)
         self.turns.news = True
 
     def _grown(self, conn: int) -> None:
         """A connection is young no more."""
-        self._young.discard(conn)
+        self._young.pop(conn, None)
 
     # -- dialling -------------------------------------------------------------------------------------
 
@@ -484,7 +510,7 @@ class MeshNode:
         return min(self.core.next_timeout(), self._own_due(), self.stores.due())
 
     def _own_due(self) -> float:
-        due = min(self._deaf_until, self._held_look_at, self.gatherer.due)
+        due = min(self._deaf_until, self._held_look_at, self.gatherer.due, self.unfinished.due())
         for dial in self._dials.values():
             if dial.sock is not None:
                 due = min(due, dial.until)
@@ -499,6 +525,8 @@ class MeshNode:
             self._listen_again()
         if now >= self._held_look_at:
             self._look_at_held(now)
+        for link in self.unfinished.too_late(now):
+            self._lose(link, f"it has begun a message and not finished it in {now - (link.begun_at or now):.0f} s")
         for dial in [each for each in self._dials.values() if each.sock is not None and now >= each.until]:
             assert dial.sock is not None
             self._selector.unregister(dial.sock)
