@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from chappe.api.keys import make_authority, make_certificate
 from chappe.data.scalars import Count
 from chappe.defaults import WEBSOCKET_FRAME_BYTES_MAX
 from chappe.errors import AddressInUse, UsageError
+from chappe.web import room
 from chappe.web.server import WebSocketServer
 
 PATH = "/v1/messages/json"
@@ -323,3 +325,73 @@ def test_with_certificates_a_client_needs_one_too(tmp_path: Path) -> None:
                 connect(url, ssl=client(wrong), proxy=None)
         with pytest.raises((ConnectionError, EOFError, InvalidMessage, ConnectionClosed)):
             connect(f"ws://localhost:{server.port}{PATH}", proxy=None)
+
+
+# -- room for everybody -----------------------------------------------------------------------------
+
+
+def test_clients_that_say_nothing_give_way_to_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "WEBSOCKET_CLIENTS_MAX", 3)
+    place.serve()
+    silent = [place.connect() for _ in range(10)]
+    client = place.join("/a")
+    assert [end_of(each).code for each in silent[:8]] == [1013] * 8
+    place.peer.publish("/a", Count(1))
+    assert receive(client)["data"] == 1
+    assert place.server.clients <= 3
+
+
+def test_a_client_has_so_long_to_say_what_it_wants(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chappe.web.session.WEBSOCKET_SPEAK_S", 0.05)
+    place.serve()
+    assert "subscribe" in end_of(place.connect()).reason
+    until(lambda: place.server.clients == 0)
+
+
+def test_a_connection_that_never_becomes_a_client_is_closed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chappe.web.http.WEBSOCKET_SPEAK_S", 0.05)
+    server = place.serve()
+    client = place.join("/a")
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.settimeout(PATIENCE_S * 3)
+        with suppress(ConnectionError):
+            assert connection.recv(1) == b""
+    place.peer.publish("/a", Count(1))
+    assert receive(client)["data"] == 1  # the time is for those who are no clients yet
+
+
+def test_a_client_that_has_spoken_stays_when_all_are_of_one_host(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "WEBSOCKET_CLIENTS_MAX", 1)
+    place.serve()
+    place.join("/a")
+    with pytest.raises(InvalidStatus) as refused:
+        place.connect()
+    assert refused.value.response.status_code == 503
+
+
+class Guest:
+    """A client of which it is only known whether it was asked to go."""
+
+    gone = False
+
+    def give_way(self) -> None:
+        self.gone = True
+
+
+def test_the_host_with_the_most_clients_gives_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "WEBSOCKET_CLIENTS_MAX", 4)
+    guests = [Guest() for _ in range(10)]
+    made = room.Room()
+
+    def come(number: int, host: str) -> bool:
+        entered = made.enter(guests[number], host)
+        made.spoke(guests[number])
+        return entered
+
+    assert [come(number, "greedy") for number in range(6)] == [True] * 4 + [False] * 2
+    assert [come(number, "other") for number in (6, 7, 8)] == [True, True, False]
+    assert [each.gone for each in guests] == [number in (2, 3) for number in range(10)]
+    assert len(made) == 4
+    made.leave(guests[0])
+    made.leave(guests[0])
+    assert len(made) == 3

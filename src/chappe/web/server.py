@@ -18,7 +18,6 @@ from chappe.api.mesh_aio import AsyncEndpoint
 from chappe.api.serving import server_tls
 from chappe.defaults import (
     WEBSOCKET_BYTES_MAX,
-    WEBSOCKET_CLIENTS_MAX,
     WEBSOCKET_CLOSE_S,
     WEBSOCKET_FRAME_BYTES_MAX,
     WEBSOCKET_MESSAGES_MAX,
@@ -28,6 +27,7 @@ from chappe.defaults import (
 from chappe.errors import AddressInUse, ChappeError, UsageError
 from chappe.web.origins import check_origins, may_connect
 from chappe.web.protocol import PATH
+from chappe.web.room import Room
 
 try:
     import uvicorn
@@ -37,6 +37,7 @@ try:
     from starlette.routing import WebSocketRoute
     from starlette.websockets import WebSocket
 
+    from chappe.web.http import BriefHttp
     from chappe.web.session import Queue, Session
 except ImportError:
     raise ChappeError("the WebSocket face needs further packages: pip install 'chappe[web]'") from None
@@ -90,7 +91,7 @@ class WebSocketServer:
         self._queue = Queue(on_full, messages_max, bytes_max)
         self._endpoint = endpoint
         self._async: AsyncEndpoint | None = None  # once the loop runs
-        self._clients = 0
+        self._room = Room()
         self._host = host
         self._tls = server_tls(endpoint.security, host)
         self._socket = _listen(host, port)
@@ -111,7 +112,7 @@ class WebSocketServer:
     @property
     def clients(self) -> int:
         """How many are connected."""
-        return self._clients
+        return len(self._room)
 
     def close(self) -> None:
         """Say goodbye to all clients and release everything; takes about two seconds at most. Safe to call twice."""
@@ -133,7 +134,7 @@ class WebSocketServer:
         tls = self._tls
         return uvicorn.Config(
             Starlette(routes=[WebSocketRoute(PATH, self._serve)], lifespan=self._lifespan),
-            http="h11",
+            http=BriefHttp,
             ws="websockets-sansio",
             lifespan="on",
             log_config=None,
@@ -171,16 +172,16 @@ class WebSocketServer:
         if not may_connect(client.headers.getlist("origin"), self._origins):
             await client.send_denial_response(PlainTextResponse("pages of this origin may not connect\n", 403))
             return
-        if self._clients >= WEBSOCKET_CLIENTS_MAX:
+        assert self._async is not None
+        session = Session(client, self._async, self._queue, self._room.spoke)
+        if not self._room.enter(session, client.client.host if client.client is not None else ""):
             await client.send_denial_response(PlainTextResponse("too many clients\n", 503))
             return
-        assert self._async is not None
-        self._clients += 1
         try:
             await client.accept()
-            await Session(client, self._async, self._queue).run()
+            await session.run()
         finally:
-            self._clients -= 1
+            self._room.leave(session)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
@@ -18,6 +19,7 @@ from chappe.api.arguments import encode_topic, encode_value
 from chappe.api.endpoint import OnFull
 from chappe.api.mesh_aio import AsyncEndpoint, AsyncSubscriber
 from chappe.data.json import loads_message
+from chappe.defaults import WEBSOCKET_SPEAK_S
 from chappe.errors import BufferFull, ChappeError, Closed, InvalidData, UsageError
 from chappe.web.protocol import (
     DESERIALIZATION_FAILED,
@@ -37,6 +39,11 @@ GOING_AWAY: Final = 1001
 DEFECT: Final = 1011
 TRY_AGAIN: Final = 1013
 REASON_BYTES_MAX: Final = 123  # of a close frame
+_GAVE_WAY: Final = "there are too many clients, and others had fewer, or had something to say: try again later"
+
+
+class _GoneAway(Exception):
+    """The server ends the session; the text tells the client why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +56,13 @@ class Queue:
 
 
 class Session:
-    """A client whose connection was accepted."""
+    """A client whose connection is accepted. ``spoke`` is called once its first frame is understood."""
 
-    def __init__(self, socket: WebSocket, endpoint: AsyncEndpoint, queue: Queue) -> None:
+    def __init__(
+        self, socket: WebSocket, endpoint: AsyncEndpoint, queue: Queue, spoke: Callable[[Session], None]
+    ) -> None:
+        self._spoke = spoke
+        self._given_way: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._socket = socket
         self._endpoint = endpoint
         self._queue = queue
@@ -59,7 +70,8 @@ class Session:
     async def run(self) -> None:
         """Serve the client until it goes, or the endpoint is closed."""
         try:
-            subscriber = await self._subscribe()
+            subscriber = await self._subscribe_soon()
+            self._spoke(self)
             try:
                 await self._send(write_ack(self._endpoint.id, __version__))
                 await self._both_ways(subscriber)
@@ -67,6 +79,8 @@ class Session:
                 subscriber.source.close()
         except (WebSocketDisconnect, WebSocketDisconnected):
             pass
+        except _GoneAway as why:
+            await self._close(TRY_AGAIN, str(why))
         except BufferFull:
             await self._close(TRY_AGAIN, "you took less than you subscribed to: connect again, or to fewer topics")
         except Closed:
@@ -74,6 +88,25 @@ class Session:
         except Exception:
             logger.exception("a WebSocket client was cut off because of a defect")
             await self._close(DEFECT, "a defect of the server")
+
+    def give_way(self) -> None:
+        """Others need the room."""
+        if not self._given_way.done():
+            self._given_way.set_result(None)
+
+    async def _subscribe_soon(self) -> AsyncSubscriber:
+        task = asyncio.create_task(self._subscribe())
+        try:
+            either: list[asyncio.Future[Any]] = [task, self._given_way]
+            await asyncio.wait(either, timeout=WEBSOCKET_SPEAK_S, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            if self._given_way.done():
+                raise _GoneAway(_GAVE_WAY)
+            raise _GoneAway(f"say what you subscribe to within {WEBSOCKET_SPEAK_S:g} s")
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _subscribe(self) -> AsyncSubscriber:
         queue = self._queue
@@ -89,13 +122,15 @@ class Session:
     async def _both_ways(self, subscriber: AsyncSubscriber) -> None:
         tasks = [asyncio.create_task(self._read(subscriber)), asyncio.create_task(self._write(subscriber))]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([*tasks, self._given_way], return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        for task in done:
-            task.result()
+        for task in tasks:
+            if task in done:
+                task.result()
+        raise _GoneAway(_GAVE_WAY)
 
     async def _read(self, subscriber: AsyncSubscriber) -> None:
         publish = self._endpoint.endpoint.try_publish
