@@ -143,6 +143,7 @@ UNPEER_S: Final = 3.0  # as the original: a peer has so long to answer a goodbye
 DROPS_REPORT_S: Final = 1.0  # dropped messages are reported so often
 LOSSES_MAX: Final = 1_024  # kinds of losses that wait to be told: by peer, origin and reason; then by peer and reason
 LOSS_TTL: Final = 255  # hops; it finds the origin of a message that had no hops left
+BINDINGS_MAX: Final = 10_000  # endpoint ids whose certificates are remembered, of each kind; the oldest are forgotten
 DEFECT_FRAME_BYTES: Final = 256  # of a frame that met a defect: so much is reported, to find it
 PING_BYTES_MAX: Final = 4 * KIB  # we send 11 and answer up to this
 PAUSED_MAX: Final = 16  # further connections to a peer that is being connected already; those beyond are refused

@@ -28,8 +28,11 @@ ID_PREFIX: Final = "urn:uuid:"  # how a certificate names an endpoint id, among 
 class Tls:
     """Mutual TLS 1.3.
 
-    A certificate may name an endpoint id. The endpoint that uses it then has that id, and whatever ``check`` is, a peer
-    that states another id than its certificate names is refused.
+    A certificate that names an endpoint id, as ``chappe keys make`` makes them, is bound to it: the endpoint that uses
+    it has that id, a peer that states another one is refused whatever ``check`` is, and so is one that states this id
+    and whose certificate does not name it. Certificates that name none, as those of originals, whose ids are random,
+    may be used with any id that no certificate has named here; the first that uses it keeps it. Where all certificates
+    name ids, nobody can have another's: ``check="id"`` asks for that.
 
     Args:
         certificate: PEM file of this endpoint's certificate.

@@ -552,3 +552,25 @@ def test_nothing_is_lost_on_the_way_to_a_subscriber_that_is_slower_than_the_publ
             assert found.topic == f"/t/{number}"
         publishing.join(PATIENCE_S)
         assert middle.core.dropped == 0
+
+
+def test_an_id_that_a_certificate_names_cannot_be_taken_by_another(make: Make, tmp_path: Path) -> None:
+    """Not before its owner comes, who then takes its place; nor afterwards."""
+    make_authority(tmp_path)
+    owned = UUID(int=7)
+    make_certificate(tmp_path, "hub", id=UUID(int=1))
+    make_certificate(tmp_path, "owner", id=owned)
+    make_certificate(tmp_path, "thief")
+    hub = make(security=Tls.of(tmp_path, "hub"))
+    port = hub.listen()
+    thief = make(security=Tls.of(tmp_path, "thief"), id=owned)
+    thief.peer("127.0.0.1", port, retry_s=0)
+
+    with thief.statuses() as statuses:
+        owner = make(security=Tls.of(tmp_path, "owner"))
+        assert owner.peer("127.0.0.1", port, retry_s=0) == hub.id
+        while not isinstance(statuses.get(PATIENCE_S), PeerLost):
+            pass
+    with pytest.raises(PeerUnavailable):
+        thief.peer("127.0.0.1", port, retry_s=0)
+    assert [each.id for each in hub.peers()] == [owner.id]

@@ -15,13 +15,22 @@ pytestmark = pytest.mark.process
 
 def test_an_authority_and_certificates_that_endpoints_can_use(shell: Shell) -> None:
     assert shell.run("keys", "authority").returncode == 0
-    facts = json.loads(shell.run("keys", "make", "sensor", "--id", "--host", "sensor.example.org", "--json").stdout)
+    facts = json.loads(shell.run("keys", "make", "sensor", "--host", "sensor.example.org", "--json").stdout)
     keys = shell.directory / "keys"
     assert Path(facts["certificate"]).name == "sensor.pem"
     made = contexts(Tls.of(keys, "sensor"))
     assert made is not None
     assert [each.hex() for each in made.ids] == [facts["id"].replace("-", "")]
     assert {each.stat().st_mode & 0o77 for each in keys.glob("*.key")} == {0}
+
+
+def test_a_certificate_for_several_programs_names_no_id(shell: Shell) -> None:
+    shell.run("keys", "authority")
+    facts = json.loads(shell.run("keys", "make", "shared", "--no-id", "--json").stdout)
+    assert facts["id"] is None
+    made = contexts(Tls.of(shell.directory / "keys", "shared"))
+    assert made is not None
+    assert made.ids == frozenset()
 
 
 def test_keys_can_be_encrypted(shell: Shell) -> None:

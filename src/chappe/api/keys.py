@@ -73,7 +73,8 @@ def make_certificate(
         name: Of the files, and the certificate's common name: letters, digits, dots, dashes, underscores, in
             at most 64 bytes.
         hosts: Names and addresses by which others dial it.
-        id: The endpoint id that it names; an endpoint that uses it then has this id and no other may.
+        id: The endpoint id that it names; an endpoint that uses it then has this id and no other may. None for a
+            certificate that several endpoints share, or an original has; it may be used with any id that none names.
         days: How long it is valid; negative makes one that has expired.
         passphrase: Encrypts the key.
 

@@ -51,7 +51,9 @@ def make(
         list[str] | None,
         typer.Option(metavar="HOST", help="A name or address by which others dial it; this machine by default."),
     ] = None,
-    with_id: Annotated[bool, typer.Option("--id", help="Name an endpoint id too: nobody else may have it.")] = False,
+    with_id: Annotated[
+        bool, typer.Option("--id/--no-id", help="Name an endpoint id, which only its owner has; none to share it.")
+    ] = True,
     days: Annotated[float, typer.Option(min=1, help="How long it is valid.")] = 397,
     encrypt: Annotated[bool, typer.Option("--encrypt", help=f"Encrypt the key; asks, or takes {PASSPHRASE}.")] = False,
     as_json: options.Json = False,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from chappe.defaults import FRAME_BYTES_S, FRAME_S, KIB
-from chappe.drivers.tls import Contexts, Wire, explain, named_ids
+from chappe.drivers.tls import Contexts, Wire, digest, explain, named_ids
 
 READ_BYTES: Final = 256 * KIB  # taken from a socket at once
 WRITE_BYTES: Final = 256 * KIB  # joined for one write
@@ -48,7 +48,6 @@ class Link:
         "_check_id",
         "_first",
         "_have",
-        "_named",
         "_need",
         "_parts",
         "_sock",
@@ -56,13 +55,16 @@ class Link:
         "_wire",
         "begun_at",
         "bytes_max",
+        "certificate",
         "closing_at",
         "established",
         "handshaking",
         "lost",
+        "named",
         "number",
         "reading",
         "sent_bytes",
+        "stated",
         "watched",
         "writing",
     )
@@ -80,7 +82,9 @@ class Link:
         self.closing_at: float | None = None  # when it is closed even if something is unsent
         self._wire: Wire | None = None if security is None else security.wrap(host)
         self._check_id = security is not None and security.check == "id"
-        self._named: frozenset[bytes] = frozenset()
+        self.named: frozenset[bytes] = frozenset()  # the ids that the peer's certificate names
+        self.certificate: bytes | None = None  # its digest
+        self.stated: bytes | None = None  # the id that the peer says it has
         self._parts: list[bytes] = []  # of a frame that is not complete
         self.begun_at: float | None = None  # since when such a frame is unfinished, for its owner
         self._have = 0  # bytes in them
@@ -178,8 +182,9 @@ class Link:
 
     def _secured(self, wire: Wire) -> None:
         self.handshaking = False
-        self._named = named_ids(wire.tls)
-        if self._check_id and not self._named:
+        self.named = named_ids(wire.tls)
+        self.certificate = digest(wire.tls)
+        if self._check_id and not self.named:
             raise LinkLost("the peer's certificate names no endpoint id: make one with `chappe keys make NAME --id`")
 
     def _send_alert(self, wire: Wire) -> None:
@@ -221,10 +226,6 @@ class Link:
         self._have = end - at
         self._need = need
         return found
-
-    def is_genuine(self, stated: bytes) -> bool:
-        """Whether a peer with this certificate may have the id that it states."""
-        return not self._named or stated in self._named
 
     # -- out ------------------------------------------------------------------------------------------
 

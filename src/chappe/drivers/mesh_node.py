@@ -25,11 +25,12 @@ from chappe.drivers.mesh_store import MeshStores
 from chappe.drivers.mesh_turns import Ready, Turns
 from chappe.drivers.mesh_unfinished import TOO_MUCH, Unfinished
 from chappe.drivers.tls import Contexts
+from chappe.drivers.tls_bindings import Bindings
 from chappe.errors import AddressInUse, UsageError
 from chappe.mesh.actions import Action, Close, Deliver, Dial, Flush, Resolve
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import EndpointHalted, EndpointUnreachable, PeerLost
-from chappe.mesh.greetings import Fault, Hello, VersionSelect, parse_greeting
+from chappe.mesh.greetings import DropConn, Fault, Hello, VersionSelect, parse_greeting
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class MeshNode:
         self.lock = self.turns.lock
         self.paused = False  # a subscriber has no room: nothing is read from peers
         self._security = security
+        self._bindings = Bindings(frozenset() if security is None else security.ids | {core.own_id})
         self._perform: dict[type, Callable[[Any], None]] = {
             Flush: self._flush,
             Close: self._close_link,
@@ -257,8 +259,8 @@ class MeshNode:
             if not frames:
                 self.core.handle_heard(link.number, time.monotonic())
             while frames:
-                if not link.established and not self._is_genuine(link, frames[0]):
-                    raise LinkLost("the peer states another endpoint id than its certificate names")
+                if not link.established and self._security is not None:
+                    self._check_id(link, frames[0])
                 self._take_frames(link, frames)
                 if link.lost or link.closing_at is not None:
                     return
@@ -303,14 +305,21 @@ class MeshNode:
         if isinstance(action.event, EndpointUnreachable | PeerLost):
             self.stores.gone(action.event.peer_id)
 
-    def _is_genuine(self, link: Link, body: bytes) -> bool:
-        if self._security is None:
-            return True
+    def _check_id(self, link: Link, body: bytes) -> None:
+        """Raise LinkLost if the peer says that it has an id that is not for its certificate."""
         try:
-            stated = parse_greeting(body)
+            greeting = parse_greeting(body)
         except Fault:
-            return True  # the core says what is wrong
-        return not isinstance(stated, Hello | VersionSelect) or link.is_genuine(stated.sender)
+            return  # the core says what is wrong
+        if not isinstance(greeting, Hello | VersionSelect | DropConn) or greeting.sender == self.core.own_id:
+            return
+        link.stated = greeting.sender
+        refusal = self._bindings.refusal(link.stated, link.named, link.certificate)
+        if refusal is not None:
+            raise LinkLost(refusal)
+        if link.named:
+            for other in [each for each in self._links.values() if each.stated == link.stated and not each.named]:
+                self._lose(other, "the certificate of another peer names the endpoint id that it had claimed")
 
     def _look_whether_established(self, link: Link) -> None:
         link.bytes_max = self.core.frame_bytes_max(link.number)

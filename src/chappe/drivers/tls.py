@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -206,6 +207,12 @@ def named_ids(tls: ssl.SSLObject) -> frozenset[bytes]:
         except ValueError:
             pass  # somebody else's use of such names
     return frozenset(ids)
+
+
+def digest(tls: ssl.SSLObject) -> bytes | None:
+    """What tells the peer's certificate from others; None without one."""
+    raw = tls.getpeercert(binary_form=True)
+    return None if raw is None else sha256(raw).digest()
 
 
 def explain(error: ssl.SSLError) -> str:
