@@ -165,7 +165,7 @@ def test_not_noticing_the_dead_is_caught() -> None:
 
         core._peerings._beat = beat
 
-    caught(broken(change), "liveness", range(40))
+    caught(broken(change), "liveness", range(40, 50))
 
 
 def test_a_timeout_that_is_due_for_ever_is_caught() -> None:
