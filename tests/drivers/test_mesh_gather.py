@@ -7,10 +7,10 @@ from chappe.mesh.actions import Flush
 
 
 class Rig:
-    def __init__(self) -> None:
+    def __init__(self, room: int = 1000) -> None:
         self.written: list[int] = []
         self.looks: list[float] = []
-        self.gatherer = Gatherer(lambda flush: self.written.append(flush.conn), self.looks.append)
+        self.gatherer = Gatherer(lambda flush: self.written.append(flush.conn), self.looks.append, room)
         self.one = [Flush(1)]
         self.both = [Flush(1), Flush(2)]
 
@@ -25,6 +25,13 @@ def test_a_message_after_silence_leaves_at_once() -> None:
     rig.publish(1.0 + GAP_S)
     assert rig.written == [1, 1]
     assert (rig.gatherer.due, rig.looks, rig.gatherer.many) == (math.inf, [], False)
+
+
+def test_no_more_is_gathered_than_may_wait_for_a_peer() -> None:
+    rig = Rig(room=3)
+    for _ in range(7):
+        rig.publish(1.0)
+    assert rig.written == [1, 1, 1]  # after 1, 3 and 3 messages
 
 
 def test_a_fast_sequence_is_written_once_for_many_and_each_socket_once() -> None:

@@ -37,7 +37,7 @@ class Far:
             wanted = self.link.unfinished + len(piece)
             while self.link.unfinished < wanted:
                 self.link.receive(self._buffer)
-            found += self.link.frames(None)
+            found += self.link.frames(1000)
         return found
 
 

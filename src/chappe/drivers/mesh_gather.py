@@ -9,7 +9,7 @@ from typing import Final
 from chappe.mesh.actions import Flush
 
 GAP_S: Final = 0.00005  # what follows so soon belongs to a sequence ...
-MANY: Final = 64  # ... of which so many leave together ...
+MANY: Final = 64  # ... of which so many leave together, if there is room for them ...
 LONGEST_S: Final = 0.001  # ... or as many as there are so long after the first
 
 
@@ -21,13 +21,15 @@ class Gatherer:
     Args:
         flush: Writes to one socket.
         look_at: Told when ``at_once`` is to be called, monotonic seconds, if ``due`` still says so then.
+        room: How many messages may wait for a peer; what is gathered is never more.
     """
 
-    def __init__(self, flush: Callable[[Flush], None], look_at: Callable[[float], None]) -> None:
+    def __init__(self, flush: Callable[[Flush], None], look_at: Callable[[float], None], room: int) -> None:
         self.due = math.inf
         self.many = False  # several messages left last: who publishes does well to read what comes back
         self._flush = flush
         self._look_at = look_at
+        self._many = min(MANY, room)
         self._waiting: dict[int, Flush] = {}  # by connection
         self._last: Sequence[Flush] = ()  # added last
         self._count = 0
@@ -47,7 +49,7 @@ class Gatherer:
         """Nobody waits for what was added last: it may leave with what follows."""
         quick = now < self._asked_at + GAP_S
         self._asked_at = now
-        if not quick or self._count >= MANY or now >= self.due:
+        if not quick or self._count >= self._many or now >= self.due:
             self.at_once()
         elif self.due == math.inf and self._waiting and not self._held:
             self.due = now + LONGEST_S

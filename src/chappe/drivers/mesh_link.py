@@ -194,7 +194,7 @@ class Link:
         except OSError:
             pass
 
-    def frames(self, count_max: int | None) -> list[bytes]:
+    def frames(self, count_max: int) -> list[bytes]:
         """Take complete frames, without their lengths, at most ``count_max``.
 
         Raises:

@@ -72,7 +72,7 @@ class MeshNode:
         }
         self._to_user: Callable[[Deliver], None] = perform[Deliver]
         self._tell_user: Callable[[Report], None] = perform[Report]
-        self.gatherer = Gatherer(self._flush, self.turns.look_again_at)
+        self.gatherer = Gatherer(self._flush, self.turns.look_again_at, core.peer_messages_max)
         self.stores = MeshStores(self)
         self._selector = self.turns.selector
         self._buffer = memoryview(bytearray(READ_BYTES))
@@ -255,7 +255,7 @@ class MeshNode:
             if was_handshaking:
                 self._write(link)  # TLS has something to say, and perhaps what waited for it
                 was_handshaking = link.handshaking
-            frames = link.frames(None if link.established else 1)
+            frames = link.frames(self.core.frames_max(link.number))
             if not frames:
                 self.core.handle_heard(link.number, time.monotonic())
             while frames:
@@ -266,7 +266,7 @@ class MeshNode:
                     return
                 if not link.established:
                     self._look_whether_established(link)
-                frames = link.frames(None if link.established else 1)
+                frames = link.frames(self.core.frames_max(link.number))
             if link.established and (self.paused or self._hold_back(link, time.monotonic())):
                 break
         if link.established:

@@ -37,6 +37,7 @@ class EndpointCore:
         self._peerings = Peerings(own_id, options, now)
         self._router = self._peerings.router
         self._links = self._peerings.links
+        self.peer_messages_max = options.peer_messages_max
 
     # -- the driver -------------------------------------------------------------------------------
 
@@ -52,8 +53,17 @@ class EndpointCore:
         """``Dial`` failed; ``reason`` is a part of a sentence."""
         return self._peerings.dial_failed(dial, reason, now)
 
+    def frames_max(self, conn: int) -> int:
+        """How many frames to hand in at once: one in a handshake, afterwards what the box of a peer has room for.
+
+        Of more, some would be dropped on their way to a peer that takes them as fast as they come.
+        """
+        link = self._links.get(conn)
+        established = link is not None and link.established_at is not None
+        return self.peer_messages_max if established else 1
+
     def handle_frames(self, conn: int, frames: Sequence[bytes], now: float) -> list[Action]:
-        """Complete bodies of frames came, as many as one read gave; none is larger than ``frame_bytes_max``."""
+        """Complete bodies of frames came, at most ``frames_max`` of them; none is larger than ``frame_bytes_max``."""
         link = self._links.get(conn)
         if link is None:
             return []

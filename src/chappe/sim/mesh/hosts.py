@@ -174,12 +174,12 @@ class EndpointHost(Host):
         self._call(self.core.handle_dial_failed(dial, reason, self.world.now))
 
     def read(self, side: Side, bodies: list[bytes]) -> None:
-        """Frames came; before the handshake is over they are handed in one by one, as the driver does."""
-        if self.core.frame_bytes_max(side.conn) > HANDSHAKE_FRAME_BYTES_MAX:
-            self._call(self.core.handle_frames(side.conn, bodies, self.world.now))
-        else:
-            for body in bodies:
-                self._call(self.core.handle_frames(side.conn, [body], self.world.now))
+        """Frames came; they are handed in so many at a time, as the driver does."""
+        at = 0
+        while at < len(bodies):
+            end = at + self.core.frames_max(side.conn)
+            self._call(self.core.handle_frames(side.conn, bodies[at:end], self.world.now))
+            at = end
 
     def broken(self, side: Side, reason: str) -> None:
         """A connection is gone."""
