@@ -62,7 +62,7 @@ def batch(base: int, *values: bytes, to: str | None = None) -> Publish:
 
 
 def test_it_subscribes_to_acknowledgements_and_to_questions_of_those_who_missed_something() -> None:
-    assert made().start(NOW) == [Subscribe(b"KP"), Subscribe(b"FP"), Subscribe(b"AP")]
+    assert made().start(NOW) == [Subscribe(b"AP"), Subscribe(b"FP"), Subscribe(b"KP")]
 
 
 def test_offsets_are_given_at_once_and_records_leave_together() -> None:
@@ -352,6 +352,7 @@ def test_min_acks_counts_distinct_stores() -> None:
 
 def test_all_original_stores_count_as_one_for_their_acknowledgements_have_no_name() -> None:
     producer = made(b"a", min_acks=2)
+    producer.handle_subscription(b"WREADER", True, NOW)
 
     for _ in range(3):
         producer.handle_message(Ack("P", "hello", 0), NOW, WALL)
@@ -386,6 +387,27 @@ def test_an_older_acknowledgement_takes_nothing_back() -> None:
     producer.handle_message(Ack("P", "hello", 0), NOW, WALL)
 
     assert producer.stored == 2
+
+
+def test_one_store_does_not_count_twice_if_it_acknowledged_before_it_heard_our_subscription() -> None:
+    producer = made(b"a", min_acks=2)
+    for prefix in (b"SSTORE", b"WSTORE"):
+        producer.handle_subscription(prefix, True, NOW)
+    producer.handle_message(Ack("P", "hello", 0), NOW, WALL)
+    producer.handle_message(Stored("P", "S1", "hello", 0), NOW, WALL)
+    assert producer.stored == 0
+
+    producer.handle_message(Stored("P", "S2", "hello", 0), NOW, WALL)
+    assert producer.stored == 1
+
+
+def test_an_acknowledgement_without_a_name_counts_once_an_original_store_is_known() -> None:
+    producer = made(b"a", min_acks=2)
+    producer.handle_message(Ack("P", "hello", 0), NOW, WALL)
+    producer.handle_message(Stored("P", "S1", "hello", 0), NOW, WALL)
+    producer.handle_subscription(b"WREADER", True, NOW)
+
+    assert producer.stored == 1
 
 
 def test_the_journal_is_trimmed_when_whole_batches_are_stored() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections import OrderedDict
+import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import zmq
@@ -20,9 +22,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DEALERS_MAX: Final = 64  # connections; the oldest is closed beyond it
+DEALERS_MAX: Final = 64  # connections; beyond it the one that was idle longest gives way ...
+BUSY_S: Final = 5.0  # ... as does one that has not answered for so long: whoever asked has given up by then
+QUEUED_MAX: Final = 10_000  # requests that wait for a connection; further ones are dropped, and asked again
 
 Drain = Callable[[], bool]
+
+
+@dataclass(slots=True)
+class _Dealer:
+    socket: zmq.Socket[bytes]
+    drain: Drain
+    asked: int = 0  # requests without an answer yet
+    asked_at: float = 0.0
+
+    def idle(self, now: float) -> bool:
+        """Whether nothing is lost by closing it."""
+        return not self.asked or now - self.asked_at >= BUSY_S
 
 
 class Dealers:
@@ -36,50 +52,80 @@ class Dealers:
     def __init__(self, node: Node, answered: Callable[[int, Answer, list[bytes]], Sequence[Action]]) -> None:
         self._node = node
         self._answered = answered
-        self._dialled: OrderedDict[str, tuple[zmq.Socket[bytes], Drain]] = OrderedDict()
+        self._dialled: OrderedDict[str, _Dealer] = OrderedDict()  # the one used last comes last
+        self._queued: deque[Ask] = deque()
 
     def ask(self, action: Ask) -> None:
         """Send a request; nothing comes of it if the store does not take it: the core asks again or elsewhere."""
-        found = self._dialled.get(action.endpoint) or self._dial(action.endpoint)
-        if found is None:
-            return
-        dealer, drain = found
-        try:
-            frames = [struct.pack(">Q", action.request_id), encode_query(action.request)]
-            dealer.send_multipart(frames, zmq.NOBLOCK)
-        except zmq.Again:
-            pass
-        self._node.suspect(drain)
+        if len(self._queued) < QUEUED_MAX:
+            self._queued.append(action)
+        self._send_queued()
 
     def close(self) -> None:
         """Close all; nothing is waited for any more."""
-        for dealer, _ in self._dialled.values():
-            dealer.close()
+        for dealer in self._dialled.values():
+            dealer.socket.close()
 
-    def _dial(self, endpoint: str) -> tuple[zmq.Socket[bytes], Drain] | None:
-        dealer = None
-        try:
-            dealer = open_socket(zmq.DEALER)
-            dealer.connect(endpoint)
-        except zmq.ZMQError as error:  # of the address, or no descriptor is left
+    def _send_queued(self) -> None:
+        now = time.monotonic()
+        while self._queued:
+            action = self._queued[0]
+            dealer = self._dialled.get(action.endpoint)
+            if dealer is None:
+                if len(self._dialled) >= DEALERS_MAX and not self._make_room(now):
+                    return  # an answer makes room
+                dealer = self._dial(action.endpoint)
+            self._queued.popleft()
             if dealer is not None:
-                dealer.close()
+                self._send(action, dealer, now)
+
+    def _send(self, action: Ask, dealer: _Dealer, now: float) -> None:
+        self._dialled.move_to_end(action.endpoint)
+        try:
+            frames = [struct.pack(">Q", action.request_id), encode_query(action.request)]
+            dealer.socket.send_multipart(frames, zmq.NOBLOCK)
+            dealer.asked += 1
+            dealer.asked_at = now
+        except zmq.Again:
+            pass
+        self._node.suspect(dealer.drain)
+
+    def _make_room(self, now: float) -> bool:
+        """Close a connection that nobody waits for; returns whether there was one."""
+        endpoint = next((each for each, dealer in self._dialled.items() if dealer.idle(now)), None)
+        if endpoint is None:
+            return False
+        dealer = self._dialled.pop(endpoint)
+        self._node.unwatch_socket(dealer.socket)
+        dealer.socket.close()
+        return True
+
+    def _dial(self, endpoint: str) -> _Dealer | None:
+        sock = None
+        try:
+            sock = open_socket(zmq.DEALER)
+            sock.connect(endpoint)
+        except zmq.ZMQError as error:  # of the address, or no descriptor is left
+            if sock is not None:
+                sock.close()
             logger.warning("cannot connect to the store at %s: %s", endpoint, error.strerror)
             return None
-        while len(self._dialled) >= DEALERS_MAX:
-            _, (oldest, _) = self._dialled.popitem(last=False)
-            self._node.unwatch_socket(oldest)
-            oldest.close()
+        opened = sock
 
         def drain() -> bool:
-            return not dealer.closed and self._node.receive(dealer, self._on_answer)
+            return not opened.closed and self._node.receive(opened, lambda frames: self._on_answer(endpoint, frames))
 
-        self._node.watch_socket(dealer, drain)
-        self._dialled[endpoint] = dealer, drain
-        return dealer, drain
+        dealer = self._dialled[endpoint] = _Dealer(opened, drain)
+        self._node.watch_socket(opened, drain)
+        return dealer
 
-    def _on_answer(self, frames: list[bytes]) -> Sequence[Action]:
+    def _on_answer(self, endpoint: str, frames: list[bytes]) -> Sequence[Action]:
+        dealer = self._dialled.get(endpoint)
+        if dealer is not None:
+            dealer.asked = max(0, dealer.asked - 1)
         if len(frames) < 2 or len(frames[0]) != 8:
             raise ProtocolError("answer without a request id")
         (request_id,) = struct.unpack(">Q", frames[0])
-        return self._answered(request_id, decode_answer(frames[1]), frames[2:])
+        actions = self._answered(request_id, decode_answer(frames[1]), frames[2:])
+        self._send_queued()
+        return actions

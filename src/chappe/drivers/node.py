@@ -384,7 +384,7 @@ class Node:
             except zmq.Again:
                 return False
             except zmq.ZMQError:
-                if self.closed:
+                if self.closed or sock.closed:  # by what was just handled
                     return False
                 raise
             size += len(frames[-1])

@@ -132,7 +132,8 @@ class LogProducer:
         if self.next_offset or self._resuming.holds(now):
             self._head_at = now
         raw = encode_topic(self.address)
-        return [Subscribe(b"K" + raw), Subscribe(b"F" + raw), Subscribe(b"A" + raw)]
+        # A first: a store that knows of K only takes us for an original, and does not say who acknowledges.
+        return [Subscribe(b"A" + raw), Subscribe(b"F" + raw), Subscribe(b"K" + raw)]
 
     def append(
         self,
@@ -280,6 +281,8 @@ class LogProducer:
             self._head_at = min(self._head_at, now)
         elif prefix == STORES and not on:
             self._resuming.counted(self._subscriptions.count(STORES))
+        elif on and prefix[:1] == b"W" and ORIGINAL_STORES in self._acks:
+            return self._count()
         if on and self.next_offset and (prefix[:1] == b"R" or prefix in (b"M", b"")):
             # Not a single original consumer: its first FETCH may go nowhere so early, and it never repeats it.
             self._head_at = min(self._head_at, now + GREET_S)
@@ -420,7 +423,15 @@ class LogProducer:
         if next_ <= self._acks.get(store, 0):
             return []
         self._acks[store] = next_
-        held = sorted(self._acks.values(), reverse=True)
+        return self._count()
+
+    def _count(self) -> list[Action]:
+        """Let go of what enough stores hold."""
+        acks = self._acks
+        if self._min_acks > 1 and ORIGINAL_STORES in acks and not self._subscriptions.original_stores():
+            # One of ours that had not heard our subscription when it acknowledged, and does so again by name.
+            acks = {store: next_ for store, next_ in acks.items() if store != ORIGINAL_STORES}
+        held = sorted(acks.values(), reverse=True)
         if len(held) < self._min_acks or held[self._min_acks - 1] <= self.stored:
             return []
         self.stored = held[self._min_acks - 1]

@@ -87,7 +87,8 @@ class LogStore:
     def start(self, now: float) -> list[Action]:
         """Subscribe to everything that is published and to what is meant for us."""
         raw = encode_topic(self.address)
-        prefixes = [b"M", b"R", b"H", b"F", b"G", b"I", b"W" + raw, b"D" + raw, b"E" + raw, b"S" + raw]
+        # S before W and D: who hears of these alone takes us for an original. M before R: this takes that back.
+        prefixes = [b"M", b"R", b"H", b"F", b"G", b"I", b"S" + raw, b"W" + raw, b"D" + raw, b"E" + raw]
         holes = self.storage.holes()
         for hole in holes:
             self._unfilled.miss((hole.topic, hole.partition), hole.first, hole.last + 1)

@@ -21,11 +21,13 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._counts: dict[bytes, int] = {}
+        self._original_stores: bool | None = None  # as found since the last change
         self._originals: dict[bytes, bool] = {}  # found since the last change: asked for every batch
 
     def change(self, prefix: bytes, on: bool) -> None:
         """Count one subscriber more or less."""
         self._originals.clear()
+        self._original_stores = None
         count = self._counts.get(prefix, 0) + (1 if on else -1)
         if count > 0:
             self._counts[prefix] = count
@@ -39,6 +41,15 @@ class Subscriptions:
     def has(self, prefix: bytes) -> bool:
         """Whether somebody holds exactly this prefix."""
         return prefix in self._counts
+
+    def original_stores(self) -> bool:
+        """Whether the reader of an original store listens; one of ours subscribes to batches meant for it, too."""
+        if self._original_stores is None:
+            self._original_stores = any(
+                prefix[:1] == b"W" and len(prefix) > 1 and b"S" + prefix[1:] not in self._counts
+                for prefix in self._counts
+            )
+        return self._original_stores
 
     def original(self, requester: bytes) -> bool:
         """Whether a requester is known, and wants single records because it does not know batches.
