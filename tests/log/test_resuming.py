@@ -84,7 +84,10 @@ def test_who_asks_for_what_was_never_published_knows_it_from_another_life() -> N
     fresh = LogProducer("hello", "P", journal=[], resumed=True)
     fresh.start(NOW)
     fresh.handle_timeout(NOW)  # this asks who knows more, by speaking of offset 0
+    assert fresh.handle_message(Fetch("P", "ME", "hello", 0, 100_000), NOW, WALL) == []  # an original always does
+    fresh.handle_subscription(b"SME", True, NOW)
     assert fresh.handle_message(Fetch("P", "ME", "hello", 0, 1), NOW, WALL) == []
+    assert fresh.handle_message(Fetch("P", "ME", "hello", 0, 2), NOW, WALL) != []
 
 
 def test_the_journal_of_a_partition_without_records_may_be_old_too() -> None:
@@ -135,7 +138,7 @@ def test_a_late_store_that_holds_no_more_is_told_of_what_was_sent_meanwhile() ->
 
     assert producer.handle_timeout(late + 1) == [Publish(Head("hello", "P", "hello", 60))]
     producer.handle_subscription(b"SME", True, late)
-    assert published(producer.handle_message(Fetch("P", "ME", "hello", 60, 9), late, WALL)) == [(60, 61)]
+    assert published(producer.handle_message(Fetch("P", "ME", "hello", 60, 1), late, WALL)) == [(60, 61)]
     stored(producer, 61, now=late)
     assert producer.stored == 61
 

@@ -386,15 +386,17 @@ class LogProducer:
 
     def _fetched(self, wanted: Fetch, now: float) -> list[Action]:
         """Somebody missed something: what was told of it is answered."""
-        if self._journaled and not self._rolled_back and wanted.sequence >= max(self.published, 1):
-            return self._is_rolled_back(wanted.sequence + 1)  # nobody asks for what nobody spoke of
+        requester = encode_topic(wanted.address)
+        ours = self._subscriptions.has(b"S" + requester)
+        known = wanted.sequence + (wanted.count if ours else 1)  # an original asks for more than it knows of
+        if self._journaled and not self._rolled_back and known > max(self.published, 1):
+            return self._is_rolled_back(known)  # nobody asks for what nobody spoke of
         end = self._told(now)
         count = min(wanted.count, FETCH_RECORDS_MAX, end - wanted.sequence)
         if count <= 0:
             return []
         self._resuming.told = max(self._resuming.told, wanted.sequence + count)
-        requester = encode_topic(wanted.address)
-        if self._subscriptions.has(b"S" + requester):
+        if ours:
             return self._kept.answer(wanted.address, wanted.sequence, count, end)
         if self._subscriptions.original(requester):
             return self._answering.fetch(replace(wanted, count=count), now)
