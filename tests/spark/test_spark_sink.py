@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,6 +121,25 @@ def test_a_batch_that_was_committed_is_read_but_not_staged_again(
     assert sorted(filter(None, sink.records("t"))) == [b"a2", b"a2", b"b1", b"b2"]  # the state is complete
     assert sink.asked["Stage"] == staged + 1
     assert [each.batch for each in sink.commits] == [0, 0, 1]
+
+
+def test_a_deleted_checkpoint_doubles_nothing_without_a_word(
+    spark: SparkSession, sink: FakeSink, tmp_path: Path
+) -> None:
+    put(tmp_path, "1", "a", "b")
+    stream(texts(spark, tmp_path), sink, tmp_path)
+    (first,) = {each.sink for each in sink.commits}
+    shutil.rmtree(tmp_path / "checkpoint")
+    with pytest.raises(PySparkException, match=f"has written a batch here.*set `writeAgain` to {first}"):
+        stream(texts(spark, tmp_path), sink, tmp_path)
+    assert len(sink.commits) == 1
+
+    shutil.rmtree(tmp_path / "checkpoint")
+    stream(texts(spark, tmp_path), sink, tmp_path, writeAgain=first)
+    put(tmp_path, "2", "c")
+    stream(texts(spark, tmp_path), sink, tmp_path)
+
+    assert sorted(filter(None, sink.records("t"))) == [b"a", b"a", b"b", b"b", b"c"]
 
 
 def test_a_query_whose_store_is_gone_does_not_go_on_elsewhere(

@@ -16,6 +16,7 @@ sink_options.py, sink_columns.py  the options and columns of a write
 sql_tables.py  what CREATE TABLE leaves for SELECT and INSERT INTO
 encode.py    rows become batches
 home.py      the store that keeps a sink's commits
+origins.py   by what a query is known that lost its checkpoint
 staging.py   a task's rows on their way there
 committing.py  the driver's commit
 decode.py    JSON in values as typed columns

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -146,13 +146,14 @@ class _Patience:
         return True
 
 
-def settle(stores: Stores, sink: Sink, batch: int) -> Home:
+def settle(stores: Stores, sink: Sink, batch: int, on_first: Callable[[Stores], None] | None = None) -> Home:
     """Find the sink's home, or choose it, and make this run the current one.
 
     Args:
         stores: Among these.
         sink: Whose home.
         batch: The batch about to be written. After the first one there is a home somewhere.
+        on_first: Called with all stores before a home is chosen for a sink that none of them knows.
 
     Raises:
         TimedOut: The home, or a store that may know it, is away. Trying again later is safe.
@@ -167,6 +168,8 @@ def settle(stores: Stores, sink: Sink, batch: int) -> Home:
         if isinstance(endpoint, ChappeError):
             trouble = endpoint
         else:
+            if on_first is not None and not any(answer.home for answer in answers.values()):
+                on_first(stores)
             try:
                 return _attach(endpoint, answers, sink)
             except (TimedOut, ProtocolError) as error:  # also: another one is the home, which all will say next time

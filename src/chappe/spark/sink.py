@@ -23,6 +23,7 @@ from chappe.errors import ChappeError, UsageError
 from chappe.spark.committing import Staged, abort, commit
 from chappe.spark.encode import Encoder, sort_rows
 from chappe.spark.home import Home, Sink, Stores, settle
+from chappe.spark.origins import Origin, begin
 from chappe.spark.sink_columns import Columns
 from chappe.spark.sink_options import SinkOptions
 from chappe.spark.staging import Staging
@@ -55,6 +56,8 @@ class TopicWriter(DataSourceArrowWriter):
     """Writes one DataFrame. Spark makes it once, in the driver."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        if options.write_again is not None:
+            raise UsageError("`writeAgain` is for streams; a batch write without `writeId` is written again anyway")
         if overwrite:
             raise UsageError('records cannot be overwritten, only appended: use mode("append"), or INSERT INTO')
         self._plan = _Plan.make(options, schema)
@@ -79,16 +82,18 @@ class TopicWriter(DataSourceArrowWriter):
 class TopicStreamWriter(DataSourceStreamArrowWriter):
     """Writes one micro-batch. Spark makes it twice for each: for the tasks, and for the commit."""
 
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType, origins: Sequence[Origin] = ()) -> None:
         if options.write_id is not None:
             raise UsageError("`writeId` is for batch writes; a stream is known by its checkpoint")
         self._plan = _Plan.make(options, schema)
+        self._origins = origins
+        self._again = options.write_again
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Called in the executors."""
         sink = Sink(_property("sql.streaming.queryId"), _property("spark.jobGroup.id"), lasting=True)
         batch = int(_property("streaming.sql.batchId"))
-        home = _homes.get(sink) or settle(self._plan.stores, sink, batch)
+        home = _homes.get(sink) or begin(self._plan.stores, sink, batch, self._origins, self._again)
         return _write(iterator, self._plan, sink, home, batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

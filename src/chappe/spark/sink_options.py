@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from chappe.data.topic import check_topic
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
@@ -12,7 +13,17 @@ from chappe.errors import UsageError
 from chappe.reading.fetch import PATIENCE_S
 from chappe.spark.options import positive, refuse_unknown, seconds, stores_of, whole_number
 
-NAMES: Final = ("stores", "towers", "topic", "minAcks", "writeId", "writeBatch", "orderBy", "fetchTimeout")
+NAMES: Final = (
+    "stores",
+    "towers",
+    "topic",
+    "minAcks",
+    "writeId",
+    "writeBatch",
+    "writeAgain",
+    "orderBy",
+    "fetchTimeout",
+)
 # Spark hands these over too: they are for itself.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 # Kafka's name, or the reader's -> what to say
@@ -44,6 +55,7 @@ class SinkOptions:
         patience_s: How long a store that is away is waited for.
         write_batch: The number of this write among those of one name, which come in order: one that is not above
             the last is a repetition.
+        write_again: The id of a query whose rows another one may write once more, as its checkpoint is gone.
     """
 
     stores: tuple[str, ...]
@@ -54,6 +66,7 @@ class SinkOptions:
     order: tuple[str, ...]
     patience_s: float
     write_batch: int = 0
+    write_again: str | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SinkOptions:
@@ -77,6 +90,7 @@ class SinkOptions:
             _names(options.get("orderby")),
             seconds(options, "fetchTimeout", PATIENCE_S),
             _write_batch(options),
+            _query(options.get("writeagain")),
         )
 
 
@@ -111,6 +125,13 @@ def _write_batch(options: Mapping[str, str]) -> int:
     if number is None:
         raise UsageError(f"`writeBatch` is a number of at least 0, not {text[:200]!r}")
     return number
+
+
+def _query(text: str | None) -> str | None:
+    try:
+        return None if text is None else str(UUID(text.strip()))
+    except ValueError:
+        raise UsageError(f"`writeAgain` is the id of a query, as the error names it, not {text!r}") from None
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -77,10 +77,11 @@ class ChappeDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For ``df.writeStream``. ``overwrite`` is output mode complete: all results are appended every time."""
+        from chappe.spark.origins import origins_of
         from chappe.spark.sink import TopicStreamWriter
 
         options = SinkOptions.parse(streamed_options(self.options, schema))
-        return TopicStreamWriter(options, without_marks(schema))
+        return TopicStreamWriter(options, without_marks(schema), origins_of(self.options, options.topic))
 
     def _for_reading(self, schema: StructType) -> Options:
         options = Options.parse(reading_options(self.options, schema))
