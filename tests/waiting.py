@@ -6,13 +6,15 @@ longer than anything takes even where thirty others work. A test must not pass o
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
 import pytest
 
-PATIENCE_S: Final = 300  # for what takes a process a second or two alone
+PATIENCE_S: Final = 300.0  # for what takes a process a second or two alone; a float, as compat.broker counts by int
 SPARK_S: Final = 1200  # for what starts Java, or waits for somebody who does
 LOOK_S: Final = 0.005
 
@@ -24,6 +26,19 @@ def until(happened: Callable[[], object], what: str | Callable[[], object] = "",
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s:g} s: {(what() if callable(what) else what) or happened}")
         time.sleep(LOOK_S)
+
+
+def interrupt(wait: Callable[[], object]) -> None:
+    """Have Ctrl-C end a wait that never ends by itself."""
+    timer = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+
+    def run() -> None:
+        timer.start()  # the signal comes while KeyboardInterrupt is expected, however late we wait
+        wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    timer.join()
 
 
 class Clock:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from tests.api.members import PATIENCE_S, patience, read, values, wait_until
+from tests.waiting import interrupt
 
 from chappe.api.consumer import Consumer
 from chappe.api.discovery import StoreAddress, discover
@@ -273,7 +271,8 @@ def test_a_batch_becomes_arrow_and_pandas(tower: str, store: Store) -> None:
 def test_batches_end_when_nothing_comes(tower: str, store: Store) -> None:
     published(tower)
     with Consumer("hello", tower=tower, reset="earliest") as consumer:
-        assert sum(len(batch) for batch in consumer.batches(1.0)) == 10
+        wait_until(lambda: sum(map(len, consumer._queue)) == 10)
+        assert sum(len(batch) for batch in consumer.batches(0.1)) == 10
         assert consumer.poll(0.0) is None
 
 
@@ -282,22 +281,14 @@ def test_batches_end_when_nothing_comes(tower: str, store: Store) -> None:
 
 def test_ctrl_c_ends_a_wait_for_records(tower: str) -> None:
     with Consumer("hello", tower=tower) as consumer:
-        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            consumer.poll(None)
-        timer.join()
+        interrupt(lambda: consumer.poll(None))
         assert consumer.poll(0.0) is None
 
 
 def test_ctrl_c_ends_a_wait_for_stores(tower: str) -> None:
     producer = Producer("hello", tower=tower)
     producer.send(b"x")
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        producer.flush()
-    timer.join()
+    interrupt(producer.flush)
     producer._node.close()
 
 

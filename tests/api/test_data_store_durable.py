@@ -42,7 +42,7 @@ def test_what_was_written_is_there_after_a_restart(backend: str, make: Make, tmp
     with endpoint.attach_master("s", backend, path=tmp_path / "s") as store:
         store.put("k", {"a": (1, 2.5)})
         store.put("temporary", 1, expiry_s=0.05)
-        store.put("later", 1, expiry_s=100)
+        store.put("later", 1, expiry_s=3600)
         store.put_many((n, n) for n in range(1_000))
         store.erase(7)
         store.increment("n", 3)

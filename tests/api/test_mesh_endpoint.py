@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import select
-import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from tests.endpoints import PATIENCE_S, Make, until
+from tests.waiting import interrupt
 
 from chappe import Endpoint, Received, Subscriber, Tls
 from chappe.api.keys import make_authority, make_certificate
@@ -377,11 +377,7 @@ def test_ctrl_c_ends_every_wait(make: Make) -> None:
         lambda: one.await_peer(uuid4(), None),
         lambda: one.statuses().get(None),
     ):
-        timer = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            wait()
-        timer.join()
+        interrupt(wait)
     two.peer("127.0.0.1", one.listen())
     two.publish("/t", "still works")
     assert taken(subscriber, 1)[0].value == "still works"

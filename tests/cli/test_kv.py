@@ -137,16 +137,16 @@ def test_a_wrong_line_stops_after_what_came_before_it(shell: Shell, master: Data
 def test_changes_are_watched(shell: Shell, master: DataStore, peer: str) -> None:
     text = watcher(shell, peer, "--count", "5")
     one = watcher(shell, peer, "--key", "b", "--json", "--count", "2")
-    master.put("ab", 1, expiry_s=0.2)
     master.put("b", 1)
     master.put("b", "x\ny")
     master.erase("b")
+    master.put("ab", 1, expiry_s=0.05)
     lines, _ = text.communicate(timeout=PATIENCE_S)
     assert lines.decode().splitlines() == [
-        "insert ab -> 1",
         "insert b -> 1",
         "update b -> x\\ny",
         "erase b",
+        "insert ab -> 1",
         "expire ab",
     ]
     found = [json.loads(line) for line in one.communicate(timeout=PATIENCE_S)[0].splitlines()]
