@@ -4,20 +4,34 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chappe.cli.formats import SPLITTERS, BadInput, JsonLines, LengthPrefixed, Lines, Splitter
+from chappe.cli.formats import (
+    CONSUMED,
+    SPLITTERS,
+    BadInput,
+    Item,
+    JsonLines,
+    LengthPrefixed,
+    Lines,
+    Records,
+    Splitter,
+    Whole,
+)
+from chappe.cli.rendering import as_json
 from chappe.defaults import RECORD_BYTES_MAX
 from chappe.errors import ChappeError, RecordTooLarge
+from chappe.log.batch import Record
 
 
-def split(splitter: Splitter, raw: bytes, step: int) -> list[bytes]:
-    records = []
+def split(splitter: Splitter, raw: bytes, step: int) -> list[Item]:
+    records: list[Item] = []
     for at in range(0, len(raw), step):
         records += splitter.feed(raw[at : at + step])
-    return records + splitter.end()
+    return [*records, *splitter.end()]
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 1000])
@@ -72,3 +86,57 @@ def test_any_bytes_give_records_or_one_clear_error(make: Callable[[], Splitter],
         for chunk in chunks:
             splitter.feed(chunk)
         splitter.end()
+
+
+def record(value: bytes | None, key: bytes | None, headers: tuple[tuple[str, bytes], ...], stamp: int) -> Record:
+    return Record("t", "p", 7, stamp, key, value, headers)
+
+
+@given(
+    st.none() | st.binary(max_size=30),
+    st.none() | st.binary(max_size=30),
+    st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=10)), max_size=3).map(tuple),
+    st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 1 << 52),
+    st.integers(1, 50),
+)
+def test_what_consume_prints_becomes_the_same_record(
+    value: bytes | None, key: bytes | None, headers: tuple[tuple[str, bytes], ...], stamp: int, step: int
+) -> None:
+    printed = as_json(record(value, key, headers, stamp))
+    assert split(Records(), printed, step) == [Whole(value, key, True, headers, stamp)]
+    assert tuple(msgspec.json.decode(printed)) == CONSUMED
+
+
+def test_a_line_may_say_only_its_value() -> None:
+    assert split(Records(), b'{"value":"v"}\n\n{"value":null,"key":null}\n', 7) == [
+        Whole(b"v"), Whole(None, None, True)
+    ]  # fmt: skip
+    (found,) = split(Records(), b'{"value":"","headers":null,"timestamp":5}', 100)
+    assert found == Whole(b"", headers=(), timestamp=5)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"1", b"{}", b'{"valeu":"x"}', b'{"value":5}', b'{"value":{"base64":"?"}}', b'{"value":{"base46":""}}', b"{"),
+        *(b'{"value":"","headers":[["a"]]}', b'{"value":"","headers":[[null,"a"]]}', b'{"value":"\xff"}'),
+        *(
+            b'{"value":"","timestamp":"soon"}',
+            b'{"value":"","timestamp":"2026-01-31"}',
+            b'{"value":"","timestamp":1.5}',
+        ),
+        *(b'{"value":"","timestamp":1.5}', b'{"value":"","timestamp":9223372036854775808}'),
+        b'{"value":"","timestamp":"' + b"9" * 5000 + b'"}',
+    ],
+)
+def test_a_line_that_is_no_record_is_named(line: bytes) -> None:
+    with pytest.raises(BadInput, match="line 2 of the input is no record") as caught:
+        Records().feed(b'{"value":"a"}\n' + line + b"\n")
+    assert caught.value.records == [Whole(b"a")]
+    assert "\n" not in str(caught.value)
+
+
+@given(st.binary(max_size=60))
+def test_random_lines_are_records_or_refused(raw: bytes) -> None:
+    with suppress(ChappeError):
+        split(Records(), raw, 10)

@@ -27,7 +27,7 @@ from chappe.errors import ConfigError, UsageError
 FILE_NAME: Final = "chappe.toml"
 FILE_BYTES_MAX: Final = 1 << 20  # a larger file is not a configuration
 
-InputFormat = Literal["lines", "json", "length"]
+InputFormat = Literal["lines", "json", "length", "records"]
 OutputFormat = Literal["text", "raw", "json", "length"]
 Acks = Annotated[int, msgspec.Meta(ge=0, le=100)]
 

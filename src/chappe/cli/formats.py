@@ -1,4 +1,4 @@
-"""How ``chappe produce`` splits its input into records: lines, JSON lines, or length-prefixed.
+"""How ``chappe produce`` splits its input into records: lines, JSON lines, length-prefixed, or as ``consume`` has them.
 
 A splitter is fed chunks of any size and returns the records that are complete. It holds at most one
 incomplete record, so memory is bounded by the largest record.
@@ -6,22 +6,45 @@ incomplete record, so memory is bounded by the largest record.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import struct
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
+from chappe.api.times import as_micros
 from chappe.defaults import RECORD_BYTES_MAX
 from chappe.errors import RecordTooLarge, UsageError
 
 _LENGTH: Final = struct.Struct(">I")
+CONSUMED: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")  # what consume prints
+_RECORD_LINE_MAX: Final = 6 * RECORD_BYTES_MAX + 4096  # JSON writes a byte with six characters at most
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A record with more than its value. ``headers`` and ``timestamp`` are None, and ``has_key`` is false, where the
+    input says nothing of them.
+    """
+
+    value: bytes | None
+    key: bytes | None = None
+    has_key: bool = False
+    headers: tuple[tuple[str, bytes], ...] | None = None
+    timestamp: int | None = None
+
+
+Item: TypeAlias = bytes | Whole
 
 
 class BadInput(UsageError):
     """The input is not in the format it should be in; ``records`` are those before the bad one."""
 
-    def __init__(self, text: str, records: list[bytes]) -> None:
+    def __init__(self, text: str, records: Sequence[Item]) -> None:
         super().__init__(text)
         self.records = records
 
@@ -29,28 +52,29 @@ class BadInput(UsageError):
 class Splitter(Protocol):
     """Bytes in, records out."""
 
-    def feed(self, chunk: bytes) -> list[bytes]:
+    def feed(self, chunk: bytes) -> Sequence[Item]:
         """The records that ``chunk`` completes; raises BadInput or RecordTooLarge."""
 
-    def end(self) -> list[bytes]:
+    def end(self) -> Sequence[Item]:
         """What is left when the input has ended; raises BadInput."""
 
 
 class Lines:
     """One record for each line, without its newline; a last line without newline counts too."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int = RECORD_BYTES_MAX) -> None:
         self._rest = b""
         self._lines = 0
+        self._longest = longest
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The lines that the chunk ends; raises RecordTooLarge."""
         lines = (self._rest + chunk).split(b"\n")
         self._rest = lines.pop()
         self._lines += len(lines)
-        if len(self._rest) > RECORD_BYTES_MAX:
+        if len(self._rest) > self._longest:
             raise RecordTooLarge(
-                f"line {self._lines + 1} is longer than {RECORD_BYTES_MAX} bytes, the most that a record can hold"
+                f"line {self._lines + 1} is longer than {self._longest} bytes, the most that a record can hold"
             )
         return lines
 
@@ -89,6 +113,92 @@ class JsonLines:
         return records
 
 
+class _Base64(msgspec.Struct, forbid_unknown_fields=True):
+    """Bytes that are not UTF-8."""
+
+    base64: str
+
+
+_Text: TypeAlias = str | _Base64 | None
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    """A record as ``consume --output json`` prints it; where it came from says nothing of where it goes."""
+
+    value: _Text
+    key: _Text | msgspec.UnsetType = msgspec.UNSET
+    headers: list[tuple[str, str | _Base64]] | msgspec.UnsetType | None = msgspec.UNSET
+    timestamp: str | int | msgspec.UnsetType = msgspec.UNSET
+    topic: str = ""
+    partition: str = ""
+    offset: int = 0
+
+
+class Records:
+    """One record for each line, as ``consume --output json`` prints them; blank lines are skipped.
+
+    Only ``value`` is needed: null, text, or ``{"base64": "..."}``.
+    """
+
+    def __init__(self) -> None:
+        self._lines = Lines(_RECORD_LINE_MAX)
+        self._line = 0
+        self._decoder = msgspec.json.Decoder(_Line)
+
+    def feed(self, chunk: bytes) -> list[Item]:
+        """The records that the chunk completes; raises BadInput or RecordTooLarge."""
+        return self._read(self._lines.feed(chunk))
+
+    def end(self) -> list[Item]:
+        """The record without newline, if there is one; raises BadInput."""
+        return self._read(self._lines.end())
+
+    def _read(self, lines: list[bytes]) -> list[Item]:
+        records: list[Item] = []
+        for line in lines:
+            self._line += 1
+            if not line.strip():
+                continue
+            try:
+                records.append(_whole(self._decoder.decode(line)))
+            except (msgspec.DecodeError, RecursionError, ValueError, OverflowError, UsageError) as error:
+                wanted = "as `consume --output json` prints it"
+                raise BadInput(f"line {self._line} of the input is no record {wanted}: {error}", records) from error
+        return records
+
+
+def _whole(line: _Line) -> Whole:
+    key = None if line.key is msgspec.UNSET else _bytes(line.key)
+    headers = None
+    if line.headers is not msgspec.UNSET:
+        headers = tuple([(name, _bytes(value) or b"") for name, value in line.headers or ()])
+    stamp = None if line.timestamp is msgspec.UNSET else _micros(line.timestamp)
+    return Whole(_bytes(line.value), key, line.key is not msgspec.UNSET, headers, stamp)
+
+
+def _bytes(text: _Text) -> bytes | None:
+    if isinstance(text, _Base64):
+        try:
+            return base64.b64decode(text.base64, validate=True)
+        except binascii.Error as error:
+            raise UsageError(f"not base64: {error}") from None
+    return None if text is None else text.encode()
+
+
+def _micros(stamp: str | int) -> int:
+    if isinstance(stamp, str) and not stamp.removeprefix("-").isdecimal():
+        return as_micros(datetime.fromisoformat(stamp))
+    if not -(1 << 63) <= int(stamp) < 1 << 63:
+        raise UsageError(f"{str(stamp)[:40]} is no time: microseconds since 1970 have 64 bits")
+    return int(stamp)
+
+
+def looks_consumed(item: Item) -> bool:
+    """Whether a JSON line is what ``consume --output json`` prints."""
+    found = msgspec.json.decode(item) if isinstance(item, bytes) else None
+    return isinstance(found, dict) and list(found) == list(CONSUMED)
+
+
 class LengthPrefixed:
     """Records of any bytes, each after its length as four bytes, big endian."""
 
@@ -125,4 +235,9 @@ class LengthPrefixed:
         return []
 
 
-SPLITTERS: Final[dict[str, Callable[[], Splitter]]] = {"lines": Lines, "json": JsonLines, "length": LengthPrefixed}
+SPLITTERS: Final[dict[str, Callable[[], Splitter]]] = {
+    "lines": Lines,
+    "json": JsonLines,
+    "length": LengthPrefixed,
+    "records": Records,
+}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from enum import StrEnum
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
@@ -21,7 +22,7 @@ from chappe.errors import ChappeError, TimedOut, UsageError
 
 if TYPE_CHECKING:
     from chappe import Producer
-    from chappe.cli.formats import Splitter
+    from chappe.cli.formats import Item, Whole
 
 CHUNK_BYTES: Final = 1 << 20
 FLUSH_STEP_S: Final = 0.25  # between two looks at the progress while waiting for stores
@@ -35,6 +36,7 @@ class Format(StrEnum):
     LINES = "lines"
     JSON = "json"
     LENGTH = "length"
+    RECORDS = "records"
 
 
 def produce(
@@ -45,9 +47,28 @@ def produce(
         typer.Option(
             "--format",
             envvar="CHAPPE_PRODUCE_FORMAT",
-            help="lines; json: lines that must be JSON; length: each record after its length in 4 bytes, big endian.",
+            help="lines; json: lines that must be JSON; length: each record after its length in 4 bytes, big endian; "
+            "records: as `consume --output json` prints them.",
         ),
     ] = Format.LINES,
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="Key of the records that do not say it.")] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Header of the records that do not say any; several times."),
+    ] = None,
+    timestamp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Of the records that do not say it: 2026-01-31T12:00, or 2h (ago); now by default."
+        ),
+    ] = None,
+    identity: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Go on in the partition of this name, and first send what an earlier run did not get stored.",
+        ),
+    ] = None,
     min_acks: Annotated[
         int,
         typer.Option(envvar="CHAPPE_PRODUCE_MIN_ACKS", min=0, max=100, help="Stores that must have each record."),
@@ -58,23 +79,41 @@ def produce(
 ) -> None:
     """Write records from a file or standard input to a topic, and wait until they are stored."""
     from chappe import Producer
-    from chappe.cli.formats import SPLITTERS
     from chappe.data.topic import check_topic
 
     hear_warnings(tower)
+    extras = _extras(key, header, timestamp)
     source = _open(file)
     try:
         size = os.fstat(source).st_size if file != "-" else 0
         check_topic(topic)
-        with Producer(topic, tower=tower, listen=listen, min_acks=min_acks) as producer:
-            run = _Run(producer, SPLITTERS[input_format](), as_json, min_acks)
-            with _progress(size) as run.show:
+        with Producer(topic, tower=tower, listen=listen, min_acks=min_acks, identity=identity) as producer:
+            if identity is not None and producer.stored < producer.next_offset:
+                left = producer.next_offset - producer.stored
+                say(f"going on after {producer.next_offset:,} records; the last {left:,} of them are sent again")
+            run = _Run(producer, input_format, extras, as_json, min_acks, lasting=identity is not None)
+            with _progress(size) as run.show, _Watch(run):
                 code = run.all_of(source)
     finally:
         if file != "-":
             os.close(source)
     if code:
         raise typer.Exit(code)
+
+
+def _extras(key: str | None, headers: list[str] | None, timestamp: str | None) -> Whole:
+    """What the options say of every record. Raises UsageError."""
+    from chappe.cli.formats import Whole
+    from chappe.cli.units import parse_moment
+
+    pairs = []
+    for each in headers or []:
+        name, equals, value = each.partition("=")
+        if not equals or not name.isprintable():
+            raise UsageError(f"--header is NAME=VALUE, not {each!a}")
+        pairs.append((name, os.fsencode(value)))
+    stamp = None if timestamp is None else parse_moment(timestamp, "--timestamp")
+    return Whole(None, None if key is None else os.fsencode(key), key is not None, tuple(pairs), stamp)
 
 
 def _open(file: str) -> int:
@@ -89,11 +128,19 @@ def _open(file: str) -> int:
 class _Run:
     """One input on its way into a topic, and the account of it."""
 
-    def __init__(self, producer: Producer, splitter: Splitter, as_json: bool, min_acks: int) -> None:
+    def __init__(
+        self, producer: Producer, form: Format, extras: Whole, as_json: bool, min_acks: int, *, lasting: bool
+    ) -> None:
+        from chappe.cli.formats import SPLITTERS
+
         self._producer = producer
-        self._splitter = splitter
+        self._splitter = SPLITTERS[form]()
+        self._look = form is Format.JSON  # whether the first line is one of ``consume``
+        self._extras = extras
+        self._plain = not extras.has_key and not extras.headers
         self._as_json = as_json
         self._min_acks = min_acks
+        self._lasting = lasting
         self._first = producer.next_offset
         self._bytes = 0
         self._read = 0
@@ -107,6 +154,19 @@ class _Run:
     @property
     def _stored(self) -> int:
         return self._sent if self._min_acks == 0 else max(0, self._producer.stored - self._first)
+
+    def unstored(self) -> tuple[int, int]:
+        """How many records are stored, those of an earlier run among them, and how many wait for it."""
+        stored, ahead = self._producer.stored, self._producer.next_offset
+        return stored, 0 if self._min_acks == 0 else max(0, ahead - stored)
+
+    def stalled(self, waiting: int) -> str:
+        """What to say when nothing is being stored."""
+        stores = "no store has" if self._min_acks == 1 else f"fewer than {self._min_acks} stores have"
+        return (
+            f"{stores} acknowledged the last {waiting} records; still trying (start a store with: "
+            "chappe store; one that is there may have no space left, which it says itself)"
+        )
 
     def all_of(self, source: int) -> int:
         """Send everything and wait for it; returns the exit code."""
@@ -137,24 +197,44 @@ class _Run:
             self._send(bad.records)
             raise
 
-    def _send(self, records: list[bytes]) -> None:
+    def _send(self, records: Sequence[Item]) -> None:
         if records:
-            self._producer.send_many(records)
-            self._bytes += sum(map(len, records))
+            if self._look and self._is_consumed(records[0]):
+                warn("these lines are what `consume --output json` prints: --format records makes them records again")
+            self._look = False
+            if self._plain and all(type(each) is bytes for each in records):
+                self._producer.send_many(cast("Sequence[bytes]", records), timestamp=self._extras.timestamp)
+                self._bytes += sum(map(len, cast("Sequence[bytes]", records)))
+            else:
+                for each in records:
+                    self._send_one(each)
         self.show(self._read, self._sent, self._stored)
 
+    def _send_one(self, record: Item) -> None:
+        extras = self._extras
+        if isinstance(record, bytes):
+            self._producer.send(record, extras.key, extras.headers, extras.timestamp)
+            self._bytes += len(record)
+            return
+        self._producer.send(
+            record.value,
+            record.key if record.has_key else extras.key,
+            extras.headers if record.headers is None else record.headers,
+            extras.timestamp if record.timestamp is None else record.timestamp,
+        )
+        self._bytes += len(record.value or b"")
+
+    def _is_consumed(self, record: Item) -> bool:
+        from chappe.cli.formats import looks_consumed
+
+        return looks_consumed(record)
+
     def _wait(self) -> None:
-        explain_at = time.monotonic() + PATIENCE_S
         while True:
             try:
                 self._producer.flush(timeout=FLUSH_STEP_S)
             except TimedOut:
                 self.show(self._read, self._sent, self._stored)
-                if time.monotonic() > explain_at:
-                    explain_at = float("inf")
-                    stores = "no store has" if self._min_acks == 1 else f"fewer than {self._min_acks} stores have"
-                    left = self._sent - self._stored
-                    warn(f"{stores} acknowledged the last {left} records; still trying (a store: chappe store)")
             else:
                 self.show(self._read, self._sent, self._stored)
                 return
@@ -165,7 +245,9 @@ class _Run:
         lost = self._sent - self._stored
         self._account("stored" if self._min_acks else "sent")
         how = "terminated" if isinstance(stop, Terminated) else "interrupted"
-        if lost:
+        if lost and self._lasting:
+            warn(f"{how}: {lost} of {self._sent} records are not stored yet; the same --identity sends them again")
+        elif lost:
             warn(f"{how}: {lost} of {self._sent} records are not stored")
         else:
             warn(f"{how}: all {self._sent} records read until then are {'stored' if self._min_acks else 'sent'}")
@@ -192,6 +274,36 @@ class _Run:
             f"{done} {self._stored} records, {human_bytes(self._bytes)}, in {seconds:.2f} s "
             f"({rate:,.0f} records/s) in partition {self._producer.partition}"
         )
+
+
+class _Watch:
+    """Says when nothing is stored for a while, also while the producer waits for room, and when it goes on."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True, name="produce-watch")
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        before, since, told = -1, time.monotonic(), False
+        while not self._ended.wait(FLUSH_STEP_S):
+            stored, waiting = self._run.unstored()
+            if stored != before or not waiting:
+                if told and stored > before:
+                    say("stores acknowledge again")
+                before, since, told = stored, time.monotonic(), False
+            elif not told and time.monotonic() - since > PATIENCE_S:
+                told = True
+                warn(self._run.stalled(waiting))
 
 
 def _silent(_read: int, _sent: int, _stored: int) -> None:

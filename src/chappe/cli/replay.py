@@ -6,7 +6,6 @@ import json
 import math
 from contextlib import ExitStack
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -15,7 +14,7 @@ import typer
 from chappe.cli import mesh, options, replay_mesh
 from chappe.cli.archive import need_packages
 from chappe.cli.console import exit_code, hear_warnings, say, warn
-from chappe.cli.units import parse_start
+from chappe.cli.units import parse_moment
 from chappe.errors import UsageError
 
 if TYPE_CHECKING:
@@ -120,7 +119,8 @@ def _archive(
 ) -> int:
     factor = parse_speed(speed)
     need_packages("pyarrow", "numpy")
-    since, until = _micros(start, "--start"), _micros(end, "--end")
+    since = None if start is None else parse_moment(start, "--start")
+    until = None if end is None else parse_moment(end, "--end")
     from chappe.cli.progress import Bar
     from chappe.data.topic import check_topic
     from chappe.spark.archive.order import EARLIEST_US, LATEST_US
@@ -157,17 +157,6 @@ def parse_speed(text: str) -> float | None:
     if not 0 < factor < math.inf:
         raise UsageError(f"--speed is original, max, or how many times faster, such as 10; not {text!r}")
     return factor
-
-
-def _micros(text: str | None, option: str) -> int | None:
-    if text is None:
-        return None
-    from chappe.api.times import as_micros
-
-    moment = parse_start(text)
-    if not isinstance(moment, datetime):
-        raise UsageError(f"{option} is a time such as 2026-01-31T12:00 or an age such as 2h, not {text!r}")
-    return as_micros(moment)
 
 
 def _to_the_end(run: Replay, bar: Bar) -> int:
