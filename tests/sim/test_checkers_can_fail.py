@@ -17,10 +17,11 @@ from chappe.log.producer import LogProducer
 from chappe.log.queries import CommitAnswer
 from chappe.log.recovery import Recovery
 from chappe.log.staged import Kept
-from chappe.log.storage import Append
+from chappe.log.storage import Append, Scrubbed
 from chappe.log.store import LogStore
 from chappe.log.transactions import Transactions
 from chappe.log.writing import Writer
+from chappe.sim.disk import SimDisk
 from chappe.sim.run import play
 from chappe.sim.world import Cores
 
@@ -223,9 +224,23 @@ class AsksWithoutPause(LogConsumer):
         return 0.0
 
 
+class BelievesWhatIsInMemory(SimDisk):
+    """Does not sync what a killed process has written before it is believed."""
+
+    def sync(self) -> None:
+        pass
+
+
+class NeverScrubs(SimDisk):
+    def scrub(self) -> Scrubbed:
+        return Scrubbed(idle=True)
+
+
 BROKEN: list[tuple[Cores, tuple[str, ...]]] = [
     (Cores(store=AcknowledgesBeforeTheWrite), ("durability",)),
     (Cores(store=with_writer(ForgetsHalfOfItsWrite)), ("durability", "crash", "convergence")),
+    (Cores(disk=BelievesWhatIsInMemory), ("durability",)),
+    (Cores(disk=NeverScrubs), ("convergence",)),
     (Cores(store=with_recovery(NeverAsks)), ("convergence", "bounds")),
     (Cores(store=with_writer(HoldsWithoutBound)), ("bounds",)),
     (Cores(store=with_writer(ChangesWhatItStores)), ("contents",)),
@@ -247,7 +262,7 @@ BROKEN: list[tuple[Cores, tuple[str, ...]]] = [
 
 def broken_class(cores: Cores) -> type:
     pairs: list[tuple[type, type]] = [
-        (cores.store, LogStore), (cores.producer, LogProducer), (cores.consumer, LogConsumer)
+        (cores.store, LogStore), (cores.producer, LogProducer), (cores.consumer, LogConsumer), (cores.disk, SimDisk)
     ]  # fmt: skip
     return next(used for used, right in pairs if used is not right)
 

@@ -83,6 +83,8 @@ class SimDisk:
         self.staged = MemoryStaged()
         self.scrubbed_us = 0
         self.suspicious = False
+        # What a killed process wrote, and where its partition ended before; not safe until it is synced.
+        self._cached: list[tuple[Append, int | None]] = []
         self._version = 0
         self._scrub_at = 0  # the partition that is read next
 
@@ -272,13 +274,31 @@ class SimDisk:
     # -- what happens to it ---------------------------------------------------------------------------
 
     def tear(self, appends: Sequence[Append], survivors: int) -> None:
-        """A crash during a write: its first ``survivors`` blocks are there afterwards."""
-        kept = tuple(appends[:survivors])
-        self._safe(kept)
-        self.publish(kept)
+        """A kill during a write: its first ``survivors`` blocks are there afterwards, in memory at least."""
+        for each in appends[:survivors]:
+            part = self.parts.get((each.topic, each.partition))
+            self._cached.append((each, None if part is None or not part.version else part.next))
+            self.publish((each,))
+
+    def power_cut(self, survivors: int) -> None:
+        """The machine dies as well: of what is in memory only, the first ``survivors`` blocks are there afterwards."""
+        gone, self._cached = self._cached[survivors:], self._cached[:survivors]
+        for each, before in reversed(gone):
+            part = self._part(each)
+            part.blocks = [block for block in part.blocks if not each.base <= block.base < each.base + each.count]
+            if before is None:
+                del self.parts[each.topic, each.partition]
+            elif not each.heal:
+                part.next = before
+
+    def sync(self) -> None:
+        """What is in memory only gets safe; a store does this before it believes what it finds."""
+        self._safe([each for each, _ in self._cached])
+        self._cached = []
 
     def restarted(self, scrub: bool) -> None:
         """A store opens the disk again, and reads all of it if ``scrub``; versions only grow."""
+        self.sync()
         self._version += 1_000_000
         for part in self.parts.values():
             if part.version:

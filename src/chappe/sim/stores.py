@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from chappe.sim.world import World
 
 
+POWER_CUTS = 0.3  # of the deaths of a store are that of its machine
 SCRUB_S = 0.5  # between two partitions: less than the time in which all is settled, more than anything else takes
 
 
@@ -60,6 +61,8 @@ class StoreHost(Host):
             self.disk.tear(self._running.appends, survivors)
         if self._finishing is not None:
             self._tear_commit(self._finishing)
+        if self.world.disk_rng.random() < POWER_CUTS:
+            self.disk.power_cut(self.world.disk_rng.randint(0, 4))
         if self.disk.staged.rows:
             self._lose_rows()
 

@@ -42,6 +42,7 @@ class Cores:
     store: type[LogStore] = LogStore
     producer: type[LogProducer] = LogProducer
     consumer: type[LogConsumer] = LogConsumer
+    disk: type[SimDisk] = SimDisk
 
 
 class Member:
@@ -88,6 +89,7 @@ class World:
         self.sink_rng = Random(f"sinks {seed}")  # of their own: a world without sinks is what it was before
         self.journal_rng = Random(f"journals {seed}")  # likewise
         self.journals: list[Journal] = []
+        self.disk_rng = Random(f"disks {seed}")
         self.queries: list[Query] = []
         self.cores = cores or Cores()
         self.truth = Truth()
@@ -163,7 +165,7 @@ class World:
 
     def add_store(self) -> Member:
         """A store with a disk of its own."""
-        disk = SimDisk(f"store-{len(self.disks)}")
+        disk = self.cores.disk(f"store-{len(self.disks)}")
         self.disks.append(disk)
         policies: Sequence[tuple[str, Retention]] = [(t, Retention(records=n)) for t, n in self.retained.items()]
 

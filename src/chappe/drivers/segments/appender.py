@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from chappe.drivers.segments.blocks import SEGMENT_HEADER, encode_header, segment_seed
-from chappe.drivers.segments.directory import index_path, segment_path
+from chappe.drivers.segments.directory import segment_path
 from chappe.drivers.segments.files import Buffer, FileOps, sync_directory, write_all
 from chappe.drivers.segments.index import Summary, encode_index
-from chappe.drivers.segments.index_files import forget_copy, save_index
+from chappe.drivers.segments.index_files import forget_index, save_index
 from chappe.drivers.segments.manifest import Mark
 from chappe.drivers.segments.table import Row, Table
 from chappe.log.storage import Append
@@ -183,8 +183,7 @@ class Appender:
     def _open(self) -> None:
         path = segment_path(self.folder, self.table.number)
         if self._indexed:
-            forget_copy(self._ops, self.folder, self.table.number)
-            self._ops.unlink(index_path(self.folder, self.table.number))
+            forget_index(self._ops, self.folder, self.table.number)
             self._indexed = False
             self._new_entry = True
         if self.fd < 0:

@@ -126,7 +126,7 @@ class StoreDirectory:
         except OSError as error:
             self.close()
             raise storage_error(error, f"use {self.path} as a store") from error
-        except StorageError:
+        except BaseException:
             self.close()
             raise
 

@@ -169,7 +169,7 @@ def replace_file(ops: FileOps, path: str, buffers: Sequence[Buffer], *, durable:
     """
     temporary = path + ".tmp"
     try:
-        fd = ops.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        fd = _create(ops, temporary)
         try:
             write_all(ops, fd, buffers, 0)
             if durable:
@@ -185,6 +185,16 @@ def replace_file(ops: FileOps, path: str, buffers: Sequence[Buffer], *, durable:
         raise
     if durable:
         sync_directory(ops, os.path.dirname(path))
+
+
+def _create(ops: FileOps, path: str) -> int:
+    """Open a file that is new: after a power cut, one that was only cut to nothing may have what it had before."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        return ops.open(path, flags)
+    except FileExistsError:
+        ops.unlink(path)  # a process was killed
+        return ops.open(path, flags)
 
 
 def read_file(ops: FileOps, path: str) -> bytes:

@@ -86,10 +86,17 @@ def _mend(ops: FileOps, path: str, raw: bytes) -> None:
         logger.warning("%s was damaged or missing and is written again from its copy", path)
 
 
-def forget_copy(ops: FileOps, folder: str, number: int) -> None:
-    """Remove the copy of an index, durably; raises OSError."""
+def forget_index(ops: FileOps, folder: str, number: int) -> None:
+    """Remove an index and its copy; the copy durably, the index when the folder is synced. Raises OSError."""
+    copies = copies_folder(folder)
+    if os.path.isdir(copies):
+        _unlink(ops, copy_path(folder, number))
+        sync_directory(ops, copies)  # even if it is gone: a process may have been killed before it did
+    _unlink(ops, index_path(folder, number))
+
+
+def _unlink(ops: FileOps, path: str) -> None:
     try:
-        ops.unlink(copy_path(folder, number))
+        ops.unlink(path)
     except FileNotFoundError:
-        return
-    sync_directory(ops, copies_folder(folder))
+        pass

@@ -19,7 +19,7 @@ from chappe.drivers.segments.blocks import SEGMENT_HEADER
 from chappe.drivers.segments.directory import copies_folder, segment_path
 from chappe.drivers.segments.files import FileOps, sync_directory
 from chappe.drivers.segments.index import Index, Summary, encode_index
-from chappe.drivers.segments.index_files import find_index, save_index
+from chappe.drivers.segments.index_files import find_index, forget_index, save_index
 from chappe.drivers.segments.manifest import Known, Mark
 from chappe.drivers.segments.scanning import scan_segment
 from chappe.drivers.segments.table import Lost, Table
@@ -125,7 +125,7 @@ class TopicOpener:
                 yield index
             else:
                 yield self._newest(number, mark)
-        table = self._table or Table(last + 1)
+        table = Table(last + 1) if self._table is None else self._table
         args = (self._ops, self._folder, self._topic, self._store_id)
         self.appender = Appender(*args, table, self._sealed, self._indexed)
 
@@ -139,6 +139,7 @@ class TopicOpener:
             if mark.length > len(SEGMENT_HEADER):
                 numbers.add(mark.segment)
             numbers.update(range(oldest, max(numbers, default=0)))
+            numbers = {each for each in numbers if each >= oldest or each in segments}  # others were removed
         return segments, numbers
 
     def _missing(self, number: int, mark: Mark | None) -> Index | None:
@@ -161,12 +162,13 @@ class TopicOpener:
         return index
 
     def _newest(self, number: int, mark: Mark | None) -> Index | Table:
-        index = find_index(self._ops, self._folder, number).index
+        found = find_index(self._ops, self._folder, number)
+        index = found.index
         if index is not None and mark is not None and index.summary.length < mark.length:
             logger.error("the index of %s is older than the segment; not used", segment_path(self._folder, number))
             index = None
         if index is None:
-            return self._scanned(number, mark)
+            return self._scanned(number, mark, found.unreadable)
         if self._has_room(index) and self._cut(number, index.summary.length):
             self._indexed = True
             self._table = index.table()
@@ -174,23 +176,27 @@ class TopicOpener:
         self._sealed.append(index.summary)
         return index
 
-    def _scanned(self, number: int, mark: Mark | None) -> Index | Table:
-        """Read the segment that was being written to."""
+    def _scanned(self, number: int, mark: Mark | None, unreadable: bool) -> Index | Table:
+        """Read the segment that was being written to; ``unreadable`` if it has an index that cannot be read now."""
         acknowledged = 0 if mark is None else mark.length
         args = (self._ops, self._folder, self._topic, self._store_id, number)
         scanned = scan_segment(*args, acknowledged=acknowledged)
+        if not unreadable:
+            forget_index(self._ops, self._folder, number)  # it must not count again when more is appended
         sync_directory(self._ops, self._folder)
         table = scanned.table
+        self.changed = self.changed or table.length > acknowledged  # it is acknowledged from now on
         if scanned.rotten and mark is not None:
             _lose(table, mark)
-        whole = scanned.synced and scanned.readable and not scanned.rotten
+        readable = scanned.readable and not unreadable
+        whole = scanned.synced and readable and not scanned.rotten
         if whole and not len(table) and scanned.size > len(SEGMENT_HEADER):
             self._aside.take(segment_path(self._folder, number))
             self._table = Table(number)
         elif whole and self._cut(number, table.length):
             self._table = table
         else:
-            return self._shelve(table, scanned.readable)
+            return self._shelve(table, readable)
         return self._table
 
     def _shelve(self, table: Table, readable: bool) -> Index:
