@@ -33,6 +33,15 @@ def batch(key: Key, base: int, count: int) -> Append:
     return Append(*key, base, count, 5, 5, body)
 
 
+def let_go(storage: SegmentStorage) -> None:
+    """Close all files, as the death of a process does."""
+    for appender in storage._appenders.values():
+        appender.release()
+    storage._manifest.close()
+    storage._reader.handles.close()
+    storage._directory.close()
+
+
 class World:
     """One store that is written to, killed and opened again, and the images of its disk."""
 
@@ -75,8 +84,7 @@ class World:
         heads = {key: found.next for key in KEYS if (found := storage.partition(*key)) is not None}
         more = [batch(key, heads.get(key, 0), 2) for key in KEYS]
         storage.publish(storage.write(more))
-        storage._reader.handles.close()
-        storage._directory.close()  # killed
+        let_go(storage)  # killed
         again = SegmentStorage(path / "s", segment_entries=self.entries)
         assert again.holes() == []
         for key in KEYS:
@@ -129,8 +137,7 @@ class World:
         except StorageError:
             assert self.failing
         if self.storage is not None:
-            self.storage._reader.handles.close()
-            self.storage._directory.close()
+            let_go(self.storage)
 
     def step(self, storage: SegmentStorage) -> None:
         rng = self.rng
