@@ -65,8 +65,10 @@ def run_to_arrow(
     cuts = [(each, max(start - each.base, 0), min(end, each.next) - each.base) for each in batches]
     try:
         arrays = [_column(name, cuts, topic, partition, start, end - start) for name in columns]
-    except pa.ArrowInvalid as error:
-        raise ProtocolError(f"batch whose columns are wrong: {error}") from error
+    except (pa.ArrowInvalid, ProtocolError) as error:
+        raise ProtocolError(
+            f"records {start} to {end - 1} of topic {topic!r}, partition {partition}, are wrong: {error}"
+        ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema(columns))
 
 

@@ -333,6 +333,23 @@ def test_every_cut_of_headers_is_refused() -> None:
             decode_headers(raw[:size])
 
 
+def test_headers_that_are_none_are_named_and_stop_nobody_who_does_not_want_them() -> None:
+    good = encode_headers((("name", b"value"),))
+    batch = Batch.parse(encode_batch(5, [b"a", b"b", b"c"], 1, keys=[b"k", None, None], headers=[good, b"\xff", b""]))
+
+    with pytest.raises(ProtocolError, match=r"at offset 6 are none: .*, in topic 't', partition P"):
+        batch.records("t", "P")
+
+    plain = list(batch.records("t", "P", with_headers=False))
+    assert [(each.offset, each.key, each.value, each.headers) for each in plain] == [
+        (5, b"k", b"a", ()), (6, None, b"b", ()), (7, None, b"c", ())
+    ]  # fmt: skip
+    assert (batch.headers_at(5), batch.headers_at(7)) == ((("name", b"value"),), ())
+    with pytest.raises(ProtocolError, match="at offset 6 are none"):
+        batch.headers_at(6)
+    assert Batch.parse(encode_batch(5, [b"a"], 1)).headers_at(5) == ()
+
+
 def test_a_count_of_headers_over_the_bound_is_refused() -> None:
     with pytest.raises(ProtocolError):
         decode_headers(struct.pack("<H", HEADERS_MAX + 1) + bytes(6 * (HEADERS_MAX + 1)))

@@ -16,9 +16,9 @@ from chappe.errors import ProtocolError
 from chappe.log import delivery as module
 from chappe.log.actions import Ask, Deliver, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import encode_batch
-from chappe.log.catch_up import PASS_OVER_S
+from chappe.log.catch_up import PASS_OVER_S, TELL_S
 from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
-from chappe.log.events import OutOfRange, RecordsLost
+from chappe.log.events import OutOfRange, RecordsLost, RecordsMissing
 from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, GetHeads, RecordMessage, StoreHello, StoreInfo
 from chappe.log.queries import ErrorAnswer, HeadsRequest, ReadAnswer, ReadRequest
 from chappe.log.sources import ANSWER_S
@@ -480,12 +480,14 @@ def test_a_range_damaged_everywhere_is_reported_and_skipped() -> None:
     hurt.storage.damage("hello", "P", 2)
     rig = ConsumerRig(EARLIEST)
     rig.meet(hurt)
-    rig.wait(PASS_OVER_S * 0.9)
+    rig.wait(2 * TELL_S)
+    assert rig.events == [RecordsMissing("hello", "P", 2, 2)]  # who waits is told so, once
+    rig.wait(PASS_OVER_S * 0.9 - 2 * TELL_S)
     assert rig.offsets() == [0, 1]  # another store that has them may come back
     rig.wait(PASS_OVER_S * 0.2)
 
     assert rig.offsets() == [0, 1, 3, 4]
-    (lost,) = rig.events
+    _, lost = rig.events
     assert isinstance(lost, RecordsLost)
     assert (lost.first, lost.last) == (2, 2)
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 import typer
 
 from chappe.cli import options
 from chappe.cli.console import exit_code, hear_warnings, warn
-from chappe.errors import OffsetOutOfRange, UnknownTopic, UsageError
+from chappe.errors import OffsetOutOfRange, ProtocolError, UnknownTopic, UsageError
 
 if TYPE_CHECKING:
     from chappe import Consumer
     from chappe.api.consumer import ConsumedBatch
     from chappe.data.topic import Filter
+    from chappe.log.batch import Record
 
 POLL_S: Final = 0.25  # how long a look for records lasts before news and limits are looked at
 OUTPUT_BYTES: Final = 1 << 18  # written to standard output at once
@@ -78,15 +81,36 @@ def consume(
         return
     with Consumer(*topics, tower=tower, listen=listen, reset=where) as consumer:
         printer = _Printer(Output.JSON if as_json else output, count)
+        gaps: list[tuple[tuple[str, str], int, int]] = []
         try:
             while not printer.full and not (ends is not None and _reached(consumer, ends)):
                 batch = _next(consumer)
+                gaps += _gaps(consumer.events())
                 if batch is not None:
                     printer.print(batch, None if ends is None else ends.get((batch.topic, batch.partition), 0))
         except KeyboardInterrupt as stop:
             if ends is None and count is None:
                 return  # the proper end of following
             raise typer.Exit(exit_code(stop)) from None
+        gaps += _gaps(consumer.events())
+    # what was read ahead is not wanted any more
+    wanted = printer.reached if printer.full or ends is None else ends
+    missed = sum(max(0, min(after, wanted.get(key, 0)) - first) for key, first, after in gaps)
+    if missed:
+        warn(f"{missed:,} records are missing in what was printed: nobody has them any more")
+    if missed or printer.unreadable:
+        raise typer.Exit(1)
+
+
+def _gaps(events: list[object]) -> Iterator[tuple[tuple[str, str], int, int]]:
+    """Partition, first offset and the one after the last of what was passed over."""
+    from chappe.log.events import OutOfRange, RecordsLost
+
+    for event in events:
+        if isinstance(event, RecordsLost):
+            yield (event.topic, event.partition), event.first, event.last + 1
+        elif isinstance(event, OutOfRange) and not event.strict:  # retention was faster than we
+            yield (event.topic, event.partition), event.offset, event.first
 
 
 def _next(consumer: Consumer) -> ConsumedBatch | None:
@@ -120,7 +144,10 @@ class _Printer:
         from chappe.cli.rendering import RENDERERS
 
         self._render = RENDERERS[output]
+        self._with_headers = output is Output.JSON
         self._left = count
+        self.unreadable = False  # whether headers of any record were
+        self.reached: dict[tuple[str, str], int] = {}  # the offset after the last one printed
         self._out = sys.stdout.fileno()
 
     @property
@@ -131,18 +158,39 @@ class _Printer:
         """Print the records of a batch before offset ``end``, as many as are still wanted."""
         pieces: list[bytes] = []
         size = 0
-        for record in batch:
+        for record, piece in self._rendered(batch):
             if self._left == 0 or (end is not None and record.offset >= end):
                 break
-            piece = self._render(record)
             pieces.append(piece)
             size += len(piece)
+            self.reached[batch.topic, batch.partition] = record.offset + 1
             if self._left is not None:
                 self._left -= 1
             if size > OUTPUT_BYTES:
                 self._write(b"".join(pieces))
                 pieces, size = [], 0
         self._write(b"".join(pieces))
+
+    def _rendered(self, batch: ConsumedBatch) -> Iterator[tuple[Record, bytes]]:
+        """The records of a batch and what is printed of them; headers that are none do not stop it."""
+        from chappe.cli.rendering import as_json
+
+        where = (batch.topic, batch.partition, batch.first)
+        try:
+            records = batch.batch.records(*where, with_headers=self._with_headers)
+        except ProtocolError:
+            for record in batch.batch.records(*where, with_headers=False):
+                try:
+                    headers = batch.batch.headers_at(record.offset)
+                except ProtocolError as error:
+                    self.unreadable = True
+                    warn(f"{error}, in topic {batch.topic!r}, partition {batch.partition}; they are printed as null")
+                    yield record, as_json(record, with_headers=False)
+                else:
+                    yield record, as_json(msgspec.structs.replace(record, headers=headers))
+            return
+        for record in records:
+            yield record, self._render(record)
 
     def _write(self, raw: bytes) -> None:
         view = memoryview(raw)

@@ -39,8 +39,11 @@ def as_text(record: Record) -> bytes:
     return line.encode("utf-8", "backslashreplace")
 
 
-def as_json(record: Record) -> bytes:
-    """One object with all that is known of the record; bytes that are not UTF-8 become ``{"base64": "..."}``."""
+def as_json(record: Record, *, with_headers: bool = True) -> bytes:
+    """One object with all that is known of the record; bytes that are not UTF-8 become ``{"base64": "..."}``.
+
+    Without headers these are null: nobody can tell them.
+    """
     fields = {
         "topic": record.topic.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"),
         "partition": record.partition.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"),
@@ -48,7 +51,7 @@ def as_json(record: Record) -> bytes:
         "timestamp": iso_time(record.timestamp),
         "key": _json_value(record.key),
         "value": _json_value(record.value),
-        "headers": [[name, _json_value(value)] for name, value in record.headers],
+        "headers": [[name, _json_value(value)] for name, value in record.headers] if with_headers else None,
     }
     return _json.encode(fields) + b"\n"
 

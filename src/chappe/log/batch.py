@@ -311,19 +311,39 @@ class Batch:
         return self._list("keys")
 
     def headers(self) -> list[Headers] | None:
-        """The headers, or None if no record has any. Raises ProtocolError if they are none."""
+        """The headers, or None if no record has any. Raises ProtocolError, which names the offset, if they are none."""
         raw = self._raw_headers()
-        return None if raw is None else [decode_headers(each) for each in raw]
+        return None if raw is None else [self._decoded(each, index) for index, each in enumerate(raw)]
+
+    def headers_at(self, offset: int) -> Headers:
+        """The headers of one record. Raises ProtocolError, which names the offset, if they are none."""
+        column, index = self.column("headers"), offset - self.base
+        if column is None:
+            return ()
+        low, high = array("i", column.positions[4 * index : 4 * index + 8].tobytes())
+        return self._decoded(column.data[low:high].tobytes(), index)
+
+    def _decoded(self, raw: bytes, index: int) -> Headers:
+        try:
+            return decode_headers(raw)
+        except ProtocolError as error:
+            raise ProtocolError(f"the headers of the record at offset {self.base + index} are none: {error}") from None
 
     def _raw_headers(self) -> list[bytes] | None:
         return self._list("headers")  # type: ignore[return-value]  # this column has no bitmap
 
     def records(
-        self, topic: str, partition: str, start: int = 0, offsets: Iterator[int] | None = None
+        self,
+        topic: str,
+        partition: str,
+        start: int = 0,
+        offsets: Iterator[int] | None = None,
+        *,
+        with_headers: bool = True,
     ) -> Iterator[Record]:
         """The records, from offset ``start`` on, made one by one as they are asked for.
 
-        Raises ProtocolError where headers do not decode.
+        Raises ProtocolError, which names the record, where headers do not decode.
 
         Args:
             topic: The topic.
@@ -331,6 +351,7 @@ class Batch:
             start: Offset of the first one wanted.
             offsets: An iterator over all offsets of the batch, of which one is taken for each record: whoever keeps
                 it can see how far the records were taken.
+            with_headers: False leaves the headers out, which then need not decode.
         """
         keys: Iterable[bytes | None] = repeat(None)
         headers: Iterable[Headers] = repeat(())
@@ -338,7 +359,10 @@ class Batch:
         values: Sequence[bytes | None] = self.values()
         if self.flags & (KEYS | HEADERS | TIMESTAMPS):
             keys = self.keys() or keys
-            headers = self.headers() or headers
+            try:
+                headers = (with_headers and self.headers()) or headers
+            except ProtocolError as error:
+                raise ProtocolError(f"{error}, in topic {topic!r}, partition {partition}") from None
             stamps = self.timestamps()
         numbers = iter(range(self.base, self.next)) if offsets is None else offsets
         rows = map(Record, repeat(topic), repeat(partition), numbers, stamps, keys, values, headers)

@@ -16,7 +16,7 @@ from chappe.errors import ProtocolError
 from chappe.log.actions import Action, Publish
 from chappe.log.batch import Batch
 from chappe.log.delivery import Delivery, Partition
-from chappe.log.events import OutOfRange, RecordsLost
+from chappe.log.events import OutOfRange, RecordsLost, RecordsMissing
 from chappe.log.messages import Fetch
 from chappe.log.queries import ReadAnswer
 from chappe.log.sources import READS_MAX, Key, Source, Sources
@@ -26,6 +26,7 @@ LOOK_S: Final = 0.05  # how often partitions that miss something are looked at .
 LOOK_MAX: Final = 256  # ... and how many of them at once
 UNDECIDED_TRIES: Final = 4  # RETRY_S each, for a store to be found that knows where a time begins
 GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that no store can fill is skipped ...
+TELL_S: Final = 5.0  # a gap that is not filled by then is reported, long before it is given up
 PASS_OVER_S: Final = 90.0  # ... and where there are or were stores, so long: longer than they wait for one another
 
 
@@ -201,7 +202,17 @@ class CatchUp:
         count = min(limit - state.next, FETCH_RECORDS_MAX)
         state.fetched = state.next + count
         state.kept_from = 0
-        return [Publish(Fetch(key[1], self._address, key[0], state.next, count))]
+        fetch = Publish(Fetch(key[1], self._address, key[0], state.next, count))
+        last = state.hole[1] if state.hole is not None and damaged else limit - 1
+        return [*self._tell(key, state, last, now), fetch]
+
+    def _tell(self, key: Key, state: Partition, last: int, now: float) -> list[Action]:
+        """Say once for each gap that it is waited for."""
+        assert state.next is not None
+        if state.told == state.next or not TELL_S <= now - state.missing_at < PASS_OVER_S:
+            return []
+        state.told = state.next
+        return [Report(RecordsMissing(key[0], key[1], state.next, last))]
 
     def _hopeless(self, state: Partition, now: float) -> bool:
         """Whether everybody was asked for long enough."""

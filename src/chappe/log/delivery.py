@@ -24,6 +24,7 @@ class Partition:
     retry_at: float = 0.0
     tries: int = 0
     missing_at: float = 0.0  # when the first of these tries was made
+    told: int | None = None  # the offset that was reported as missing
     passed_at: float = -math.inf  # when a gap was passed over last
     fetched: int = 0  # the last FETCH asked for what comes before this; not asked again while that arrives
     kept_from: int = 0  # the last FETCH was answered from here on: the producer has nothing earlier

@@ -55,6 +55,22 @@ class IdentityRolledBack:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordsMissing:
+    """Offsets ``first``..``last`` cannot be had at the moment; everybody is asked until they are lost, or here."""
+
+    topic: str
+    partition: str
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return (
+            f"records {self.first} to {self.last} of topic {self.topic!r}, partition {self.partition}, "
+            "cannot be read at the moment; stores and producer are asked again"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class RecordsLost:
     """Offsets ``first``..``last`` could not be had from anyone and were skipped."""
 
@@ -175,6 +191,7 @@ Event: TypeAlias = (
     | TowerFound
     | IdentityClash
     | IdentityRolledBack
+    | RecordsMissing
     | RecordsLost
     | OutOfRange
     | WritesRefused

@@ -1,0 +1,78 @@
+"""``chappe consume`` where records cannot be had, or not all of them be read."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from tests.cli.conftest import Shell
+
+from chappe import Producer
+from chappe.api.store import Store
+from chappe.api.tower import Tower
+from chappe.cli.consume import Output, consume
+from chappe.log import catch_up
+from chappe.log.batch import encode_batch, encode_headers
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def _quiet_afterwards() -> Iterator[None]:
+    """The command takes the logger over, as its process is its own."""
+    logger = logging.getLogger("chappe")
+    before = logger.handlers, logger.propagate, logger.level
+    yield
+    logger.handlers, logger.propagate, logger.level = before
+
+
+@pytest.mark.usefixtures("_quiet_afterwards")
+def test_a_hole_is_told_while_it_is_waited_for_and_in_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(catch_up, "PASS_OVER_S", 2.0)
+    monkeypatch.setattr(catch_up, "TELL_S", 0.2)
+    with Tower("127.0.0.1:0") as tower:
+        with Store(tmp_path / "store", tower=tower.address), Producer("t", tower=tower.address) as producer:
+            for n in range(5):  # a block each
+                producer.send(b"%d" % n)
+                producer.flush(30)
+        (segment,) = (tmp_path / "store").rglob("*.seg")
+        raw = bytearray(segment.read_bytes())
+        raw[len(raw) // 2] ^= 0x40
+        segment.write_bytes(raw)
+        with Store(tmp_path / "store", tower=tower.address), pytest.raises(typer.Exit) as ended:
+            consume(["t"], until_end=True, output=Output.RAW, tower=tower.address)
+
+    out, err = capfd.readouterr()
+    assert ended.value.exit_code == 1
+    printed = out.split()
+    assert 0 < len(printed) < 5
+    assert "cannot be read at the moment" in err
+    assert "are lost: they are damaged on disk" in err
+    assert f"chappe: {5 - len(printed)} records are missing in what was printed" in err
+
+
+def test_headers_that_are_none_stop_nothing_and_are_named(shell: Shell) -> None:
+    shell.up()
+    headers = [encode_headers((("a", b"b"),)), b"\xff", b""]
+    with Producer("t", tower=shell.env["CHAPPE_TOWER"]) as producer:
+        producer.send_batch(encode_batch(0, [b"one", b"two", b"three"], 1, headers=headers))
+        producer.flush(30)
+
+    for output in ("raw", "text", "length"):
+        done = shell.run("consume", "t", "--until-end", "--output", output)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert all(word in done.stdout for word in (b"one", b"two", b"three"))
+
+    done = shell.run("consume", "t", "--until-end", "--json")
+    assert done.returncode == 1
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(each["value"], each["headers"]) for each in rows] == [("one", [["a", "b"]]), ("two", None), ("three", [])]
+    (line,) = done.stderr.decode().splitlines()
+    assert "the headers of the record at offset 1 are none" in line
+    assert f"in topic 't', partition {rows[0]['partition']}" in line
