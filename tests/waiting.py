@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 PATIENCE_S: Final = 300.0  # for what takes a process a second or two alone; a float, as compat.broker counts by int
-SPARK_S: Final = 1200  # for what starts Java, or waits for somebody who does
+SPARK_S: Final = 3000  # for what starts Java, or waits for somebody who does
 LOOK_S: Final = 0.005
 
 
