@@ -33,6 +33,7 @@ ChappeError
  |   +- PeerIncompatible  the other side speaks no version of the protocol that we do
  |   +- PeerInvalid       there is no such peering, or there cannot be one
  |   +- PeerUnavailable   nobody answers there, or the handshake failed
+ +- Unreachable           there is no way to the only receiver of a message
  +- IdentityInUse         two producers with one identity
  +- IdentityRolledBack    stores hold more of a producer's partition than its journal knows of
  +- AddressInUse          a port that somebody else listens on
@@ -88,6 +89,10 @@ class InvalidData(ProtocolError):
 
 class BufferFull(ChappeError):
     """The buffer of a producer is full and its policy is to raise."""
+
+
+class Unreachable(ChappeError):
+    """There is no way to the only receiver of a message, or it is too long; nothing was sent."""
 
 
 class TimedOut(ChappeError):

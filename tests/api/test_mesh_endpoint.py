@@ -28,6 +28,7 @@ from chappe.errors import (
     Closed,
     PeerUnavailable,
     TimedOut,
+    Unreachable,
     UnsupportedValue,
     UsageError,
 )
@@ -136,6 +137,37 @@ def test_unicast_reaches_one_endpoint_alone(make: Make) -> None:
     two.publish("/t", "for all")
     assert [(each.value, each.unicast) for each in taken(subscriber, 2)] == [("for one", True), ("for all", False)]
     assert [each.value for each in taken(other, 1)] == ["for all"]
+
+
+def test_who_publishes_hears_whether_anybody_wants_it(make: Make) -> None:
+    one, subscriber, two = joined(make)
+    subscriber.remove("")
+    subscriber.add("/wanted")
+    until(lambda: two.publish("/other", 1) == 0)
+    assert two.publish("/wanted", 1) == 1
+    assert two.publish_batch([("/wanted", 2), ("/other", 2), ("/wanted/x", 3)]) == 2
+    with two.publisher("/other") as publisher:
+        assert (publisher.publish(1), publisher.publish_batch([1, 2])) == (0, 0)
+    assert two.publish("/other", 1, to=one.id) == 1
+    with pytest.raises(Unreachable, match="no way to endpoint"):
+        two.publish("/wanted", 1, to=uuid4())
+    with pytest.raises(Unreachable):
+        two.publish("/wanted", 1, to=two.id)
+    assert [each.value for each in taken(subscriber, 3)] == [1, 2, 3]
+
+
+def test_an_endpoint_two_hops_away_is_awaited_and_reached(make: Make) -> None:
+    one, middle, three = make(), make(), make()
+    subscriber = three.subscribe("/t")
+    port = middle.listen()
+    answers: list[bool] = []
+    one.await_peer(three.id, PATIENCE_S, callback=answers.append)
+    one.peer("127.0.0.1", port)
+    three.peer("127.0.0.1", port)
+    assert one.await_peer(three.id, PATIENCE_S)
+    until(lambda: answers == [True])
+    assert one.publish("/t", "for all") == one.publish("/t", "for three", to=three.id) == 1
+    assert [each.value for each in taken(subscriber, 2)] == ["for all", "for three"]
 
 
 def test_topics_come_and_go(make: Make) -> None:

@@ -44,7 +44,7 @@ def test_values_and_events_reach_a_subscriber_through_a_node(shell: Shell) -> No
     done = shell.run("publish", "/t/one", "42", "count:5", "(1, {a -> 2s})", "--peer", peer)
     assert (done.returncode, done.stderr) == (0, b"published 3 messages\n")
     done = shell.run("publish", "/t/two", "--event", "ping", "hello", "count:1", "--peer", peer, "--json")
-    assert json.loads(done.stdout) == {"topic": "/t/two", "published": 1, "subscribers": True}
+    assert json.loads(done.stdout) == {"topic": "/t/two", "published": 1, "wanted": 1, "subscribers": True}
     assert shell.run("publish", "/t/three", "--peer", peer, stdin=b"10.0.0.1\n").returncode == 0
     out, err = subscriber.communicate(timeout=PATIENCE_S)
     assert (subscriber.returncode, err) == (0, b"")

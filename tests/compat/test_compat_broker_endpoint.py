@@ -70,7 +70,7 @@ def test_several_topics_and_changes_of_them(endpoint: Callable[..., broker.Endpo
     subscriber.remove_topic("/a", True)
     until(lambda: {topic.string() for topic in first.peer_subscriptions()} == {"/b", "/c"})
     first.publish_batch(("/a", 3), ("/c", 4))
-    assert subscriber.get(LONG_S) == ("/c", 4)
+    assert subscriber.get(float(LONG_S)) == ("/c", 4)
 
 
 def test_safe_subscribers_give_hashable_objects(endpoint: Callable[..., broker.Endpoint]) -> None:
@@ -186,7 +186,7 @@ def test_waiting_lets_other_threads_run(endpoint: Callable[..., broker.Endpoint]
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert subscriber.get(LONG_S) == ("/x", 1)  # with the original nobody could have published it
+    assert subscriber.get(float(LONG_S)) == ("/x", 1)  # with the original nobody could have published it
     thread.join()
 
 

@@ -43,11 +43,12 @@ from chappe.defaults import (
     PEER_MESSAGES_MAX,
     SUBSCRIBER_BYTES_MAX,
     SUBSCRIBER_MESSAGES_MAX,
+    TTL,
 )
 from chappe.drivers.mesh_link import READ_BYTES
 from chappe.drivers.mesh_node import MeshNode
 from chappe.drivers.tls import contexts
-from chappe.errors import Closed, UsageError
+from chappe.errors import Closed, Unreachable, UsageError
 from chappe.mesh.actions import Deliver, Resolve
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions, PeerInfo
 from chappe.mesh.events import DefectContained
@@ -205,7 +206,9 @@ class Endpoint:
         *,
         callback: Callable[[bool], object] | None = None,
     ) -> bool:
-        """Wait until the endpoint ``id`` is a direct peer; False if it is none after ``timeout`` seconds.
+        """Wait until the endpoint ``id`` can be reached, directly or over others; False if not within ``timeout`` s.
+
+        Then what it wants is known, so that what is published from now on reaches it, at most 17 hops away.
 
         With ``callback`` it returns True at once, and the callback gets the answer, in a thread of its own; False also
         if the endpoint is closed meanwhile.
@@ -347,10 +350,11 @@ class Endpoint:
         self._check()
         return Publisher(self, topic)
 
-    def publish(self, topic: str, value: object, *, to: str | UUID | None = None) -> None:
+    def publish(self, topic: str, value: object, *, to: str | UUID | None = None) -> int:
         """Send a value to everybody who subscribed to a prefix of ``topic``, or ``to`` one endpoint alone.
 
-        It is on its way when this returns, and nobody confirms it. One's own subscribers do not get it. If a peer has
+        Returns to how many peers it was handed: 0 if nobody in reach has subscribed, so that it went nowhere. It is on
+        its way when this returns, and nobody confirms it. One's own subscribers do not get it. If a peer has
         no room and the policy is ``block``, this waits (Ctrl-C ends the wait).
 
         Args:
@@ -361,54 +365,67 @@ class Endpoint:
         Raises:
             UnsupportedValue: The value cannot be converted.
             UsageError: The topic is too long or reserved, or the message larger than 64 MiB.
+            Unreachable: There is no way to the endpoint ``to``, or one of more than 17 hops.
             Closed: The endpoint was closed.
         """
         raw, payload = encode_topic(topic), encode_value(value)
         receiver = NOBODY if to is None else as_id(to).bytes
-        while not self.try_publish(raw, payload, receiver):
+        while (peers := self.try_publish(raw, payload, receiver)) is None:
             self._wait_for_room()
+        return peers
 
     def try_publish(
         self, topic: bytes, payload: bytes, receiver: bytes = NOBODY, source: Subscriber | None = None
-    ) -> bool:
-        """Publish what is encoded already; False if there is no room. Raises as ``publish``.
+    ) -> int | None:
+        """Publish what is encoded already; None if there is no room. Returns and raises as ``publish``.
 
         ``source`` is of somebody behind this endpoint who publishes through it, as a peer would: then one's own other
         subscribers get it too.
         """
         with self._lock:
             if not self.core.room():
-                return False
+                return None
             self._check()
             now = time.monotonic()
-            self.node.send_soon(self.core.publish(topic, payload, DATA, receiver, now), now)
+            if receiver != NOBODY and self.core.is_too_far(receiver):
+                name = UUID(bytes=receiver)
+                raise Unreachable(f"endpoint {name} is more than {TTL + 1} hops away: peer with one nearer to it")
+            flushes = self.core.publish(topic, payload, DATA, receiver, now)
+            if receiver != NOBODY and not flushes:
+                raise Unreachable(f"there is no way to endpoint {UUID(bytes=receiver)}: wait for it with await_peer")
+            self.node.send_soon(flushes, now)
             if source is not None:
                 self.node.perform(self.core.deliver_here(topic, payload, source.number))
             self._done()
-            return True
+            return len(flushes)
 
-    def publish_batch(self, messages: Iterable[tuple[str, object]]) -> None:
+    def publish_batch(self, messages: Iterable[tuple[str, object]]) -> int:
         """Send many messages, each a topic and a value: much faster than one by one. Raises as ``publish``.
 
-        What was sent before a value that cannot be converted stays sent.
+        Returns how many were handed to at least one peer; nobody in reach has subscribed to the others. What was sent
+        before a value that cannot be converted stays sent.
         """
+        total = 0
         for chunk in self.chunks(messages):
-            while not self.try_publish_many(chunk):
+            while (wanted := self.try_publish_many(chunk)) is None:
                 self._wait_for_room()
+            total += wanted
+        return total
 
     def chunks(self, messages: Iterable[tuple[str, object]]) -> Iterator[list[tuple[bytes, bytes]]]:
         """Encoded, and in lists as large as ``try_publish_many`` takes them."""
         return chunks(messages, min(CHUNK, self.capacity), self._chunk_bytes)
 
-    def try_publish_many(self, chunk: list[tuple[bytes, bytes]]) -> bool:
-        """Publish what is encoded already; False if there is no room. Raises as ``publish``."""
+    def try_publish_many(self, chunk: list[tuple[bytes, bytes]]) -> int | None:
+        """Publish what is encoded already; None if there is no room. Returns and raises as ``publish_batch``."""
         with self._lock:
             if not self.core.room():
-                return False
+                return None
             self._check()
-            self.node.perform(self.core.publish_many(chunk, time.monotonic()))
+            flushes, wanted = self.core.publish_many(chunk, time.monotonic())
+            self.node.perform(flushes)
             self._done()
-            return True
+            return wanted
 
     def room(self) -> bool:
         """Whether ``publish`` would not wait now."""

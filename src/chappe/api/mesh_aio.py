@@ -255,18 +255,22 @@ class AsyncEndpoint:
         if not self.endpoint.room():
             await self._watch.wait(self.endpoint.room)
 
-    async def publish(self, topic: str, value: object, *, to: str | UUID | None = None) -> None:
+    async def publish(self, topic: str, value: object, *, to: str | UUID | None = None) -> int:
         """See ``Endpoint.publish``; waits for room without blocking the loop."""
         raw, payload = encode_topic(topic), encode_value(value)
         receiver = NOBODY if to is None else as_id(to).bytes
-        while not self.endpoint.try_publish(raw, payload, receiver):
+        while (peers := self.endpoint.try_publish(raw, payload, receiver)) is None:
             await self.room()
+        return peers
 
-    async def publish_batch(self, messages: Iterable[tuple[str, object]]) -> None:
+    async def publish_batch(self, messages: Iterable[tuple[str, object]]) -> int:
         """See ``Endpoint.publish_batch``; waits for room without blocking the loop."""
+        total = 0
         for chunk in self.endpoint.chunks(messages):
-            while not self.endpoint.try_publish_many(chunk):
+            while (wanted := self.endpoint.try_publish_many(chunk)) is None:
                 await self.room()
+            total += wanted
+        return total
 
     @property
     def dropped(self) -> int:

@@ -24,14 +24,14 @@ class Publisher:
         self._waiting = Waiting(endpoint.node.turns, endpoint.core.room)
         endpoint.watch_room(self._waiting, True)
 
-    def publish(self, value: object) -> None:
+    def publish(self, value: object) -> int:
         """See ``Endpoint.publish``."""
-        self._endpoint.publish(self.topic, value)
+        return self._endpoint.publish(self.topic, value)
 
-    def publish_batch(self, values: Iterable[object]) -> None:
+    def publish_batch(self, values: Iterable[object]) -> int:
         """See ``Endpoint.publish_batch``."""
         topic = self.topic
-        self._endpoint.publish_batch((topic, value) for value in values)
+        return self._endpoint.publish_batch((topic, value) for value in values)
 
     @property
     def buffered(self) -> int:

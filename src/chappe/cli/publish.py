@@ -77,15 +77,24 @@ def publish(
         mesh.until(endpoint, lambda: endpoint.core.buffered() == 0)
         statuses.close()  # a peer that leaves now has what it wanted
     if as_json:
-        print(json.dumps({"topic": None if topic == ANY else topic, "published": run.count, "subscribers": heard}))
+        told = {"published": run.count, "wanted": run.wanted, "subscribers": heard}
+        print(json.dumps({"topic": None if topic == ANY else topic, **told}))
     else:
-        say(f"published {run.count} messages" + ("" if heard else ", to which nobody has subscribed"))
+        say(f"published {run.count} messages" + _unwanted(run))
     if problem is not None:
         warn(f"{problem}; what came before it is published")
     if teller.lost:
         warn("a peer was lost meanwhile: it may have missed some")
     if problem is not None or teller.lost:
         raise typer.Exit(1)
+
+
+def _unwanted(run: _Run) -> str:
+    if run.wanted == run.count:
+        return ""
+    if not run.wanted:
+        return ", to which nobody has subscribed"
+    return f"; to {run.count - run.wanted} of them nobody has subscribed"
 
 
 def _check(topic: str, values: list[str] | None, event: str | None, kind: str | None, form: Format) -> None:
@@ -135,6 +144,7 @@ class _Run:
 
     def __init__(self, endpoint: Endpoint, topic: str | None, kind: str | None, form: Format) -> None:
         self.count = 0
+        self.wanted = 0  # those that somebody in reach has subscribed to
         self._endpoint = endpoint
         self._topic = topic
         self._kind = kind
@@ -143,12 +153,12 @@ class _Run:
     def all_of(self, given: list[tuple[str, object]] | None) -> ChappeError | None:
         """Publish what is given, or standard input; returns what was wrong with its last line."""
         if given is not None:
-            self._endpoint.publish_batch(given)
+            self.wanted = self._endpoint.publish_batch(given)
             self.count = len(given)
             return None
         try:
             for batch in self._batches(sys.stdin.fileno()):
-                self._endpoint.publish_batch(batch)
+                self.wanted += self._endpoint.publish_batch(batch)
                 self.count += len(batch)
         except ChappeError as error:
             return error

@@ -79,7 +79,7 @@ class EndpointCore:
             actions += self._router.handle_frames(link, frames[at:] if at else frames, now)
         if self._router.overflowed:
             actions += self._peerings.drop_overflowed(now)
-        return actions
+        return actions + self._peerings.resolve_awaited()
 
     def contain(self, conn: int, defect: Exception, frame: bytes, now: float) -> list[Action]:
         """What came over a connection met a defect of somebody behind this core: see ``EndpointOptions.contains``."""
@@ -155,7 +155,10 @@ class EndpointCore:
         return self._peerings.unpeer((host, port), ticket, now)
 
     def await_peer(self, peer_id: bytes, timeout_s: float | None, ticket: int, now: float) -> list[Action]:
-        """Resolves to True once ``peer_id`` is a direct peer, to False after ``timeout_s`` or at the end."""
+        """Resolves to True once ``peer_id`` can be reached, over whatever way, and what it wants is known.
+
+        To False after ``timeout_s`` or at the end.
+        """
         return self._peerings.await_peer(peer_id, timeout_s, ticket, now)
 
     def ping(self, peer_id: bytes, ticket: int, now: float) -> list[Action]:
@@ -208,17 +211,23 @@ class EndpointCore:
         """
         return self._router.publish(topic, payload, kind, receiver, now)
 
-    def publish_many(self, messages: Iterable[tuple[bytes, bytes]], now: float) -> Sequence[Flush]:
-        """Publish many messages of data, each a topic and a payload, in order. Raises as ``publish``."""
+    def publish_many(self, messages: Iterable[tuple[bytes, bytes]], now: float) -> tuple[Sequence[Flush], int]:
+        """Publish many messages of data, each a topic and a payload, in order. Raises as ``publish``.
+
+        Returns what to write too, and how many of the messages were put for at least one peer.
+        """
         publish = self._router.publish
         last: Sequence[Flush] = ()
         flushes: dict[Flush, None] = {}
+        wanted = 0
         for topic, payload in messages:
             found = publish(topic, payload, DATA, NOBODY, now)
+            if found:
+                wanted += 1
             if found is not last:
                 last = found
                 flushes.update(dict.fromkeys(found))
-        return list(flushes)
+        return list(flushes), wanted
 
     def deliver_here(self, topic: bytes, payload: bytes, but: int) -> list[Action]:
         """Give a message of data that is published here to our own subscribers too, except for one of them."""
@@ -237,6 +246,10 @@ class EndpointCore:
     def reaches(self, endpoint: bytes) -> bool:
         """Whether there is a path to an endpoint, direct or through others."""
         return self._router.topology.reaches(endpoint)
+
+    def is_too_far(self, endpoint: bytes) -> bool:
+        """Whether no message gets to an endpoint in reach, since it would need more hops than it has."""
+        return self._router.topology.is_too_far(endpoint)
 
     def filters(self) -> dict[bytes, Filter]:
         """What each endpoint in reach wants, direct or through others; a subscriber to less than that may be hidden."""

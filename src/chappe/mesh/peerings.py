@@ -157,9 +157,7 @@ class Peerings:
         for target in self._dialling.of_peer(peer_id):
             if target is not link.target:
                 actions += self._dialling.stand(target, peer_id, None)
-        for ticket in [ticket for ticket, (wanted, _) in self._awaited.items() if wanted == peer_id]:
-            del self._awaited[ticket]
-            actions.append(Resolve(ticket, True))
+        actions += self.resolve_awaited()
         if self._closed:
             actions += self._leave(link, now)
         return actions
@@ -258,12 +256,24 @@ class Peerings:
 
     def await_peer(self, peer_id: bytes, timeout_s: float | None, ticket: int, now: float) -> list[Action]:
         """See ``EndpointCore.await_peer``."""
-        if self._table.status(peer_id) is PeerStatus.PEERED:
+        if self._is_there(peer_id):
             return [Resolve(ticket, True)]
         if self._closed:
             return [Resolve(ticket, False)]
         self._awaited[ticket] = (peer_id, inf if timeout_s is None else now + timeout_s)
         return []
+
+    def resolve_awaited(self) -> list[Action]:
+        """Tell those who wait for an endpoint that is there now."""
+        if not self._awaited:
+            return []
+        found = [ticket for ticket, (peer_id, _) in self._awaited.items() if self._is_there(peer_id)]
+        for ticket in found:
+            del self._awaited[ticket]
+        return [Resolve(ticket, True) for ticket in found]
+
+    def _is_there(self, peer_id: bytes) -> bool:
+        return self._table.status(peer_id) is PeerStatus.PEERED or self.router.topology.reaches(peer_id)
 
     def ping(self, peer_id: bytes, ticket: int) -> list[Action]:
         """See ``EndpointCore.ping``."""
@@ -376,7 +386,8 @@ class Peerings:
             actions.append(Resolve(ticket, False))
         if now >= self._heartbeats.at:
             actions += self._beat(now)
-        return [*actions, *self._dialling.handle_timeout(now), *self.router.handle_timeout(now)]
+        actions += [*self._dialling.handle_timeout(now), *self.router.handle_timeout(now)]
+        return actions + self.resolve_awaited()
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` has something to do."""

@@ -35,6 +35,7 @@ from chappe.defaults import (
     TELL_FEW,
     TELL_PAUSE_MAX_S,
     TELL_PAUSE_S,
+    TTL,
 )
 from chappe.mesh.filters import EVERYTHING, NOTHING, Filter, matches, union
 from chappe.mesh.link_states import Known, LinkStates, Verdict, may_follow
@@ -93,6 +94,7 @@ class Topology:
         self._states = LinkStates()
         self._known = self._states.known
         self._sides: dict[bytes, _Side] = {}  # by neighbour; those that reach each other have the same
+        self._hops: dict[bytes, int] | None = None  # of everybody in reach, once somebody asks
         self._designated: dict[bytes, bytes] = {}  # original: who speaks with it for all of us
         self._linked: dict[bytes, frozenset[bytes]] = {}  # original beside us: who else is linked to it
         self._reachable: frozenset[bytes] = frozenset()
@@ -228,6 +230,7 @@ class Topology:
             before != self._linked,
         )
         self._reachable = reachable
+        self._hops = None
         return changes, forgotten
 
     def reconsider(self, now: float) -> list[tuple[bytes, bytes]]:
@@ -279,6 +282,12 @@ class Topology:
             wanted = [self._wanted_beyond(side, without=original) for side in self._sides.values()]
         wanted += [each for peer, each in self._originals.items() if peer != original and self.speaks_with(peer)]
         return union([self._filter, *wanted])
+
+    def is_too_far(self, endpoint: bytes) -> bool:
+        """Whether no message gets to an endpoint in reach, since it would need more hops than it has."""
+        if self._hops is None:
+            self._hops = self._count_hops()
+        return self._hops.get(endpoint, 1) > TTL + 1
 
     def reaches(self, endpoint: bytes) -> bool:
         """Whether there is a path to an endpoint."""
@@ -380,6 +389,24 @@ class Topology:
                     side.forwarding.add(each)
                     edge.append((each, beyond))
         return side
+
+    def _count_hops(self) -> dict[bytes, int]:
+        """How far everybody is whom we reach; an original is one hop behind the endpoint that speaks with it."""
+        found = dict.fromkeys(self._links, 1)
+        edge = list(self._links)
+        for at in edge:  # grows meanwhile
+            known = self._known.get(at)
+            if known is None or not known.state.forwards:
+                continue
+            for original, _ in known.originals:
+                if self._designated.get(original) in (at, None):
+                    found[original] = min(found[at] + 1, found.get(original, found[at] + 1))
+            for each in known.chappe - found.keys():
+                beyond = self._known.get(each)
+                if each != self.own and beyond is not None and at in beyond.chappe:
+                    found[each] = found[at] + 1
+                    edge.append(each)
+        return found | dict.fromkeys(self._originals, 1)
 
     def _find_designated(self, sides: Iterable[_Side], with_us: bool) -> dict[bytes, bytes]:
         found = dict.fromkeys(self._originals, self.own) if with_us else {}

@@ -113,7 +113,7 @@ class Endpoint:
             return [Topic(each.decode("utf-8", "surrogateescape")) for each in self._endpoint.core.peer_subscriptions()]
 
     def await_peer(self, node: str, timeout: float | None = None) -> bool:
-        """Wait until the endpoint is a direct peer, 10 s by default; raises ValueError for what is no id."""
+        """Wait until the endpoint can be reached, 10 s by default; raises ValueError for what is no id."""
         try:
             UUID(node)
         except (ValueError, AttributeError, TypeError):
