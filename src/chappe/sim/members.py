@@ -180,7 +180,7 @@ class ProducerHost(Host):
             return
         for store in self.world.stores():
             part = store.disk.parts.get(self.key)
-            # A producer without records announces offset 0: a store that lacks just that one cannot be told apart.
+            # Without a record offset 0 is spoken of: a store that lacks just that one looks as if it had none.
             tells = self._resumed_at > 0 or store.disk.holds(self.key, 0)
             if part is not None and part.next > self._resumed_at and tells and self.endpoint in store.links:
                 self.world.fail("identity", f"{self.name} publishes {batch.base} again, {store.name} could tell it")

@@ -10,6 +10,7 @@
         name                           the topic, where the folder's name cannot hold it
     indexes/<folder>/      a copy of each index
     manifest               which segments there are and what was acknowledged, see ``manifest``
+    versions               where the versions of changes go on, see ``versions``
     aside/                 what was cut off or taken away, see ``aside``
 
 A topic's folder is its bytes with everything but ``A-Z a-z 0-9 _ - .`` as ``%XX``; a leading dot too, and the
@@ -35,10 +36,11 @@ TOPICS: Final = "topics"
 COPIES: Final = "indexes"
 ASIDE: Final = "aside"
 MANIFEST: Final = "manifest"
+VERSIONS: Final = "versions"
 NAME_FILE: Final = "name"
 FOLDER_MAX: Final = 200
 _OURS: Final = frozenset(
-    {STORE_FILE + ".tmp", COPY_FILE + ".tmp", LOCK_FILE, TOPICS, COPIES, MANIFEST, ASIDE, "lost+found"}
+    {STORE_FILE + ".tmp", COPY_FILE + ".tmp", LOCK_FILE, TOPICS, COPIES, MANIFEST, VERSIONS, ASIDE, "lost+found"}
 )
 _PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
 _ESCAPED: Final = re.compile(rb"%([0-9A-F]{2})")

@@ -41,6 +41,7 @@ from chappe.drivers.segments.scrub import Piece, Scrubber, Target
 from chappe.drivers.segments.slots import Slot
 from chappe.drivers.segments.table import Table
 from chappe.drivers.segments.topics import TopicIndex, Unread
+from chappe.drivers.segments.versions import Versions
 from chappe.errors import Damaged, StorageError, StorageFull
 from chappe.log.events import ScrubEnded
 from chappe.log.storage import Append, Hole, PartitionInfo, Read, Retention, Scrubbed
@@ -96,6 +97,7 @@ class SegmentStorage:
         self._index: dict[str, TopicIndex] = {}
         self._sorted: list[str] = []
         self._version = 0
+        self._versions = Versions(self._ops, self._directory.path)
         # write side
         self._appenders: dict[str, Appender] = {}
         self._opened: OrderedDict[str, Appender] = OrderedDict()
@@ -141,9 +143,8 @@ class SegmentStorage:
         aside.prune()
         if changed:
             self._renew_manifest()
-        # Versions go on from the clock (and not behind what was there when the clock was later), so that they
-        # only grow from one start to the next and a reader that remembers one misses nothing.
-        self._version = newest_us
+        # Versions only grow from one start to the next, whatever the clock does: a reader remembers one.
+        self._version = self._versions.begin(newest_us)
         for topic in self._sorted:
             self._touch(self._index[topic], list(self._index[topic].slots.values()))
             for hole in self._holes_of(self._index[topic]):
@@ -182,6 +183,7 @@ class SegmentStorage:
             logger.warning("cannot save where partitions start: %s", error)
         self._sync_manifest()
         self._manifest.close()
+        self._versions.end(self._version)
         if self._scrubber.under_way:
             self._scrubber.save()
         self._reader.handles.close()
