@@ -136,6 +136,7 @@ ECHO_S: Final = 2.0  # what was sent to an original and comes back from another 
 ECHOES_MAX: Final = 8_192  # contents remembered for that
 ECHO_CONTENTS: Final = 3  # so many different ones are a loop ...
 ECHO_REPEATS: Final = 64  # ... or one more often than this
+ECHO_OWN_REPEATS: Final = 16  # or one that was published here more often than this
 ECHO_DOUBTFUL: Final = 16  # while it is not settled who speaks with originals, more copies of one are not taken
 BLOCK_S: Final = 60.0  # then one of the two originals is cut off; each time twice as long ...
 BLOCK_MAX_S: Final = 3600.0  # ... up to this

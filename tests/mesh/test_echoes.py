@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chappe.defaults import ECHO_CONTENTS, ECHO_DOUBTFUL, ECHO_REPEATS, ECHO_S
+from chappe.defaults import ECHO_CONTENTS, ECHO_DOUBTFUL, ECHO_OWN_REPEATS, ECHO_REPEATS, ECHO_S
 from chappe.mesh.echoes import MESH, TOO_OFTEN, Echoes
 
 ONE, OTHER = b"1" * 16, b"2" * 16
@@ -54,3 +54,27 @@ def test_until_it_is_settled_who_speaks_copies_are_limited_and_nobody_is_cut_off
         payload = str(number).encode()
         echoes.note(MESH, b"t", payload, 0.1)
         assert echoes.came(ONE, b"t", payload, 0.2) is None
+
+
+def test_what_was_published_here_proves_a_loop_with_fewer_copies() -> None:
+    echoes = Echoes()
+    echoes.note(ONE, b"t", b"own", 0.0, own=True)
+    assert [echoes.came(OTHER, b"t", b"own", 0.1) for _ in range(ECHO_OWN_REPEATS)] == [None] * ECHO_OWN_REPEATS
+    assert echoes.came(OTHER, b"t", b"own", 0.1) == OTHER
+
+
+def test_copies_on_all_ways_count_together_and_begin_again_when_one_is_cut() -> None:
+    echoes = Echoes()
+    third = b"3" * 16
+    for place in (ONE, OTHER, third):
+        echoes.note(place, b"t", b"same", 0.0)
+    ways = [(ONE, OTHER, third)[number % 3] for number in range(ECHO_REPEATS)]
+    assert [echoes.came(way, b"t", b"same", 0.1) for way in ways] == [None] * ECHO_REPEATS
+    assert echoes.came(ONE, b"t", b"same", 0.1) is not None
+    assert echoes.came(ONE, b"t", b"same", 0.1) is None
+
+
+def test_what_comes_only_from_where_it_was_sent_is_nothing_however_often() -> None:
+    echoes = Echoes()
+    echoes.note(ONE, b"t", b"own", 0.0, own=True)
+    assert [echoes.came(ONE, b"t", b"own", 0.1) for _ in range(2 * ECHO_REPEATS)] == [None] * 2 * ECHO_REPEATS

@@ -4,7 +4,9 @@ An original passes on what it gets, to originals too. Where a chain of them lead
 message comes back as if it were published there, is sent out again, and so on for ever. Nobody can see such a chain;
 what can be seen is that the same contents (topic and payload) come from one original shortly after they went to
 another, or came from the mesh. Several different contents, or one content very often, are taken as evidence; the same
-once or twice is nothing, since two programs may well publish the same.
+once or twice is nothing, since two programs may well publish the same. What was published here needs fewer copies: that
+others publish just that, so often and at the same time, is much less likely. All copies of a content count together, on
+whichever ways they come, for where there are several loops each brings its own.
 
 Then the link to one of the two originals is *blocked*, as a spanning tree blocks a port, and tried again later.
 """
@@ -15,7 +17,16 @@ from collections import OrderedDict
 from math import inf
 from typing import Final
 
-from chappe.defaults import BLOCK_MAX_S, BLOCK_S, ECHO_CONTENTS, ECHO_DOUBTFUL, ECHO_REPEATS, ECHO_S, ECHOES_MAX
+from chappe.defaults import (
+    BLOCK_MAX_S,
+    BLOCK_S,
+    ECHO_CONTENTS,
+    ECHO_DOUBTFUL,
+    ECHO_OWN_REPEATS,
+    ECHO_REPEATS,
+    ECHO_S,
+    ECHOES_MAX,
+)
 from chappe.mesh.messages import NOBODY
 
 _UNSETTLED: Final = 4  # so many times more copies are evidence then
@@ -26,12 +37,14 @@ MESH: Final = NOBODY  # stands for all endpoints of chappe, as where a content w
 class _Content:
     """Where one content was since ``since``, and how often it came from an original after it was elsewhere."""
 
-    __slots__ = ("places", "returns", "since")
+    __slots__ = ("copies", "own", "places", "returns", "since")
 
     def __init__(self, since: float) -> None:
         self.since = since
         self.places: set[bytes] = set()  # originals that it was sent to; MESH if it came from there
         self.returns: dict[tuple[bytes, bytes], int] = {}  # (place, original that it came from): how often
+        self.copies = 0  # that came so, on all ways
+        self.own = False  # it was published here
 
 
 class Echoes:
@@ -44,9 +57,11 @@ class Echoes:
         self._blocked: dict[bytes, tuple[float, bytes]] = {}  # original: until, and the other end of the loop
         self._pauses: dict[bytes, float] = {}  # original: how long it was blocked last
 
-    def note(self, place: bytes, topic: bytes, payload: bytes, now: float) -> None:
-        """A message is sent to the original ``place``, or came from the MESH."""
-        self._content(hash((topic, payload)), now).places.add(place)
+    def note(self, place: bytes, topic: bytes, payload: bytes, now: float, own: bool = False) -> None:
+        """A message is sent to the original ``place``, or is in the MESH; ``own`` if it is published here."""
+        content = self._content(hash((topic, payload)), now)
+        content.places.add(place)
+        content.own = content.own or own
 
     def came(self, original: bytes, topic: bytes, payload: bytes, now: float) -> bytes | None:
         """A message came from an original. If that proves a loop, returns the original that is to be blocked.
@@ -57,10 +72,14 @@ class Echoes:
         content = self._contents.get(hash((topic, payload)))
         if content is None or now - content.since > ECHO_S:
             return None
-        for place in sorted(content.places - {original}):
+        places = sorted(content.places - {original})
+        content.copies += bool(places)
+        for place in places:
             pair = (place, original)
             count = content.returns[pair] = content.returns.get(pair, 0) + 1
-            if self._is_evidence(pair, count, content.since, now):
+            if self._is_evidence(pair, count, content, now):
+                content.returns.clear()  # what is on its way still says nothing about others
+                content.copies = 0
                 return max(place, original)  # MESH is the smallest of all
             if content.since < self._from and count > ECHO_DOUBTFUL:
                 verdict = TOO_OFTEN
@@ -114,10 +133,10 @@ class Echoes:
             contents.popitem(last=False)
         return made
 
-    def _is_evidence(self, pair: tuple[bytes, bytes], count: int, since: float, now: float) -> bool:
-        if since < self._from:
+    def _is_evidence(self, pair: tuple[bytes, bytes], count: int, content: _Content, now: float) -> bool:
+        if content.since < self._from:
             return count > _UNSETTLED * ECHO_REPEATS
-        if count > ECHO_REPEATS:
+        if content.copies > (ECHO_OWN_REPEATS if content.own else ECHO_REPEATS):
             return True
         times = [each for each in self._pairs.get(pair, []) if now - each <= ECHO_S]
         if count == 1:

@@ -271,7 +271,9 @@ class Router:
             frame = pack_message(self._own, receiver, kind, TTL, topic, payload)
             for link in originals:
                 self._put(link, frame)
-                self.echoes.note(link.peer_id, topic, payload, now)
+                self.echoes.note(link.peer_id, topic, payload, now, own=True)
+        if chappe and self._originals:
+            self.echoes.note(MESH, topic, payload, now, own=True)
         if receiver != NOBODY:
             return [link.flush for link in (*chappe, *originals)]
         return route.flushes
