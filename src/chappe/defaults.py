@@ -51,6 +51,11 @@ FULL_PEER_LOSSY_S: Final = 1.0  # ... for this long, and twice as long each time
 FULL_PEER_LOSSY_MAX_S: Final = 30.0  # ... this; it fetches later what it lost
 # What waits in a publisher for a full peer: some batches. Beyond it a member takes nothing in and publishes no more.
 BACKLOG_BYTES_MAX: Final = 4 * MIB
+SUBSCRIPTION_BYTES_MAX: Final = 512  # one subscription: an octet and a topic or address; larger ends the connection
+# Subscriptions of one member, each counted as its length and 64: some 7,000 topics. Beyond it the member is cut off.
+# libzmq keeps up to a hundred times as much.
+SUBSCRIBED_PEER_BYTES_MAX: Final = 2 * MIB
+SUBSCRIBED_BYTES_MAX: Final = 8 * MIB  # of all members together; beyond it the one with the most is cut off
 HEARTBEAT_S: Final = 2.0  # ZMTP ping; a peer silent for three of them is disconnected and redialled
 RECONNECT_S: Final = 0.1
 RECONNECT_MAX_S: Final = 1.0
@@ -72,6 +77,10 @@ SEGMENT_ENTRIES: Final = 200_000  # ... or at this many blocks, so that recovery
 MANIFEST_BYTES: Final = 4 * MIB  # appended to the manifest before it is made anew: some 70,000 commits
 ASIDE_BYTES_MAX: Final = 1 << 30  # cut off or taken away by recovery and kept: then the oldest goes, never the newest
 ASIDE_S: Final = 30 * 86_400.0  # ... and is removed when it is older: long enough to be noticed and looked at
+# Partitions that were only spoken of, and of which a store has nothing: further ones are not remembered until these are
+# found or given up. Producers speak of theirs once a second.
+UNKNOWN_PARTITIONS_MAX: Final = 10_000
+STORES_MAX: Final = 1_000  # other stores that a member asks; one that never answered gives way to a further one
 DISK_RETRY_S: Final = 1.0  # after a full disk a write is tried again
 DISK_RESERVE_BYTES: Final = 16 * MIB  # refuse writes below this much free space
 MAINTAIN_S: Final = 10.0  # retention runs this often
@@ -220,6 +229,7 @@ STORE_OUTCOMES_MAX: Final = 4_096  # failures not yet confirmed by the clone tha
 STORE_COMMIT_OPERATIONS: Final = 8_192  # in one commit of a backend
 STORE_COMMIT_BYTES: Final = 16 * MIB  # the same in bytes; one operation may pass it
 MASTER_CONFLICT_S: Final = 60.0  # two masters of one name are reported so often
+CONFLICTS_MAX: Final = 1_000  # other masters remembered for that; further ones are not reported
 CONNECT_TIMEOUT_S: Final = 5.0  # to one address of a host; then the next one is tried. The original: 1 s
 CLOSE_FLUSH_S: Final = 1.0  # a connection that we close gets so long to take what was sent before
 CLOSE_S: Final = 4.0  # closing an endpoint: so long its peers may take to say goodbye

@@ -43,7 +43,7 @@ def full(clock: Clock) -> Iterator[tuple[PublishingSocket, zmq.Socket[bytes]]]:
     peer.setsockopt(zmq.RCVHWM, 1)
     peer.setsockopt(zmq.SUBSCRIBE, b"T")
     peer.connect(f"tcp://127.0.0.1:{port}")
-    assert publisher.subscription(publisher.socket.recv_multipart()) == (b"T", True)
+    assert publisher.subscription(publisher.socket.recv_multipart(copy=False)) == (b"T", True)
     while not publisher.waits:  # it returns at once, though the clock stands still
         publisher.send([FRAME, b"content"])
     publisher.send([b"T2", b"content"])

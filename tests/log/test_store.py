@@ -10,8 +10,9 @@ from tests.log.store_rig import WALL, StoreRig, published, writes
 from chappe.core import Report
 from chappe.defaults import DISK_RETRY_S, HELD_BYTES_MAX, MAINTAIN_S, RECORD_BYTES_MAX, RETRY_S, STAGED_BYTES_MAX
 from chappe.errors import ProtocolError
+from chappe.log import damage, healing
 from chappe.log import writing as module
-from chappe.log.actions import Action, Publish, Reply, Retain, Subscribe, Write
+from chappe.log.actions import Action, Ask, Publish, Reply, Retain, Subscribe, Write
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.events import DamageFound, RecordsLost, WritesRefused, WritesResumed
 from chappe.log.messages import (
@@ -28,7 +29,7 @@ from chappe.log.messages import (
 )
 from chappe.log.queries import HeadsAnswer, HeadsRequest, ReadAnswer, ReadRequest, SeekAnswer, SeekRequest
 from chappe.log.recovery import GIVE_UP_S
-from chappe.log.storage import MemoryLogStorage
+from chappe.log.storage import Hole, MemoryLogStorage
 
 
 def ack(sequence: int) -> Publish:
@@ -588,3 +589,58 @@ def test_an_idle_store_asks_for_no_time() -> None:
 
     assert not rig.core._writer.streams
     assert rig.wait(30.0).count(Retain()) == 1
+
+
+# -- bounds ---------------------------------------------------------------------------------------------------
+
+
+def test_partitions_that_are_only_spoken_of_have_a_bound_and_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "UNKNOWN_PARTITIONS_MAX", 50)
+    rig = StoreRig()
+    for number in range(500):
+        rig.head(7, partition=f"N{number}")
+    rig.batch(3, b"x", partition="M")  # a gap, and nothing but it
+    assert len(rig.core._writer.streams) == 50
+
+    rig.written(rig.batch(0, b"a", partition="REAL"))  # what sends is kept all the same
+    assert rig.storage.partition("hello", "REAL") is not None
+    rig.head(1, partition="REAL")
+    assert ("hello", "REAL") in rig.core._writer.streams
+
+    rig.wait(120.0)
+    assert rig.core._writer.streams.keys() <= {("hello", "REAL")}
+    rig.head(7, partition="N7")
+    assert ("hello", "N7") in rig.core._writer.streams
+
+
+def test_stores_that_never_answered_give_way_to_a_further_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(healing, "STORES_MAX", 5)
+    rig = StoreRig()
+    for number in range(20):
+        rig.meet(StoreRig(f"FAKE{number}"))
+    assert len(rig.core._healer._others) == 5
+
+    real = StoreRig("REAL")
+    asks = [each for each in rig.meet(real) if isinstance(each, Ask) and each.endpoint == real.endpoint]
+    rig.answer(asks[0], HeadsAnswer([], 9, False))
+    for number in range(20, 40):
+        rig.meet(StoreRig(f"FAKE{number}"))
+    assert "REAL" in rig.core._healer._others
+    assert len(rig.core._healer._others) == 5
+
+
+def test_holes_are_reported_a_few_at_a_time_and_in_the_end_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(damage, "REPORTS_MAX", 3)
+    rig = StoreRig()
+    holes = [Hole("hello", f"P{number}", 0, 1, "bad") for number in range(8)]
+    monkeypatch.setattr(rig.storage, "holes", lambda: holes)
+    found = [each for _ in range(4) for each in rig.wait(1.1) if isinstance(each, Report)]
+    assert sorted(each.event.partition for each in found if isinstance(each.event, DamageFound)) == sorted(
+        each.partition for each in holes
+    )
+
+
+def test_what_a_peer_chose_is_shown_without_control_characters() -> None:
+    event = DamageFound("to\x1b[2Jpic", "\x1b]0;P\x07\udcff", 0, 1, "bad")
+    assert str(event).isprintable()
+    assert "\\x1b]0;P\\x07\\udcff" in str(event)

@@ -59,3 +59,8 @@ class Filter:
 
     def __str__(self) -> str:
         return self.name + "*" if self.prefix else self.name
+
+
+def shown(name: str) -> str:
+    """A name that a peer chose, for people: without what is not printable."""
+    return name if name.isprintable() else repr(name)[1:-1]

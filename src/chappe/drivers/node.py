@@ -15,12 +15,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import zmq
 
 from chappe.core import Halt, Report
-from chappe.defaults import FULL_PEER_WAIT_S, MIB
+from chappe.defaults import FULL_PEER_WAIT_S, MIB, SUBSCRIPTION_BYTES_MAX
 from chappe.drivers.addresses import TowerAddress, bind, reachable_host
 from chappe.drivers.dealers import Dealers
 from chappe.drivers.node_sockets import open_socket
@@ -43,6 +43,7 @@ REFUSED_S: Final = 1.0  # what is due waits so long after the machine refused it
 # What a machine refuses today and may grant tomorrow. Everything else that is raised is a defect of ours.
 REFUSALS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EIO, errno.ENOSPC,
                              errno.EDQUOT, errno.ESTALE})  # fmt: skip
+T = TypeVar("T", bytes, zmq.Frame)
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
@@ -162,6 +163,7 @@ class Node:
         self._sub = open_socket(zmq.SUB)
         self._beacon_pub = open_socket(zmq.XPUB)
         self._beacon_pub.setsockopt(zmq.XPUB_VERBOSE, 1)
+        self._beacon_pub.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX)
         self._beacon_pub.setsockopt(zmq.LINGER, 100)
         self._beacon_sub = open_socket(zmq.SUB)
         for kind in (BEACON, GOODBYE, WELCOME):
@@ -373,6 +375,11 @@ class Node:
 
     def receive(self, sock: zmq.Socket[bytes], handle: Callable[[list[bytes]], Sequence[Action]]) -> bool:
         """Handle what a socket has; returns whether there may be more. Malformed messages are counted."""
+        return self._receive(sock, lambda: sock.recv_multipart(_NOBLOCK), handle)
+
+    def _receive(
+        self, sock: zmq.Socket[bytes], take: Callable[[], list[T]], handle: Callable[[list[T]], Sequence[Action]]
+    ) -> bool:
         size = 0
         for _ in range(DRAIN_MAX):
             if size >= DRAIN_BYTES:
@@ -380,7 +387,7 @@ class Node:
             if self._pub.choked:
                 return False  # left in the queue, until there is room for what comes of it
             try:
-                frames = sock.recv_multipart(_NOBLOCK)
+                frames = take()
             except zmq.Again:
                 return False
             except zmq.ZMQError:
@@ -431,9 +438,10 @@ class Node:
         return self.role.handle_message(decode(frames), time.monotonic(), wall_us())
 
     def _drain_pub(self) -> bool:
-        return self.receive(self._pub.socket, self._on_subscription)
+        pub = self._pub.socket
+        return self._receive(pub, lambda: pub.recv_multipart(_NOBLOCK, copy=False), self._on_subscription)
 
-    def _on_subscription(self, frames: list[bytes]) -> Sequence[Action]:
+    def _on_subscription(self, frames: list[zmq.Frame]) -> Sequence[Action]:
         prefix, on = self._pub.subscription(frames)
         return self.role.handle_subscription(prefix, on, time.monotonic())
 

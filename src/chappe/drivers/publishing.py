@@ -9,7 +9,8 @@ from typing import Final
 
 import zmq
 
-from chappe.defaults import BACKLOG_BYTES_MAX, FULL_PEER_LOSSY_MAX_S, FULL_PEER_LOSSY_S
+from chappe.defaults import BACKLOG_BYTES_MAX, FULL_PEER_LOSSY_MAX_S, FULL_PEER_LOSSY_S, SUBSCRIPTION_BYTES_MAX
+from chappe.drivers.greedy import Greedy
 from chappe.drivers.node_sockets import open_socket
 from chappe.errors import ProtocolError
 
@@ -35,6 +36,8 @@ class PublishingSocket:
         self.socket.setsockopt(zmq.XPUB_MANUAL, 1)
         self.socket.setsockopt(zmq.XPUB_NODROP, 1)
         self.socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX)
+        self._greedy = Greedy()
         self._full_peer_wait_s = full_peer_wait_s
         self._lossy = False
         self._lossy_until = -math.inf
@@ -96,16 +99,17 @@ class PublishingSocket:
         self._lossy, self._lossy_until = True, now + self._lossy_s
         self.socket.setsockopt(zmq.XPUB_NODROP, 0)
 
-    def subscription(self, frames: list[bytes]) -> tuple[bytes, bool]:
+    def subscription(self, frames: list[zmq.Frame]) -> tuple[bytes, bool]:
         """A peer, the one whose message was just received, wants a prefix or no longer: which, and whether it does.
 
         Raises:
-            ProtocolError: It sent something else.
+            ProtocolError: It sent something else, or wants too much and was cut off.
         """
-        raw = frames[0]
+        raw = frames[0].bytes
         on, prefix = raw[:1] == b"\1", raw[1:]
         if len(frames) != 1 or (not on and raw[:1] != b"\0"):
             raise ProtocolError("message to a publishing socket")
+        self._greedy.count(frames[0], len(prefix), on)
         self.socket.setsockopt(zmq.SUBSCRIBE if on else zmq.UNSUBSCRIBE, prefix)
         if on and prefix[:1] == b"R":
             # This very peer knows batches: spare it the single records, which it also had to ask for because it

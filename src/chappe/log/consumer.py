@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from chappe.data.topic import Filter, encode_topic
-from chappe.defaults import RETRY_S
+from chappe.defaults import RETRY_S, UNKNOWN_PARTITIONS_MAX
 from chappe.log.actions import Action, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.catch_up import CatchUp
@@ -252,6 +252,8 @@ class LogConsumer:
         if not self._wanted(topic) or sequence >= (1 << 63) - 1:
             return []
         key = (topic, partition)
+        if key not in self._delivery.partitions and len(self._delivery.behind) >= UNKNOWN_PARTITIONS_MAX:
+            return []  # its producer speaks of it again
         state = self._partition(key, sequence + 1)
         if live:
             state.live_at = now

@@ -15,6 +15,7 @@ from chappe.log.queries import Answer, ReadAnswer
 from chappe.log.storage import Hole, LogStorage
 from chappe.log.writing import Writer
 
+REPORTS_MAX: Final = 20  # holes reported at once: whoever reads the log is to see something else, too
 ASKED_MAX: Final = 4  # holes asked for at once
 
 
@@ -39,6 +40,8 @@ class Damage:
         """Report those that were not reported yet."""
         actions: list[Action] = []
         for hole in holes:
+            if len(actions) >= REPORTS_MAX:
+                break  # the next look goes on
             known = (hole.topic, hole.partition, hole.first, hole.last)
             if known not in self._reported:
                 self._reported.add(known)
@@ -49,6 +52,7 @@ class Damage:
         """Once ``due`` is reached: ask for some of all holes, others each time."""
         self.due = now + POLL_HEADS_S
         holes = self._storage.holes()
+        self._reported &= {(hole.topic, hole.partition, hole.first, hole.last) for hole in holes}
         actions = self.found(holes)
         turn, self._turn = self._turn % max(1, len(holes)), self._turn + ASKED_MAX
         for hole in (holes[turn:] + holes[:turn])[:ASKED_MAX]:

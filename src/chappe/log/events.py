@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from chappe.data.topic import shown
+
 
 @dataclass(frozen=True, slots=True)
 class TowerLost:
@@ -30,7 +32,7 @@ class IdentityClash:
     endpoint: str
 
     def __str__(self) -> str:
-        return f"another producer with the identity {self.address} is alive at {self.endpoint}"
+        return f"another producer with the identity {shown(self.address)} is alive at {self.endpoint}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,9 @@ class IdentityRolledBack:
     def __str__(self) -> str:
         sent = f"; {self.sent} records sent before this was known may be lost" if self.sent else ""
         return (
-            f"others know partition {self.partition} of topic {self.topic!r} up to offset {self.held - 1}, and this "
-            f"identity knows of {self.next} records only: it was restored from an old copy, or another copy of it is "
-            "in use. What it sends would be taken for a repeat, so nothing is sent: go on with a new identity, "
+            f"others know partition {shown(self.partition)} of topic {self.topic!r} up to offset {self.held - 1}, and "
+            f"this identity knows of {self.next} records only: it was restored from an old copy, or another copy of it "
+            "is in use. What it sends would be taken for a repeat, so nothing is sent: go on with a new identity, "
             f"or with the newest copy of this one{sent}"
         )
 
@@ -82,7 +84,7 @@ class RecordsLost:
 
     def __str__(self) -> str:
         return (
-            f"records {self.first} to {self.last} of topic {self.topic!r}, partition {self.partition}, "
+            f"records {self.first} to {self.last} of topic {self.topic!r}, partition {shown(self.partition)}, "
             f"are lost: {self.reason}"
         )
 
@@ -100,7 +102,7 @@ class OutOfRange:
 
     def __str__(self) -> str:
         return (
-            f"offset {self.offset} of topic {self.topic!r}, partition {self.partition}, is out of range: "
+            f"offset {self.offset} of topic {self.topic!r}, partition {shown(self.partition)}, is out of range: "
             f"offsets {self.first} to {self.next - 1} are there"
         )
 
@@ -135,7 +137,7 @@ class DamageFound:
 
     def __str__(self) -> str:
         return (
-            f"records {self.first} to {self.last} of topic {self.topic!r}, partition {self.partition}, "
+            f"records {self.first} to {self.last} of topic {self.topic!r}, partition {shown(self.partition)}, "
             f"are damaged on disk ({self.reason})"
         )
 
@@ -151,7 +153,8 @@ class DamageHealed:
 
     def __str__(self) -> str:
         return (
-            f"records {self.first} to {self.last} of topic {self.topic!r}, partition {self.partition}, are whole again"
+            f"records {self.first} to {self.last} of topic {self.topic!r}, partition {shown(self.partition)}, "
+            "are whole again"
         )
 
 

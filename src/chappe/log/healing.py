@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chappe.data.topic import encode_topic
-from chappe.defaults import POLL_HEADS_S, READ_BYTES
+from chappe.defaults import POLL_HEADS_S, READ_BYTES, STORES_MAX
 from chappe.log.actions import Action, Ask
 from chappe.log.queries import HeadsAnswer, HeadsRequest, ReadRequest, Request
 from chappe.log.staging import Key
@@ -55,6 +55,11 @@ class Healer:
         """Another store said where it answers."""
         self.ever = True
         other = self._others.get(address)
+        if other is None and len(self._others) >= STORES_MAX:
+            silent = next((each for each, known in self._others.items() if not known.since), None)
+            if silent is None:
+                return
+            self.gone(silent)
         if other is None or other.endpoint != endpoint:
             self._others[address] = _Other(endpoint, poll_at=now)
 

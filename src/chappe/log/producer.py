@@ -30,6 +30,7 @@ from chappe.defaults import (
     HEAD_INTERVAL_S,
     PRODUCER_RING_BYTES,
     RECORD_BYTES_MAX,
+    STORES_MAX,
 )
 from chappe.errors import RecordTooLarge, UsageError
 from chappe.log.actions import Action, Persist, Publish, Subscribe, Trim
@@ -424,6 +425,8 @@ class LogProducer:
         self._resuming.answered(store, self._subscriptions.count(STORES))
         if next_ <= self._acks.get(store, 0):
             return []
+        if store not in self._acks and len(self._acks) >= STORES_MAX:
+            del self._acks[min(self._acks, key=lambda each: self._acks[each])]
         self._acks[store] = next_
         return self._count()
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 
-from chappe.defaults import RESUME_WAIT_S
+from chappe.defaults import RESUME_WAIT_S, STORES_MAX
 
 
 class Resuming:
@@ -56,7 +56,8 @@ class Resuming:
 
     def answered(self, store: str, listening: int) -> None:
         """A store holds no more than we know of; so many listen."""
-        self._answered.add(store)
+        if len(self._answered) < STORES_MAX:
+            self._answered.add(store)
         self.counted(listening)
 
     def counted(self, listening: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chappe.data.topic import Filter, encode_topic
-from chappe.defaults import POLL_HEADS_S, READ_BYTES
+from chappe.defaults import POLL_HEADS_S, READ_BYTES, STORES_MAX
 from chappe.log.actions import Action, Ask
 from chappe.log.queries import HeadsRequest, ReadRequest, Request, SeekRequest
 
@@ -80,6 +80,11 @@ class Sources:
         if store is not None and store.endpoint == endpoint:
             return False
         self.ever = True
+        if store is None and len(self.stores) >= STORES_MAX:
+            silent = next((each for each, known in self.stores.items() if not known.since), None)
+            if silent is None:
+                return False
+            self.gone(silent, now)
         self.stores[address] = Source(address, endpoint, poll_at=now)
         return True
 

@@ -256,6 +256,8 @@ class LogStore:
 
     def _arrived(self, key: Key, batch: Batch, now: float, *, live: bool) -> list[Action]:
         writer = self._writer
+        if batch.base and writer.too_many(key):
+            return []
         stream = writer.stream(key)
         if live:
             stream.active_at = now
@@ -300,6 +302,8 @@ class LogStore:
         return self._recovery.recover(key, stream, now)
 
     def _heard_head(self, key: Key, head: int, now: float) -> list[Action]:
+        if self._writer.too_many(key):
+            return []
         stream = self._writer.stream(key)
         stream.active_at = now
         asking = self._recovery.ask_to_fill(key, now)

@@ -21,6 +21,7 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._counts: dict[bytes, int] = {}
+        self._records: dict[bytes, None] = {}  # those that want single records
         self._original_stores: bool | None = None  # as found since the last change
         self._originals: dict[bytes, bool] = {}  # found since the last change: asked for every batch
 
@@ -31,8 +32,11 @@ class Subscriptions:
         count = self._counts.get(prefix, 0) + (1 if on else -1)
         if count > 0:
             self._counts[prefix] = count
+            if prefix[:1] == b"M":
+                self._records[prefix] = None
         else:
             self._counts.pop(prefix, None)
+            self._records.pop(prefix, None)
 
     def count(self, prefix: bytes) -> int:
         """How many hold exactly this prefix."""
@@ -65,8 +69,8 @@ class Subscriptions:
         if found is None:
             record = b"M" + topic
             found = self._originals[topic] = any(
-                count > self._counts.get(b"R" + prefix[1:], 0)
-                for prefix, count in self._counts.items()
-                if prefix and record.startswith(prefix)
+                self._counts[prefix] > self._counts.get(b"R" + prefix[1:], 0)
+                for prefix in self._records
+                if record.startswith(prefix)
             )
         return found

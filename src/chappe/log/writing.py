@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from chappe.core import Report
-from chappe.defaults import DISK_RETRY_S, HELD_BYTES_MAX, MAINTAIN_S, STAGED_BYTES_MAX
+from chappe.defaults import DISK_RETRY_S, HELD_BYTES_MAX, MAINTAIN_S, STAGED_BYTES_MAX, UNKNOWN_PARTITIONS_MAX
 from chappe.log.actions import Action, Retain, Write
 from chappe.log.batch import Batch
 from chappe.log.events import WritesRefused, WritesResumed
@@ -52,6 +52,11 @@ class Writer:
         """The next offset of a partition, counting what was received and is not stored yet."""
         stream = self.streams.get((topic, partition))
         return max(self.stored((topic, partition)), 0 if stream is None else stream.next)
+
+    def too_many(self, key: Key) -> bool:
+        """Whether a partition is new, and there are enough already of which nothing is known but that they exist."""
+        full = len(self.lagging) >= UNKNOWN_PARTITIONS_MAX
+        return full and key not in self.streams and self._storage.partition(*key) is None
 
     def stream(self, key: Key) -> Stream:
         """The stream of a partition; a new one begins at what is stored."""

@@ -71,6 +71,11 @@ class Followers:
         """The number of the last event."""
         return self._output.seq
 
+    @property
+    def endpoints(self) -> set[bytes]:
+        """Where there are clones that something is expected of."""
+        return {clone.endpoint for clone in (*self.clones, *self._snapshots.takers)}
+
     def idle(self, gone: Collection[bytes]) -> bool:
         """Whether every clone has everything, but those at endpoints that are ``gone``."""
         return self._output.idle(lambda clone: clone.endpoint in gone) and all(

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from chappe.core import Report
 from chappe.data.convert import to_value
 from chappe.data.values import Value
-from chappe.defaults import CHANNEL_HEARTBEAT_S, CHANNEL_TICK_S, MASTER_CONFLICT_S
+from chappe.defaults import CHANNEL_HEARTBEAT_S, CHANNEL_TICK_S, CONFLICTS_MAX, MASTER_CONFLICT_S
 from chappe.errors import ProtocolError, StorageError, TimedOut
 from chappe.stores import commands as cmd
 from chappe.stores.actions import Action, Resolve
@@ -205,12 +205,15 @@ class StoreMaster:
         if sender == self.entity or now < self._conflicts.get(sender, -math.inf) + MASTER_CONFLICT_S:
             return []
         self._conflicts = {each: at for each, at in self._conflicts.items() if now < at + MASTER_CONFLICT_S}
+        if len(self._conflicts) >= CONFLICTS_MAX:
+            return []
         self._conflicts[sender] = now
         return [Report(TwoMasters(self.name, self.entity, sender))]
 
     def handle_gone(self, endpoint: bytes, now: float) -> list[Action]:
         """An endpoint is out of reach: ``idle`` no longer waits for it."""
         self._gone.add(endpoint)
+        self._gone &= self._followers.endpoints | self._taking.endpoints  # of others nobody waits for anything
         actions: list[Action] = []
         self._check_idle(now, actions)
         return actions

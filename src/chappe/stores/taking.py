@@ -38,6 +38,11 @@ class Taking:
         self._followers = followers
         self._forget_at = now
 
+    @property
+    def endpoints(self) -> set[bytes]:
+        """Where there are clones that write."""
+        return {writer.entity.endpoint for writer in self._writers.attached.values()}
+
     def idle(self, gone: Collection[bytes]) -> bool:
         """Whether no write of theirs is missing, but of those at endpoints that are ``gone``."""
         return all(
