@@ -40,6 +40,7 @@ def let_go(storage: SegmentStorage) -> None:
     storage._manifest.close()
     storage._reader.handles.close()
     storage._directory.close()
+    storage.close = lambda: None  # type: ignore[method-assign]  # a dead process closes nothing
 
 
 class World:

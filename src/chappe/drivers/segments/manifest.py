@@ -148,8 +148,7 @@ class Manifest:
         """
         if self._broken:
             raise OSError(5, "the manifest must be made anew first")
-        if self._fd < 0:
-            self._fd = self._ops.open(self.path, os.O_WRONLY)
+        self._open()
         entry = _encode(marks, (self._seed + self._length) & _MASK)
         try:
             end = write_all(self._ops, self._fd, [entry], self._length)
@@ -175,8 +174,13 @@ class Manifest:
         if self._unsynced and not self._broken:
             self._unsynced = False
             self._broken = True
+            self._open()
             self._ops.fdatasync(self._fd)
             self._broken = False
+
+    def _open(self) -> None:
+        if self._fd < 0:
+            self._fd = self._ops.open(self.path, os.O_WRONLY)
 
     def close(self) -> None:
         """Close the file."""
