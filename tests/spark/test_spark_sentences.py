@@ -61,3 +61,5 @@ def test_a_checkpoint_of_another_query_is_named() -> None:
     assert "give it a new `checkpoint`, or undo the change" in failure(text, "q", "/c")
     assert "another query uses its checkpoint /c" in failure("[CONCURRENT_STREAM_LOG_UPDATE] x", "q", "/c")
     assert failure("oh", "q", "/c") == "query q failed: oh"
+    damaged = 'File "x/python_streaming_source_runner.py", line 101\njson.decoder.JSONDecodeError: Expecting'
+    assert "the offsets in its checkpoint /c are damaged" in failure(damaged, "q", "/c")

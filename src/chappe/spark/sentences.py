@@ -22,6 +22,7 @@ _CHECKPOINT: Final = re.compile(
     r"|STATE_STORE_\w*(?:MISMATCH|NOT_MATCH)|PROVIDED_.*SCHEMA|sources in the checkpoint"
     r"|STREAM_QUERY_CHECKPOINT|INCOMPATIBLE.*(?:STATE|CHECKPOINT)"
 )
+_NO_OFFSETS: Final = re.compile(r"streaming_source_runner\.py.*json\.decoder\.JSONDecodeError", re.DOTALL)
 _IN_USE: Final = re.compile(r"CONCURRENT_(?:QUERY|STREAM)\w*|[Cc]oncurrently using|CONCURRENT_STREAM_LOG_UPDATE")
 
 
@@ -56,6 +57,11 @@ def failure(error: BaseException | str, query: str, checkpoint: str) -> str:
     text = str(error)
     if _IN_USE.search(text):
         return f"query {query}: another query uses its checkpoint {checkpoint}; stop that one, or give this one its own"
+    if _NO_OFFSETS.search(text):  # Spark reads them before we are asked
+        return (
+            f"query {query}: the offsets in its checkpoint {checkpoint} are damaged, and no JSON: restore it from a "
+            "copy, or give the query a new `checkpoint`"
+        )
     if _CHECKPOINT.search(text):
         return (
             f"query {query} does not fit its checkpoint {checkpoint}, which an older form of it made: "
