@@ -34,9 +34,21 @@ from chappe.errors import (
     WriteUnknown,
 )
 from chappe.mesh.events import MessagesDropped
+from chappe.mesh.messages import COMMAND
+from chappe.stores import commands as cmd
 from chappe.stores import following
 from chappe.stores.clone import StoreClone
-from chappe.stores.events import CloneStale, MasterFound, MasterLost, TwoMasters, WriteFailed, WritesRefused
+from chappe.stores.entity import NOBODY, Entity
+from chappe.stores.events import (
+    CloneStale,
+    CommandRefused,
+    MasterFound,
+    MasterLost,
+    TwoMasters,
+    WriteFailed,
+    WritesRefused,
+)
+from chappe.stores.topics import clone_topic, master_topic
 
 
 def joined(make: Make, **options: Any) -> tuple[DataStore, DataStore]:
@@ -774,3 +786,29 @@ def test_what_applications_publish_never_reaches_a_store(make: Make) -> None:
     assert all(not each.poll() for each in statuses)
     for subscriber in everything:  # what is for stores is no data, and data on their topics is only data
         assert all(each.payload == encode("forged") for each in subscriber.poll())
+
+
+def test_nobody_speaks_in_the_name_of_another_endpoints_clone_or_master(make: Make) -> None:
+    master, clone = joined(make)
+    rogue = make()
+    heard, told = master.endpoint.statuses(), clone.endpoint.statuses()
+    rogue.peer("127.0.0.1", master.endpoint.listen())
+    master.put("key", 1)
+    until(lambda: clone.get("key") == 1)
+    names, rules = core_of(clone).entity, master.core.entity
+    seq = core_of(clone)._writes.seq
+
+    def say(topic: bytes, sender: Entity, number: int, command: cmd.Command) -> None:
+        payload = cmd.encode_message(number, sender, NOBODY, cmd.encode_command(command))
+        with rogue.node.lock:
+            flushes = rogue.core.publish(topic, payload, COMMAND, now=time.monotonic())
+            rogue.node.send_soon(flushes, time.monotonic())
+
+    until(lambda: len(rogue.core.filters()) == 2)
+    say(master_topic(b"s"), names, seq + 1, cmd.Put("key", 2, None, names))
+    say(master_topic(b"s"), names, 0, cmd.Leave(seq))
+    assert "in the name of endpoint" in event(heard, CommandRefused).reason
+    say(clone_topic(b"s"), rules, core_of(clone)._following._input.next, cmd.Put("key", 3, None, rules))
+    assert "in the name of endpoint" in event(told, CommandRefused).reason
+    clone.put("other", 4)
+    assert settled(master, clone) == [("key", 1), ("other", 4)]

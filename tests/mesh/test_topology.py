@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from chappe.mesh.link_states import Verdict
-from chappe.mesh.messages import LinkState, pack_link_state, parse_link_state, parse_message
+from chappe.mesh.messages import LinkState, Neighbour, pack_link_state, parse_link_state, parse_message
 from chappe.mesh.topology import Topology
 
 OWN, PEER, OTHER, ORIGINAL = (bytes([number]) * 16 for number in range(1, 5))
@@ -95,3 +95,29 @@ def test_a_link_state_that_goes_around_a_ring_is_told_once() -> None:
         state = ring[OWN].tell(0.0)
 
     assert told == 1
+
+
+def test_who_can_have_said_what_comes(topology: Topology) -> None:
+    far, beyond, behind, unknown = (bytes([number]) * 16 for number in range(5, 9))
+    for state in (
+        LinkState(PEER, 1, True, (), (Neighbour(OWN), Neighbour(far))),
+        LinkState(far, 1, True, (), (Neighbour(PEER), Neighbour(beyond, True))),
+    ):
+        topology.settle(0.0)
+        assert topology.learn(state, pack_link_state(PEER, state), PEER, 0.0) is Verdict.NEWS
+    topology.settle(0.0)
+
+    vouches = topology.vouches
+    assert vouches(far, far)
+    assert vouches(unknown, unknown)  # it has left behind what it said
+    assert not vouches(PEER, far)  # it is there to speak for itself
+    assert not vouches(far, OTHER)
+    assert vouches(far, behind)  # which may be behind the original beyond it
+    assert vouches(far, beyond)
+    assert not vouches(PEER, behind)  # no original is beside this one
+    nobody = bytes(16)
+    assert vouches(nobody, ORIGINAL)
+    assert vouches(nobody, unknown)
+    assert not vouches(nobody, PEER)
+    assert not vouches(nobody, far)
+    assert not any(vouches(origin, OWN) for origin in (PEER, OWN, nobody))

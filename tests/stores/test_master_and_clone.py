@@ -490,6 +490,19 @@ def test_a_clones_forged_answers_are_refused_one_by_one() -> None:
     assert pair.seen["master"] == []
 
 
+def test_the_author_of_a_clones_write_is_who_sent_it_whom_else_it_may_name() -> None:
+    pair = Pair()
+    pair.wait(1.0)
+    writes, other = pair.clone.entity, chappe_entity(b"x" * 16, 7)
+    original = Entity(b"o" * 16, 6)
+    for seq, command in ((2, cmd.Put("a", 1, None, other)), (3, cmd.PutUnique("b", 1, None, original, 9, other))):
+        payload = encode_message(seq, writes, pair.master.entity, encode_command(command))
+        pair.do("master", pair.master.handle_messages([payload], **pair.times()))
+
+    assert [(each.key, each.publisher) for each in pair.seen["master"]] == [("a", writes), ("b", writes)]
+    assert not [each for each in pair.sent if isinstance(decode_message(each.payload).command, cmd.PutUniqueResult)]
+
+
 @pytest.mark.parametrize("who", ["master", "clone"])
 def test_what_cannot_be_stored_is_refused_at_once(who: str) -> None:
     pair = Pair()

@@ -15,14 +15,16 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from chappe.core import Report
-from chappe.defaults import CHANNEL_TICK_S
+from chappe.defaults import CHANNEL_TICK_S, MASTER_CONFLICT_S
 from chappe.errors import BufferFull, Closed, StorageError
 from chappe.mesh.filters import matches
 from chappe.mesh.messages import COMMAND, NOBODY, Message
 from chappe.stores.actions import Action, Commit, Notify, Resolve, Send
 from chappe.stores.backend import Backend
 from chappe.stores.clone import StoreClone
+from chappe.stores.commands import sender_endpoint
 from chappe.stores.engine import Entry, Index
+from chappe.stores.events import CommandRefused
 from chappe.stores.master import StoreMaster
 from chappe.stores.topics import check_name, clone_topic, master_topic
 
@@ -80,6 +82,7 @@ class MeshStore:
         self.entries: dict[Index, Entry] | None = None  # to be read without the lock; None: not at present
         self.stopped: set[object] = set()  # those who have no room for further changes
         self._listener = listener
+        self._refused_at = -math.inf  # when it was told last that somebody spoke in another's name
         self._full_at = math.inf  # writes that were unconfirmed when one found no room
         self._commits = None if backend is None else _Commits(self, backend)
         # A master in memory has room as long as the endpoint has.
@@ -172,8 +175,8 @@ class MeshStore:
     def deliver(self, subscriber: int, messages: Sequence[Message]) -> None:
         """Command messages have come."""
         topic = self.topics[subscriber]
-        payloads = [each.payload for each in messages if each.topic == topic]
         now = time.monotonic()
+        payloads = self._believed([each for each in messages if each.topic == topic], now)
         if self.clone is not None:
             self.perform(self.clone.handle_messages(payloads, now))
         elif self.master is not None and topic is self.master_topic:
@@ -182,6 +185,27 @@ class MeshStore:
             for payload in payloads:
                 self.perform(self.master.handle_clone_topic(payload, now))
         self._planned()
+
+    def _believed(self, messages: Sequence[Message], now: float) -> list[bytes]:
+        """The messages whose sender can have sent them; others are refused, and reported now and then."""
+        known: dict[tuple[bytes, bytes], bool] = {}
+        payloads = []
+        for each in messages:
+            speaker = sender_endpoint(each.payload)
+            if speaker is None or each.origin == speaker:
+                payloads.append(each.payload)
+                continue
+            way = (each.origin, speaker)
+            if way not in known:
+                known[way] = self.node.core.vouches(*way)
+            if known[way]:
+                payloads.append(each.payload)
+            elif now >= self._refused_at + MASTER_CONFLICT_S:
+                self._refused_at = now
+                by = each.sender.hex() if each.origin == NOBODY else each.origin.hex()
+                reason = f"{by} has sent a command in the name of endpoint {speaker.hex()}"
+                self._listener.reported(CommandRefused(self.core.name, reason))
+        return payloads
 
     def gone(self, endpoint: bytes) -> None:
         """An endpoint is out of reach, or was for a moment."""

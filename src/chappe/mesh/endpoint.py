@@ -251,6 +251,10 @@ class EndpointCore:
         """Whether no message gets to an endpoint in reach, since it would need more hops than it has."""
         return self._router.topology.is_too_far(endpoint)
 
+    def vouches(self, origin: bytes, speaker: bytes) -> bool:
+        """Whether a message from ``origin`` can be what endpoint ``speaker`` says, as far as can be known."""
+        return self._router.topology.vouches(origin, speaker)
+
     def filters(self) -> dict[bytes, Filter]:
         """What each endpoint in reach wants, direct or through others; a subscriber to less than that may be hidden."""
         return self._router.topology.filters()

@@ -39,7 +39,7 @@ from chappe.defaults import (
 )
 from chappe.mesh.filters import EVERYTHING, NOTHING, Filter, matches, union
 from chappe.mesh.link_states import Known, LinkStates, Verdict, may_follow
-from chappe.mesh.messages import LinkState, Neighbour, pack_filter
+from chappe.mesh.messages import NOBODY, LinkState, Neighbour, pack_filter
 
 _ORIGINALS_BYTES_MAX = FILTER_BYTES_MAX // 4  # of filters of originals in one link state; beyond it: everything
 
@@ -292,6 +292,22 @@ class Topology:
     def reaches(self, endpoint: bytes) -> bool:
         """Whether there is a path to an endpoint."""
         return endpoint in self._reachable
+
+    def vouches(self, origin: bytes, speaker: bytes) -> bool:
+        """Whether a message from ``origin``, or from an original that named none, can be what ``speaker`` says.
+
+        Endpoints of chappe speak for themselves. Originals pass on without saying for whom: over them, and over an
+        endpoint of chappe that has some beside it, anybody may speak who cannot be reached without them.
+        """
+        if speaker == self.own:
+            return False
+        if origin == speaker:
+            return True
+        if any(speaker in side.endpoints for side in self._sides.values()):
+            return False
+        return origin == NOBODY or any(
+            origin in linked for side in self._sides.values() for linked in side.originals.values()
+        )
 
     def peer_filter(self) -> Filter:
         """What is wanted by others, as far as it would be sent to them from here."""

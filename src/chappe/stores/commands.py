@@ -49,7 +49,7 @@ from chappe.data.values import Value
 from chappe.data.varbyte import pack_varbyte, parse_varbyte
 from chappe.defaults import CHANNEL_HELD_MAX, CHANNEL_TICK_S, STORE_OUTCOMES_MAX
 from chappe.errors import InvalidData
-from chappe.stores.entity import ENTITY_BYTES, Entity
+from chappe.stores.entity import ENDPOINT_BYTES, ENTITY_BYTES, Entity
 
 Pair: TypeAlias = tuple[Value, Value]
 
@@ -267,6 +267,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 _head: Final = Struct(">Q16sQ16sQ")
+_SENDER: Final = slice(8, 8 + ENDPOINT_BYTES)
 _entity: Final = Struct(">16sQ")
 _u64: Final = Struct(">Q")
 _i64: Final = Struct(">q")
@@ -385,6 +386,18 @@ def decode_message(payload: bytes) -> Message:
     if end != len(payload):
         raise InvalidData(f"a store command has {len(payload)} bytes, its fields need {end}")
     return Message(seq, Entity(sender, sender_number), Entity(receiver, receiver_number), command)
+
+
+def sender_endpoint(payload: bytes) -> bytes | None:
+    """The endpoint that a message names as its sender's, found without reading the rest; None if it is cut off."""
+    return payload[_SENDER] if len(payload) >= _head.size else None
+
+
+def bound(command: Action, sender: Entity) -> Action:
+    """The command with its author being who sent it, whom else it may have named."""
+    if isinstance(command, PutUnique):
+        return msgspec.structs.replace(command, who=sender, publisher=sender)
+    return msgspec.structs.replace(command, publisher=sender)
 
 
 def _read_expiry(data: bytes, pos: int) -> tuple[int | None, int]:
