@@ -366,3 +366,16 @@ def test_the_end_of_an_endpoint_ends_its_stores(endpoint: Callable[[], broker.En
     ended.shutdown()
     assert (store.get("k"), store.put_unique("k", 1), store.await_idle()) == (None, None, False)
     assert ended.attach_master("t", broker.Backend.Memory) is None
+
+
+def test_what_was_to_expire_while_others_were_waited_for_is_gone_everywhere(trio: Trio) -> None:
+    master, first, second = trio
+    first.put("key", 5, 0.05)
+    second.put("other", 1)
+    assert first.await_idle()
+    second.put("other", 2)
+    assert second.await_idle()
+    assert master.await_idle()
+    assert [store.get("key") for store in trio] == [None, None, None]
+    assert [store.exists("key") for store in trio] == [False, False, False]
+    assert [store.keys() for store in trio] == [{"other"}] * 3

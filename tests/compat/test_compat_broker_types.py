@@ -235,3 +235,34 @@ def test_enums_have_the_numbers_of_the_original() -> None:
 def test_data_travels_as_a_value() -> None:
     data = Data([1, Count(2), {"a": Port(53, Port.UDP)}])
     assert Data._of(binary.decode(binary.encode(data._value))) == data
+
+
+def test_what_containers_hold_is_no_data_and_can_be_made_some() -> None:
+    table = Data({"a": 1}).as_table()
+    held = [*Data({1, "x"}).as_set(), *Data([True, (2, 3)]).as_vector(), Data([1]).as_vector()[0]]
+    held += [*table, *table.keys(), *table.values(), table[Data("a")], *next(iter(table.items()))]
+    for each in held:
+        assert not isinstance(each, Data)
+        assert isinstance(Data(each), Data)
+        assert isinstance(Data(each), type(each))
+        assert Data(each) == each
+        assert hash(Data(each)) == hash(each)
+        assert Data(each).get_type() is each.get_type()
+        assert str(Data(each)) == str(each)
+        assert Data.to_py(each) == Data.to_py(Data(each))
+    assert held[0] < held[1]
+    again = broker.Vector(held)
+    again.append(Data(7))
+    assert held[0] in Data({1, "x"}).as_set()
+    assert Data(again).as_vector() == again
+
+
+def test_topics_are_joined_as_the_original_joins_them() -> None:
+    first, second = broker.Topic("/a/"), broker.Topic("/b/c")
+    assert (first / second).string() == "/a//b/c"
+    assert (broker.Topic("/a") / broker.Topic("b/")).string() == "/a/b"
+    assert (broker.Topic("") / broker.Topic("b")).string() == "b"
+    kept = second
+    second /= first
+    assert second.string() == kept.string() == "/b/c/a"
+    assert first.string() == "/a/"

@@ -13,6 +13,7 @@ from chappe.errors import ProtocolError
 from chappe.stores import commands as cmd
 from chappe.stores.commands import Message, decode_message, encode_command, encode_message
 from chappe.stores.entity import NOBODY, Entity, chappe_entity
+from chappe.stores.topics import clone_topic, master_topic
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "broker"
 COMMANDS: list[dict[str, Any]] = json.loads((VECTORS / "commands.json").read_text())
@@ -148,3 +149,8 @@ def test_entities_of_chappe_know_each_other() -> None:
     assert chappe_entity(CLONE.endpoint, 5).is_chappe
     assert not CLONE.is_chappe
     assert str(CLONE) == "9@aaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee"
+
+
+def test_stores_whose_names_end_with_a_slash_listen_where_those_of_the_original_do() -> None:
+    assert master_topic(b"a/") == b"a//<$>/data/master"
+    assert clone_topic(b"a/b") == b"a/b/<$>/data/clone"

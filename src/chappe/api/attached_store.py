@@ -6,6 +6,7 @@ Nothing here waits, but for ``close``: what has an outcome is an ``Asked``, and 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -67,9 +68,12 @@ class AttachedStore:
     # -- reading --------------------------------------------------------------------------------------
 
     def engine(self) -> Engine:
-        """The data. Raises what ``unreadable`` tells."""
+        """The data, of a master without what has expired by now. Raises what ``unreadable`` tells."""
         if self.member.entries is None:
             raise self.unreadable()
+        if self.member.master is not None and time.monotonic() >= self.member.due:
+            with self._lock:
+                self.member.do_what_is_due()
         return self.core.engine
 
     def unreadable(self) -> StaleData | MemberStopped | Closed:
@@ -151,9 +155,10 @@ class AttachedStore:
     # -- waiting --------------------------------------------------------------------------------------
 
     def begin_await_idle(self, timeout: float | None) -> Asked:
-        """``await_idle`` up to the wait."""
+        """``await_idle`` up to the wait; what has expired by now is among what is waited for."""
         with self._lock:
             self.check()
+            self.member.do_what_is_due()
             return self._ask(self.core.await_idle, timeout)
 
     def idle_outcome(self, asked: Asked) -> bool:

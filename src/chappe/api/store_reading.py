@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
@@ -53,7 +54,7 @@ class ReadableStore:
         if entries is None:
             raise self.attached.unreadable()
         entry = entries.get(key if type(key) is str else index_of(to_value(key)))
-        if entry is None:
+        if entry is None or (entry.expires_ns is not None and entry.expires_ns <= time.time_ns()):
             return default
         value = entry.value
         return value if type(value) in _PLAIN else to_python(value)

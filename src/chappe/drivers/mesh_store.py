@@ -225,6 +225,11 @@ class MeshStore:
             clone.hurry(time.monotonic())
             self._planned()
 
+    def do_what_is_due(self) -> None:
+        """Have the core do it now, if it was not done in time: the machine is busy."""
+        if not self.closing and time.monotonic() >= self.due:
+            self.handle_timeout()
+
     def handle_timeout(self) -> None:
         """Have the core do what is due."""
         now = time.monotonic()

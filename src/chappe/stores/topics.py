@@ -24,10 +24,10 @@ def check_name(name: str) -> bytes:
 
 
 def master_topic(name: bytes) -> bytes:
-    """Where the master of a store listens; as the original joins topics, one slash at the end of the name goes."""
-    return name.removesuffix(b"/") + MASTER_SUFFIX
+    """Where the master of a store listens; a slash at the end of the name stays, as the original has it."""
+    return name + MASTER_SUFFIX
 
 
 def clone_topic(name: bytes) -> bytes:
     """Where the clones of a store listen."""
-    return name.removesuffix(b"/") + CLONE_SUFFIX
+    return name + CLONE_SUFFIX

@@ -1,4 +1,4 @@
-"""The containers of the original bindings: changeable, and holding ``Data``."""
+"""The containers of the original bindings: changeable, taking ``Data`` and handing out ``Element``."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from chappe.data.values import Table as HeldTable
 from chappe.data.values import Value
 
 if TYPE_CHECKING:
-    from chappe.compat.broker.data import Data
+    from chappe.compat.broker.data import Element
 
 
 T = TypeVar("T")
 
 
 def _held(data: object) -> Value:
-    from chappe.compat.broker.data import Data
+    from chappe.compat.broker.data import Element
 
-    if not isinstance(data, Data):
+    if not isinstance(data, Element):
         raise TypeError(f"a container holds Data, not a {type(data).__name__}: use Data(...)")
     return data._value
 
 
-def _wrapped(value: Value) -> Data:
-    from chappe.compat.broker.data import Data
+def _wrapped(value: Value) -> Element:
+    from chappe.compat.broker.data import Element
 
-    return Data._of(value)
+    return Element._of(value)
 
 
 class Set:
@@ -37,17 +37,17 @@ class Set:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, members: Iterable[Data] = ()) -> None:
+    def __init__(self, members: Iterable[Element] = ()) -> None:
         self._members: dict[SortKey, Value] = {}
         for each in members:
             self.add(each)
 
-    def add(self, member: Data) -> None:
+    def add(self, member: Element) -> None:
         """Add it, if it is not there."""
         value = _held(member)
         self._members.setdefault(sort_key(value), value)
 
-    def remove(self, member: Data) -> None:
+    def remove(self, member: Element) -> None:
         """Remove it, if it is there."""
         self._members.pop(sort_key(_held(member)), None)
 
@@ -59,11 +59,11 @@ class Set:
         return HeldSet(self._members.values())
 
     def __contains__(self, member: object) -> bool:
-        from chappe.compat.broker.data import Data
+        from chappe.compat.broker.data import Element
 
-        return isinstance(member, Data) and sort_key(member._value) in self._members
+        return isinstance(member, Element) and sort_key(member._value) in self._members
 
-    def __iter__(self) -> Iterator[Data]:
+    def __iter__(self) -> Iterator[Element]:
         return map(_wrapped, self._value())
 
     def __len__(self) -> int:
@@ -101,43 +101,43 @@ class Table:
     def __init__(self) -> None:
         self._entries: dict[SortKey, tuple[Value, Value]] = {}
 
-    def keys(self) -> _View[Data]:
+    def keys(self) -> _View[Element]:
         """All keys in order."""
         return _View(self, lambda key, value: _wrapped(key))
 
-    def values(self) -> _View[Data]:
+    def values(self) -> _View[Element]:
         """All values in the order of their keys."""
         return _View(self, lambda key, value: _wrapped(value))
 
-    def items(self) -> _View[tuple[Data, Data]]:
+    def items(self) -> _View[tuple[Element, Element]]:
         """All (key, value) in the order of keys."""
         return _View(self, lambda key, value: (_wrapped(key), _wrapped(value)))
 
     def _value(self) -> HeldTable:
         return HeldTable(self._entries.values())
 
-    def __getitem__(self, key: Data) -> Data:
+    def __getitem__(self, key: Element) -> Element:
         try:
             return _wrapped(self._entries[sort_key(_held(key))][1])
         except KeyError:
             raise KeyError(str(key)) from None
 
-    def __setitem__(self, key: Data, value: Data) -> None:
+    def __setitem__(self, key: Element, value: Element) -> None:
         held = _held(key)
         self._entries[sort_key(held)] = (held, _held(value))
 
-    def __delitem__(self, key: Data) -> None:
+    def __delitem__(self, key: Element) -> None:
         try:
             del self._entries[sort_key(_held(key))]
         except KeyError:
             raise KeyError(str(key)) from None
 
     def __contains__(self, key: object) -> bool:
-        from chappe.compat.broker.data import Data
+        from chappe.compat.broker.data import Element
 
-        return isinstance(key, Data) and sort_key(key._value) in self._entries
+        return isinstance(key, Element) and sort_key(key._value) in self._entries
 
-    def __iter__(self) -> Iterator[Data]:
+    def __iter__(self) -> Iterator[Element]:
         return (_wrapped(key) for key, _ in self._value().pairs())
 
     def __len__(self) -> int:
@@ -151,23 +151,23 @@ class Table:
         return f"Table{{{', '.join(shown)}}}"
 
 
-class Vector(list["Data"]):
+class Vector(list["Element"]):
     """A list of ``Data``."""
 
     __hash__ = None
 
-    def __init__(self, items: Iterable[Data] = ()) -> None:
+    def __init__(self, items: Iterable[Element] = ()) -> None:
         super().__init__(map(_checked, items))
 
-    def append(self, item: Data) -> None:
+    def append(self, item: Element) -> None:
         """Add it behind the others."""
         super().append(_checked(item))
 
-    def insert(self, place: SupportsIndex, item: Data) -> None:
+    def insert(self, place: SupportsIndex, item: Element) -> None:
         """Add it before what stands at ``place``."""
         super().insert(place, _checked(item))
 
-    def extend(self, items: Iterable[Data]) -> None:
+    def extend(self, items: Iterable[Element]) -> None:
         """Add them behind the others."""
         super().extend(map(_checked, items))
 
@@ -180,7 +180,7 @@ class Vector(list["Data"]):
     __str__ = __repr__
 
 
-def _checked(item: Data) -> Data:
+def _checked(item: Element) -> Element:
     _held(item)
     return item
 

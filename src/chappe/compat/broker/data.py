@@ -29,8 +29,13 @@ NS: Final = 1_000_000_000
 
 
 @functools.total_ordering
-class Data:
-    """One value of any type. Made from what Python has, or from another ``Data``; raises TypeError for other things."""
+class Element:
+    """One value of any type, as containers hold it: it has what ``Data`` has, and is none, as in the original.
+
+    ``Data(element)`` is one, ``Data.to_py(element)`` what Python has for it.
+    """
+
+    _value: values.Value
 
     class Type(_Enum):
         """The types, by their numbers on the wire."""
@@ -51,14 +56,100 @@ class Data:
         Table = 13
         Vector = 14
 
-    def __init__(self, x: object = None) -> None:
-        self._value: values.Value = _value_of(x)
-
     @classmethod
     def _of(cls, value: values.Value) -> Self:
         made = cls.__new__(cls)
         made._value = value
         return made
+
+    def get_type(self) -> Element.Type:
+        """The type of the value."""
+        return Element.Type(values.TAGS[type(self._value)])
+
+    def _as(self, type_: Element.Type) -> Any:
+        if self.get_type() is not type_:
+            raise RuntimeError(f"this is a {self.get_type().name}, not a {type_.name}")
+        return self._value
+
+    def as_none(self) -> None:
+        """Nothing; this and the other ``as_`` raise RuntimeError if it is of another type."""
+        self._as(Element.Type.Nil)
+
+    def as_boolean(self) -> bool:
+        """The boolean."""
+        return bool(self._as(Element.Type.Boolean))
+
+    def as_count(self) -> int:
+        """The count as an int."""
+        return int(self._as(Element.Type.Count))
+
+    def as_integer(self) -> int:
+        """The integer."""
+        return int(self._as(Element.Type.Integer))
+
+    def as_real(self) -> float:
+        """The real."""
+        return float(self._as(Element.Type.Real))
+
+    def as_string(self) -> bytes:
+        """The string as bytes."""
+        found: str | bytes = self._as(Element.Type.String)
+        return found if isinstance(found, bytes) else found.encode()
+
+    def as_address(self) -> wrapped.Address:
+        """The address."""
+        return wrapped.Address._of(self._as(Element.Type.Address))
+
+    def as_subnet(self) -> wrapped.Subnet:
+        """The subnet."""
+        return wrapped.Subnet._of(self._as(Element.Type.Subnet))
+
+    def as_port(self) -> wrapped.Port:
+        """The port."""
+        return wrapped.Port._of(self._as(Element.Type.Port))
+
+    def as_timestamp(self) -> float:
+        """The timestamp in seconds since 1970 UTC."""
+        return int(self._as(Element.Type.Timestamp)) / NS
+
+    def as_timespan(self) -> float:
+        """The timespan in seconds."""
+        return int(self._as(Element.Type.Timespan)) / NS
+
+    def as_enum_value(self) -> wrapped.Enum:
+        """The enum value."""
+        return wrapped.Enum._of(self._as(Element.Type.EnumValue))
+
+    def as_set(self) -> Set:
+        """A set of its members, which may be changed."""
+        return set_of(self._as(Element.Type.Set))
+
+    def as_table(self) -> Table:
+        """A table of its entries, which may be changed."""
+        return table_of(self._as(Element.Type.Table))
+
+    def as_vector(self) -> Vector:
+        """A vector of its items, which may be changed."""
+        return vector_of(self._as(Element.Type.Vector))
+
+    def __eq__(self, other: object) -> bool:
+        return same(self._value, other._value) if isinstance(other, Element) else NotImplemented
+
+    def __lt__(self, other: Element) -> bool:
+        return sort_key(self._value) < sort_key(other._value) if isinstance(other, Element) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(sort_key(self._value))
+
+    def __str__(self) -> str:
+        return to_text(self._value)
+
+
+class Data(Element):
+    """One value of any type. Made from what Python has, or from another ``Data``; raises TypeError for other things."""
+
+    def __init__(self, x: object = None) -> None:
+        self._value = _value_of(x)
 
     @staticmethod
     def from_py(x: object) -> Data:
@@ -66,91 +157,9 @@ class Data:
         return Data(x)
 
     @staticmethod
-    def to_py(d: Data) -> Any:
+    def to_py(d: Element) -> Any:
         """The Python object: sets, dicts, tuples, ipaddress objects, datetimes in UTC; bytes for what is not UTF-8."""
         return to_py(d._value)
-
-    def get_type(self) -> Data.Type:
-        """The type of the value."""
-        return Data.Type(values.TAGS[type(self._value)])
-
-    def _as(self, type_: Data.Type) -> Any:
-        if self.get_type() is not type_:
-            raise RuntimeError(f"this is a {self.get_type().name}, not a {type_.name}")
-        return self._value
-
-    def as_none(self) -> None:
-        """Nothing; this and the other ``as_`` raise RuntimeError if it is of another type."""
-        self._as(Data.Type.Nil)
-
-    def as_boolean(self) -> bool:
-        """The boolean."""
-        return bool(self._as(Data.Type.Boolean))
-
-    def as_count(self) -> int:
-        """The count as an int."""
-        return int(self._as(Data.Type.Count))
-
-    def as_integer(self) -> int:
-        """The integer."""
-        return int(self._as(Data.Type.Integer))
-
-    def as_real(self) -> float:
-        """The real."""
-        return float(self._as(Data.Type.Real))
-
-    def as_string(self) -> bytes:
-        """The string as bytes."""
-        found: str | bytes = self._as(Data.Type.String)
-        return found if isinstance(found, bytes) else found.encode()
-
-    def as_address(self) -> wrapped.Address:
-        """The address."""
-        return wrapped.Address._of(self._as(Data.Type.Address))
-
-    def as_subnet(self) -> wrapped.Subnet:
-        """The subnet."""
-        return wrapped.Subnet._of(self._as(Data.Type.Subnet))
-
-    def as_port(self) -> wrapped.Port:
-        """The port."""
-        return wrapped.Port._of(self._as(Data.Type.Port))
-
-    def as_timestamp(self) -> float:
-        """The timestamp in seconds since 1970 UTC."""
-        return int(self._as(Data.Type.Timestamp)) / NS
-
-    def as_timespan(self) -> float:
-        """The timespan in seconds."""
-        return int(self._as(Data.Type.Timespan)) / NS
-
-    def as_enum_value(self) -> wrapped.Enum:
-        """The enum value."""
-        return wrapped.Enum._of(self._as(Data.Type.EnumValue))
-
-    def as_set(self) -> Set:
-        """A set of its members, which may be changed."""
-        return set_of(self._as(Data.Type.Set))
-
-    def as_table(self) -> Table:
-        """A table of its entries, which may be changed."""
-        return table_of(self._as(Data.Type.Table))
-
-    def as_vector(self) -> Vector:
-        """A vector of its items, which may be changed."""
-        return vector_of(self._as(Data.Type.Vector))
-
-    def __eq__(self, other: object) -> bool:
-        return same(self._value, other._value) if isinstance(other, Data) else NotImplemented
-
-    def __lt__(self, other: Data) -> bool:
-        return sort_key(self._value) < sort_key(other._value) if isinstance(other, Data) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(sort_key(self._value))
-
-    def __str__(self) -> str:
-        return to_text(self._value)
 
 
 class ImmutableData(Data):
@@ -169,7 +178,7 @@ class ImmutableData(Data):
         __ior__ = _refuse
 
     @staticmethod
-    def to_py(d: Data) -> Any:
+    def to_py(d: Element) -> Any:
         """As ``Data.to_py``, everything hashable."""
         return to_immutable_py(d._value)
 
@@ -264,7 +273,7 @@ FROM_PY: Final[dict[type, Callable[[Any], values.Value]]] = {
     frozenset: lambda x: values.Set([_value_of(each) for each in x]),
     dict: lambda x: values.Table([(_value_of(key), _value_of(each)) for key, each in x.items()]),
     types.MappingProxyType: lambda x: values.Table([(_value_of(key), _value_of(each)) for key, each in x.items()]),
-    Data: lambda x: x._value,
+    Element: lambda x: x._value,
     **dict.fromkeys(
         (
             wrapped.Address,

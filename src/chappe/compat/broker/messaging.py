@@ -35,11 +35,18 @@ class Topic:
         return self._topic
 
     def __truediv__(self, other: Topic) -> Topic:
+        return Topic(self._joined(other)) if isinstance(other, Topic) else NotImplemented
+
+    def __itruediv__(self, other: Topic) -> Self:
         if not isinstance(other, Topic):
             return NotImplemented
-        head = self._topic[:-1] if self._topic.endswith("/") else self._topic
-        between = "" if not head or other._topic.startswith("/") else "/"
-        return Topic(head + between + other._topic)
+        self._topic = self._joined(other)
+        return self
+
+    def _joined(self, other: Topic) -> str:
+        """A slash between them if the second one does not begin with one, and none at the end."""
+        between = "/" if self._topic and other._topic and not other._topic.startswith("/") else ""
+        return (self._topic + between + other._topic).removesuffix("/")
 
     def __repr__(self) -> str:
         return self._topic

@@ -9,6 +9,7 @@ logged, as there: writes have no result. Waiting lets other threads run.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 GET_S: Final = 5.0  # a clone that has nothing yet makes its readers wait so long, as the original
 UNIQUE_S: Final = 10.0  # put_unique waits so long for its answer, as the original
 IDLE_S: Final = 15.0  # as the original
+TICK_S: Final = 0.1  # as the original's stores, which look so often whether they are idle, and what has expired
 MOMENT_S: Final = 1e-9
 _NUMBERS: Final = (Count, int, float, Timespan)  # what a missing value may begin with
 _NONE: Final = 0  # the tag of no type: nothing begins with that
@@ -90,8 +92,8 @@ class Store:
             return None
         with store.endpoint.node.lock:
             try:
-                return ask(store.core.engine)
-            except StoreError:  # no such key, or an index that does not fit
+                return ask(store.attached.engine())
+            except (StoreError, Closed):  # no such key, or an index that does not fit
                 return None
 
     # -- writes: on their way when these return, and without a result -----------------------------------
@@ -164,9 +166,22 @@ class Store:
     # -- waiting --------------------------------------------------------------------------------------
 
     def await_idle(self, timeout: float | None = None) -> bool:
-        """Wait, 15 s by default, until a clone is attached and its writes are done, or all clones have a master's."""
+        """Wait, 15 s by default, until a clone is attached and its writes are done, or all clones have a master's.
+
+        As the original's, which looks once in ``TICK_S``, it takes at least so long if there is anything to wait for:
+        programs count on it that what was to expire meanwhile is gone.
+        """
+        store = self._store
+        deadline = time.monotonic() + (float(timeout) if timeout else IDLE_S)
         try:
-            return self._store.await_idle(float(timeout) if timeout else IDLE_S)
+            with store.endpoint.node.lock:
+                idle = store.core.idle()
+            looked_at = time.monotonic() + TICK_S
+            done = store.await_idle(deadline - time.monotonic())
+            if idle or not done:
+                return done
+            time.sleep(max(0.0, looked_at - time.monotonic()))
+            return store.await_idle(max(TICK_S, deadline - time.monotonic()))
         except Closed:
             return False
 
