@@ -33,6 +33,10 @@ class Driver:
     def id(self) -> Any:
         return self.endpoint.node_id()
 
+    def forward(self, *topics: str) -> None:
+        for topic in topics:
+            self.endpoint.forward(topic)
+
     def listen(self, port: int = 0) -> Any:
         return self.endpoint.listen("127.0.0.1", port)
 

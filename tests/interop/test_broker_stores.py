@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.interop.broker_stores import (
+    HOST,
     LEFT,
     LONG_S,
     NAME,
@@ -26,6 +27,7 @@ from tests.interop.broker_stores import (
     entries,
     ours_do,
     scene,
+    settles,
     shown,
     theirs_do,
 )
@@ -188,6 +190,33 @@ def test_of_clones_of_both_kinds_one_puts_first(star: Star) -> None:
     winners = [[name for name, results in zip(names, won, strict=True) if results[key]] for key in range(keys)]
     assert [len(each) for each in winners] == [1] * keys
     star.settle(entries({key: name for key, (name,) in enumerate(winners)}))
+
+
+@pytest.mark.parametrize("relayed", [False, True])
+def test_ends_of_chappe_share_a_store_over_an_original_that_forwards_its_topics(relayed: bool, scene: Scene) -> None:
+    """The original announces what it wants itself and not what its peers want, so it has to be told to forward."""
+    middle = scene.original()
+    port = middle.listen()
+    middle.forward(f"{NAME}/")
+    ours, there = scene.endpoint(), scene.endpoint()
+    store = ours.attach_master(NAME)
+    beside = scene.endpoint() if relayed else ours
+    beside.peer(HOST, port, timeout=LONG_S)
+    if relayed:
+        ours.peer(HOST, beside.listen(), timeout=LONG_S)
+    there.peer(HOST, port, timeout=LONG_S)
+    clone = there.attach_clone(NAME, timeout=LONG_S)
+    ours_do(clone)
+    settles(clone, entries(LEFT))
+    assert clone.put_unique("once", 1, timeout=LONG_S)
+    assert not clone.put_unique("once", 2, timeout=LONG_S)
+    store.put("back", 2)
+    settles(clone, entries(LEFT | {"once": 1, "back": 2}))
+    settles(store, dump(clone))
+    store.close()
+    successor = ours.attach_master(NAME)
+    successor.put("new", 3)
+    settles(clone, entries({"new": 3}))
 
 
 def test_a_name_has_one_master(scene: Scene) -> None:

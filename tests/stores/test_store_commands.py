@@ -154,3 +154,16 @@ def test_entities_of_chappe_know_each_other() -> None:
 def test_stores_whose_names_end_with_a_slash_listen_where_those_of_the_original_do() -> None:
     assert master_topic(b"a/") == b"a//<$>/data/master"
     assert clone_topic(b"a/b") == b"a/b/<$>/data/clone"
+
+
+def test_an_end_of_chappe_behind_an_original_is_taken_for_one_and_found_again() -> None:
+    ours = chappe_entity(CLONE.endpoint, 5)
+    came = decode_message(cmd.from_far(pack(Message(0, ours, MASTER, cmd.MissingEvents((0,))))))
+    assert came.receiver == MASTER
+    assert not came.sender.is_chappe
+    assert str(came.sender) == str(ours)
+    answer = decode_message(cmd.to_far(pack(Message(7, MASTER, came.sender, cmd.AckClone(7, 5, b"\0")))))
+    assert answer == Message(7, MASTER, ours, cmd.AckClone(7, 5, b"\0"))
+    for each in (MASTER, NOBODY):  # whoever else it is
+        wire = pack(Message(0, each, each, cmd.Keepalive(1)))
+        assert cmd.from_far(wire) == cmd.to_far(wire) == wire

@@ -22,7 +22,7 @@ from chappe.mesh.messages import COMMAND, NOBODY, Message
 from chappe.stores.actions import Action, Commit, Notify, Resolve, Send
 from chappe.stores.backend import Backend
 from chappe.stores.clone import StoreClone
-from chappe.stores.commands import sender_endpoint
+from chappe.stores.commands import from_far, sender_endpoint, to_far
 from chappe.stores.engine import Entry, Index
 from chappe.stores.events import CommandRefused
 from chappe.stores.master import StoreMaster
@@ -82,6 +82,7 @@ class MeshStore:
         self.entries: dict[Index, Entry] | None = None  # to be read without the lock; None: not at present
         self.stopped: set[object] = set()  # those who have no room for further changes
         self._listener = listener
+        self._far = False  # whether anything has come over an original
         self._refused_at = -math.inf  # when it was told last that somebody spoke in another's name
         self._full_at = math.inf  # writes that were unconfirmed when one found no room
         self._commits = None if backend is None else _Commits(self, backend)
@@ -199,7 +200,8 @@ class MeshStore:
             if way not in known:
                 known[way] = self.node.core.vouches(*way)
             if known[way]:
-                payloads.append(each.payload)
+                self._far = True
+                payloads.append(from_far(each.payload))
             elif now >= self._refused_at + MASTER_CONFLICT_S:
                 self._refused_at = now
                 by = each.sender.hex() if each.origin == NOBODY else each.origin.hex()
@@ -219,8 +221,10 @@ class MeshStore:
             return
         if clone.connected:
             assert clone.master is not None
-            if clone.master.endpoint not in holders and self.node.core.own_id != clone.master.endpoint:
-                self.gone(clone.master.endpoint)
+            master = clone.master.endpoint
+            # Of who is behind an original nobody knows what it wants, nor that it is there: silence tells.
+            if master not in holders and self.node.core.reaches(master):
+                self.gone(master)
         elif holders:
             clone.hurry(time.monotonic())
             self._planned()
@@ -248,7 +252,8 @@ class MeshStore:
         sent = False
         for action in actions:
             if type(action) is Send:
-                gatherer.add(publish(action.topic, action.payload, COMMAND, action.receiver or NOBODY, now))
+                payload = to_far(action.payload) if self._far else action.payload
+                gatherer.add(publish(action.topic, payload, COMMAND, action.receiver or NOBODY, now))
                 sent = True
             elif isinstance(action, Resolve):
                 listener.resolved(action.ticket, action.outcome)

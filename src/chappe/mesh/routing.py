@@ -339,8 +339,23 @@ class Router:
                 return (), ()
             return ((direct,), ()) if direct.chappe else ((), (direct,))
         leads_to = self.topology.leads_to
-        found = [link for link in self._links.values() if link.chappe and link is not but]
-        return tuple([link for link in found if leads_to(link.peer_id, receiver)]), ()
+        found = [link for link in self._links.values() if link is not but]
+        chappe = tuple([link for link in found if link.chappe and leads_to(link.peer_id, receiver)])
+        return (chappe, ()) if chappe else self._behind_originals(receiver, found)
+
+    def _behind_originals(self, receiver: bytes, links: list[Link]) -> tuple[tuple[Link, ...], tuple[Link, ...]]:
+        """The links behind which an endpoint may be that nobody knows a way to.
+
+        An original does not say who is beside it; it passes on what is for one of those, and drops the rest.
+        """
+        topology = self.topology
+        if topology.reaches(receiver):
+            return (), ()
+        chappe = [link for link in links if link.chappe and topology.has_originals(link.peer_id)]
+        originals = [
+            link for link in links if not link.chappe and not link.blocked and topology.speaks_with(link.peer_id)
+        ]
+        return tuple(chappe), tuple(originals)
 
     # -- what comes -------------------------------------------------------------------------------
 

@@ -265,6 +265,11 @@ class Topology:
             return False
         return receiver in side.endpoints or self._speaker(side, receiver) in side.forwarding
 
+    def has_originals(self, peer: bytes) -> bool:
+        """Whether there are originals behind the neighbour ``peer`` that we do not speak with ourselves."""
+        side = self._sides.get(peer)
+        return side is not None and any(not self.speaks_with(each) for each in side.originals)
+
     def speaks_with(self, original: bytes) -> bool:
         """Whether we are the one who exchanges messages with an original beside us."""
         if self._forwards:

@@ -49,7 +49,7 @@ from chappe.data.values import Value
 from chappe.data.varbyte import pack_varbyte, parse_varbyte
 from chappe.defaults import CHANNEL_HELD_MAX, CHANNEL_TICK_S, STORE_OUTCOMES_MAX
 from chappe.errors import InvalidData
-from chappe.stores.entity import ENDPOINT_BYTES, ENTITY_BYTES, Entity
+from chappe.stores.entity import ENDPOINT_BYTES, ENTITY_BYTES, NOBODY, Entity, far, near
 
 Pair: TypeAlias = tuple[Value, Value]
 
@@ -268,6 +268,7 @@ class Message(msgspec.Struct, frozen=True):
 
 _head: Final = Struct(">Q16sQ16sQ")
 _SENDER: Final = slice(8, 8 + ENDPOINT_BYTES)
+_RECEIVER_AT: Final = 8 + ENTITY_BYTES
 _entity: Final = Struct(">16sQ")
 _u64: Final = Struct(">Q")
 _i64: Final = Struct(">q")
@@ -393,11 +394,22 @@ def sender_endpoint(payload: bytes) -> bytes | None:
     return payload[_SENDER] if len(payload) >= _head.size else None
 
 
+def from_far(payload: bytes) -> bytes:
+    """A message that came over an original, its sender taken for one of the original (``entity.far``)."""
+    return payload[: _SENDER.stop] + _u64.pack(far(*_u64.unpack_from(payload, _SENDER.stop))) + payload[_RECEIVER_AT:]
+
+
+def to_far(payload: bytes) -> bytes:
+    """A message for somebody who may be taken for one of the original, with the number that it has."""
+    number = near(*_u64.unpack_from(payload, _RECEIVER_AT + ENDPOINT_BYTES))
+    return payload[: _RECEIVER_AT + ENDPOINT_BYTES] + _u64.pack(number) + payload[_RECEIVER_AT + ENTITY_BYTES :]
+
+
 def bound(command: Action, sender: Entity) -> Action:
-    """The command with its author being who sent it, whom else it may have named."""
+    """A command of a clone of chappe: its author is who sent it, and is not answered apart, whom it may have named."""
     if isinstance(command, PutUnique):
-        return msgspec.structs.replace(command, who=sender, publisher=sender)
-    return msgspec.structs.replace(command, publisher=sender)
+        return msgspec.structs.replace(command, who=NOBODY, publisher=sender)
+    return command if command.publisher == sender else msgspec.structs.replace(command, publisher=sender)
 
 
 def _read_expiry(data: bytes, pos: int) -> tuple[int | None, int]:

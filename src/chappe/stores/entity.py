@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 ENDPOINT_BYTES: Final = 16
 ENTITY_BYTES: Final = 24
 _MARK: Final = 0x63687070  # "chpp", in the upper half of the object numbers of chappe's masters and clones
+_FAR_MARK: Final = 0x63687066  # "chpf": the same where they are behind an original, which passes on only what it knows
 _MARK_BITS: Final = 32
 
 
@@ -28,7 +29,8 @@ class Entity(NamedTuple):
     def __str__(self) -> str:
         hexed = self.endpoint.hex()
         parts = (hexed[:8], hexed[8:12], hexed[12:16], hexed[16:20], hexed[20:])
-        return f"{self.number & 0xFFFFFFFF if self.is_chappe else self.number}@{'-'.join(parts)}"
+        marked = self.number >> _MARK_BITS in (_MARK, _FAR_MARK)
+        return f"{self.number & 0xFFFFFFFF if marked else self.number}@{'-'.join(parts)}"
 
 
 NOBODY: Final = Entity(bytes(ENDPOINT_BYTES), 0)
@@ -37,3 +39,16 @@ NOBODY: Final = Entity(bytes(ENDPOINT_BYTES), 0)
 def chappe_entity(endpoint: bytes, life: int) -> Entity:
     """An entity of chappe; ``life`` is 32 bits that no other master or clone of the endpoint has, or had."""
     return Entity(endpoint, _MARK << _MARK_BITS | (life & 0xFFFFFFFF))
+
+
+def far(number: int) -> int:
+    """The number of an object of chappe whose messages come over an original: it is to be taken for an original's.
+
+    An original drops every command that it does not know, so nothing that chappe adds gets through.
+    """
+    return number ^ (_MARK ^ _FAR_MARK) << _MARK_BITS if number >> _MARK_BITS == _MARK else number
+
+
+def near(number: int) -> int:
+    """The number that the object itself has."""
+    return number ^ (_MARK ^ _FAR_MARK) << _MARK_BITS if number >> _MARK_BITS == _FAR_MARK else number

@@ -43,7 +43,7 @@ def _put_unique(engine: Engine, master: Entity, command: cmd.PutUnique, wall_ns:
     told: list[cmd.Told] = []
     if inserted:
         told.append(cmd.Put(command.key, command.value, command.expiry_ns, command.publisher))
-    if command.who != NOBODY and not command.who.is_chappe:
+    if command.who != NOBODY:
         told.append(cmd.PutUniqueResult(inserted, command.who, command.request, master))
     return () if change is None else (change,), tuple(told), inserted
 

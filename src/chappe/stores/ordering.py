@@ -17,7 +17,7 @@ from chappe.stores import commands as cmd
 from chappe.stores.actions import Action, Notify, Resolve
 from chappe.stores.committing import Committing, Done
 from chappe.stores.engine import Change, Engine, Entry
-from chappe.stores.entity import Entity
+from chappe.stores.entity import NOBODY, Entity
 from chappe.stores.events import CommitFailed
 from chappe.stores.executing import Executed, execute
 from chappe.stores.followers import Followers
@@ -112,7 +112,7 @@ class Ordering:
             self._outcome(done, None)
         except StoreError as problem:
             told: tuple[cmd.Action, ...] = ()
-            if isinstance(command, cmd.PutUnique) and not command.who.is_chappe:
+            if isinstance(command, cmd.PutUnique) and command.who != NOBODY:
                 told = (cmd.PutUniqueResult(False, command.who, command.request, self._entity),)
             done = Done(command, (), told, problem, None, writer.entity, seq)
             self._outcome(done, problem)

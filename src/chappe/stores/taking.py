@@ -83,7 +83,7 @@ class Taking:
         """A clone has written; it says so again if there is no room now."""
         writer = self._writers.attached.get(entity)
         if writer is not None and writer.channel is not None and not writer.full and self._ordering.room:
-            if entity.is_chappe and command.publisher != entity:  # an original names an object of another number
+            if entity.is_chappe:  # an original names an object of another number
                 command = cmd.bound(command, entity)
             self._take(writer, writer.channel.handle_event(seq, command, now), now, wall_ns, actions)
 
