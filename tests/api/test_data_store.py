@@ -34,7 +34,7 @@ from chappe.errors import (
     WriteUnknown,
 )
 from chappe.mesh.events import MessagesDropped
-from chappe.mesh.messages import COMMAND
+from chappe.mesh.messages import COMMAND, Message
 from chappe.stores import commands as cmd
 from chappe.stores import following
 from chappe.stores.clone import StoreClone
@@ -812,3 +812,22 @@ def test_nobody_speaks_in_the_name_of_another_endpoints_clone_or_master(make: Ma
     assert "in the name of endpoint" in event(told, CommandRefused).reason
     clone.put("other", 4)
     assert settled(master, clone) == [("key", 1), ("other", 4)]
+
+
+def test_what_a_master_said_last_is_no_sign_of_life(make: Make) -> None:
+    one, two = make(), make()
+    master = one.attach_master("s")
+    port = one.listen()
+    two.peer("127.0.0.1", port)
+    clone = two.attach_clone("s")
+    told = two.statuses()
+    two.unpeer("127.0.0.1", port)
+    event(told, MasterLost)
+    rules, last = master.core.entity, core_of(clone)._following._input.next - 1
+    body = cmd.encode_message(0, rules, NOBODY, cmd.encode_command(cmd.Keepalive(last)))
+    own = one.core.own_id
+    message = Message(clone_topic(b"s"), body, COMMAND, sender=own, origin=own, sequence=1)
+    with two.node.lock:  # it was read, and is handed on now
+        clone.member.deliver(min(clone.member.topics), [message])
+    assert not core_of(clone).connected
+    assert not any(isinstance(each, MasterFound) for each in told.poll())

@@ -193,6 +193,8 @@ class MeshStore:
         payloads = []
         for each in messages:
             speaker = sender_endpoint(each.payload)
+            if self.clone is not None and not self._is_there(each, speaker):
+                continue
             if speaker is None or each.origin == speaker:
                 payloads.append(each.payload)
                 continue
@@ -209,6 +211,14 @@ class MeshStore:
                 self._listener.reported(CommandRefused(self.core.name, reason))
         return payloads
 
+    def _is_there(self, message: Message, speaker: bytes | None) -> bool:
+        """Whether who sent a message is still in reach, or the original that brought it is.
+
+        What a master said last is read after its link has ended: a clone must not take it for a sign of life.
+        """
+        near = speaker is not None and message.origin == speaker
+        return self.node.core.reaches(speaker if near and speaker is not None else message.sender)
+
     def gone(self, endpoint: bytes) -> None:
         """An endpoint is out of reach, or was for a moment."""
         self.perform(self.core.handle_gone(endpoint, time.monotonic()))
@@ -223,7 +233,7 @@ class MeshStore:
             assert clone.master is not None
             master = clone.master.endpoint
             # Of who is behind an original nobody knows what it wants, nor that it is there: silence tells.
-            if master not in holders and self.node.core.reaches(master):
+            if master not in holders and (clone.master.is_chappe or self.node.core.reaches(master)):
                 self.gone(master)
         elif holders:
             clone.hurry(time.monotonic())
