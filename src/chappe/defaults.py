@@ -215,6 +215,7 @@ STORE_CLONES_MAX: Final = 4_096  # that follow one master; a further one is refu
 CLONE_STAGED_EVENTS_MAX: Final = 262_144  # events that a clone keeps until its snapshot is whole; beyond it begins anew
 CLONE_STAGED_BYTES_MAX: Final = 256 * MIB  # the same in bytes
 STORE_CHANGES_MAX: Final = 16_384  # changes that an engine remembers for those who ask what is new
+STORE_CHANGES_BYTES_MAX: Final = 64 * MIB  # that these hold in large values, about; then fewer are remembered
 MASTER_SILENT_S: Final = 10.0  # a clone that hears nothing for this long has lost its master
 CLONE_RESYNC_S: Final = 10.0  # longest pause between two attempts to find a master; the first is CHANNEL_NACK_S
 CLONE_STALE_S: Final = 300.0  # as the original's documents: without a master for longer, reads are refused

@@ -235,6 +235,22 @@ def test_members_added_and_taken_one_by_one_are_as_if_they_were_put_together() -
         assert kept_table == Table(list(wanted.values()))
 
 
+def test_changes_of_large_values_are_remembered_as_far_as_they_hold_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chappe.stores.engine.STORE_CHANGES_BYTES_MAX", 100_000)
+    engine = Engine()
+    for number in range(1_000):
+        engine.put("small", number)
+    for _ in range(1_000):
+        engine.put("large", "x" * 1_000)
+        engine.put("small", "y")
+    kept = len(engine._changes)
+    assert 198 <= kept <= 202
+    assert engine.changes_since(engine.version - kept) is not None
+    assert engine.changes_since(engine.version - kept - 1) is None
+    engine.put("last", 1)
+    assert [each.key for each in engine.changes_since(engine.version - 2) or ()] == ["small", "last"]
+
+
 def test_what_is_frozen_stays_and_may_leave_the_latest_changes_out() -> None:
     engine = Engine()
     engine.put("a", 1)

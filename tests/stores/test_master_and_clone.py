@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from chappe.core import Report
-from chappe.data.order import INTEGER, VECTOR
+from chappe.data.binary import decode, encode
+from chappe.data.order import INTEGER, SET, VECTOR
 from chappe.data.scalars import Count
+from chappe.data.values import Set
 from chappe.errors import (
     BackendFailure,
     NoMaster,
@@ -25,7 +27,7 @@ from chappe.errors import (
 )
 from chappe.stores import commands as cmd
 from chappe.stores.actions import Action, Commit, Notify, Resolve, Send
-from chappe.stores.backend import PutRow, WriterRow
+from chappe.stores.backend import ClearRows, EraseRow, PutRow, WriterRow
 from chappe.stores.clone import StoreClone
 from chappe.stores.commands import decode_message, encode_command, encode_message
 from chappe.stores.entity import NOBODY, Entity, chappe_entity
@@ -376,6 +378,31 @@ def test_nobody_is_told_before_the_commit_and_one_commit_serves_many() -> None:
     assert len(pair.commits[1].operations) == 9
     pair.do("master", pair.master.handle_committed(2, **pair.times()))
     assert len(pair.seen["clone"]) == len(pair.resolved) == 10
+
+
+def test_a_commit_holds_the_last_change_of_each_key() -> None:
+    pair = Pair(durable=True)
+    pair.wait(1.0)
+    pair.write("master", "put", "begins", 1)  # what follows goes into one commit
+    for number in range(100):
+        pair.write("master", "add", "set", number, SET)
+        pair.write("master", "put", "key", number)
+    pair.write("master", "put", "gone", 1)
+    pair.write("master", "erase", "gone")
+    pair.do("master", pair.master.handle_committed(1, **pair.times()))
+    rows = {row.key: row for row in pair.commits[1].operations if isinstance(row, PutRow | EraseRow)}
+    assert len(rows) == len(pair.commits[1].operations) == 3
+    kept = rows[encode("set")]
+    assert isinstance(kept, PutRow)
+    assert decode(kept.value) == Set(list(range(100)))
+    assert rows[encode("gone")] == EraseRow(encode("gone"))
+    pair.do("master", pair.master.handle_committed(2, **pair.times()))
+    assert len(pair.seen["clone"]) == 1 + 202  # everybody is told of each
+    pair.write("master", "add", "set", 100, SET)
+    pair.write("master", "clear")
+    pair.write("master", "put", "key", 1)
+    pair.do("master", pair.master.handle_committed(3, **pair.times()))
+    assert pair.commits[3].operations == (ClearRows(), PutRow(encode("key"), encode(1), None))
 
 
 def test_a_failed_commit_leaves_the_store_as_it_was() -> None:

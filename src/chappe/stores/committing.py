@@ -3,6 +3,9 @@
 Operations change the engine at once and wait here until they are durable; only then is anybody told. Operations that
 come while a commit is under way go into the next one. If a commit fails, it is undone together with all that came
 after it, which was built on it.
+
+Of several changes of one key a commit holds the last. A container that grows is encoded when it is committed and not
+with every member, so that n insertions into one set cost as many encodings of it as there are commits.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from chappe.stores.actions import Commit
 from chappe.stores.backend import ClearRows, EraseRow, ForgetWriter, Operation, PutRow, WriterRow
 from chappe.stores.commands import Action as Command
 from chappe.stores.commands import Told
-from chappe.stores.engine import Change, Engine
+from chappe.stores.engine import Change, Engine, Index, index_of
 from chappe.stores.entity import Entity
 
 
@@ -35,6 +38,7 @@ class Done(msgspec.Struct, frozen=True):
     seq: int = 0
 
 
+Row: TypeAlias = PutRow | EraseRow | ClearRows | Change  # a change is encoded when it is committed
 RowOf: TypeAlias = Callable[[Entity], WriterRow | None]
 
 
@@ -42,7 +46,8 @@ class Committing:
     """What waits for the backend."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Done, tuple[Operation, ...], int]] = deque()
+        self._waiting: deque[tuple[Done, tuple[Row, ...], int]] = deque()
+        self._growing: set[Index] = set()  # containers that are counted since the last commit began
         self._under_way: list[Done] = []
         self._number = 0
         self._waiting_bytes = 0
@@ -65,7 +70,7 @@ class Committing:
 
     def add(self, done: Done) -> None:
         """An operation was done in memory."""
-        rows, size = _rows(done)
+        rows, size = self._rows(done)
         self._waiting.append((done, rows, size))
         self._waiting_bytes += size
 
@@ -81,16 +86,19 @@ class Committing:
         if self._under_way or not self._waiting:
             return None
         operations, self._forgotten = self._forgotten, []
+        gathered: list[Row] = []
         size = 0
         touched: dict[Entity, int] = {}
-        while self._waiting and len(operations) < STORE_COMMIT_OPERATIONS and size < STORE_COMMIT_BYTES:
+        self._growing.clear()
+        while self._waiting and len(gathered) < STORE_COMMIT_OPERATIONS and size < STORE_COMMIT_BYTES:
             done, rows, row_bytes = self._waiting.popleft()
             self._under_way.append(done)
-            operations += rows
+            gathered += rows
             size += row_bytes
             self._waiting_bytes -= row_bytes
             if done.writer is not None:
                 touched[done.writer] = done.seq
+        operations += _last_of_each(gathered)
         for entity, seq in touched.items():
             row = row_of(entity)
             if row is not None:
@@ -117,19 +125,45 @@ class Committing:
         self._waiting_bytes = 0
         return undone
 
+    def _rows(self, done: Done) -> tuple[tuple[Row, ...], int]:
+        """What is to be kept of an operation, and about how many bytes it is."""
+        if len(done.changes) > 1 and all(change.kind == "erase" for change in done.changes):
+            return (ClearRows(),), 0
+        rows: list[Row] = []
+        size = 0
+        for change in done.changes:
+            if change.entry is not None and change.entry.weight is not None:
+                index = index_of(change.key)
+                if index not in self._growing:
+                    self._growing.add(index)
+                    size += change.entry.weight.size
+                rows.append(change)
+                continue
+            row = _encoded(change)
+            rows.append(row)
+            size += len(row.key) + (len(row.value) if isinstance(row, PutRow) else 0)
+        return tuple(rows), size
 
-def _rows(done: Done) -> tuple[tuple[Operation, ...], int]:
-    if len(done.changes) > 1 and all(change.kind == "erase" for change in done.changes):
-        return (ClearRows(),), 0
-    rows: list[Operation] = []
-    size = 0
-    for change in done.changes:
-        key = encode(change.key)
-        if change.entry is None:
-            rows.append(EraseRow(key))
-        else:
-            value = encode(change.entry.value)
-            rows.append(PutRow(key, value, change.entry.expires_ns))
-            size += len(value)
-        size += len(key)
-    return tuple(rows), size
+
+def _encoded(change: Change) -> PutRow | EraseRow:
+    key = encode(change.key)
+    return EraseRow(key) if change.entry is None else PutRow(key, encode(change.entry.value), change.entry.expires_ns)
+
+
+def _last_of_each(rows: list[Row]) -> list[Operation]:
+    """The rows without those that a later one makes void."""
+    last: dict[bytes, Row] = {}
+    cleared = False
+    for row in rows:
+        if isinstance(row, ClearRows):
+            last.clear()
+            cleared = True
+            continue
+        key = encode(row.key) if isinstance(row, Change) else row.key
+        last.pop(key, None)
+        last[key] = row
+    found: list[Operation] = [ClearRows()] if cleared else []
+    for row in last.values():
+        assert not isinstance(row, ClearRows)
+        found.append(_encoded(row) if isinstance(row, Change) else row)
+    return found

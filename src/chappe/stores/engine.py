@@ -14,13 +14,13 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from chappe.data.order import same, sort_key
 from chappe.data.values import Value
-from chappe.defaults import STORE_CHANGES_MAX
+from chappe.defaults import STORE_CHANGES_BYTES_MAX, STORE_CHANGES_MAX
 from chappe.errors import NoSuchKey
 from chappe.stores import operations
 from chappe.stores.sizes import CONTAINERS, Weight, grown, weigh
@@ -28,6 +28,9 @@ from chappe.stores.sizes import CONTAINERS, Weight, grown, weigh
 Index = object  # what a key is found by: a plain string itself, anything else its sort key
 Kind = Literal["insert", "update", "erase", "expire"]
 _HEAP_SLACK: Final = 64  # outdated deadlines that are not worth a clean-up
+_SIZED: Final = CONTAINERS | {str, bytes}
+_LARGE: Final = 512  # members or characters; smaller values are not counted
+_MEMBER_BYTES: Final = 8  # of what refers to a member; members are shared by all that a container was
 
 
 class Entry:
@@ -77,6 +80,8 @@ class Engine:
         self.entries: dict[Index, Entry] = {}
         self._deadlines: list[tuple[int, int, Index]] = []  # when, the entry's version, which
         self._changes: deque[Change] = deque(maxlen=changes_max)
+        self._large: deque[tuple[int, int]] = deque()  # of them, those that hold much: version and about how much
+        self._large_bytes = 0
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -153,6 +158,8 @@ class Engine:
             self._expires(index, entry)
         change = Change("insert" if before is None else "update", version, entry, before)
         self._changes.append(change)
+        if type(value) in _SIZED and len(value) > _LARGE:  # type: ignore[arg-type]
+            self._keep_few(version, value)
         return change
 
     def put_unique(self, key: Value, value: Value, expires_ns: int | None = None) -> Change | None:
@@ -241,6 +248,17 @@ class Engine:
         return changes
 
     # -- inside -----------------------------------------------------------------------------------------------
+
+    def _keep_few(self, version: int, value: Any) -> None:
+        """A change holds a large value: forget the oldest of those, and what lies before, beyond the bound."""
+        held = len(value) * (_MEMBER_BYTES if type(value) in CONTAINERS else 1)
+        self._large.append((version, held))
+        self._large_bytes += held
+        while self._large_bytes > STORE_CHANGES_BYTES_MAX:
+            oldest, size = self._large.popleft()
+            self._large_bytes -= size
+            while self._changes and self._changes[0].version <= oldest:
+                self._changes.popleft()
 
     def _expires(self, index: Index, entry: Entry) -> None:
         assert entry.expires_ns is not None
