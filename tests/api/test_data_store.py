@@ -15,9 +15,10 @@ from tests.endpoints import PATIENCE_S, Make, until
 from tests.waiting import Clock
 
 from chappe import DataStore, Endpoint, StoreEvent
+from chappe.api.attaching import begin_clone, take_ready
 from chappe.data.binary import encode
 from chappe.data.scalars import Count, EnumValue, Port
-from chappe.defaults import STORE_ENTRY_BYTES_MAX
+from chappe.defaults import CLONE_BUFFER_S, CLONE_RESYNC_S, CLONE_STALE_S, STORE_ENTRY_BYTES_MAX
 from chappe.errors import (
     BufferFull,
     Closed,
@@ -812,6 +813,18 @@ def test_nobody_speaks_in_the_name_of_another_endpoints_clone_or_master(make: Ma
     assert "in the name of endpoint" in event(told, CommandRefused).reason
     clone.put("other", 4)
     assert settled(master, clone) == [("key", 1), ("other", 4)]
+
+
+def test_who_finds_no_master_is_told_of_a_peering_that_was_lost_meanwhile(make: Make) -> None:
+    one, two = make(), make()
+    two.peer("127.0.0.1", one.listen())
+    made = begin_clone(two, "s", CLONE_RESYNC_S, CLONE_STALE_S, CLONE_BUFFER_S)
+    one.close()
+    until(lambda: made.lost_peer is not None)
+    asked = made.begin_await_ready()
+    with pytest.raises(NoMaster, match=r"within 0 s.*; meanwhile it has lost the peering"):
+        take_ready(made, asked, 0.0)
+    made.close()
 
 
 def test_what_a_master_said_last_is_no_sign_of_life(make: Make) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from chappe.api.endpoint import Endpoint
     from chappe.api.store_proxy import StoreProxy
     from chappe.api.store_watch import StoreWatch
+    from chappe.mesh.events import PeerLost
 
 Core = StoreMaster | StoreClone
 Method = Callable[..., list[Action]]
@@ -45,6 +46,7 @@ class AttachedStore:
         self.core = core
         self.name = core.name
         self.closed = False
+        self.lost_peer: PeerLost | None = None  # the last peering that was lost since it is attached
         self.immediate = isinstance(core, StoreMaster) and backend is None  # a write is done when the core returns
         self._node = endpoint.node
         self._lock = endpoint.node.lock

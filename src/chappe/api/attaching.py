@@ -100,8 +100,10 @@ def take_ready(made: AttachedStore, asked: Asked, timeout: float | None) -> None
                 f"the master of store {made.name!r} has sent {coming[0]:,} of its {coming[1]:,} entries{within}: "
                 "give it more time"
             ) from None
+        lost = "" if made.lost_peer is None else f"; meanwhile it has {made.lost_peer}"
         raise NoMaster(
-            f"no master of store {made.name!r} answered{within}: attach one to an endpoint that this one is peered with"
+            f"no master of store {made.name!r} answered{within}: attach one to an endpoint that this one is peered "
+            f"with{lost}"
         ) from None
 
 

@@ -51,7 +51,7 @@ from chappe.drivers.tls import contexts
 from chappe.errors import Closed, Unreachable, UsageError
 from chappe.mesh.actions import Deliver, Resolve
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions, PeerInfo
-from chappe.mesh.events import DefectContained
+from chappe.mesh.events import DefectContained, PeerLost
 from chappe.mesh.inbox import Inbox
 from chappe.mesh.messages import DATA, NOBODY
 from chappe.mesh.policy import Policy
@@ -543,6 +543,9 @@ class Endpoint:
             logger.error("%s", event, exc_info=event.error, extra={"defect": True})
         else:
             logger.info("%s", event)
+        if isinstance(event, PeerLost):
+            for store in self._stores:
+                store.lost_peer = event
         for each in self._statuses:
             each.report(event)
 
