@@ -14,6 +14,7 @@ import select
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
@@ -39,6 +40,7 @@ DRAIN_BYTES: Final = MIB  # ... or so many bytes: what a user takes next is stil
 GRACE_S: Final = 0.05  # the node's own thread stays away this long after a user's thread drove ...
 GRACE_SENDING_S: Final = 0.001  # ... or so long where users send
 COMPLAIN_S: Final = 10.0  # malformed messages are logged at most this often, and so is what the machine refuses
+YIELD_S: Final = 0.000_1  # enough for a thread that waits for the lock to get it
 REFUSED_S: Final = 1.0  # what is due waits so long after the machine refused it
 # What a machine refuses today and may grant tomorrow. Everything else that is raised is a defect of ours.
 REFUSALS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EIO, errno.ENOSPC,
@@ -144,6 +146,7 @@ class Node:
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
         self._watch(self._wake_read.fileno(), self._drain_wake)
+        self._callers: deque[None] = deque()  # threads that wait for the lock in ``call``
         self._sleep_until = math.inf
         self._driven_at = -math.inf
         self._complain_at = -math.inf
@@ -213,7 +216,9 @@ class Node:
 
     def call(self, method: Callable[..., Sequence[Action]], *args: object) -> None:
         """Make one call into the core and carry out its answer; from any thread."""
+        self._callers.append(None)
         with self.lock:
+            self._callers.pop()
             if self.closed or self.halted is not None:
                 return
             try:
@@ -305,6 +310,8 @@ class Node:
             wait_s = self._before_wait(timeout_s)
             if until is not None and until():
                 return
+        if self._callers:
+            time.sleep(YIELD_S)  # the lock is not fair: who has much to do would keep them out for seconds
         ready = poll.poll(math.ceil(wait_s * 1000) if wait_s > 0.001 else (1 if wait_s > 0 else 0))
         with self.lock:
             self._sleep_until = math.inf
