@@ -63,6 +63,9 @@ RECONNECT_MAX_S: Final = 1.0
 # -- consumer -------------------------------------------------------------------------------------
 CONSUMER_QUEUE_BYTES: Final = 32 * MIB  # delivered but not taken by the user; then reading pauses
 HELD_BYTES_MAX: Final = 16 * MIB  # live batches kept while an older gap is filled; newer are dropped, fetched later
+SETTLED_S: Final = 60.0  # a partition without news for this long is kept as its position alone, a tenth of the memory
+# Such positions; beyond it those go first that no store lists: nothing of them can come but from their producer.
+SETTLED_MAX: Final = 200_000
 READ_BYTES: Final = 1 * MIB  # asked of a store in one READ
 READ_BYTES_MAX: Final = 8 * MIB  # most that a store answers to one READ (at least one batch)
 FETCH_RECORDS_MAX: Final = 100_000  # Dafka's own limit on one FETCH

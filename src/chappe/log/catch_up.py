@@ -84,7 +84,9 @@ class CatchUp:
         Raises:
             ProtocolError: One of the batches is none; the store is passed over for a while.
         """
-        state = self._delivery.partitions[key]
+        state = self._delivery.find(key)
+        if state is None:
+            return self.more(now)  # nobody wants it any more
         store.heads[key] = (answer.first, answer.next)
         if not answer.known:
             del store.heads[key]

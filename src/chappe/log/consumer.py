@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from chappe.data.topic import Filter, encode_topic
-from chappe.defaults import RETRY_S, UNKNOWN_PARTITIONS_MAX
+from chappe.defaults import RETRY_S, SETTLED_S, UNKNOWN_PARTITIONS_MAX
 from chappe.log.actions import Action, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.catch_up import CatchUp
@@ -66,6 +66,7 @@ class LogConsumer:
         self._sources = Sources(ever=bool(positions))
         self._delivery = Delivery(positions or {})
         self._catch_up = CatchUp(address, reset, self._delivery, self._sources)
+        self._settle_at = 0.0
         self._unsure: dict[Key, None] = {}  # stores have more of them, but it may come live just now
 
     # -- the application ------------------------------------------------------------------------------
@@ -119,11 +120,13 @@ class LogConsumer:
 
     def positions(self) -> dict[Key, int]:
         """The next offset to be delivered, of every partition that has one."""
-        return {key: state.next for key, state in self._delivery.partitions.items() if state.next is not None}
+        known = {key: state.next for key, state in self._delivery.partitions.items() if state.next is not None}
+        return {**self._delivery.settled, **known}
 
     def heads(self) -> dict[Key, int]:
         """The offset after the last one known to exist, of every partition."""
-        return {key: max(state.head, state.next or 0) for key, state in self._delivery.partitions.items()}
+        known = {key: max(state.head, state.next or 0) for key, state in self._delivery.partitions.items()}
+        return {**self._delivery.settled, **known}
 
     @property
     def synced(self) -> bool:
@@ -190,6 +193,9 @@ class LogConsumer:
     def handle_timeout(self, now: float) -> list[Action]:
         """Repeat what was not answered, ask stores for news."""
         self._sources.pass_over_late(now)
+        if now >= self._settle_at:
+            self._settle_at = now + SETTLED_S / 2
+            self._delivery.settle(now, self._sources.lists)
         return self._sources.polls(self._filters, now) + self._catch_up.more(now)
 
     def next_timeout(self) -> float:
@@ -219,7 +225,7 @@ class LogConsumer:
 
     def _partition(self, key: Key, first_seen: int) -> Partition:
         """The state of a partition; a new one starts where ``reset`` says, seeing ``first_seen`` now."""
-        state = self._delivery.partitions.get(key)
+        state = self._delivery.find(key)
         if state is None:
             state = self._delivery.partitions[key] = Partition()
             state.next = self._reset.when_heard(first_seen, new=self.synced)
@@ -252,7 +258,7 @@ class LogConsumer:
         if not self._wanted(topic) or sequence >= (1 << 63) - 1:
             return []
         key = (topic, partition)
-        if key not in self._delivery.partitions and len(self._delivery.behind) >= UNKNOWN_PARTITIONS_MAX:
+        if self._delivery.find(key) is None and len(self._delivery.behind) >= UNKNOWN_PARTITIONS_MAX:
             return []  # its producer speaks of it again
         state = self._partition(key, sequence + 1)
         if live:
@@ -274,7 +280,7 @@ class LogConsumer:
                 continue
             key = (info.topic, info.partition)
             store.heads[key] = (info.first, info.next)
-            state = delivery.partitions.get(key)
+            state = delivery.find(key)
             if state is None:
                 state = delivery.partitions[key] = Partition()
             if state.next is None:
@@ -297,8 +303,8 @@ class LogConsumer:
 
     def _want_what_is_quiet(self, now: float) -> None:
         for key in list(self._unsure):
-            state = self._delivery.partitions[key]
-            if state.complete:
+            state = self._delivery.find(key)
+            if state is None or state.complete:
                 del self._unsure[key]
             elif now - state.live_at > QUIET_S:
                 del self._unsure[key]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from chappe.defaults import CONSUMER_QUEUE_BYTES, HELD_BYTES_MAX
+from chappe.defaults import CONSUMER_QUEUE_BYTES, HELD_BYTES_MAX, SETTLED_MAX, SETTLED_S
 from chappe.log.actions import Action, Deliver
 from chappe.log.batch import Batch
 from chappe.log.sources import Key
@@ -28,6 +28,7 @@ class Partition:
     passed_at: float = -math.inf  # when a gap was passed over last
     fetched: int = 0  # the last FETCH asked for what comes before this; not asked again while that arrives
     kept_from: int = 0  # the last FETCH was answered from here on: the producer has nothing earlier
+    delivered: bool = False  # a record of it came
     strict: bool = False  # an offset the user named: out of range is an error, not a reset
     hole: tuple[int, int] | None = None  # first, last of damage met; it counts while ``next`` is within
 
@@ -50,7 +51,10 @@ class Delivery:
     """
 
     def __init__(self, positions: Mapping[Key, int]) -> None:
-        self.partitions = {key: Partition(next=position, head=position) for key, position in positions.items()}
+        self.partitions = {
+            key: Partition(next=position, head=position, delivered=True) for key, position in positions.items()
+        }
+        self.settled: dict[Key, int] = {}  # next offsets of those that nothing was heard of for long
         self.behind: OrderedDict[Key, None] = OrderedDict.fromkeys(positions)  # partitions with something to get
         self.held_bytes = 0
         self.queued_bytes = 0  # delivered, and not taken by the application
@@ -60,6 +64,31 @@ class Delivery:
     def paused(self) -> bool:
         """Whether the application is so far behind that nothing more should be delivered."""
         return self.queued_bytes >= CONSUMER_QUEUE_BYTES
+
+    def find(self, key: Key) -> Partition | None:
+        """The state of a partition, if it has one; one that was settled has all again."""
+        state = self.partitions.get(key)
+        if state is None and key in self.settled:
+            position = self.settled.pop(key)
+            state = self.partitions[key] = Partition(next=position, head=position, delivered=True)
+        return state
+
+    def settle(self, now: float, listed: Callable[[Key], bool]) -> None:
+        """Keep only the positions of partitions without news; ``listed``: whether a store has a partition.
+
+        What was only spoken of, and never came, is forgotten.
+        """
+        for key, state in list(self.partitions.items()):
+            busy = state.held or state.strict or key in self.behind or now - state.live_at < SETTLED_S
+            if busy or not state.complete:
+                continue
+            del self.partitions[key]
+            if state.next and (state.delivered or listed(key)):
+                self.settled[key] = state.next
+        if len(self.settled) > SETTLED_MAX:
+            unlisted = [key for key in self.settled if not listed(key)]
+            for key in unlisted[: len(self.settled) - SETTLED_MAX]:
+                del self.settled[key]
 
     def advance(self, key: Key, state: Partition, batch: Batch) -> list[Action]:
         """Deliver a batch that begins at or before the next offset, and what was held behind it."""
@@ -88,6 +117,7 @@ class Delivery:
     def _deliver(self, key: Key, state: Partition, batch: Batch) -> Action:
         assert state.next is not None
         start, state.next = state.next, batch.next
+        state.delivered = True
         state.tries = 0
         state.strict = False
         self.queued_bytes += len(batch.raw)
@@ -108,15 +138,15 @@ class Delivery:
 
     def begin(self, key: Key, offset: int) -> None:
         """Start a partition that was not decided at ``offset``: what is held before that is not wanted."""
-        state = self.partitions[key]
-        if state.next is None:
+        state = self.find(key)
+        if state is not None and state.next is None:
             state.next = offset
             while state.held and state.held[0].next <= offset:
                 self.held_bytes -= len(state.held.popleft().raw)
 
     def go_to(self, key: Key, offset: int) -> None:
         """Go on at an offset that the user named."""
-        state = self.partitions.setdefault(key, Partition())
+        state = self.find(key) or self.partitions.setdefault(key, Partition())
         self.drop_held(state)
         state.next = offset
         state.strict = True

@@ -108,6 +108,10 @@ class Sources:
         """Those that know a partition and answered lately."""
         return [each for each in self.stores.values() if now >= each.down_until and key in each.heads]
 
+    def lists(self, key: Key) -> bool:
+        """Whether any store knows a partition."""
+        return any(key in each.heads for each in self.stores.values())
+
     def ranges(self, key: Key) -> list[tuple[int, int]]:
         """First and next of a partition at each store that knows it, those that are slow just now included."""
         return [each.heads[key] for each in self.stores.values() if key in each.heads]

@@ -14,6 +14,7 @@ from chappe.log import (
     answering,
     catch_up,
     committing,
+    consumer,
     delivery,
     healing,
     kept,
@@ -32,6 +33,7 @@ CORES: Final = (
     answering,
     catch_up,
     committing,
+    consumer,
     delivery,
     healing,
     kept,
@@ -62,7 +64,7 @@ CHOICES: Final[dict[str, tuple[int, ...]]] = {
     "SMALL_BATCH_BYTES": (0, 100, 8 * 1024),
     "STAGED_BYTES_MAX": (2_000, 20_000, 1_000_000),
 }
-FIXED: Final[dict[str, int]] = {"RESUME_WAIT_S": 20}  # longer than a store is away or out of reach
+FIXED: Final[dict[str, int]] = {"SETTLED_S": 2, "RESUME_WAIT_S": 20}  # longer than a store is away or out of reach
 # Drawn from a source of their own: a world without sinks is what it was before there were any.
 SINK_CHOICES: Final[dict[str, tuple[int, ...]]] = {"COMMIT_CHUNK_BYTES": (100, 500, 1_000_000)}
 

@@ -1,0 +1,87 @@
+"""What a consumer keeps of partitions that nothing is heard of any more: their positions, and not those of nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from chappe.data.topic import Filter
+from chappe.defaults import SETTLED_S
+from chappe.log import consumer as consumer_module
+from chappe.log import delivery as module
+from chappe.log.batch import Batch, encode_batch
+from chappe.log.consumer import EARLIEST, LogConsumer
+from chappe.log.delivery import Delivery, Partition
+from chappe.log.messages import BatchMessage, Head
+from chappe.log.starting import Reset
+
+KEY = ("hello", "P")
+WALL = 1_700_000_000_000_000
+
+
+def nobody(key: tuple[str, str]) -> bool:
+    return False
+
+
+def delivered(*keys: tuple[str, str], at: float = 0.0) -> Delivery:
+    """Three records of each were delivered."""
+    delivery = Delivery({})
+    for key in keys:
+        state = delivery.partitions[key] = Partition(next=0, head=3, live_at=at)
+        delivery.advance(key, state, Batch.parse(encode_batch(0, [b"a", b"b", b"c"], WALL)))
+    return delivery
+
+
+def test_a_quiet_partition_is_kept_as_its_position_and_goes_on_from_there() -> None:
+    delivery = delivered(KEY)
+    delivery.settle(SETTLED_S - 1, nobody)
+    assert KEY in delivery.partitions
+    delivery.settle(SETTLED_S, nobody)
+    assert (delivery.partitions, delivery.settled) == ({}, {KEY: 3})
+
+    state = delivery.find(KEY)
+    assert state is not None
+    assert (state.next, state.head, delivery.settled) == (3, 3, {})
+    assert delivery.advance(KEY, state, Batch.parse(encode_batch(0, [b"a"], WALL))) == []  # it came already
+
+
+def test_what_is_behind_or_named_by_the_user_is_not_settled() -> None:
+    delivery = delivered(KEY)
+    delivery.want(KEY)
+    delivery.settle(SETTLED_S * 9, nobody)
+    assert KEY in delivery.partitions
+    delivery.go_to(KEY, 1)
+    del delivery.behind[KEY]
+    delivery.settle(SETTLED_S * 9, nobody)
+    assert KEY in delivery.partitions
+
+
+def test_positions_beyond_the_bound_go_where_no_store_lists_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SETTLED_MAX", 3)
+    keys = [("hello", f"P{number}") for number in range(6)]
+    delivery = delivered(*keys)
+    delivery.settle(SETTLED_S, lambda key: key == keys[0])
+
+    assert list(delivery.settled) == [keys[0], keys[4], keys[5]]
+
+
+@pytest.mark.parametrize("reset", [EARLIEST, Reset("latest")])
+def test_partitions_that_are_only_spoken_of_have_a_bound_and_are_forgotten(
+    reset: Reset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_module, "UNKNOWN_PARTITIONS_MAX", 50)
+    consumer = LogConsumer("C", [Filter.parse("hello")], reset)
+    consumer.start(0.0)
+    body = encode_batch(0, [b"x"], WALL)
+    for number in range(500):
+        consumer.handle_message(Head("hello", f"N{number}", "hello", 7), 0.0, WALL)
+    consumer.handle_message(BatchMessage("hello", "REAL", "hello", body), 0.0, WALL)
+    if reset is EARLIEST:
+        assert len(consumer.heads()) == 51
+
+    now = 0.0
+    while now < 200.0:
+        now = max(now + 0.01, min(consumer.next_timeout(), now + 1.0))
+        consumer.handle_timeout(now)
+    assert consumer.positions() == {("hello", "REAL"): 1}
+    assert consumer.caught_up
+    assert not consumer._delivery.partitions
