@@ -209,8 +209,18 @@ def test_two_folders_that_changed_names_are_left_alone(
     before = {each: each.read_bytes() for each in (path / "topics").rglob("*") if each.is_file()}
     again = SegmentStorage(path)
     assert "give it back its name" in caplog.text
+    keep(again, batch(0, 1, topic="c"))
+    again._renew_manifest()
     again.close()
+    shutil.rmtree(path / "topics" / "c")
     assert {each: each.read_bytes() for each in (path / "topics").rglob("*") if each.is_file()} == before
+    for old, new in (("a", "x"), ("b", "a"), ("x", "b")):
+        (path / "topics" / old).rename(path / "topics" / new)
+    segments(path, "b")[0].unlink()
+    again = SegmentStorage(path)
+    assert everything(again, "a") == [0, 1, 2]
+    assert missing(again) == [("b", "p", 0, 2), ("c", "p", 0, 0)]
+    again.close()
 
 
 def test_a_segment_without_a_sound_block_is_kept_aside(tmp_path: Path) -> None:

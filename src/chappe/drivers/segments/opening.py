@@ -101,9 +101,10 @@ class Folders:
 
     def _expected(self) -> list[str]:
         """The topics that have, or had, something on disk."""
-        known = self._known or {}
-        expected = {topic for topic, (oldest, mark) in known.items() if mark.length > len(SEGMENT_HEADER) or
-                    oldest < mark.segment}  # fmt: skip
+        expected: set[str] = set()
+        for known, (oldest, mark) in (self._known or {}).items():
+            if mark.length > len(SEGMENT_HEADER) or oldest < mark.segment:
+                expected.add(known)
         copies = os.path.join(self._directory.path, COPIES)
         for name in os.listdir(copies) if os.path.isdir(copies) else ():
             topic = topic_of(self._ops, os.path.join(copies, name))

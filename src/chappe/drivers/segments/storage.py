@@ -103,6 +103,7 @@ class SegmentStorage:
         self._opened: OrderedDict[str, Appender] = OrderedDict()
         self._open_max = descriptors(APPENDERS_OPEN_MAX)
         self._manifest = Manifest(self._ops, os.path.join(self._directory.path, MANIFEST), self.store_id)
+        self._left_alone: dict[str, Known] = {}  # topics whose folders hold something else
         self._sealed: list[tuple[str, int]] = []  # not yet told to the read side, as are ...
         self._removed: list[tuple[str, set[int], Pins]] = []
         # from the read side to the write side
@@ -140,6 +141,7 @@ class SegmentStorage:
             self._appenders[topic] = opener.appender
             newest_us = max(newest_us, opener.newest_us)
             changed = changed or opener.changed
+        self._left_alone = known or {}
         aside.prune()
         if changed:
             self._renew_manifest()
@@ -155,14 +157,18 @@ class SegmentStorage:
     def _renew_manifest(self) -> None:
         """Make it anew from what is there; the next write tries again if the disk refuses."""
         try:
-            self._manifest.renew((topic, self._known(appender)) for topic, appender in self._appenders.items())
+            self._manifest.renew(self._known())
         except OSError as error:
             logger.warning("cannot write %s: %s", self._manifest.path, error)
 
-    @staticmethod
-    def _known(appender: Appender) -> Known:
-        table = appender.table
-        return Known(SegmentStorage._oldest(appender), Mark(table.number, table.length, table.spans()))
+    def _known(self) -> Iterator[tuple[str, Known]]:
+        """All that the manifest has to say."""
+        for topic, known in self._left_alone.items():
+            if topic not in self._appenders:
+                yield topic, known
+        for topic, appender in self._appenders.items():
+            table = appender.table
+            yield topic, Known(self._oldest(appender), Mark(table.number, table.length, table.spans()))
 
     @staticmethod
     def _oldest(appender: Appender) -> int:
@@ -250,7 +256,7 @@ class SegmentStorage:
     def _note(self, touched: list[Appender]) -> None:
         """Have the manifest say what is about to be acknowledged; raises OSError."""
         if not self._manifest.whole:
-            self._manifest.renew((topic, self._known(appender)) for topic, appender in self._appenders.items())
+            self._manifest.renew(self._known())
         self._manifest.note([(appender.topic, -1, appender.mark()) for appender in touched])
 
     def _appender(self, topic: str) -> Appender:
