@@ -194,7 +194,8 @@ def main(first: int, end: int) -> None:
                     frame = frame.tb_next
                 where = frame and f"{frame.tb_frame.f_code.co_name}:{frame.tb_lineno}"
                 print(f"seed {seed}: {where} {str(error)[:200]!r}", flush=True)
-    print(f"{end - first} worlds, {images} images, {failed} failed")
+        if seed % 10 == 9:
+            print(f"{seed + 1 - first} worlds, {images} images, {failed} failed", flush=True)
 
 
 if __name__ == "__main__":
