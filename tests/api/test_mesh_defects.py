@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.endpoints import Make, until
+from tests.endpoints import PATIENCE_S, Make, until
 
 from chappe import Endpoint, __version__
 from chappe.api.mesh_aio import AsyncEndpoint
@@ -21,7 +21,6 @@ from chappe.stores.master import StoreMaster
 pytestmark = pytest.mark.provokes_defects
 assert __version__
 
-PATIENCE_S = 30.0
 POISON = "/poison"
 
 

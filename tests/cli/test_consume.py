@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from tests.cli.conftest import Shell
+from tests.cli.conftest import PATIENCE_S, Shell
 
 from chappe import Producer
 from chappe.api.store import Store
@@ -40,7 +40,7 @@ def test_a_hole_is_told_while_it_is_waited_for_and_in_the_exit_code(
         with Store(tmp_path / "store", tower=tower.address), Producer("t", tower=tower.address) as producer:
             for n in range(5):  # a block each
                 producer.send(b"%d" % n)
-                producer.flush(30)
+                producer.flush(PATIENCE_S)
         (segment,) = (tmp_path / "store").rglob("*.seg")
         raw = bytearray(segment.read_bytes())
         raw[len(raw) // 2] ^= 0x40
@@ -62,7 +62,7 @@ def test_headers_that_are_none_stop_nothing_and_are_named(shell: Shell) -> None:
     headers = [encode_headers((("a", b"b"),)), b"\xff", b""]
     with Producer("t", tower=shell.env["CHAPPE_TOWER"]) as producer:
         producer.send_batch(encode_batch(0, [b"one", b"two", b"three"], 1, headers=headers))
-        producer.flush(30)
+        producer.flush(PATIENCE_S)
 
     for output in ("raw", "text", "length"):
         done = shell.run("consume", "t", "--until-end", "--output", output)

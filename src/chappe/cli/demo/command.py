@@ -31,7 +31,8 @@ DIRECTORY: Final = Path("chappe-data/demo")
 MARK: Final = "demo.json"  # says what the directory holds; without it the directory is not ours to delete
 LOG: Final = "spark.log"  # what Java and Spark say
 SECONDS: Final = 30.0  # without a terminal and without --seconds
-START_S: Final = 30.0
+START_S: Final = 30.0  # for the first input
+CHILD_START_S: Final = 120.0  # on a busy machine; one that ends is noticed at once
 STEP_S: Final = 0.1
 PIPE_WIDTH: Final = 110  # of the table where no terminal says how wide it is
 METRICS_TOPIC: Final = "demo.metrics"
@@ -149,7 +150,7 @@ class _Demo:
 
     def _run(self, view: View, ending: ExitStack) -> None:
         log = ending.enter_context(_child("store", "log", str(self._directory / "log")))
-        tower, endpoint = log.wait_for("tower", START_S), log.wait_for("endpoint", START_S)
+        tower, endpoint = log.wait_for("tower", CHILD_START_S), log.wait_for("endpoint", CHILD_START_S)
         feed = ending.enter_context(self._feed(str(tower)))
         children = (log, feed)
         kind = self._first_kind(feed, view)
@@ -183,7 +184,7 @@ class _Demo:
         stdin = sys.stdin.fileno() if self._source == "-" else subprocess.DEVNULL
         with _child("producer", "feed", tower, self._topic, directory, *more, stdin=stdin) as feed:
             try:
-                feed.wait_for("partition", START_S)
+                feed.wait_for("partition", CHILD_START_S)
                 yield feed
             except ChildDied:
                 feed.kill()  # told to stop, it would wait until a store that may be gone has everything
