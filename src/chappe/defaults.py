@@ -130,11 +130,14 @@ ENDPOINTS_MAX: Final = 10_000  # neighbours in one link state, and endpoints kno
 LINK_STATE_BYTES_MAX: Final = 1 * MIB  # filters of an endpoint and of the originals beside it; larger is refused
 LINK_STATES_BYTES_MAX: Final = 24 * MIB  # of all endpoints together: less than a new peer can be told at once
 LINK_STATE_KEPT_S: Final = 60.0  # of an endpoint without a path, which may come back
-LINK_STATE_VERSION_MAX: Final = 2**62  # from there on only small steps; microseconds since 1970 take 146,000 years
-LINK_STATE_STEP_MAX: Final = 2**20  # such a step
+LINK_STATE_AHEAD: Final = (
+    2**52
+)  # microseconds: so much, 142 years, clocks differ at most; of what is told as its version
+LINK_STATE_STEP_MAX: Final = 2**20  # a step of versions that is taken in any case
 LIFE_NUMBERS: Final = 2**44  # publications of one life of an endpoint: 200,000 a second for two years and nine months
-NUMBER_MAX: Final = 2**63  # of publications and of link states; these and larger ones are refused
+NUMBER_MAX: Final = 2**63  # of publications; this and larger ones are refused
 DOUBTS_MAX: Final = 256  # link states from where their endpoint is not, kept for each neighbour; the oldest give way
+DOUBT_S: Final = 1.0  # when the network changes, a doubt is sent to its endpoint again, so often at most
 DOUBTS_BYTES_MAX: Final = 1 * MIB  # the same in bytes; one may be larger
 FILTERS_TOPICS_MAX: Final = 65_536  # of all behind one neighbour; where they are more, everything is sent there
 TELL_FEW: Final = 16  # up to so many neighbours, every change of them is told at once ...

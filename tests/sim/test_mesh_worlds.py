@@ -130,7 +130,7 @@ def test_hops_that_are_not_counted_are_caught(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_answering_what_we_told_ourselves_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(self: Any, state: Any) -> None:
+    def answer(self: Any, state: Any, now: float) -> None:
         if state.version >= self._version:
             self._version = state.version
             self._touch()

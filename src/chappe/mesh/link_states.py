@@ -6,9 +6,10 @@ behind which it is. Any other is a *doubt*: it is set aside, for each neighbour 
 endpoint is found there or nowhere. So nobody can speak for an endpoint from elsewhere in the network, while one that
 moves is believed where it went once it has gone from where it was.
 
-Versions rise by one. A larger step is a new life of the endpoint, which begins at the time of its clock, or an attempt
-to outdo it for ever. So of an endpoint that is not in reach only small steps are taken beyond
-``LINK_STATE_VERSION_MAX``: whatever was told in its name, there is a next version for the endpoint itself.
+Versions rise by one. A larger step is a new life of the endpoint, which begins at the microseconds of its clock, or an
+attempt to outdo it for ever. So nothing is taken that is more than ``LINK_STATE_AHEAD`` ahead of our own clock, but for
+small steps. That limit rises with time, faster than versions do: whatever was told in an endpoint's name, the endpoint
+can outdo it and be believed by all.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from enum import Enum
+from math import inf
 
 from chappe.defaults import (
+    DOUBT_S,
     DOUBTS_BYTES_MAX,
     DOUBTS_MAX,
     ENDPOINTS_MAX,
     LINK_STATE_KEPT_S,
     LINK_STATE_STEP_MAX,
-    LINK_STATE_VERSION_MAX,
     LINK_STATES_BYTES_MAX,
-    NUMBER_MAX,
 )
-from chappe.mesh.messages import LinkState
+from chappe.mesh.messages import ENVELOPE_BYTES, RESERVED_TOPIC, LinkState
 
-_UNKNOWN_ROOM = 4096 * LINK_STATE_STEP_MAX  # how far an endpoint may have been driven that we hear of first
+_HEAD_BYTES = 4 + ENVELOPE_BYTES + len(RESERVED_TOPIC)  # of a frame, in front of the payload
 
 
 class Verdict(Enum):
@@ -43,7 +44,7 @@ class Verdict(Enum):
 class Known:
     """A link state, the frame that passes it on, the neighbours that can confirm a link, and the originals."""
 
-    __slots__ = ("chappe", "frame", "gone_since", "originals", "state")
+    __slots__ = ("brought_at", "chappe", "frame", "gone_since", "originals", "state")
 
     def __init__(self, state: LinkState, frame: bytes) -> None:
         self.state = state
@@ -51,15 +52,21 @@ class Known:
         self.chappe = frozenset([each.id for each in state.neighbours if not each.original])
         self.originals = [(each.id, each.filter) for each in state.neighbours if each.original]
         self.gone_since: float | None = None  # there is no path
+        self.brought_at = -inf  # if it is a doubt: when it was sent to its endpoint
+
+    @property
+    def payload(self) -> bytes:
+        """What of the frame is the same at all endpoints."""
+        return self.frame[_HEAD_BYTES:]
+
+    def outdoes(self, version: int, payload: bytes) -> bool:
+        """Whether another one is no newer. Of two that say different things in one version all take the same."""
+        return self.state.version > version or (self.state.version == version and self.payload >= payload)
 
 
-def may_follow(version: int, former: int | None) -> bool:
+def may_follow(version: int, former: int | None, limit: int) -> bool:
     """Whether ``version`` can be outdone after ``former``, None if nothing is known."""
-    if version < LINK_STATE_VERSION_MAX:
-        return True
-    if former is None:
-        return version < LINK_STATE_VERSION_MAX + _UNKNOWN_ROOM
-    return version <= former + LINK_STATE_STEP_MAX
+    return version < limit or (former is not None and version <= former + LINK_STATE_STEP_MAX)
 
 
 class LinkStates:
@@ -76,26 +83,25 @@ class LinkStates:
         known = self.known.get(origin)
         return None if known is None else known.state.version
 
-    def is_old(self, peer: bytes, origin: bytes, version: int) -> bool:
+    def is_old(self, peer: bytes, origin: bytes, version: int, payload: bytes) -> bool:
         """Whether it is no news that ``peer`` brings, so that it need not be looked into."""
         known = self.known.get(origin)
-        if known is not None and known.state.version >= version:
+        if known is not None and known.outdoes(version, payload):
             return True
         doubts = self._doubts.get(peer)
         doubted = None if doubts is None else doubts.get(origin)
-        return doubted is not None and doubted.state.version >= version
+        return doubted is not None and doubted.outdoes(version, payload)
 
-    def learn(self, made: Known, peer: bytes, believed: bool, present: bool) -> Verdict:
+    def learn(self, made: Known, peer: bytes, believed: bool, limit: int) -> Verdict:
         """One came that is not old.
 
         Args:
             made: What came.
             peer: The neighbour that brought it.
             believed: It came from where its endpoint is, or that is nowhere.
-            present: Its endpoint is in reach.
+            limit: Of its version, if that is no small step.
         """
-        version, former = made.state.version, self.version(made.state.origin)
-        sound = version < NUMBER_MAX if believed and present else may_follow(version, former)
+        sound = may_follow(made.state.version, self.version(made.state.origin), limit)
         if sound and not believed:
             self._doubt(made, peer)
             return Verdict.DOUBTED
@@ -113,13 +119,23 @@ class LinkStates:
             del self._doubts[peer]
         for peer, doubts in self._doubts.items():
             for origin, made in list(doubts.items()):
-                former = self.version(origin)
-                if former is not None and former >= made.state.version:
+                former = self.known.get(origin)
+                if former is not None and former.outdoes(made.state.version, made.payload):
                     del doubts[origin]
                 elif believes(peer, origin):
                     del doubts[origin]
                     if self._put(made):
                         found.append((made, peer))
+        return found
+
+    def to_bring(self, now: float) -> list[tuple[Known, bytes]]:
+        """The doubts that were not sent to their endpoints lately, each with the neighbour that brought it."""
+        found: list[tuple[Known, bytes]] = []
+        for peer, doubts in self._doubts.items():
+            for made in doubts.values():
+                if now >= made.brought_at + DOUBT_S:
+                    made.brought_at = now
+                    found.append((made, peer))
         return found
 
     def expire(self, present: Collection[bytes], now: float) -> list[bytes]:

@@ -33,7 +33,7 @@ class Peerings:
 
     def __init__(self, own: bytes, options: EndpointOptions, now: float) -> None:
         self.links: dict[int, Link] = {}
-        self.router = Router(own, options, self._handle_ping, self.contain)
+        self.router = Router(own, options, self._handle_ping, self.contain, now)
         self._own = own
         self._options = options
         self._table = PeerTable()

@@ -108,10 +108,11 @@ class Router:
         options: Its options.
         control: Called with pings and pongs.
         contain: Called with a defect of ours that a frame brought to light: ends the link, or raises it.
+        now: Monotonic seconds.
     """
 
-    def __init__(self, own: bytes, options: EndpointOptions, control: Control, contain: Contain) -> None:
-        self.topology = Topology(own, options.forwarding, options.first_number)
+    def __init__(self, own: bytes, options: EndpointOptions, control: Control, contain: Contain, now: float) -> None:
+        self.topology = Topology(own, options.forwarding, options.first_number, now)
         self.subscriptions = Subscriptions()
         self.drops = Drops()
         self.losses = Losses()
@@ -213,6 +214,7 @@ class Router:
             actions += self._announce(link)
         for frame, peer in self.topology.reconsider(now):
             actions += self._pass_on_state(frame, self._links.get(peer))
+        actions += self._bring_doubts(now)
         return actions + [Report(EndpointUnreachable(each)) for each in changes.unreachable]
 
     def _tell(self, now: float) -> list[Action]:
@@ -514,30 +516,40 @@ class Router:
         topology, payload = self.topology, message.payload
         origin, version = peek_link_state(payload)
         if message.receiver not in (NOBODY, self._own):
-            return self._bring_doubt(link, message, message.ttl - 1)
-        if topology.is_old(link.peer_id, origin, version):  # most come several times
-            answer = topology.answer(link.peer_id, origin, version)
+            return self._bring_doubt(link.peer_id, payload, message.ttl - 1)
+        if topology.is_old(link.peer_id, origin, version, payload):  # most come several times
+            answer = topology.answer(origin, version, payload)
             if answer is None:
                 return NOTHING_TO_DO
             self._put_control(link, answer)
             return (link.flush,)
         frame = pack_message(self._own, NOBODY, LINK_STATE, TTL, RESERVED_TOPIC, payload)
+        absent = not topology.reaches(origin)
         verdict = topology.learn(parse_link_state(payload), frame, link.peer_id, now)
         self._sequence = max(self._sequence, topology.numbers_from)
         if verdict is Verdict.NEWS:
+            if absent and not self._forwards:  # we tell nobody; so others are to say if they know better
+                frame = pack_message(self._own, origin, LINK_STATE, TTL, RESERVED_TOPIC, payload)
+                return self._flood(frame, link)
             return self._pass_on_state(frame, link)
-        return self._bring_doubt(link, message, TTL) if verdict is Verdict.DOUBTED else NOTHING_TO_DO
+        return self._bring_doubts(now) if verdict is Verdict.DOUBTED else NOTHING_TO_DO
 
-    def _bring_doubt(self, link: Link, message: Message, ttl: int) -> Sequence[Action]:
+    def _bring_doubts(self, now: float) -> list[Action]:
+        actions: list[Action] = []
+        for peer, payload in self.topology.to_bring(now):
+            actions += self._bring_doubt(peer, payload, TTL)
+        return actions
+
+    def _bring_doubt(self, source: bytes, payload: bytes, ttl: int) -> Sequence[Action]:
         """Pass a link state on that came from where its endpoint is not: to that endpoint alone, over one way."""
-        origin, version = peek_link_state(message.payload)
+        origin, version = peek_link_state(payload)
         peer = self.topology.towards(origin)
-        if not self._forwards or ttl <= 0 or peer in (None, link.peer_id) or self.topology.is_known(origin, version):
+        if not self._forwards or ttl <= 0 or self.topology.is_known(origin, version, payload):
             return NOTHING_TO_DO
-        assert peer is not None
+        if peer is None or peer == source or peer not in self._links:
+            return NOTHING_TO_DO
         next_link = self._links[peer]
-        frame = pack_message(self._own, origin, LINK_STATE, ttl, RESERVED_TOPIC, message.payload)
-        self._put_control(next_link, frame)
+        self._put_control(next_link, pack_message(self._own, origin, LINK_STATE, ttl, RESERVED_TOPIC, payload))
         return (next_link.flush,)
 
     def _take_loss(self, link: Link, message: Message, now: float) -> Sequence[Action]:

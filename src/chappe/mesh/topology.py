@@ -31,6 +31,7 @@ from chappe.defaults import (
     FILTER_BYTES_MAX,
     FILTERS_TOPICS_MAX,
     LIFE_NUMBERS,
+    LINK_STATE_AHEAD,
     LINK_STATE_KEPT_S,
     TELL_FEW,
     TELL_PAUSE_MAX_S,
@@ -76,9 +77,12 @@ class Topology:
         own: This endpoint's id.
         forwards: Whether messages pass through it.
         version: Of its first link state; higher than any that an earlier life of this id told.
+        now: Monotonic seconds.
     """
 
-    def __init__(self, own: bytes, forwards: bool, version: int) -> None:
+    def __init__(self, own: bytes, forwards: bool, version: int, now: float = 0.0) -> None:
+        self._first_version = version
+        self._born = now
         self.own = own
         self.changed = False  # since the last ``settle``
         self.numbers_from = 0  # publications of an earlier life may have numbers up to this
@@ -129,32 +133,32 @@ class Topology:
     def learn(self, state: LinkState, frame: bytes, peer: bytes, now: float) -> Verdict | None:
         """A link state came from the neighbour ``peer``; ``frame`` is what passes it on. None if it is our own."""
         if state.origin == self.own:
-            self._hear_own(state)
+            self._hear_own(state, now)
             return None
         former = self._known.get(state.origin)
         made = Known(state, frame)
-        present = state.origin in self._present or state.origin in self._links
-        verdict = self._states.learn(made, peer, self._believes(peer, state.origin), present)
+        verdict = self._states.learn(made, peer, self._believes(peer, state.origin), self._limit(now))
         if verdict is Verdict.NEWS:
             self._note(made, None if former is None else former.state, now)
         return verdict
 
-    def is_old(self, peer: bytes, origin: bytes, version: int) -> bool:
+    def is_old(self, peer: bytes, origin: bytes, version: int, payload: bytes) -> bool:
         """Whether a link state that ``peer`` brings is no news, so that it need not be looked into."""
-        return self._states.is_old(peer, origin, version)
+        return self._states.is_old(peer, origin, version, payload)
 
-    def is_known(self, origin: bytes, version: int) -> bool:
+    def is_known(self, origin: bytes, version: int, payload: bytes) -> bool:
         """Whether a link state so new is believed."""
-        known = self._states.version(origin)
-        return known is not None and known >= version
+        known = self._known.get(origin)
+        return known is not None and known.outdoes(version, payload)
 
-    def answer(self, peer: bytes, origin: bytes, version: int) -> bytes | None:
-        """What to tell ``peer``, which brought an old link state of an endpoint that may live anew.
+    def answer(self, origin: bytes, version: int, payload: bytes) -> bytes | None:
+        """What to tell a neighbour that brought an old link state, if we have a newer one.
 
-        Its clock may have been set back, and then it is to know what it has to outdo.
+        Its endpoint may live anew with a clock that was set back, or somebody may have spoken in its name. Then it is
+        to hear of what it has to outdo.
         """
         known = self._known.get(origin)
-        if known is None or known.state.version <= version or (origin != peer and origin in self._present):
+        if known is None or not known.outdoes(version, payload) or known.payload == payload:
             return None
         return known.frame
 
@@ -243,6 +247,10 @@ class Topology:
             self._note(made, None, now)
             found.append((made.frame, peer))
         return found
+
+    def to_bring(self, now: float) -> list[tuple[bytes, bytes]]:
+        """Doubts to be sent towards their endpoints: of each the neighbour that brought it, and the payload."""
+        return [(peer, made.payload) for made, peer in self._states.to_bring(now)]
 
     def may_bring(self, peer: bytes, origin: bytes, now: float) -> bool:
         """Whether something that ``origin`` has published can come from the neighbour ``peer``."""
@@ -333,13 +341,19 @@ class Topology:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _hear_own(self, state: LinkState) -> None:
+    def _limit(self, now: float) -> int:
+        """How high versions may be by our own clock, which gave us our first one."""
+        return self._first_version + int((now - self._born) * 1e6) + LINK_STATE_AHEAD
+
+    def _hear_own(self, state: LinkState, now: float) -> None:
         """Outdo what an earlier life of this id told, which others would believe rather than us.
 
         In a ring what we told last comes back whenever the way around is faster than a link. It is no news: to answer
         it with a new version would be answered by another round, for ever.
         """
-        if state.version < self._version or state == self._told or not may_follow(state.version, self._version):
+        if state.version < self._version or state == self._told:
+            return
+        if not may_follow(state.version, self._version, self._limit(now)):
             return
         self.numbers_from = state.version + LIFE_NUMBERS
         self._version = state.version

@@ -46,6 +46,7 @@ class Faults:
         """End all faults; nothing new goes wrong."""
         self._on = False
         self.world.net.partitioned.clear()
+        self.world.expel()
         self._ease()
         for name, host in list(self.world.hosts.items()):
             self._go_on(host)

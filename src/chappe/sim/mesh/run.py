@@ -39,6 +39,7 @@ def play_mesh(
         until = world.rng.choice((3.0, 6.0, 10.0)) if minutes is None else minutes * 60
         if disturb:
             until = faults.plan(until)
+            world.invite()
         world.pass_time(until)
         faults.heal()
         healed_at = world.now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
+from random import Random
 from typing import Any
 
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
@@ -15,11 +16,13 @@ from chappe.sim.mesh.hosts import EndpointHost, Host
 from chappe.sim.mesh.network import Network, Side
 from chappe.sim.mesh.originals import OriginalHost
 from chappe.sim.mesh.record import Publication, Record, Spans
+from chappe.sim.mesh.rogues import RogueHost
 from chappe.sim.truth import Violation
 
 TOPICS = (b"/a", b"/a/x", b"/b", b"/c/long/topic")
 PREFIXES = (b"", b"/a", b"/a/x", b"/b", b"/c")
 RETRY_S = (0.3, 1.0)
+ROGUES = 0.25  # of the worlds have one
 SETTLE_S = 40.0  # silence is noticed, dialling tried again and again, and everybody told
 LOOP_COPIES = 100  # of one message at one host, once every loop has been found
 EVENTS_MAX = 400_000  # one world; more means that something runs in circles
@@ -33,6 +36,9 @@ class MeshWorld:
     ) -> None:
         self.clock = Clock(seed)
         self.rng = self.clock.rng
+        self.rogue_rng = Random(f"rogue {seed}")  # of its own: worlds without a rogue are what they would be anyway
+        self.rogues: list[RogueHost] = []
+        self.rogue_until = -inf
         self.net = Network(self.clock, self._written)
         self.record = Record()
         self.hosts: dict[str, Host] = {}
@@ -181,6 +187,18 @@ class MeshWorld:
     def ran(self, life: str, since: float) -> bool:
         """Whether a life that goes on was never stopped since then."""
         return life not in self.stopped and self.thawed.get(life, 0.0) < since
+
+    def invite(self) -> None:
+        """Perhaps have a rogue among them, until ``expel``; not where loops that nobody sees need all attention."""
+        if not self.loops and self.rogue_rng.random() < ROGUES:
+            self.rogues.append(RogueHost(self, self.rogue_rng))
+            self.clock.after(self.rogue_rng.random(), self.rogues[-1].dial)
+
+    def expel(self) -> None:
+        """Have the rogues end."""
+        for rogue in self.rogues:
+            rogue.die()
+            self.rogue_until = self.now
 
     # -- messages ---------------------------------------------------------------------------------
 

@@ -1,0 +1,178 @@
+"""A rogue: it greets as an endpoint of chappe does, and then speaks for others, itself and nobody."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from chappe.defaults import TTL
+from chappe.mesh.handshake import Established, Failed, Handshake, Redundant, SendFrame
+from chappe.mesh.losses import Loss, Why
+from chappe.mesh.messages import (
+    DATA,
+    LOSS,
+    NOBODY,
+    PING,
+    ROUTING_UPDATE,
+    LinkState,
+    Neighbour,
+    pack_link_state,
+    pack_message,
+    pack_origin_message,
+    pack_pong,
+    parse_message,
+)
+from chappe.mesh.peers import PeerTable
+from chappe.sim.mesh.hosts import Host
+from chappe.sim.mesh.network import Side
+from chappe.sim.mesh.record import Spans
+
+if TYPE_CHECKING:
+    from chappe.sim.mesh.world import MeshWorld
+
+NAME: Final = "rogue"
+PAUSES_S: Final = (0.01, 0.1, 0.5)
+HIGH: Final = 2**61  # numbers that no endpoint comes to by itself
+NUMBERS: Final = (0, 1, 2**51, 2**52, 2**52 + 5_000_000, HIGH, 2**63 - 1, 2**64 - 1)
+TOPICS: Final = (b"/a", b"/b", b"/c/long/topic", b"<$>")
+
+
+class RogueHost(Host):
+    """One rogue. It is no host of its world: nobody is to reach it, and nothing of it is owed to anybody."""
+
+    def __init__(self, world: MeshWorld, rng: Random) -> None:
+        super().__init__(world, NAME, NAME, rng.randbytes(16))
+        world.record.sound.setdefault(self.life, Spans()).begin(world.now)
+        world.record.forwards[self.life] = False
+        self._rng = rng
+        self._shaking: dict[int, Handshake] = {}
+        self._boxes: dict[int, deque[bytes]] = {}
+        self._peers: dict[int, bytes] = {}
+        self._serial = 0
+        self._invented = [rng.randbytes(16) for _ in range(3)]
+
+    # -- the network ------------------------------------------------------------------------------
+
+    def accept(self, side: Side) -> None:
+        """Nobody dials it."""
+        side.close()
+
+    def connected(self, dial: int, side: Side) -> None:
+        """A dial succeeded."""
+        conn = self._add(side)
+        self._boxes[conn] = deque()
+        self._shaking[conn] = Handshake(conn, self.own_id, True, (b"",), PeerTable(), self.world.now)
+        self._put(conn, *[step.frame for step in self._shaking[conn].start() if isinstance(step, SendFrame)])
+
+    def dial_failed(self, dial: int, reason: str) -> None:
+        """A dial failed: try another one."""
+        self.world.clock.after(0.5, self.dial)
+
+    def read(self, side: Side, bodies: list[bytes]) -> None:
+        """Frames came; only pings are answered, so that it stays."""
+        for body in bodies:
+            if side.conn in self._shaking:
+                self._greet(side, body)
+            elif (message := parse_message(body)).kind == PING:
+                self._put(side.conn, pack_pong(self.own_id, message.sender, message.payload))
+
+    def _greet(self, side: Side, body: bytes) -> None:
+        for step in self._shaking[side.conn].handle_frame(body):
+            match step:
+                case SendFrame(frame):
+                    self._put(side.conn, frame)
+                case Established(peer_id):
+                    self._peers[side.conn] = peer_id
+                    self.world.record.link(self.life, self.world.lives[peer_id])
+                    self.world.clock.after(0.01, self._attack, side.conn)
+                case Failed() | Redundant():
+                    side.close()
+        if side.conn in self._peers:
+            del self._shaking[side.conn]
+
+    def broken(self, side: Side, reason: str) -> None:
+        """A connection is gone: it comes again."""
+        if self.sides.pop(side.conn, None) is not None:
+            self._peers.pop(side.conn, None)
+            self._shaking.pop(side.conn, None)
+            self.world.clock.after(0.2, self.dial)
+
+    def moved(self, side: Side) -> None:
+        """There is room again in a connection that was full."""
+
+    def take(self, conn: int, bytes_max: int) -> list[bytes]:
+        """What is to be written."""
+        box = self._boxes.get(conn)
+        return [box.popleft()] if box else []
+
+    # -- what a host can be asked -----------------------------------------------------------------
+
+    def dial(self) -> None:
+        """Connect to anybody."""
+        if self.alive and len(self.sides) < 2:
+            self.world.net.dial(self, 0, self._rng.choice(self.world.endpoints() or [self]).address)
+
+    def peer(self, address: tuple[str, int], retry_s: float) -> None:
+        """It chooses itself whom it dials."""
+
+    def publish(self, topic: bytes, payload: bytes) -> bool:
+        """It publishes nothing that anybody is to get."""
+        return False
+
+    def want(self, topics: Sequence[bytes]) -> None:
+        """It wants everything."""
+
+    def peer_lives(self) -> list[str]:
+        """It is nobody's host."""
+        return []
+
+    # -- attacks ----------------------------------------------------------------------------------
+
+    def _attack(self, conn: int) -> None:
+        if not self.alive or conn not in self._peers:
+            return
+        attacks: tuple[Callable[[], bytes], ...] = (self._state, self._state, self._publication, self._loss, self._odd)
+        self._put(conn, *[self._rng.choice(attacks)() for _ in range(self._rng.choice((1, 3, 20)))])
+        self.world.clock.after(self._rng.choice(PAUSES_S), self._attack, conn)
+
+    def _somebody(self) -> bytes:
+        ids = [each.own_id for each in self.world.endpoints()]
+        return self._rng.choice([*ids, *self._invented, self.own_id])
+
+    def _state(self) -> bytes:
+        """A link state, of anybody."""
+        rng = self._rng
+        ids = sorted({self._somebody() for _ in range(rng.randrange(4))} | {self.own_id})
+        neighbours = tuple([Neighbour(each, rng.random() < 0.1) for each in ids])
+        wanted = rng.choice(((), (b"",), (b"/a", b"/b")))
+        number = rng.choice((*NUMBERS, int(self.world.now * 1e6), int(self.world.now * 1e6) + 5))
+        frame = pack_link_state(
+            self.own_id, LinkState(self._somebody(), number, rng.random() < 0.7, wanted, neighbours)
+        )
+        receiver = self._somebody() if rng.random() < 0.2 else NOBODY
+        return frame[:20] + receiver + frame[36:]
+
+    def _publication(self) -> bytes:
+        """A message in anybody's name; its number is one that nobody uses, for whoever is on a way could use any."""
+        self._serial += 1
+        payload, topic, origin = b"rogue %d" % self._serial, self._rng.choice(TOPICS), self._somebody()
+        self._published(topic, payload)
+        number = HIGH + self._serial
+        return pack_origin_message(self.own_id, NOBODY, DATA, TTL - 1, topic, payload, origin, number)
+
+    def _loss(self) -> bytes:
+        self._serial += 1
+        loss = Loss(self._somebody(), self._somebody(), self._rng.choice(NUMBERS), self._rng.choice(list(Why)))
+        origin, number = self._somebody(), HIGH + self._serial
+        return pack_origin_message(self.own_id, self._somebody(), LOSS, 9, b"<$>", loss.pack(), origin, number)
+
+    def _odd(self) -> bytes:
+        kind = self._rng.choice((ROUTING_UPDATE, 99, DATA, LOSS))
+        return pack_message(self.own_id, NOBODY, kind, TTL, b"<$>", self._rng.randbytes(self._rng.randrange(40)))
+
+    def _put(self, conn: int, *frames: bytes) -> None:
+        if conn in self.sides:
+            self._boxes[conn].extend(frames)
+            self.sides[conn].write()
