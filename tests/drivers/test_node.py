@@ -19,7 +19,7 @@ from chappe.api.consumer import Consumer
 from chappe.api.producer import Producer
 from chappe.api.store import Store
 from chappe.api.tower import Tower
-from chappe.defaults import MESSAGE_BYTES_MAX
+from chappe.defaults import MESSAGE_BYTES_MAX, SUBSCRIPTION_BYTES_MAX
 from chappe.drivers import node as node_module
 from chappe.drivers.addresses import TowerAddress, bind, reachable_host
 from chappe.drivers.node import Node
@@ -121,12 +121,16 @@ def test_oversized_messages_close_the_connection_not_the_member(world: World) ->
 def test_junk_subscriptions_and_messages_to_publishers_do_no_harm(world: World, where: str) -> None:
     (node,) = [node for node in world.nodes if type(node.role).__name__ == where]
     before = node.malformed
-    with rogue(zmq.XSUB) as subscriber:
-        subscriber.connect(f"tcp://127.0.0.1:{node.port}")
-        for prefix in (b"", b"L", b"L\0", b"L" + b"x" * 300, b"W" * 300, b"W\xff", b"S\0", b"M" * 1000, b"R", b"\0"):
+    with rogue(zmq.XSUB) as subscriber, rogue(zmq.XSUB) as lengthy:
+        for each in (subscriber, lengthy):
+            each.connect(f"tcp://127.0.0.1:{node.port}")
+        for prefix in (b"", b"L", b"L\0", b"L" + b"x" * 300, b"W" * 300, b"W\xff", b"S\0", b"R", b"\0"):
             subscriber.send(b"\1" + prefix)
+        lengthy.send(b"\1" + b"M" * 1000)  # this ends its connection, again and again
         for frames in junk(seed=3):
-            subscriber.send_multipart(frames)
+            lengthy.send_multipart(frames)
+            if max(map(len, frames)) <= SUBSCRIPTION_BYTES_MAX:
+                subscriber.send_multipart(frames)
         subscriber.send(b"neither one nor the other")
         wait_until(lambda: node.malformed > before)
 
