@@ -134,6 +134,19 @@ def test_a_place_is_the_same_however_it_is_written(tmp_path: Path, monkeypatch: 
     assert place("hdfs://host/c/") == place("hdfs://host/c") == "checkpoint hdfs://host/c"
 
 
+def test_stores_that_are_elsewhere_by_now_remember_too(
+    two: tuple[FakeSink, FakeSink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(home_module, "FIND_S", 0.3)
+    monkeypatch.setattr(home_module, "discover", lambda *_, **__: two)
+    before = Stores(("tcp://127.0.0.1:1",), "a tower", 10.0)  # where they were
+    first = query()
+    begin(before, first, 0, ORIGINS, None)
+    commit(first, 0, *two)
+    with pytest.raises(UsageError, match="has written a batch here"):
+        begin(before, query(), 0, ORIGINS, None)
+
+
 def test_the_stores_are_asked_little(two: tuple[FakeSink, FakeSink], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(home_module, "FIND_S", 5.0)
     first = query()

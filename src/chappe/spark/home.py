@@ -129,6 +129,10 @@ def ask_all(endpoints: Iterable[str], sink: str) -> dict[str, SinkAnswer]:
     return found
 
 
+def _nothing(_stores: Stores) -> None:
+    pass
+
+
 class _Patience:
     """Rounds with growing pauses, until a deadline."""
 
@@ -146,14 +150,23 @@ class _Patience:
         return True
 
 
-def settle(stores: Stores, sink: Sink, batch: int, on_first: Callable[[Stores], None] | None = None) -> Home:
+def settle(
+    stores: Stores,
+    sink: Sink,
+    batch: int,
+    *,
+    on_first: Callable[[Stores], None] = _nothing,
+    on_settled: Callable[[Stores], None] = _nothing,
+) -> Home:
     """Find the sink's home, or choose it, and make this run the current one.
 
     Args:
         stores: Among these.
         sink: Whose home.
         batch: The batch about to be written. After the first one there is a home somewhere.
-        on_first: Called with all stores before a home is chosen for a sink that none of them knows.
+        on_first: Called with the stores, which may be elsewhere by now, before a home is chosen for a sink that none
+            of them knows.
+        on_settled: Called with the stores once there is a home.
 
     Raises:
         TimedOut: The home, or a store that may know it, is away. Trying again later is safe.
@@ -168,10 +181,12 @@ def settle(stores: Stores, sink: Sink, batch: int, on_first: Callable[[Stores], 
         if isinstance(endpoint, ChappeError):
             trouble = endpoint
         else:
-            if on_first is not None and not any(answer.home for answer in answers.values()):
+            if not any(answer.home for answer in answers.values()):
                 on_first(stores)
             try:
-                return _attach(endpoint, answers, sink)
+                home = _attach(endpoint, answers, sink)
+                on_settled(stores)
+                return home
             except (TimedOut, ProtocolError) as error:  # also: another one is the home, which all will say next time
                 trouble = error
         if (isinstance(trouble, UsageError) and stores.towers is None) or not patience.pause():

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from chappe.errors import ChappeError, Fenced, UsageError
+from chappe.errors import ChappeError, Fenced, TimedOut, UsageError
 from chappe.spark.home import Home, Sink, Stores, ask_all, client_of, settle
 
 logger = logging.getLogger(__name__)
@@ -72,13 +72,18 @@ def begin(stores: Stores, sink: Sink, batch: int, origins: Sequence[Origin], aga
     Raises:
         UsageError: The query began anew, and what it had written is there; or its checkpoint is older than that.
     """
-    home = settle(stores, sink, batch, partial(_refuse_repetition, sink=sink, origins=origins, again=again))
+    home = settle(
+        stores,
+        sink,
+        batch,
+        on_first=partial(_refuse_repetition, sink=sink, origins=origins, again=again),
+        on_settled=partial(_remember, sink=sink, origins=origins),
+    )
     if batch < home.committed:  # Spark repeats the last batch at most
         raise UsageError(
             f"this query is at batch {batch}, and has committed batch {home.committed} already: its checkpoint is an "
             "older copy; bring back the newest, or begin with a new one"
         )
-    _remember(stores, sink, origins)
     return home
 
 
@@ -105,10 +110,13 @@ def _batches(stores: Stores, query: str) -> str:
     return f"to the store {away.pop()}, which is not there," if away else ""
 
 
-def _remember(stores: Stores, sink: Sink, origins: Sequence[Origin]) -> None:
+def _remember(stores: Stores, *, sink: Sink, origins: Sequence[Origin]) -> None:
     """At every store that answers, before anything is written; the others hear of it with the next run."""
     for origin in origins:
-        for endpoint, answer in ask_all(stores.endpoints, origin.name).items():
+        answers = ask_all(stores.endpoints, origin.name)
+        if not answers:
+            raise TimedOut(f"no store answers at {stores}; start one or correct the address")
+        for endpoint, answer in answers.items():
             if answer.run == sink.name:
                 continue
             try:
