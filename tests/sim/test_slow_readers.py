@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.sim.chains import SIZE, TOPIC, Chain
+from tests.sim.chains import BURST, SIZE, TOPIC, Chain
 
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import LostElsewhere, MessagesDropped, PeerLost, PeerRemoved
@@ -150,3 +150,18 @@ def test_pinging_an_original_behind_all_that_waits_is_caught(monkeypatch: pytest
     slowed(world, "reads")
 
     assert gives_up(world)
+
+
+def test_a_peer_with_a_shorter_heartbeat_hears_from_one_that_does_not_read() -> None:
+    world = Chain(2)
+    impatient = world.hosts["e0"]
+    assert isinstance(impatient, EndpointHost)
+    impatient.core._peerings._heartbeats._heartbeat_s = 0.5  # of the others it is 2 s
+    slowed(world, "reads")
+    world.hosts["last"].freeze(True)
+    for _ in range(30):
+        for _ in range(BURST):
+            world.publish(impatient, TOPIC, SIZE)
+        world.pass_time(world.now + 0.1, 0.1)
+
+    assert world.told("e0", PeerLost) == []

@@ -84,6 +84,11 @@ class Congestion:
                 held = held or now < until
         return held
 
+    @property
+    def waits(self) -> bool:
+        """Whether nothing may be read from some link, so that its pings are not answered."""
+        return self._paused or bool(self._full)
+
     # -- claims -----------------------------------------------------------------------------------
 
     def pause(self, on: bool, now: float) -> None:

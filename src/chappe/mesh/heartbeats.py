@@ -34,6 +34,7 @@ class Heartbeats:
         self._own = own
         self._heartbeat_s = heartbeat_s
         self._congestion = congestion
+        self._beat_at = -inf  # the last one
         self._paused = False  # nothing is read
 
     def begin(self, link: Link, now: float) -> None:
@@ -56,6 +57,10 @@ class Heartbeats:
         self._congestion.drained(count, now)
         self.at = min(self.at, now + CLAIM_S)
 
+    def due(self) -> float:
+        """When ``beat`` has something to do: often while pings of some peer, whose heartbeat may be short, wait."""
+        return min(self.at, self._beat_at + CLAIM_S) if self._congestion.waits else self.at
+
     def claims(self, now: float) -> None:
         """There is news for those who wait for us."""
         self.at = min(self.at, now)
@@ -66,13 +71,15 @@ class Heartbeats:
         silent: list[Link] = []
         claim = self._congestion.claim(now)
         self.at = inf
+        self._beat_at = now
+        often = self._congestion.waits
         for link in links:
             lost_at = inf if self._paused else max(link.heard_at, link.moved_at) + LOST_AFTER * self._heartbeat_s
             if now >= lost_at:
                 silent.append(link)
                 continue
             told = claim if link.chappe else b""
-            pause_s = min(CLAIM_S, self._heartbeat_s) if told else self._heartbeat_s
+            pause_s = min(CLAIM_S, self._heartbeat_s) if link.chappe and often else self._heartbeat_s
             if now >= link.pinged_at + pause_s:
                 link.pinged_at = now
                 if self._may_probe(link):

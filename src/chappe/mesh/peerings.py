@@ -384,7 +384,7 @@ class Peerings:
         for ticket in [ticket for ticket, (_, until) in self._awaited.items() if now >= until]:
             del self._awaited[ticket]
             actions.append(Resolve(ticket, False))
-        if now >= self._heartbeats.at:
+        if now >= self._heartbeats.due():
             actions += self._beat(now)
         actions += [*self._dialling.handle_timeout(now), *self.router.handle_timeout(now)]
         return actions + self.resolve_awaited()
@@ -393,7 +393,7 @@ class Peerings:
         """When ``handle_timeout`` has something to do."""
         if self.router.overflowed:
             return -inf
-        due = min(self._heartbeats.at, self._dialling.next_timeout(), self.router.next_timeout())
+        due = min(self._heartbeats.due(), self._dialling.next_timeout(), self.router.next_timeout())
         if self._greeting:
             due = min(due, next(iter(self._greeting.values())).handshake.next_timeout())
         if self._leaving:
