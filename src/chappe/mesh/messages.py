@@ -287,9 +287,14 @@ def parse_link_state(payload: bytes) -> LinkState:
     if count > min(ENDPOINTS_MAX, (len(payload) - at) // _NEIGHBOUR.size):
         raise ProtocolError(f"a link state of {count} neighbours is cut off, or has more than {ENDPOINTS_MAX}")
     neighbours = {}
-    for _ in range(count):
-        neighbour, at = _parse_neighbour(payload, at)
-        neighbours[neighbour.id] = neighbour
+    plain = payload[at : at + count * _NEIGHBOUR.size]
+    if not any(plain[ID_BYTES :: _NEIGHBOUR.size]):  # no originals, as a rule
+        neighbours = {peer_id: Neighbour(peer_id) for peer_id, _ in _NEIGHBOUR.iter_unpack(plain)}
+        at += len(plain)
+    else:
+        for _ in range(count):
+            neighbour, at = _parse_neighbour(payload, at)
+            neighbours[neighbour.id] = neighbour
     if len(neighbours) != count:
         raise ProtocolError("a link state names a neighbour twice")
     if at != len(payload):
