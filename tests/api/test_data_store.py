@@ -775,10 +775,10 @@ def test_what_applications_publish_never_reaches_a_store(make: Make) -> None:
     settled(master, clone)
     everything = [store.endpoint.subscribe("") for store in (master, clone)]
     statuses = [store.endpoint.statuses() for store in (master, clone)]
-    for endpoint in (master.endpoint, clone.endpoint):
+    for endpoint, other in ((master.endpoint, clone.endpoint), (clone.endpoint, master.endpoint)):
         for topic in ("s/<$>/data/master", "s/<$>/data/clone"):
             endpoint.publish(topic, "forged")
-            endpoint.publish(topic, "forged", to=clone.endpoint.id)
+            endpoint.publish(topic, "forged", to=other.id)
         for topic in ("<$>", "<$>/local/data/store-events/s"):
             with pytest.raises(UsageError):
                 endpoint.publish(topic, "forged")

@@ -34,6 +34,8 @@ def test_what_is_put_into_a_served_store_is_there_and_lasts_as_long_as_its_backe
     if backend == "memory":
         assert process.stdout is not None
         state = json.loads(process.stdout.readline())
+        while not state["entries"]:  # told before it was put
+            state = json.loads(process.stdout.readline())
         assert (state["store"], state["entries"], state["version"]) == ("users", 1, 1)
         assert {"clones", "peers"} <= state.keys()
         assert shell.stop(process)[0] == 0

@@ -263,7 +263,7 @@ class Router:
         self._sequence += 1
         chappe, originals = route.chappe, route.originals
         if receiver != NOBODY:
-            chappe, originals = self._towards(receiver, None)
+            chappe, originals = self._towards(receiver, None, kind)
         if chappe:
             own = self._own
             frame = pack_origin_message(own, receiver, kind, TTL, topic, payload, own, self._sequence)
@@ -332,8 +332,13 @@ class Router:
         self._routes[topic] = route
         return route
 
-    def _towards(self, receiver: bytes, but: Link | None) -> tuple[tuple[Link, ...], tuple[Link, ...]]:
-        """The links that a message for ``receiver`` alone takes: the direct one, or all that lead there."""
+    def _towards(
+        self, receiver: bytes, but: Link | None, kind: int = DATA
+    ) -> tuple[tuple[Link, ...], tuple[Link, ...]]:
+        """The links that a message for ``receiver`` alone takes: the direct one, or all that lead there.
+
+        Stores know that an endpoint is behind an original, from what it said; who publishes data to nobody is told so.
+        """
         direct = self._links.get(receiver)
         if direct is not None:
             # Others bring it to an original too: of those that it came to on its way only one may pass it on.
@@ -343,7 +348,7 @@ class Router:
         leads_to = self.topology.leads_to
         found = [link for link in self._links.values() if link is not but]
         chappe = tuple([link for link in found if link.chappe and leads_to(link.peer_id, receiver)])
-        return (chappe, ()) if chappe else self._behind_originals(receiver, found)
+        return self._behind_originals(receiver, found) if kind == COMMAND and not chappe else (chappe, ())
 
     def _behind_originals(self, receiver: bytes, links: list[Link]) -> tuple[tuple[Link, ...], tuple[Link, ...]]:
         """The links behind which an endpoint may be that nobody knows a way to.
@@ -417,7 +422,7 @@ class Router:
             return
         chappe, originals, receiver = route.chappe, route.originals, message.receiver
         if receiver != NOBODY:
-            chappe, originals = self._towards(receiver, link)
+            chappe, originals = self._towards(receiver, link, message.kind)
         if receiver == NOBODY or receiver == self._own:
             turn.deliver(route.data if message.kind == DATA else route.commands, message)
             if receiver == self._own:
@@ -570,7 +575,7 @@ class Router:
             self._own, receiver, LOSS, ttl, RESERVED_TOPIC, message.payload, place, number
         )  # fmt: skip
         if receiver != NOBODY:
-            return self._send_control(frame, self._towards(receiver, link)[0])
+            return self._send_control(frame, self._towards(receiver, link, message.kind)[0])
         return self._flood(frame, link)
 
     def _tell_loss(self, loss: Loss) -> Sequence[Action]:
