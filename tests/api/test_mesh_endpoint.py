@@ -486,6 +486,22 @@ def test_a_peer_that_never_reads_holds_up_nobody_else_for_ever(policy: Any, make
     assert hub.buffered <= 401
 
 
+def test_who_publishes_while_the_endpoint_says_goodbye_is_told(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = make()
+    close = one.node.close
+    told: list[bool] = []
+
+    def late(*arguments: float) -> None:
+        with pytest.raises(Closed):
+            one.publish("/t", 1)
+        told.append(True)
+        close(*arguments)
+
+    monkeypatch.setattr(one.node, "close", late)
+    one.close()
+    assert told
+
+
 def test_a_closed_endpoint_ends_whatever_its_peers_do(make: Make) -> None:
     one = make()
     port = one.listen()

@@ -125,6 +125,7 @@ class Endpoint:
         self._subscribers: dict[int, Subscriber] = {}
         self._statuses: list[StatusSubscriber] = []
         self._stores: list[AttachedStore] = []
+        self._closing = False  # we say goodbye: what is published now would reach nobody
         self._rooms: list[Waiting] = []  # publishers that a descriptor tells whether there is room
         self._pausers: set[int] = set()
         self._threads: list[threading.Thread] = []
@@ -457,6 +458,8 @@ class Endpoint:
             store.close()
         for each in subscribers:
             each.close()
+        with self._lock:
+            self._closing = True
         self.node.close()
         with self._lock:
             statuses = list(self._statuses)
@@ -567,7 +570,7 @@ class Endpoint:
         self._check()
 
     def _check(self) -> None:
-        if self._turns.closed:
+        if self._closing or self._turns.closed:
             raise Closed(_CLOSED)
         self._turns.check()
 
