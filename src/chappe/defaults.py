@@ -83,6 +83,9 @@ ASIDE_S: Final = 30 * 86_400.0  # ... and is removed when it is older: long enou
 # Partitions that were only spoken of, and of which a store has nothing: further ones are not remembered until these are
 # found or given up. Producers speak of theirs once a second.
 UNKNOWN_PARTITIONS_MAX: Final = 10_000
+LISTED_PARTITIONS_MAX: Final = (
+    1_000_000  # that a consumer takes from one store, some 500 bytes each; it reports the rest
+)
 STORES_MAX: Final = 1_000  # other stores that a member asks; one that never answered gives way to a further one
 DISK_RETRY_S: Final = 1.0  # after a full disk a write is tried again
 DISK_RESERVE_BYTES: Final = 16 * MIB  # refuse writes below this much free space

@@ -13,12 +13,13 @@ from tests.log.store_rig import WALL, StoreRig
 from chappe.data.topic import Filter
 from chappe.defaults import CONSUMER_QUEUE_BYTES, FETCH_RECORDS_MAX, RETRY_S
 from chappe.errors import ProtocolError
+from chappe.log import consumer as consumer_module
 from chappe.log import delivery as module
 from chappe.log.actions import Ask, Deliver, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import encode_batch
 from chappe.log.catch_up import PASS_OVER_S, TELL_S
 from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
-from chappe.log.events import OutOfRange, RecordsLost, RecordsMissing
+from chappe.log.events import OutOfRange, PartitionsLeftOut, RecordsLost, RecordsMissing
 from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, GetHeads, RecordMessage, StoreHello, StoreInfo
 from chappe.log.queries import ErrorAnswer, HeadsRequest, ReadAnswer, ReadRequest
 from chappe.log.sources import ANSWER_S
@@ -516,6 +517,27 @@ def test_latest_misses_nothing_of_a_partition_that_is_new() -> None:
     rig.wait(2.5)
 
     assert rig.values("NEW") == [b"first", b"second"]
+
+
+def test_partitions_that_a_store_lists_have_a_bound_and_those_that_are_known_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumer_module, "LISTED_PARTITIONS_MAX", 3)
+    rig = ConsumerRig(EARLIEST)
+    store = store_with()
+    for number in range(9):
+        store.keep(0, b"x", partition=f"P{number}")
+    rig.meet(store)
+    rig.wait(3.0)
+    known = {partition for _, partition, _, _ in rig.delivered}
+    assert len(known) == 3
+    assert [type(each) for each in rig.events] == [PartitionsLeftOut]
+
+    for partition in known:
+        store.keep(1, b"y", partition=partition)
+    rig.wait(3.0)
+    assert len(rig.delivered) == 6
+    assert len(rig.events) == 1
 
 
 def test_earliest_starts_where_retention_left_off_without_a_word() -> None:

@@ -14,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from chappe.core import Report
 from chappe.data.topic import Filter, encode_topic
-from chappe.defaults import RETRY_S, SETTLED_S, UNKNOWN_PARTITIONS_MAX
+from chappe.defaults import LISTED_PARTITIONS_MAX, RETRY_S, SETTLED_S, UNKNOWN_PARTITIONS_MAX
 from chappe.log.actions import Action, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.catch_up import CatchUp
 from chappe.log.delivery import Delivery, Partition
+from chappe.log.events import PartitionsLeftOut
 from chappe.log.messages import (
     BatchMessage,
     ConsumerHello,
@@ -274,11 +276,16 @@ class LogConsumer:
     def _listed(self, store: Source, wanted: Filter, answer: HeadsAnswer, now: float) -> list[Action]:
         """A store lists partitions: begin those that are new, and get what nobody sends live."""
         delivery = self._delivery
+        actions: list[Action] = []
         store.since[wanted] = answer.version
         for info in answer.infos():
             if not wanted.matches(info.topic):
                 continue
             key = (info.topic, info.partition)
+            if len(store.heads) >= LISTED_PARTITIONS_MAX and key not in store.heads:
+                actions += [] if store.overfull else [Report(PartitionsLeftOut(store.address))]
+                store.overfull = True
+                continue
             store.heads[key] = (info.first, info.next)
             state = delivery.find(key)
             if state is None:
@@ -294,8 +301,7 @@ class LogConsumer:
             elif state.next < state.head:
                 self._unsure[key] = None
         self._want_what_is_quiet(now)
-        actions: list[Action] = []
-        if answer.more:
+        if answer.more and not store.overfull:
             actions = [self._sources.news(store, wanted, now)]
         else:
             store.synced.add(wanted)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from chappe.data.topic import shown
+from chappe.defaults import LISTED_PARTITIONS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,19 @@ class RecordsMissing:
         return (
             f"records {self.first} to {self.last} of topic {self.topic!r}, partition {self.partition}, "
             "cannot be read at the moment; stores and producer are asked again"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsLeftOut:
+    """A store lists more partitions than a consumer takes from one: it reads only those that it knows. Told once."""
+
+    store: str
+
+    def __str__(self) -> str:
+        return (
+            f"the store {shown(self.store)} lists more than {LISTED_PARTITIONS_MAX:,} partitions, and no more are "
+            "read: subscribe to fewer topics, or let retention remove old ones"
         )
 
 
@@ -195,6 +209,7 @@ Event: TypeAlias = (
     | IdentityClash
     | IdentityRolledBack
     | RecordsMissing
+    | PartitionsLeftOut
     | RecordsLost
     | OutOfRange
     | WritesRefused

@@ -31,6 +31,7 @@ class Source:
     since: dict[Filter, int] = field(default_factory=dict)  # version to ask from
     synced: set[Filter] = field(default_factory=set)  # filters whose partitions are all known
     heads: dict[Key, tuple[int, int]] = field(default_factory=dict)  # first, next
+    overfull: bool = False  # it listed more than is taken
     poll_at: float = 0.0
     polling: int = 0
     down_until: float = -math.inf
