@@ -95,8 +95,9 @@ def serve(
             say(f"{title}, {len(master):,} entries; Ctrl-C stops")
         try:
             _show(endpoint, master, statuses, teller, title, as_json)
-        except KeyboardInterrupt:
-            pass  # the proper end
+        except KeyboardInterrupt:  # the proper end
+            for event in statuses.poll():
+                teller(event)
     if not as_json:
         say(f"store {store} stopped")
 
