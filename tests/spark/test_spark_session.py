@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 
 from chappe.errors import SparkUnavailable, UsageError
-from chappe.spark import class_archive
+from chappe.spark import class_archive, session
 from chappe.spark.java import JavaFound
 from chappe.spark.masters import await_master, check_master
 from chappe.spark.session import _cores, _defaults, _server, _worth_saying, spark_session
+
+
+@pytest.fixture
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process without Spark; the run of the tests has a session, which would be returned."""
+    monkeypatch.setattr(session, "session_runs", lambda: False)
+    monkeypatch.delenv(session._SUBMITTED, raising=False)
 
 
 def test_only_what_java_always_says_is_kept_from_the_terminal() -> None:
@@ -86,6 +93,7 @@ def test_masters(master: str) -> None:
     assert check_master(master) == master
 
 
+@pytest.mark.usefixtures("no_session")
 @pytest.mark.parametrize("master", ["", "wrong", "local[abc]", "local[0]", "local[2", "http://host", "spark:host"])
 def test_what_is_no_master_is_said_before_java_starts(master: str) -> None:
     with pytest.raises(UsageError, match="is not where Spark runs"):
@@ -100,6 +108,7 @@ def test_what_is_no_address_of_masters_is_said(master: str) -> None:
         await_master(master)
 
 
+@pytest.mark.usefixtures("no_session")
 def test_a_master_that_does_not_answer_is_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
