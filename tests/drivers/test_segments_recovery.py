@@ -12,38 +12,16 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from tests.drivers.segments_rig import batch, everything, keep
 
 from chappe.drivers.segments import SegmentStorage
 from chappe.drivers.segments.directory import folder_name
 from chappe.drivers.segments.files import FileOps
 from chappe.errors import StorageFormat
-from chappe.log.batch import Batch, encode_batch
-from chappe.log.storage import Append, Retention
+from chappe.log.storage import Retention
 
 OLD = Path(__file__).parent / "stores" / "format_1.tar.gz"  # as the version before the manifest left it, killed
 LONG = "long " * 50
-
-
-def batch(base: int, count: int, *, topic: str = "t", partition: str = "p", heal: bool = False) -> Append:
-    body = encode_batch(base, [b"record %d of %s" % (n, partition.encode()) for n in range(base, base + count)], 100)
-    return Append(topic, partition, base, count, 100, 100, body, heal)
-
-
-def keep(storage: SegmentStorage, *batches: Append) -> None:
-    storage.publish(storage.write(batches))
-
-
-def everything(storage: SegmentStorage, topic: str = "t", partition: str = "p") -> list[int]:
-    found = storage.partition(topic, partition)
-    at, seen = (found.first, list[int]()) if found else (0, [])
-    while found and at < found.next:
-        read = storage.read(topic, partition, at, 1 << 20)
-        for raw in read.batches:
-            for record in Batch.parse(raw).records(topic, partition):
-                assert record.value == b"record %d of %s" % (record.offset, partition.encode())
-                seen.append(record.offset)
-        at = read.hole.last + 1 if read.hole else seen[-1] + 1
-    return seen
 
 
 def missing(storage: SegmentStorage) -> list[tuple[str, str, int, int]]:
