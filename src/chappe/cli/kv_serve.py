@@ -45,18 +45,9 @@ def serve(
     path: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Of sqlite a file, of rocksdb a directory; made if missing.")
     ] = None,
-    listen: Annotated[
-        list[str] | None,
-        typer.Option("--listen", metavar="HOST:PORT", help=f"Where to listen; {mesh.HERE} by default, port 0: any."),
-    ] = None,
-    peers: Annotated[
-        list[str] | None,
-        typer.Option("--peer", metavar="HOST[:PORT]", help="An endpoint to dial, and again when it is lost."),
-    ] = None,
-    endpoint_id: Annotated[
-        str | None,
-        typer.Option("--id", metavar="UUID", help="The endpoint's id; by default its certificate's, or any."),
-    ] = None,
+    listen: mesh.Listen = None,
+    peers: mesh.LastingPeers = None,
+    endpoint_id: mesh.EndpointId = None,
     tls: mesh.TlsFiles = None,
     anonymous: mesh.Anonymous = False,
     plain: mesh.Plain = False,

@@ -53,6 +53,19 @@ Peers: TypeAlias = Annotated[
     ),
 ]
 
+LastingPeers: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--peer", metavar="HOST[:PORT]", help="An endpoint to dial, and again when it is lost."),
+]
+Listen: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--listen", metavar="HOST:PORT", help=f"Where to listen; {HERE} by default, port 0: any."),
+]
+EndpointId: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--id", metavar="UUID", help="The endpoint's id; by default its certificate's, or any."),
+]
+
 
 def security_of(tls: tuple[Path, str] | None, anonymous: bool, plain: bool) -> Security:
     """What the options ask for; raises UsageError if they contradict each other."""

@@ -41,14 +41,8 @@ def node(
     file: Annotated[
         str | None, typer.Argument(metavar="[FILE]", help="A TOML file that says the same as the options.")
     ] = None,
-    listen: Annotated[
-        list[str] | None,
-        typer.Option("--listen", metavar="HOST:PORT", help=f"Where to listen; {mesh.HERE} by default, port 0: any."),
-    ] = None,
-    peers: Annotated[
-        list[str] | None,
-        typer.Option("--peer", metavar="HOST[:PORT]", help="An endpoint to dial, and again when it is lost."),
-    ] = None,
+    listen: mesh.Listen = None,
+    peers: mesh.LastingPeers = None,
     forward: Annotated[
         list[str] | None,
         typer.Option(metavar="TOPIC", help="Have originals send this prefix here too, to be passed on to others."),
@@ -56,10 +50,7 @@ def node(
     forwarding: Annotated[
         bool | None, typer.Option("--forwarding/--no-forwarding", help="Whether to pass on what peers publish.")
     ] = None,
-    endpoint_id: Annotated[
-        str | None,
-        typer.Option("--id", metavar="UUID", help="The endpoint's id; by default its certificate's, or any."),
-    ] = None,
+    endpoint_id: mesh.EndpointId = None,
     on_full: Annotated[Policy | None, typer.Option(help="When a peer takes less than is sent to it.")] = None,
     websocket: Annotated[
         str | None, typer.Option(metavar="[HOST:]PORT", help="Serve web pages and other WebSocket clients there.")
