@@ -10,11 +10,18 @@ class Rig:
     def __init__(self, room: int = 1000) -> None:
         self.written: list[int] = []
         self.looks: list[float] = []
-        self.gatherer = Gatherer(lambda flush: self.written.append(flush.conn), self.looks.append, room)
+        self.now = 0.0
+        self.takes_s = 0.0  # to write to one socket
+        self.gatherer = Gatherer(self.write, self.looks.append, room, lambda: self.now)
         self.one = [Flush(1)]
         self.both = [Flush(1), Flush(2)]
 
+    def write(self, flush: Flush) -> None:
+        self.written.append(flush.conn)
+        self.now += self.takes_s
+
     def publish(self, now: float, flushes: list[Flush] | None = None) -> None:
+        self.now = now
         self.gatherer.add(self.one if flushes is None else flushes)
         self.gatherer.soon(now)
 
@@ -43,6 +50,17 @@ def test_a_fast_sequence_is_written_once_for_many_and_each_socket_once() -> None
     assert rig.written == [1, 1, 2]
     assert rig.gatherer.many
     assert rig.looks == [1.0 + LONGEST_S]
+
+
+def test_the_time_that_writing_takes_is_no_pause() -> None:
+    rig = Rig()
+    rig.takes_s = 5 * GAP_S
+    rig.publish(1.0, rig.both)
+    for _ in range(MANY - 1):
+        rig.publish(rig.now, rig.both)
+    assert rig.written == [1, 2]
+    rig.publish(rig.now, rig.both)
+    assert rig.written == [1, 2, 1, 2]
 
 
 def test_what_is_gathered_is_due_soon_after_the_first_whoever_sends_it() -> None:

@@ -1,7 +1,8 @@
-"""A node among strangers that connect and say nothing."""
+"""A node among strangers that connect and say nothing, and with subscribers that are full."""
 
 from __future__ import annotations
 
+import math
 import socket
 from contextlib import ExitStack
 
@@ -36,3 +37,14 @@ def test_a_peer_that_begins_a_message_and_goes_silent_is_lost(make: Make, monkey
         pass
     assert event is not None
     assert hub.peers() == []
+
+
+def test_what_a_full_subscriber_takes_is_told_together(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint, told = make(), []
+    monkeypatch.setattr(endpoint.core, "handle_drained", lambda count, now: told.append(count))
+    for interval, counts in ((0.0, (1, 2)), (math.inf, (3, 4, 5)), (0.0, (6,))):
+        monkeypatch.setattr(mesh_node, "DRAINED_S", interval)
+        for count in counts:
+            with endpoint.node.lock:
+                endpoint.node.drained(count)
+    assert told == [1, 2, 18]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -22,11 +23,19 @@ class Gatherer:
         flush: Writes to one socket.
         look_at: Told when ``at_once`` is to be called, monotonic seconds, if ``due`` still says so then.
         room: How many messages may wait for a peer; what is gathered is never more.
+        clock: Tells the time, monotonic seconds.
     """
 
-    def __init__(self, flush: Callable[[Flush], None], look_at: Callable[[float], None], room: int) -> None:
+    def __init__(
+        self,
+        flush: Callable[[Flush], None],
+        look_at: Callable[[float], None],
+        room: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.due = math.inf
         self.many = False  # several messages left last: who publishes does well to read what comes back
+        self._clock = clock
         self._flush = flush
         self._look_at = look_at
         self._many = min(MANY, room)
@@ -51,6 +60,7 @@ class Gatherer:
         self._asked_at = now
         if not quick or self._count >= self._many or now >= self.due:
             self.at_once()
+            self._asked_at = self._clock()  # writing to many peers takes longer than the gap, and is no pause
         elif self.due == math.inf and self._waiting and not self._held:
             self.due = now + LONGEST_S
             self._look_at(self.due)

@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 BACKLOG: Final = 128
 ACCEPT_MAX: Final = 16  # connections taken from a listening socket before the others get their turn
 HELD_LOOK_S: Final = 0.02  # how often it is looked whether links that were held back may be read again
+DRAINED_S: Final = 0.02  # how often the core hears what a full subscriber takes; it tells others far less often
 FULL_S: Final = 1.0  # no descriptor left: listening pauses so long
 READS_MAX: Final = 8  # reads from one socket before the others get their turn
 _READ: Final = selectors.EVENT_READ
@@ -82,6 +83,8 @@ class MeshNode:
         self._dials: dict[int, Dialling] = {}  # being connected
         self._held: dict[int, Link] = {}  # not read, as what they bring has nowhere to go ...
         self._held_look_at = math.inf  # ... for now
+        self._drained = 0  # messages taken of which the core has not heard ...
+        self._drained_at = -math.inf  # ... since then
         self._met: Exception | None = None  # a defect of a store's core, while frames are handled
         self.unfinished = Unfinished()
         self._listeners: list[socket.socket] = []
@@ -181,9 +184,14 @@ class MeshNode:
         self.core.handle_paused(True, time.monotonic())
 
     def drained(self, count: int) -> None:
-        """A subscriber for which nothing is read has taken so many messages."""
-        self.core.handle_drained(count, time.monotonic())
-        self.turns.look_again()
+        """A subscriber for which nothing is read has taken so many messages; the core hears of them together."""
+        self._drained += count
+        now = time.monotonic()
+        if now >= self._drained_at + DRAINED_S:  # for each message it would cost as much as the message
+            self._drained_at = now
+            count, self._drained = self._drained, 0
+            self.core.handle_drained(count, now)
+            self.turns.look_again()
 
     def resume(self) -> None:
         """Read again."""
