@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CHUNK: Final = 256  # messages that ``get`` takes from the queue at once ...
 CHUNK_SHARE: Final = 64  # ... or this part of the queue's bound, so that a short queue stays fresh ...
-CHUNK_BYTES: Final = 256 * KIB  # ... and one if more bytes than this wait
+CHUNK_BYTES: Final = 256 * KIB  # ... or so many bytes of them, and at least one
 JOIN_S: Final = 1.0  # closing waits so long for a callback that is running
 
 
@@ -71,7 +71,7 @@ class Subscriber:
                 if not self._wait(deadline):
                     return None
                 with self._lock:
-                    self._ahead.extend(self._take(self._chunk if self._inbox.bytes <= CHUNK_BYTES else 1))
+                    self._ahead.extend(self._take(self._chunk, CHUNK_BYTES))
                     self._waiting.changed()  # there may be something for other threads too
                     self._node.turns.tell()
             else:
@@ -216,12 +216,12 @@ class Subscriber:
                 return False
         return True
 
-    def _take(self, count: int) -> list[Message]:
+    def _take(self, count: int, size: float = math.inf) -> list[Message]:
         """Messages of the queue; the lock is held."""
         inbox = self._inbox
         if not len(inbox) or self._waiting.closed:
             return []
-        found = inbox.take_many(count)
+        found = inbox.take_many(count, size)
         if self._pausing:
             self._node.drained(len(found))
             if 2 * len(inbox) <= self._messages_max and 2 * inbox.bytes <= self._bytes_max:

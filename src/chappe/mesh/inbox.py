@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
+from math import inf
 
 from chappe.defaults import SUBSCRIBER_BYTES_MAX, SUBSCRIBER_MESSAGES_MAX
 from chappe.mesh.messages import Message
@@ -77,10 +79,20 @@ class Inbox:
         self.taken_bytes += size
         return message
 
-    def take_many(self, messages_max: int) -> list[Message]:
-        """Remove and return the oldest messages, at most ``messages_max``."""
+    def take_many(self, messages_max: int, bytes_max: float = inf) -> list[Message]:
+        """Remove and return the oldest: at most ``messages_max``, and none beyond ``bytes_max`` but the first."""
         waiting = self._messages
-        if messages_max >= len(waiting):
+        size = 0
+        if self.bytes > bytes_max:
+            count = 0
+            for message in islice(waiting, messages_max):
+                further = len(message.topic) + len(message.payload)
+                if count and size + further > bytes_max:
+                    break
+                count += 1
+                size += further
+            taken = [waiting.popleft() for _ in range(count)]
+        elif messages_max >= len(waiting):
             taken = list(waiting)
             waiting.clear()
             size = self.bytes
