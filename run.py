@@ -7,7 +7,7 @@ python3 run.py check           format, lint and types
 python3 run.py chappe ...      any command of chappe
 
 The environment is the folder .venv beside this file. It is made on the first run, and made anew when
-pyproject.toml or the Python version has changed since.
+pyproject.toml or the Python version has changed since. test and check add the development tools to it.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     if command not in ("demo", "test", "check", "chappe"):
         return _complain(f"unknown command {command!r}; choose demo, test, check or chappe")
     try:
-        problem = _set_up()
+        problem = _set_up(tools=command in ("test", "check"))
     except KeyboardInterrupt:
         return _complain("the set-up was interrupted; the next run goes on with it", 130)
     if problem:
@@ -62,25 +62,30 @@ def _say(text: str) -> None:
     print("run.py: " + text, file=sys.stderr, flush=True)
 
 
-def _stamp() -> str:
+def _stamp(tools: bool) -> str:
     """What the environment depends on: another value means that it must be brought up to date."""
-    parts = (sys.version, EXTRAS, str(PROJECT), (PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = EXTRAS + (",dev" if tools else "")
+    parts = (sys.version, wanted, str(PROJECT), (PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _set_up() -> str:
-    """Make the environment unless it is up to date; returns what went wrong, or nothing."""
-    stamp = _stamp()
-    if STAMP.is_file() and PYTHON.exists() and STAMP.read_text(encoding="utf-8").strip() == stamp:
+def _set_up(tools: bool) -> str:
+    """Make the environment unless it is up to date; returns what went wrong, or nothing.
+
+    With ``tools`` those for development are there, too. An environment that has them serves without them as well.
+    """
+    stamp = _stamp(tools)
+    if STAMP.is_file() and PYTHON.exists() and STAMP.read_text(encoding="utf-8").strip() in (stamp, _stamp(True)):
         return ""
     STAMP.unlink(missing_ok=True)
     problem = _make_venv()
     if problem:
         return problem
-    _say("installing chappe, Spark and the tools into .venv (once; about 600 MB are fetched, allow some minutes)")
+    what, size = ("chappe, Spark and the tools", 750) if tools else ("chappe and Spark", 600)
+    _say(f"installing {what} into .venv (once; about {size} MB are fetched, allow some minutes)")
     # pip's progress goes to standard error: standard output belongs to the command that follows.
     pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check"]
-    wanted = [*pip, "install", "--editable", f"{PROJECT}[{EXTRAS}]", *_development_tools()]
+    wanted = [*pip, "install", "--editable", f"{PROJECT}[{EXTRAS}]", *(_development_tools() if tools else ())]
     if subprocess.call(wanted, stdout=sys.stderr, stdin=subprocess.DEVNULL):
         return _why_pip_failed(pip)
     STAMP.write_text(stamp + "\n", encoding="utf-8")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import polars
 import pytest
 from tests.spark.fake_store import FakeStore
 from tests.spark.silence import ImpatientClient
@@ -60,11 +61,14 @@ def test_a_topic_as_arrow_and_pandas(store: FakeStore) -> None:
 
 
 def test_a_topic_as_polars(store: FakeStore) -> None:
-    polars = pytest.importorskip("polars")
     put(store, [1, 2, 3])
     frame = read_topic("t", stores=store.endpoint, as_="polars")
     assert isinstance(frame, polars.DataFrame)
     assert frame["offset"].to_list() == [0, 1, 2]
+    assert frame["value"].to_list() == [b"0", b"1", b"2"]
+    assert frame["timestamp"].to_list() == [at(1), at(2), at(3)]
+    nothing = read_topic("t", stores=store.endpoint, start="latest", as_="polars")
+    assert nothing.schema == frame.schema
 
 
 def test_a_topic_without_records_has_its_columns(store: FakeStore) -> None:

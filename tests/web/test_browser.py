@@ -12,10 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-
-pytest.importorskip("uvicorn")
-pytest.importorskip("playwright")
-
 from playwright.sync_api import Page, sync_playwright
 from tests.waiting import PATIENCE_S
 
@@ -24,7 +20,10 @@ from chappe.data.scalars import Count
 from chappe.data.zeek import Event
 from chappe.web.server import WebSocketServer
 
-CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+# Any of these will do; the first has no windows, is small, and is what .ci/run installs.
+NAMES: Final = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+CHROMIUM: Final = next(filter(None, map(shutil.which, NAMES)), None)
+MISSING: Final = "there is no Chromium; install one, on Debian: apt-get install chromium-headless-shell"
 # A page may not reach for the network of its own accord: there is none, and every attempt takes time.
 ARGUMENTS: Final = [
     "--no-sandbox",
@@ -55,7 +54,7 @@ function say(text) {
 </script>
 """
 
-pytestmark = [pytest.mark.process, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")]
+pytestmark = [pytest.mark.process, pytest.mark.skipif(CHROMIUM is None, reason=MISSING)]
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
