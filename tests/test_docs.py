@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from tests.waiting import PATIENCE_S, SPARK_S, until
@@ -124,7 +127,14 @@ def test_the_tutorial_runs(reader: Reader, page: Path) -> None:
 
 def whole_programs() -> list[ParameterSet]:
     """Blocks of Python that need nothing around them, but for Spark's."""
-    pages = [ROOT / "README.md", ROOT / "docs/how-to/share-state.md", ROOT / "docs/reference/channel.md"]
+    names = (
+        "README.md",
+        "docs/how-to/share-state.md",
+        "docs/how-to/secure-a-mesh.md",
+        "docs/how-to/mesh.md",
+        "docs/reference/channel.md",
+    )
+    pages = [ROOT / name for name in names]
     return [
         pytest.param(text, id=f"{page.stem}-{number}")
         for page in pages
@@ -133,10 +143,10 @@ def whole_programs() -> list[ParameterSet]:
     ]
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("code", whole_programs())
-def test_a_whole_program_runs(reader: Reader, code: str) -> None:
-    reader.run(code)
+def test_a_whole_program_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "page", "exec"), {"__name__": "__main__"})  # here: a process of its own takes half a second
 
 
 @pytest.mark.process
@@ -165,16 +175,64 @@ def test_python_in_pages_compiles(page: Path) -> None:
             compile(text, str(page), "exec")
 
 
-def test_every_command_and_option_is_in_the_reference() -> None:
+def typed(page: Path) -> Iterator[list[str]]:
+    """The words of every command of chappe that a page has the reader type, without what the shell does with it."""
+    for language, text in blocks(page):
+        for line in text.splitlines() if language == "console" else ():
+            words = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars="|&;<>")
+            words.whitespace_split = True
+            for _, piece in groupby(words, lambda word: set(word) <= set("|&;<>")):
+                name, *rest = piece
+                if name == "chappe":
+                    yield rest
+
+
+@cache
+def program() -> Any:
     from typer.main import get_command
 
     from chappe.cli.app import app
 
+    return get_command(app)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_in_pages_are_understood(page: Path) -> None:
+    """There are such commands and options, and values are legal; nothing is done."""
+    for words in typed(page):
+        command, rest = program(), words
+        try:
+            while rest and hasattr(command, "commands"):
+                command, rest = command.commands[rest[0]], rest[1:]
+            command.make_context("chappe", list(rest))
+        except Exception as error:
+            pytest.fail(f"chappe {shlex.join(words)}: {error!r}")
+
+
+SPOKEN: Final = re.compile("“([^”]+)”")  # what a page says that programs say, with … for what varies
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if SPOKEN.search(page.read_text())], ids=lambda page: page.stem
+)
+def test_programs_say_what_pages_say_that_they_say(page: Path) -> None:
+    for sentence in SPOKEN.findall(page.read_text()):
+        for piece in filter(None, re.split(r"\s*…\s*|: ", " ".join(sentence.split()))):
+            found = piece in literals()
+            assert found, f"no program says {piece!r}, of {sentence!r}"
+
+
+@cache
+def literals() -> str:
+    """The sources, where strings that a line break parts are one."""
+    sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    return re.sub(r'"\s*\n\s*f?"', "", sources)
+
+
+def test_every_command_and_option_is_in_the_reference() -> None:
     text = (ROOT / "docs" / "reference" / "cli.md").read_text()
     text += (ROOT / "docs" / "reference" / "configuration.md").read_text()
-    program = get_command(app)
-    commands = program.commands  # type: ignore[attr-defined]
-    for name, command in commands.items():
+    for name, command in program().commands.items():
         assert f"chappe {name}" in text
         for option in (each for param in command.params for each in param.opts if each.startswith("--")):
             described = option in text or f"`{option[2:]}`" in text
@@ -190,12 +248,7 @@ def test_every_setting_is_in_the_reference_with_its_default() -> None:
 
 
 def test_every_variable_of_the_reference_is_read_by_an_option() -> None:
-    from typer.main import get_command
-
-    from chappe.cli.app import app
     from chappe.cli.config import SETTINGS
 
-    program = get_command(app)
-    commands = program.commands  # type: ignore[attr-defined]
-    read = {param.envvar for command in commands.values() for param in command.params if param.envvar}
+    read = {param.envvar for command in program().commands.values() for param in command.params if param.envvar}
     assert read == {setting.variable for setting in SETTINGS}
