@@ -11,7 +11,8 @@ from chappe.errors import SparkUnavailable, UsageError
 from chappe.spark import class_archive, session
 from chappe.spark.java import JavaFound
 from chappe.spark.masters import await_master, check_master
-from chappe.spark.session import _cores, _defaults, _server, _worth_saying, spark_session
+from chappe.spark.noise import worth_saying
+from chappe.spark.session import _cores, _defaults, _server, spark_session
 
 
 @pytest.fixture
@@ -21,18 +22,46 @@ def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(session._SUBMITTED, raising=False)
 
 
+STOPPED = [
+    b"Traceback (most recent call last):\n",
+    b'  File "/venv/pyspark/daemon.py", line 264, in manager\n',
+    b"    code = worker(sock, authenticated)\n",
+    b'  File "/venv/pyspark/daemon.py", line 95, in worker\n',
+    b"    outfile.flush()\n",
+    b"BrokenPipeError: [Errno 32] Broken pipe\n",
+]
+OF_A_UDF = [*STOPPED[:3], b'  File "/home/me/udf.py", line 1, in send\n', *STOPPED[-1:]]
+
+
 def test_only_what_java_always_says_is_kept_from_the_terminal() -> None:
     lines = [
         b"WARNING: Using incubator modules: jdk.incubator.vector\n",
         b"real trouble\n",
         b"PySpark daemon failed to flush the output to the worker process:\n",
-        b"Traceback (most recent call last):\n",
-        b'  File "daemon.py", line 95, in worker\n',
-        b"BrokenPipeError: [Errno 32] Broken pipe\n",
+        *STOPPED,
         b"\n",
         b"more trouble\n",
     ]
-    assert list(_worth_saying(lines)) == [b"real trouble\n", b"more trouble\n"]
+    assert list(worth_saying(lines)) == [b"real trouble\n", b"more trouble\n"]
+
+
+def test_workers_that_were_told_to_stop_say_nothing() -> None:
+    mixed = [*STOPPED[:3], *STOPPED[:3], *STOPPED[3:5], *STOPPED[3:5], STOPPED[5], STOPPED[5]]
+    assert list(worth_saying([*STOPPED, *mixed, b"trouble\n", *STOPPED])) == [b"trouble\n"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        OF_A_UDF,
+        [*STOPPED[:5], b"MemoryError\n"],
+        [*STOPPED[:1], *OF_A_UDF, STOPPED[5]],
+        [*STOPPED[:3], b"26/11/22 WARN TaskSetManager: lost a task\n", *STOPPED[3:]],
+        STOPPED[:4],
+    ],
+)
+def test_other_tracebacks_are_told_whole(lines: list[bytes]) -> None:
+    assert list(worth_saying(lines)) == lines
 
 
 @pytest.mark.parametrize(("master", "cores"), [("local[3]", 3), ("local[2,4]", 2)])

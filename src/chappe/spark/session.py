@@ -13,14 +13,15 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from importlib import resources
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from chappe.errors import SparkUnavailable
 from chappe.spark.class_archive import archive_options
 from chappe.spark.java import ensure_java
 from chappe.spark.masters import await_master, check_master, connect
+from chappe.spark.noise import forward
 from chappe.spark.python import worker_python
 from chappe.spark.sentences import sentence
 
@@ -31,17 +32,8 @@ if TYPE_CHECKING:
 CONNECT_PORT: Final = 15002  # of a Spark Connect server, by default
 INSTALL_CONNECT: Final = "run: pip install 'chappe[spark,connect]'"
 
-_NOISE: Final = (
-    b"WARNING: Using incubator modules",
-    b"WARNING: package sun.security.action not in java.base",
-    b"NOTE: Picked up JDK_JAVA_OPTIONS",
-    b"Picked up _JAVA_OPTIONS",
-)
-# A worker that is told to stop while it writes says so with a traceback; nothing is wrong then.
-_STOPPED: Final = b"PySpark daemon failed to flush the output to the worker process:"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit tells so where its Java listens
 _TAIL_LINES: Final = 5  # of Java's last words, in the error when it does not start
-_STACK: Final = re.compile(rb"\s+at |\s*\.\.\. \d+ more")  # of no use to whoever reads one sentence
 
 
 def spark_session(
@@ -213,7 +205,7 @@ def _launch(conf: object, apart: bool) -> None:
         return
     read, write = os.pipe()
     said: deque[bytes] = deque(maxlen=_TAIL_LINES)
-    speaker = threading.Thread(target=_forward, args=(os.fdopen(read, "rb"), said), daemon=True, name="spark-stderr")
+    speaker = threading.Thread(target=forward, args=(os.fdopen(read, "rb"), said), daemon=True, name="spark-stderr")
     speaker.start()
     try:
         gateway = launch_gateway(conf, {"stderr": write} | ({"process_group": 0} if apart else {}))  # type: ignore[no-untyped-call]
@@ -224,27 +216,3 @@ def _launch(conf: object, apart: bool) -> None:
         raise SparkUnavailable(f"Java did not start Spark: {sentence(words)}; see `chappe doctor`") from error
     os.close(write)
     SparkContext._ensure_initialized(gateway=gateway)
-
-
-def _forward(source: IO[bytes], said: deque[bytes]) -> None:
-    """Copy what Java says to standard error, without what it always says."""
-    for line in _worth_saying(source):
-        if not _STACK.match(line):
-            said.append(line.strip())
-        try:
-            sys.stderr.buffer.write(line)
-            sys.stderr.flush()
-        except (AttributeError, ValueError, OSError):  # no such stream here, or closed
-            continue
-
-
-def _worth_saying(lines: Iterable[bytes]) -> Iterator[bytes]:
-    in_traceback = False
-    for line in lines:
-        if line.startswith(_STOPPED):
-            in_traceback = True
-        elif in_traceback:
-            # the traceback ends with the line that names the exception, and an empty one
-            in_traceback = bool(line.strip())
-        elif not line.startswith(_NOISE):
-            yield line

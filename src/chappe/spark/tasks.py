@@ -40,7 +40,21 @@ def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, TopicPartition):  # Spark's stand-in for a batch without any partition
         return iter(())
     _settle()
-    return read_task(partition.task)
+    return _while_read(read_task(partition.task))
+
+
+def _while_read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches; a worker whose task Spark has ended meanwhile, because of a LIMIT, ends without a word.
+
+    Spark closes the worker's socket, and what is written next fails. The worker is of no use then, and without this
+    its last words would be the traceback of a BrokenPipeError. Spark looks for errors of its own before it closes.
+    """
+    try:
+        yield from batches
+    except GeneratorExit as end:
+        if isinstance(end.__context__, (BrokenPipeError, ConnectionResetError)):
+            os._exit(0)
+        raise
 
 
 def _processors() -> int:
