@@ -10,7 +10,7 @@ from chappe.cli import events, mesh, node_file, ping
 from chappe.data.binary import encode
 from chappe.data.scalars import Count, Port
 from chappe.data.zeek import Batch, Event
-from chappe.errors import ConfigError, InvalidData, UsageError
+from chappe.errors import ConfigError, InvalidData, PeeringError, UsageError
 from chappe.mesh.events import PeerLost
 from chappe.security import Tls
 
@@ -43,6 +43,19 @@ def test_a_peer_that_says_goodbye_is_not_lost() -> None:
     for left in (True, False, True):
         teller(PeerLost(b"p" * 16, ("127.0.0.1", 1), "why", left=left))
     assert teller.lost == 1
+
+
+def test_peers_that_cannot_be_reached_are_named_once_until_some_peer_comes_or_goes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    teller = mesh.Teller(come_and_go=True)
+    for _ in range(3):
+        teller(PeeringError("no :1"))
+        teller(PeeringError("no :2"))
+    teller(PeerLost(b"p" * 16, ("127.0.0.1", 1), "why", left=True))
+    teller(PeeringError("no :1"))
+    said = capsys.readouterr().err.splitlines()
+    assert [line[:14] for line in said if "no :" in line] == ["chappe: no :1;", "chappe: no :2;", "chappe: no :1;"]
 
 
 def test_security_is_one_of_three_and_plain_only_within_this_machine_by_default() -> None:

@@ -122,6 +122,8 @@ class _ToPeople(logging.Handler):
 class Teller:
     """Says what happens to peers, each sentence once in a row.
 
+    That a peer cannot be reached is said once, until some peer comes or goes.
+
     Args:
         come_and_go: Others dial us, and it is no trouble if they leave. Without it we dial all, and it is good news
             only after trouble that there is a peering.
@@ -134,6 +136,7 @@ class Teller:
         self._quiet = quiet
         self._trouble = False
         self._last = ""
+        self._errors: set[str] = set()
 
     def __call__(self, event: Any) -> None:
         """Something happened: an event or an error of ``Endpoint.statuses``."""
@@ -143,9 +146,14 @@ class Teller:
         wrong = isinstance(event, ChappeError) or kind in ("MessagesDropped", "PeerBlocked")
         wrong = wrong or (lost and not self._come_and_go)
         text = f"{event}; still trying" if isinstance(event, ChappeError) else str(event)
-        if text == self._last or not (wrong or kind in ("PeerAdded", "PeerRemoved", "PeerLost")):
+        changed = kind in ("PeerAdded", "PeerRemoved", "PeerLost")
+        if text == self._last or text in self._errors or not (wrong or changed):
             return
         self._last = text
+        if changed:
+            self._errors.clear()
+        elif isinstance(event, ChappeError):
+            self._errors.add(text)
         if wrong:
             self._trouble = True
             warn(text)

@@ -3,51 +3,166 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Final
+from typing import Any, Final, TextIO, cast
 
 from rich.console import Console, RenderableType
-from rich.live import Live
+from rich.segment import Segment, SegmentLines
 
 LINES_EVERY_S: Final = 5.0  # without a terminal
+CLEAR: Final = "\x1b[J"  # from the cursor to the end of the screen
+CLEAR_LINE: Final = "\x1b[K"  # from the cursor to the end of the line
+CLEAR_ALL: Final = f"{CLEAR_LINE}\n{CLEAR}\x1b[A"  # in two steps: some terminals save a screen that is cleared at once
 
 
 class Screen:
-    """A context; call ``show`` several times a second. ``quiet`` shows nothing."""
+    """A context; call ``show`` several times a second. ``quiet`` shows nothing.
+
+    What is printed meanwhile to standard output and error, as far as they are terminals, appears above the picture.
+    A picture that is higher than the terminal is cut, and says so.
+    """
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self._console = console
         self._quiet = quiet
         self._lines_at = time.monotonic()
-        self._live: Live | None = None
-        if console.is_terminal and not quiet:
-            # what is printed meanwhile appears above the picture, if it goes to the same terminal
-            self._live = Live(
-                console=console,
-                auto_refresh=False,
-                transient=True,
-                redirect_stdout=sys.stdout.isatty(),
-                redirect_stderr=False,
-            )
+        self._picture: _Picture | None = None
+        if _is_terminal(console) and not quiet:
+            self._picture = _Picture(console)
+        self._before: tuple[TextIO, TextIO] | None = None
 
     def __enter__(self) -> Screen:
-        if self._live is not None:
-            self._live.start()
+        if self._picture is not None:
+            self._console.show_cursor(False)
+            self._before = sys.stdout, sys.stderr
+            sys.stdout, sys.stderr = (_above(stream, self._picture) for stream in self._before)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.stop()
+        if self._picture is not None and self._before is not None:
+            for stream in (sys.stdout, sys.stderr):
+                if isinstance(stream, _Above):
+                    stream.end()
+            sys.stdout, sys.stderr = self._before
+            self._picture.erase()
+            self._console.show_cursor(True)
 
     def show(self, picture: Callable[[], RenderableType], lines: Callable[[], Iterable[str]]) -> None:
         """Show how things are now; only what is shown is made."""
-        if self._live is not None:
-            self._live.update(picture(), refresh=True)
+        if self._picture is not None:
+            self._picture.draw(picture())
         elif not self._quiet and time.monotonic() >= self._lines_at:
             self._lines_at = time.monotonic() + LINES_EVERY_S
             for line in lines():
                 self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+class _Picture:
+    """Lines at the end of what a terminal shows, with the cursor at the beginning of the line below them."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._file = console.file
+        self._lock = threading.RLock()  # other threads print, too
+        self._text = ""
+        self._lengths: list[int] = []  # of the picture's lines
+        self._moved_away = 0  # rows of earlier pictures above the screen; a terminal that grows brings them back
+
+    def draw(self, picture: RenderableType) -> None:
+        """Put this where the picture before was."""
+        width, room = self._console.width, self._room
+        lines = [_stripped(line) for line in self._console.render_lines(picture, pad=False)]
+        if len(lines) > room:
+            more = f"... and {len(lines) - room + 1:,} more lines"
+            lines = [*lines[: room - 1], [Segment(more[:width])]]
+        with self._console.capture() as captured:
+            self._console.print(SegmentLines(lines, new_lines=True), end="")
+        with self._lock:
+            up = self._up()
+            # cleared before it is written: what remains of broken lines would join them to others later
+            self._text = "".join(f"{CLEAR_LINE}{line}\n" for line in captured.get().splitlines())
+            self._lengths = [Segment.get_line_length(line) for line in lines]
+            self._write(up + self._text + CLEAR)
+
+    def above(self, stream: TextIO, text: str) -> None:
+        """Print whole lines of text above the picture."""
+        with self._lock:
+            self._write(self._up() + CLEAR_ALL)
+            stream.write(text)
+            stream.flush()
+            self._moved_away = 0  # they are no longer next to the picture
+            self._write(self._text)
+
+    def erase(self) -> None:
+        """Take the picture away."""
+        with self._lock:
+            self._write(self._up() + CLEAR_ALL)
+            self._text, self._lengths, self._moved_away = "", [], 0
+
+    @property
+    def _room(self) -> int:
+        return max(1, self._console.height - 1)  # the last row is the cursor's
+
+    def _up(self) -> str:
+        """What moves the cursor to the first row of ours that is on the screen.
+
+        A terminal that was made narrower has broken long lines into several rows.
+        """
+        width = max(1, self._console.width)
+        rows = self._moved_away + sum(max(1, -(-length // width)) for length in self._lengths)
+        up = min(rows, self._room)
+        self._moved_away = rows - up
+        return f"\r\x1b[{up}A" if up else "\r"
+
+    def _write(self, text: str) -> None:
+        self._file.write(text)
+        self._file.flush()
+
+
+class _Above:
+    """Stands for a stream while a picture is shown; its lines are printed above the picture."""
+
+    def __init__(self, stream: TextIO, picture: _Picture) -> None:
+        self._stream = stream
+        self._picture = picture
+        self._line = ""  # has not ended yet
+
+    def write(self, text: str) -> int:
+        """Print the lines that are whole."""
+        whole, newline, self._line = (self._line + text).rpartition("\n")
+        if newline:
+            self._picture.above(self._stream, whole + newline)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Print all of them."""
+        self.write("".join(lines))
+
+    def end(self) -> None:
+        """Print what is left of a line."""
+        if self._line:
+            self.write("\n")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _above(stream: TextIO, picture: _Picture) -> TextIO:
+    return cast("TextIO", _Above(stream, picture)) if stream.isatty() else stream
+
+
+def _is_terminal(console: Console) -> bool:
+    return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
+
+
+def _stripped(line: list[Segment]) -> list[Segment]:
+    """Without blanks at its end: a terminal that is made narrower would break the line because of them."""
+    line = list(line)
+    while line and not line[-1].text.rstrip():
+        line.pop()
+    return [*line[:-1], Segment(line[-1].text.rstrip(), line[-1].style)] if line else line
