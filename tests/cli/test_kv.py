@@ -10,10 +10,11 @@ import pytest
 from tests.cli.conftest import PATIENCE_S, Shell
 
 from chappe import DataStore, Endpoint
-from chappe.cli.kv_form import entry_as_json, entry_as_text, line_of, of_prefix, read_entry, read_one
+from chappe.cli.kv_form import entry_as_json, entry_as_text, line_of, of_prefix, read_entry
 from chappe.data.binary import encode
 from chappe.data.scalars import Count, Port
-from chappe.errors import InvalidData, UsageError
+from chappe.data.values import Table
+from chappe.errors import InvalidData
 
 
 @pytest.fixture
@@ -53,14 +54,13 @@ def test_what_is_no_entry(line: bytes) -> None:
 
 
 def test_everything_is_on_one_line() -> None:
-    assert line_of(("a\nb", Count(1))) == b"(a\\nb, 1)\n"
-    assert entry_as_text("\x1b", b"\xff") == b"\\x1b -> \\udcff\n"
+    assert line_of(("a\nb", Count(1)), as_text=True) == b"(a\\nb, 1)\n"
+    assert entry_as_text("\x1b", b"\xff", as_text=True) == b"\\x1b -> \\udcff\n"
+    assert entry_as_text("\x1b", b"\xff") == b'"\\u001b" -> "\\udcff"\n'
 
 
-def test_values_on_the_command_line_may_name_their_type() -> None:
-    assert (read_one("5"), read_one("string:5"), type(read_one("count:5"))) == (5, "5", Count)
-    with pytest.raises(UsageError):
-        read_one("count:-1")
+def test_entries_may_be_plain_json() -> None:
+    assert read_entry(b'{"key": "a", "value": {"b": 1}}') == ("a", Table({"b": 1}))
 
 
 def test_prefixes_are_of_strings() -> None:
@@ -76,10 +76,10 @@ def test_values_are_put_and_got(shell: Shell, master: DataStore, peer: str) -> N
     assert shell.run("kv", "put", "users", "ann", "count:5", "--peer", peer).returncode == 0
     assert type(master["ann"]) is Count
     done = shell.run("kv", "get", "users", "ann", "--peer", peer)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"5\n", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"count:5\n", b"")
     done = shell.run("kv", "get", "users", "ann", "--peer", peer, "--json")
     assert json.loads(done.stdout) == {"@data-type": "count", "data": 5}
-    done = shell.run("kv", "put", "users", "5", "(1, {a -> 2s})", "--expiry", "1h", "--peer", peer, "--json")
+    done = shell.run("kv", "put", "users", "5", "(1, {a -> 2s})", "--text", "--expiry", "1h", "--peer", peer, "--json")
     assert json.loads(done.stdout) == {"store": "users", "key": {"@data-type": "integer", "data": 5}}
     (entry,) = [each for each in master.snapshot() if each.key == 5]
     assert entry.expires_ns is not None
@@ -87,7 +87,11 @@ def test_values_are_put_and_got(shell: Shell, master: DataStore, peer: str) -> N
     assert "ann" not in master
     assert shell.run("kv", "erase", "users", "ann", "--peer", peer).returncode == 1
     done = shell.run("kv", "get", "users", "count:5", "--peer", peer)  # another key than the integer
-    assert (done.returncode, done.stderr) == (1, b"chappe: nothing is stored under count:5 in store users\n")
+    other = b"; under 5 there is something"
+    assert (done.returncode, done.stderr) == (1, b"chappe: nothing is stored under count:5 in store users%s\n" % other)
+    assert shell.run("kv", "put", "users", "-5", '{"a": [true, -1.5]}', "--peer", peer).returncode == 0
+    assert master[-5] == {"a": (True, -1.5)}
+    assert shell.run("kv", "get", "users", "-5", "--peer", peer).stdout == b'{"a": [true, -1.5]}\n'
 
 
 @pytest.mark.process
@@ -102,7 +106,7 @@ def test_of_two_who_insert_one_does(shell: Shell, master: DataStore, peer: str) 
 def test_a_store_is_listed(shell: Shell, master: DataStore, peer: str) -> None:
     master.put_many([("ann", 1), ("bob", ["x", None]), (Count(1), "ann")])
     done = shell.run("kv", "list", "users", "--peer", peer)
-    assert sorted(done.stdout.decode().splitlines()) == ["1 -> ann", "ann -> 1", "bob -> (x, nil)"]
+    assert sorted(done.stdout.decode().splitlines()) == ["ann -> 1", 'bob -> ["x", null]', "count:1 -> ann"]
     done = shell.run("kv", "list", "users", "a", "--peer", peer, "--json")
     integer = {"@data-type": "integer", "data": 1}
     assert json.loads(done.stdout) == {"key": {"@data-type": "string", "data": "ann"}, "value": integer}
@@ -144,7 +148,7 @@ def test_changes_are_watched(shell: Shell, master: DataStore, peer: str) -> None
     lines, _ = text.communicate(timeout=PATIENCE_S)
     assert lines.decode().splitlines() == [
         "insert b -> 1",
-        "update b -> x\\ny",
+        'update b -> "x\\ny"',
         "erase b",
         "insert ab -> 1",
         "expire ab",
@@ -187,6 +191,7 @@ def test_without_a_master_one_sentence_says_so(
         (("get", "users", "a", "--peer", "127.0.0.1:1"), 1, b"cannot peer with 127.0.0.1:1"),
         (("get", "users", "a", "--peer", "10.0.0.1"), 2, b"is not this machine"),
         (("get", "users", "count:x"), 2, b"is no whole number"),
+        (("put", "users", "a", "{b}"), 2, b"is not the JSON that it looks like"),
         (("put", "users", "a", "1", "--expiry", "soon"), 2, b"is not an age"),
         (("watch", "users", "a", "--key", "b"), 2, b"not both"),
         (("load", "users", "nowhere.json"), 1, b"nowhere.json: No such file"),

@@ -30,7 +30,7 @@ def test_what_is_put_into_a_served_store_is_there_and_lasts_as_long_as_its_backe
     assert facts["entries"] == 0
     peer = facts["listen"][0]
     assert shell.run("kv", "put", "users", "ann", "count:5", "--peer", peer).returncode == 0
-    assert shell.run("kv", "list", "users", "--peer", peer).stdout == b"ann -> 5\n"
+    assert shell.run("kv", "list", "users", "--peer", peer).stdout == b"ann -> count:5\n"
     if backend == "memory":
         assert process.stdout is not None
         state = json.loads(process.stdout.readline())

@@ -71,11 +71,13 @@ def test_security_is_one_of_three_and_plain_only_within_this_machine_by_default(
 
 
 def test_events_are_shown_by_name_and_everything_on_one_line() -> None:
-    assert events.as_text("/t", encode(Count(5))) == b"/t  5\n"
-    assert events.as_text("/t", Event("ping", "a\nb", Count(1)).encode()) == b"/t  ping(a\\nb, 1)\n"
+    assert events.as_text("/t", encode(Count(5))) == b"/t  count:5\n"
+    assert events.as_text("/t", encode(Count(5)), broker=True) == b"/t  5\n"
+    assert events.as_text("/t", Event("ping", "a\nb", Count(1)).encode()) == b'/t  ping("a\\nb", count:1)\n'
+    assert events.as_text("/t", Event("ping", "a", Count(1)).encode(), broker=True) == b"/t  ping(a, 1)\n"
     batch = Batch([Event("one"), Event("two", 2)])
     assert events.as_text("/t", batch.encode()) == b"/t  one()\n/t  two(2)\n"
-    assert events.as_text("\x1b", encode(b"\xff")) == b"\\x1b  \\udcff\n"
+    assert events.as_text("\x1b", encode(b"\xff")) == b'\\x1b  "\\udcff"\n'
     with pytest.raises(InvalidData):
         events.as_text("/t", b"\xff")
 
@@ -88,16 +90,6 @@ def test_what_is_printed_as_json_is_read_again(value: object) -> None:
     for topic, expected in ((None, "/t"), ("/other", "/other")):
         found, back = events.read_json(topic, line)
         assert (found, encode(back)) == (expected, payload)
-
-
-def test_arguments_may_name_their_type() -> None:
-    assert events.read_argument("5", None) == 5
-    assert type(events.read_argument("count:5", None)) is Count
-    assert events.read_argument("string:count:5", None) == "count:5"
-    assert events.read_argument("count:5", "string") == "count:5"
-    assert events.read_argument("http://x", None) == "http://x"
-    with pytest.raises(InvalidData):
-        events.read_argument("count:-1", None)
 
 
 def test_percentiles_and_histogram() -> None:

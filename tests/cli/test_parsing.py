@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chappe.cli import mesh, presence
-from chappe.cli.events import read_argument
 from chappe.cli.replay import parse_speed
 from chappe.cli.units import parse_age, parse_bytes, parse_start
+from chappe.cli.values import hint, read
 from chappe.data.order import TYPE_NAMES
 from chappe.data.topic import Filter, check_topic
 from chappe.drivers.addresses import TowerAddress
@@ -47,10 +47,11 @@ def test_any_text_is_read_or_refused(parse: Callable[[str], object], text: str) 
         parse(text)
 
 
-@given(texts, st.sampled_from([None, *TYPE_NAMES]))
-def test_any_value_is_read_or_refused(text: str, kind: str | None) -> None:
+@given(texts, st.sampled_from([None, *TYPE_NAMES]), st.booleans())
+def test_any_value_is_read_or_refused(text: str, kind: str | None, as_text: bool) -> None:
     with suppress(ChappeError):
-        read_argument(text, kind)
+        read(text, kind, as_text=as_text)
+    hint(text)
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "9" * 25, "99999999999999w", "0001-01-01T00:00+14:00"])

@@ -15,6 +15,7 @@ settings.py   config
 keys.py       keys authority, make
 mesh.py       what the commands of the mesh share: addresses, security, what is said about peers
 node.py       node; node_file.py reads its file, node_view.py is what it shows
+values.py     how values are typed and printed, for publish, subscribe and kv
 publish.py    publish
 subscribe.py  subscribe; events.py is how it prints and publish reads
 ping.py       ping

@@ -24,6 +24,7 @@ from chappe.cli import (
     settings,
     subscribe,
     topics,
+    values,
 )
 from chappe.cli.console import debugging, drop_stdout, exit_code, obey_sigterm, warn
 from chappe.cli.demo import command as demo
@@ -107,7 +108,7 @@ for function in (
     doctor.doctor,
     settings.config,
 ):
-    app.command()(function)
+    app.command(cls=values.Command if function is publish.publish else None)(function)
 app.add_typer(pipeline.app)
 app.add_typer(keys.app)
 app.add_typer(kv.app)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from chappe.cli import values
 from chappe.data import zeek
 from chappe.data.binary import decode
-from chappe.data.json import dumps_message, loads, loads_message
-from chappe.data.order import TYPE_NAMES
-from chappe.data.text import from_text, to_text
+from chappe.data.json import dumps_message, dumps_plain, loads, loads_message
 from chappe.data.values import Value
 from chappe.errors import InvalidData, UnsupportedValue
 
@@ -16,24 +15,33 @@ from chappe.errors import InvalidData, UnsupportedValue
 _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != 9} | {10: "\\n"}
 
 
-def as_text(topic: str, payload: bytes) -> bytes:
+def as_text(topic: str, payload: bytes, *, broker: bool = False) -> bytes:
     """The topic and the value, or the name of a Zeek event and its arguments; a batch has a line for each of its own.
 
-    Raises InvalidData.
+    With ``broker`` values are in Broker's text form. Raises InvalidData.
     """
+    return b"".join([_line(topic, each) for each in texts(payload, broker=broker)])
+
+
+def texts(payload: bytes, *, broker: bool = False) -> list[str]:
+    """What ``as_text`` shows of a value: one text, or of a batch of Zeek's one for each message in it."""
     try:
         message = zeek.parse(payload)
     except InvalidData:
-        return _line(topic, to_text(decode(payload)))
-    if isinstance(message, zeek.Batch):
-        return b"".join([_line(topic, _message_text(each)) for each in message])
-    return _line(topic, _message_text(message))
+        return [values.shown(decode(payload), as_text=broker)]
+    messages = message if isinstance(message, zeek.Batch) else [message]
+    return [_message_text(each, broker) for each in messages]
 
 
-def _message_text(message: zeek.Message) -> str:
+def _message_text(message: zeek.Message, broker: bool) -> str:
     if isinstance(message, zeek.Event):
-        return f"{message.name}({', '.join(map(to_text, message.args))})"
-    return to_text(message.to_value())
+        return f"{message.name}({', '.join([_argument(each, broker) for each in message.args])})"
+    return values.shown(message.to_value(), as_text=broker)
+
+
+def _argument(value: object, broker: bool) -> str:
+    """An argument of an event: strings in quotes, so that it is plain where one ends."""
+    return dumps_plain(value) if type(value) is str and not broker else values.shown(value, as_text=broker)
 
 
 def _line(topic: str, text: str) -> bytes:
@@ -53,20 +61,9 @@ def as_json(topic: str, payload: bytes) -> bytes:
     return text.encode("utf-8", "surrogateescape") + b"\n"
 
 
-def read_argument(text: str, kind: str | None) -> Value:
-    """A value on the command line: its text, of type ``kind``, of the type before a colon, or guessed.
-
-    Raises InvalidData.
-    """
-    named, colon, rest = text.partition(":")
-    if kind is None and colon and named in TYPE_NAMES:
-        kind, text = named, rest
-    return from_text(text, kind)
-
-
-def read_text(line: bytes, kind: str | None) -> Value:
-    """A value as a line of text; raises InvalidData."""
-    return from_text(line.decode("utf-8", "surrogateescape"), kind)
+def read_line(line: bytes, kind: str | None, *, broker: bool = False) -> Value:
+    """A value as a line, read as ``chappe.cli.values`` says; raises InvalidData."""
+    return values.read(line.decode("utf-8", "surrogateescape"), kind, as_text=broker)
 
 
 def read_json(topic: str | None, line: bytes) -> tuple[str, Value]:

@@ -6,12 +6,13 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
-from chappe.cli import mesh, options
+from chappe.cli import mesh, options, values
 from chappe.cli.console import say, warn
 from chappe.cli.kv_serve import serve
 from chappe.cli.units import parse_age
@@ -19,6 +20,7 @@ from chappe.errors import ChappeError, InvalidData, NoSuchKey, StoreError, Usage
 
 if TYPE_CHECKING:
     from chappe import DataStore
+    from chappe.data.values import Value
 
 ATTACH_S: Final = 10.0
 CHUNK: Final = 4096  # entries loaded at once
@@ -32,7 +34,7 @@ app = typer.Typer(
 app.command("serve")(serve)
 
 Store: TypeAlias = Annotated[str, typer.Argument(metavar="STORE", help="Name of the store.")]
-Key: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help="A value; it may name its type, as in `count:5`.")]
+Key: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help=values.HELP)]
 Prefix: TypeAlias = Annotated[
     str | None, typer.Argument(metavar="[PREFIX]", help="Only keys that are strings and begin so.")
 ]
@@ -75,10 +77,11 @@ def _attached(
             yield store
 
 
-@app.command("get")
+@app.command("get", cls=values.Command)
 def get(
     store: Store,
     key: Key,
+    as_text: values.Text = False,
     peers: mesh.Peers = None,
     timeout: Timeout = ATTACH_S,
     tls: mesh.TlsFiles = None,
@@ -87,26 +90,28 @@ def get(
     as_json: options.Json = False,
 ) -> None:
     """Print the value under a key."""
-    from chappe.cli.kv_form import json_of, line_of, read_one
+    from chappe.cli.kv_form import json_of, line_of
     from chappe.data.order import same
 
-    wanted = read_one(key)
+    wanted = values.read_argument(key, as_text=as_text)
     with _attached(store, peers, tls, anonymous, plain, timeout) as clone:
-        found = [each.typed.value for each in clone.snapshot() if same(each.typed.key, wanted)]
+        entries = clone.snapshot()
+    found = [each.typed.value for each in entries if same(each.typed.key, wanted)]
     if not found:
-        raise NoSuchKey(f"nothing is stored under {key} in store {store}")
-    _print([json_of(found[0]) if as_json else line_of(found[0])])
+        raise _no_such_key(store, key, wanted, [each.typed.key for each in entries])
+    _print([json_of(found[0]) if as_json else line_of(found[0], as_text=as_text)])
 
 
-@app.command("put")
+@app.command("put", cls=values.Command)
 def put(
     store: Store,
     key: Key,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="As KEY.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help=values.HELP)],
     unique: Annotated[bool, typer.Option("--unique", help="Only if there is none under the key; else fail.")] = False,
     expiry: Annotated[
         str | None, typer.Option(metavar="AGE", help="Let it go after so long, such as 90s or 2h.")
     ] = None,
+    as_text: values.Text = False,
     peers: mesh.Peers = None,
     timeout: Timeout = ATTACH_S,
     tls: mesh.TlsFiles = None,
@@ -115,9 +120,9 @@ def put(
     as_json: options.Json = False,
 ) -> None:
     """Set the value under a key; done when the master has done it."""
-    from chappe.cli.kv_form import read_one, typed
+    from chappe.cli.kv_form import typed
 
-    name, given = read_one(key), read_one(value)
+    name, given = (values.read_argument(each, as_text=as_text) for each in (key, value))
     expiry_s = None if expiry is None else parse_age(expiry)
     with _attached(store, peers, tls, anonymous, plain, timeout) as clone:
         if not unique:
@@ -128,10 +133,11 @@ def put(
         print(f'{{"store":{json.dumps(store)},"key":{typed(name)}}}')
 
 
-@app.command("erase")
+@app.command("erase", cls=values.Command)
 def erase(
     store: Store,
     key: Key,
+    as_text: values.Text = False,
     peers: mesh.Peers = None,
     timeout: Timeout = ATTACH_S,
     tls: mesh.TlsFiles = None,
@@ -139,19 +145,18 @@ def erase(
     plain: mesh.Plain = False,
 ) -> None:
     """Remove a key; done when the master has done it."""
-    from chappe.cli.kv_form import read_one
-
-    wanted = read_one(key)
+    wanted = values.read_argument(key, as_text=as_text)
     with _attached(store, peers, tls, anonymous, plain, timeout) as clone:
         if not clone.exists(wanted):
-            raise NoSuchKey(f"nothing is stored under {key} in store {store}")
+            raise _no_such_key(store, key, wanted, [each.typed.key for each in clone.snapshot()])
         clone.erase(wanted, timeout=timeout)
 
 
-@app.command("list")
+@app.command("list", cls=values.Command)
 def list_(
     store: Store,
     prefix: Prefix = None,
+    as_text: values.Text = False,
     peers: mesh.Peers = None,
     timeout: Timeout = ATTACH_S,
     tls: mesh.TlsFiles = None,
@@ -162,19 +167,20 @@ def list_(
     """Print all keys and their values, or those whose keys begin so."""
     from chappe.cli.kv_form import entry_as_json, entry_as_text, of_prefix
 
-    render = entry_as_json if as_json else entry_as_text
+    render = entry_as_json if as_json else partial(entry_as_text, as_text=as_text)
     with _attached(store, peers, tls, anonymous, plain, timeout) as clone:
         entries = [each.typed for each in clone.snapshot() if of_prefix(each.key, prefix)]
     _print(render(each.key, each.value) for each in entries)
 
 
-@app.command("watch")
+@app.command("watch", cls=values.Command)
 def watch(
     store: Store,
     prefix: Prefix = None,
     key: Annotated[str | None, typer.Option(metavar="KEY", help="Only this key.")] = None,
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after N changes.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0.0, metavar="S", help="End after so long.")] = None,
+    as_text: values.Text = False,
     peers: mesh.Peers = None,
     timeout: Timeout = ATTACH_S,
     tls: mesh.TlsFiles = None,
@@ -183,15 +189,14 @@ def watch(
     as_json: options.Json = False,
 ) -> None:
     """Print what is inserted, updated, erased and expires."""
-    from chappe.cli.kv_form import read_one
     from chappe.cli.kv_watch import follow
 
     if prefix is not None and key is not None:
         raise UsageError("give a prefix or --key, not both")
-    wanted = {} if key is None else {"key": read_one(key)}
+    wanted = {} if key is None else {"key": values.read_argument(key, as_text=as_text)}
     wanted |= {} if prefix is None else {"prefix": prefix}
     with _attached(store, peers, tls, anonymous, plain, timeout, follow=True) as clone:
-        follow(clone, wanted, count, seconds, as_json)
+        follow(clone, wanted, count, seconds, as_json, as_text)
 
 
 @app.command("dump")
@@ -266,6 +271,15 @@ def _chunks(lines: Iterable[bytes]) -> Iterator[list[tuple[object, object]]]:
             yield chunk
             chunk = []
     yield chunk
+
+
+def _no_such_key(store: str, key: str, wanted: object, there: list[Value]) -> NoSuchKey:
+    """What to raise; keys of different types are different keys, and the one that was meant may be of another."""
+    from chappe.data.text import to_text
+
+    meant = next((each for each in there if to_text(each) == to_text(wanted)), None)
+    other = "" if meant is None else f"; under {values.shown(meant)} there is something"
+    return NoSuchKey(f"nothing is stored under {key} in store {store}{other}")
 
 
 def _print(lines: Iterable[bytes]) -> None:

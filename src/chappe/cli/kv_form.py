@@ -1,35 +1,16 @@
-"""How ``chappe kv`` prints and reads keys and values: as ``chappe publish`` and ``subscribe`` do, one line each."""
+"""How ``chappe kv`` prints keys and values, and reads entries, one line each; ``values`` has the form of one value."""
 
 from __future__ import annotations
 
-from typing import Final
-
-from chappe.cli.events import read_argument
-from chappe.data.json import dumps, loads
-from chappe.data.text import to_text
+from chappe.cli.values import shown
+from chappe.data.json import dumps, loads_plain
 from chappe.data.values import Table, Value
-from chappe.errors import InvalidData, UnsupportedValue, UsageError
-
-# What would move the cursor or end the line early: control characters, but not the tab.
-_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != 9} | {10: "\\n"}
+from chappe.errors import InvalidData, UnsupportedValue
 
 
-def read_one(text: str) -> Value:
-    """A key or value on the command line; raises UsageError."""
-    try:
-        return read_argument(text, None)
-    except InvalidData as problem:
-        raise UsageError(str(problem)) from None
-
-
-def line_of(value: object) -> bytes:
+def line_of(value: object, *, as_text: bool = False) -> bytes:
     """A value as a line of text."""
-    return shown(value).encode("utf-8", "backslashreplace") + b"\n"
-
-
-def shown(value: object) -> str:
-    """A value as text without line breaks."""
-    return to_text(value).translate(_CONTROLS)
+    return shown(value, as_text=as_text).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def json_of(value: object) -> bytes:
@@ -45,9 +26,9 @@ def typed(value: object) -> str:
         return dumps(value)
 
 
-def entry_as_text(key: object, value: object) -> bytes:
+def entry_as_text(key: object, value: object, *, as_text: bool = False) -> bytes:
     """An entry as a line for people."""
-    return f"{shown(key)} -> {shown(value)}\n".encode("utf-8", "backslashreplace")
+    return f"{shown(key, as_text=as_text)} -> ".encode("utf-8", "backslashreplace") + line_of(value, as_text=as_text)
 
 
 def entry_as_json(key: object, value: object) -> bytes:
@@ -56,8 +37,8 @@ def entry_as_json(key: object, value: object) -> bytes:
 
 
 def read_entry(line: bytes) -> tuple[Value, Value]:
-    """What ``entry_as_json`` has written; raises InvalidData."""
-    table = loads(b'{"@data-type":"table","data":[' + line.strip() + b"]}")
+    """What ``entry_as_json`` has written, or the same with plain JSON; raises InvalidData."""
+    table = loads_plain(b'{"@data-type":"table","data":[' + line.strip() + b"]}")
     if not isinstance(table, Table) or len(table) != 1:
         raise InvalidData("an entry is one object with key and value")
     ((key, value),) = table.pairs()

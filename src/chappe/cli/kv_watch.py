@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from chappe.cli import mesh
 from chappe.cli.console import exit_code, say, warn
-from chappe.cli.kv_form import shown, typed
+from chappe.cli.kv_form import typed
+from chappe.cli.values import shown
 
 if TYPE_CHECKING:
     from chappe import DataStore, StoreEvent, StoreWatch
@@ -43,13 +45,15 @@ class Teller:
                 self._peers(event)
 
 
-def follow(store: DataStore, wanted: dict[str, Any], count: int | None, seconds: float | None, as_json: bool) -> None:
+def follow(
+    store: DataStore, wanted: dict[str, Any], count: int | None, seconds: float | None, as_json: bool, as_text: bool
+) -> None:
     """Print changes as they come; Ctrl-C ends it well unless a count or time was asked for."""
     try:
         with store.watch(**wanted) as watching:
             say(f"watching store {store.name}")
             try:
-                _print(watching, count, seconds, _as_json if as_json else _as_text)
+                _print(watching, count, seconds, _as_json if as_json else partial(_as_text, as_text=as_text))
             finally:
                 if watching.dropped:
                     warn(f"{watching.dropped} changes are not shown: this was too slow")
@@ -72,10 +76,10 @@ def _print(
         sys.stdout.buffer.flush()
 
 
-def _as_text(event: StoreEvent) -> bytes:
+def _as_text(event: StoreEvent, *, as_text: bool) -> bytes:
     key, value, _ = _parts(event)
-    shows = "" if event.kind in ("erase", "expire") else f" -> {shown(value)}"
-    return f"{event.kind} {shown(key)}{shows}\n".encode("utf-8", "backslashreplace")
+    shows = "" if event.kind in ("erase", "expire") else f" -> {shown(value, as_text=as_text)}"
+    return f"{event.kind} {shown(key, as_text=as_text)}{shows}\n".encode("utf-8", "backslashreplace")
 
 
 def _as_json(event: StoreEvent) -> bytes:

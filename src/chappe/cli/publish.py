@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from chappe.cli import mesh, options
+from chappe.cli import values as typed_values
 from chappe.cli.console import say, warn
 from chappe.errors import ChappeError, InvalidData, UsageError
 
@@ -36,18 +37,25 @@ def publish(
     topic: Annotated[str, typer.Argument(help="Topic to publish to; `-`: the one in each JSON line.")],
     values: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[VALUE]...", help="Each is a message; without any, the lines of standard input are."),
+        typer.Argument(
+            metavar="[VALUE]...",
+            help=f"Each is a message; without any, the lines of standard input are. {typed_values.HELP}",
+        ),
     ] = None,
     event: Annotated[
         str | None, typer.Option(metavar="NAME", help="Publish one Zeek event, whose arguments are the values.")
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option("--type", metavar="TYPE", help="Of all values: count, string, address, ...; guessed by default."),
+        typer.Option("--type", metavar="TYPE", help="Of all values: count, string, address, ..."),
     ] = None,
     input_format: Annotated[
-        Format, typer.Option("--format", help="text: as `chappe subscribe` prints values; json: typed JSON.")
+        Format,
+        typer.Option(
+            "--format", help="text: values, as `chappe subscribe` prints them; json: only Broker's typed JSON."
+        ),
     ] = Format.TEXT,
+    as_text: typed_values.Text = False,
     peers: mesh.Peers = None,
     tls: mesh.TlsFiles = None,
     anonymous: mesh.Anonymous = False,
@@ -56,23 +64,23 @@ def publish(
 ) -> None:
     """Publish values or Zeek events to a topic of the mesh.
 
-    On the command line a value may name its type: `count:5`, `string:42`. Write -- before one that begins with a dash.
+    A value is what its JSON says: `5`, `true` or `{"a": 1}`; of a type that it names: `count:5`; else a string.
     """
     from chappe import Endpoint
 
     mesh.hear_warnings()
-    _check(topic, values, event, kind, input_format)
+    _check(topic, event, kind, input_format, as_text)
     security = mesh.security_of(tls, anonymous, plain)
     dialled = [mesh.address(each) for each in peers or [mesh.HERE]]
     for host, _ in dialled:
         mesh.check_host(security, host)
-    given = _given(topic, values or [], event, kind, input_format)
+    given = _given(topic, values or [], event, kind, input_format, as_text)
     teller = mesh.Teller()
     with Endpoint(security=security, forwarding=False) as endpoint:
         mesh.dial(endpoint, dialled)
         statuses = endpoint.statuses(callback=teller)
         heard = _await_subscribers(endpoint, None if topic == ANY else topic)
-        run = _Run(endpoint, None if topic == ANY else topic, kind, input_format)
+        run = _Run(endpoint, None if topic == ANY else topic, kind, input_format, as_text)
         problem = run.all_of(given)
         mesh.until(endpoint, lambda: endpoint.core.buffered() == 0)
         statuses.close()  # a peer that leaves now has what it wanted
@@ -97,22 +105,22 @@ def _unwanted(run: _Run) -> str:
     return f"; to {run.count - run.wanted} of them nobody has subscribed"
 
 
-def _check(topic: str, values: list[str] | None, event: str | None, kind: str | None, form: Format) -> None:
+def _check(topic: str, event: str | None, kind: str | None, form: Format, as_text: bool) -> None:
     from chappe.data.order import TYPE_NAMES
 
     if kind is not None and kind not in TYPE_NAMES:
         raise UsageError(f"there is no type {kind!r}, only {', '.join(TYPE_NAMES)}")
-    if form is Format.JSON and (kind is not None or event is not None):
-        raise UsageError("JSON says itself what it is: leave out --type and --event")
+    if form is Format.JSON and (kind is not None or event is not None or as_text):
+        raise UsageError("typed JSON says itself what it is: leave out --type, --text and --event")
     if topic == ANY and form is not Format.JSON:
         raise UsageError("a topic of each line needs --format json")
 
 
 def _given(
-    topic: str, values: list[str], event: str | None, kind: str | None, form: Format
+    topic: str, values: list[str], event: str | None, kind: str | None, form: Format, as_text: bool
 ) -> list[tuple[str, object]] | None:
     """The messages on the command line, all of them read before anything is sent; None: they are on standard input."""
-    from chappe.cli.events import read_argument, read_json
+    from chappe.cli.events import read_json
     from chappe.data.zeek import Event
 
     if event is None and not values:
@@ -120,7 +128,7 @@ def _given(
     try:
         if form is Format.JSON:
             return [read_json(None if topic == ANY else topic, os.fsencode(each)) for each in values]
-        read = [read_argument(each, kind) for each in values]
+        read = [typed_values.read_argument(each, kind, as_text=as_text) for each in values]
     except InvalidData as problem:
         raise UsageError(str(problem)) from None
     if event is not None:
@@ -142,13 +150,14 @@ def _await_subscribers(endpoint: Endpoint, topic: str | None) -> bool:
 class _Run:
     """Publishes, and counts."""
 
-    def __init__(self, endpoint: Endpoint, topic: str | None, kind: str | None, form: Format) -> None:
+    def __init__(self, endpoint: Endpoint, topic: str | None, kind: str | None, form: Format, as_text: bool) -> None:
         self.count = 0
         self.wanted = 0  # those that somebody in reach has subscribed to
         self._endpoint = endpoint
         self._topic = topic
         self._kind = kind
         self._form = form
+        self._as_text = as_text
 
     def all_of(self, given: list[tuple[str, object]] | None) -> ChappeError | None:
         """Publish what is given, or standard input; returns what was wrong with its last line."""
@@ -185,9 +194,9 @@ class _Run:
                 yield batch
 
     def _read(self, line: bytes) -> list[tuple[str, object]]:
-        from chappe.cli.events import read_json, read_text
+        from chappe.cli.events import read_json, read_line
 
         if self._form is Format.TEXT:
             assert self._topic is not None
-            return [(self._topic, read_text(line, self._kind))]
+            return [(self._topic, read_line(line, self._kind, broker=self._as_text))]
         return [read_json(self._topic, line)] if line.strip() else []

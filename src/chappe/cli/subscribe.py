@@ -6,11 +6,12 @@ import os
 import sys
 import time
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from chappe.cli import mesh
+from chappe.cli import mesh, values
 from chappe.cli.console import exit_code, say, warn
 from chappe.errors import InvalidData
 
@@ -48,6 +49,7 @@ def subscribe(
         Output, typer.Option(help="text: for people; json: data messages, which `chappe publish --format json` reads.")
     ] = Output.TEXT,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
+    as_text: values.Text = False,
     on_full: Annotated[
         OnFull, typer.Option(help="When the output is slow: drop messages and say so, or slow publishers down.")
     ] = OnFull.DROP_OLDEST,
@@ -66,7 +68,7 @@ def subscribe(
         mesh.check_host(security, host)
     if count == 0:
         return
-    printer = _Printer(Output.JSON if as_json else output, count)
+    printer = _Printer(Output.JSON if as_json else output, count, as_text)
     with Endpoint(security=security, forwarding=False) as endpoint:
         endpoint.statuses(callback=mesh.Teller(come_and_go=bool(heard)))
         subscriber = endpoint.subscribe(*topics, on_full=on_full.value)
@@ -96,11 +98,11 @@ def _follow(subscriber: Subscriber, printer: _Printer, end: float | None) -> Non
 class _Printer:
     """Writes messages to standard output until there were as many as wanted."""
 
-    def __init__(self, output: Output, count: int | None) -> None:
+    def __init__(self, output: Output, count: int | None, broker: bool) -> None:
         from chappe.cli.events import as_json, as_text
 
         self.left = count
-        self._render = as_json if output is Output.JSON else as_text
+        self._render = as_json if output is Output.JSON else partial(as_text, broker=broker)
         self._out = sys.stdout.fileno()
 
     @property

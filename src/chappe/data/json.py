@@ -13,7 +13,11 @@ Strings, enum values, addresses, subnets and ports are JSON strings, the last th
 original reads that too.
 
 ``loads`` reads both. It also takes an integer for a real, which the original refuses, because JavaScript writes 1.0 as
-1; times with up to nine decimals and a time zone; and timespans in min, h and d.
+1; times with up to nine decimals and a time zone; and timespans in min (or m), h and d.
+
+``loads_plain`` reads JSON as any program writes it: ``null`` is none, a whole number an integer (a count above
+2**63-1), any other number a real, an array a vector, an object a table by strings. An object with ``@data-type`` is the
+typed value that it says, at any depth; what it holds may be plain again. ``dumps_plain`` writes the shortest of that.
 """
 
 from __future__ import annotations
@@ -28,7 +32,19 @@ from typing import Any, Final
 from chappe.data.convert import to_value
 from chappe.data.order import TYPE_NAMES, arrange, check_depth
 from chappe.data.quirks import ESCAPES, REAL_FORMAT, json_time, repair
-from chappe.data.scalars import EPOCH, Address, Count, Port, Subnet, Timespan, Timestamp, timedelta_ns
+from chappe.data.scalars import (
+    COUNT_MAX,
+    EPOCH,
+    INTEGER_MAX,
+    INTEGER_MIN,
+    Address,
+    Count,
+    Port,
+    Subnet,
+    Timespan,
+    Timestamp,
+    timedelta_ns,
+)
 from chappe.data.text import UNITS_NS, from_text, parse_address, parse_port, parse_subnet, parse_timespan
 from chappe.data.values import TAGS, Set, Table, Value
 from chappe.defaults import VALUE_BYTES_MAX, VALUE_DEPTH_MAX, VALUE_ELEMENTS_MAX
@@ -57,6 +73,52 @@ def dumps_message(topic: str, value: object, *, legal: bool = False) -> str:
     """The JSON of a data message: a value under a topic."""
     writer = _Writer(legal)
     return f'{{"type":"{MESSAGE_TYPE}","topic":{writer.quoted(topic)},{writer.typed(value, 0)}}}'
+
+
+def dumps_plain(value: object) -> str:
+    """The JSON that ``loads_plain`` reads as this value, typed only where plain JSON has no such type.
+
+    It is one line of what can be printed; of the numbers only NaN and infinities are no legal JSON.
+    """
+    return _plain_text(to_value(value), 0)
+
+
+def _plain_text(value: Any, depth: int) -> str:
+    kind = type(value)  # addresses, subnets and ports are bytes and tuples to isinstance
+    if value is None or kind is bool or kind is int or (kind is float and math.isfinite(value)):
+        return json.dumps(value)
+    if kind is str or kind is bytes:
+        return _plain_string(value if kind is str else value.decode("utf-8", "surrogateescape"))
+    if kind is tuple or kind is Set:
+        check_depth(depth)
+        items = ", ".join([_plain_text(each, depth + 1) for each in value])
+        return f"[{items}]" if kind is tuple else f'{{"{_TYPE}": "set", "data": [{items}]}}'
+    if kind is Table:
+        check_depth(depth)
+        pairs = [(key, _plain_text(each, depth + 1)) for key, each in value.pairs()]
+        if all(type(key) is str and key != _TYPE for key, _ in pairs):
+            return f"{{{', '.join([f'{_plain_string(key)}: {text}' for key, text in pairs])}}}"
+        entries = [f'{{"key": {_plain_text(key, depth + 1)}, "value": {text}}}' for key, text in pairs]
+        return f'{{"{_TYPE}": "table", "data": [{", ".join(entries)}]}}'
+    if kind is Count or kind is float:
+        data = str(value)
+    else:
+        data = _plain_string(scalar_text(value))
+    return f'{{"{_TYPE}": "{_NAMES[kind]}", "data": {data}}}'
+
+
+def _plain_string(text: str) -> str:
+    quoted = json.dumps(text, ensure_ascii=False)
+    if quoted.isprintable():
+        return quoted
+    return "".join([each if each.isprintable() else json.dumps(each)[1:-1] for each in quoted])
+
+
+def scalar_text(value: Value) -> str:
+    """What stands in the data of a scalar's JSON, without quotes, times in full precision."""
+    if isinstance(value, Timestamp):
+        return _exact_time(value)
+    return _duration(int(value)) if isinstance(value, Timespan) else str(value)
 
 
 class _Writer:
@@ -114,14 +176,16 @@ class _Writer:
         return repr(value)
 
     def _time(self, time: Timestamp) -> str:
-        if not self._legal:
-            return json_time(time)
-        seconds, ns = divmod(int(time), UNITS_NS["s"])
-        return f"{EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S}.{ns:09d}"
+        return _exact_time(time) if self._legal else json_time(time)
 
 
 def _escape(match: re.Match[str]) -> str:
     return ESCAPES[match.group()]
+
+
+def _exact_time(time: Timestamp) -> str:
+    seconds, ns = divmod(int(time), UNITS_NS["s"])
+    return f"{EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S}.{ns:09d}"
 
 
 def _duration(ns: int) -> str:
@@ -142,6 +206,11 @@ def loads(text: str | bytes) -> Value:
     return _value(_parse(text), 0, _Budget())
 
 
+def loads_plain(text: str | bytes) -> Value:
+    """The value that any JSON is, typed or not; raises InvalidData."""
+    return _value(_parse(text, _entries_once), 0, _Budget(plain=True))
+
+
 def loads_message(text: str | bytes) -> tuple[str, Value]:
     """Topic and value of a data message; raises InvalidData."""
     found = _parse(text)
@@ -154,9 +223,10 @@ def loads_message(text: str | bytes) -> tuple[str, Value]:
 
 
 class _Budget:
-    """How many more elements one value may have."""
+    """How many more elements one value may have, and whether it may be plain JSON."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, plain: bool = False) -> None:
+        self.plain = plain
         self._left = VALUE_ELEMENTS_MAX
 
     def spend(self, count: int) -> None:
@@ -165,23 +235,32 @@ class _Budget:
             raise InvalidData(f"a value has more than {VALUE_ELEMENTS_MAX:,} elements")
 
 
-def _parse(text: str | bytes) -> Any:
+def _parse(text: str | bytes, entries: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
     if len(text) > VALUE_BYTES_MAX:
         raise InvalidData(f"a JSON text of {len(text):,} bytes is no value, at most {VALUE_BYTES_MAX:,} are possible")
     if isinstance(text, bytes):
         text = text.decode("utf-8", "surrogateescape")
     try:
         try:
-            return json.loads(text, strict=False)
+            return json.loads(text, strict=False, object_pairs_hook=entries)
         except json.JSONDecodeError:
-            return json.loads(repair(text), strict=False)
+            return json.loads(repair(text), strict=False, object_pairs_hook=entries)
     except json.JSONDecodeError as problem:
         raise InvalidData(f"no JSON: {problem}") from None
     except (ValueError, RecursionError):
         raise InvalidData("no JSON for a value: a number too long, or nested too deep") from None
 
 
+def _entries_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise InvalidData("an object has a key twice")
+    return found
+
+
 def _value(found: Any, depth: int, budget: _Budget) -> Value:
+    if budget.plain and not (isinstance(found, dict) and _TYPE in found):
+        return _plain(found, depth, budget)
     if not isinstance(found, dict) or not isinstance(found.get(_TYPE), str):
         raise InvalidData(f'a value is an object with "{_TYPE}" and "data", not {_shown(found)}')
     kind, data = found[_TYPE], found.get("data")
@@ -197,6 +276,27 @@ def _value(found: Any, depth: int, budget: _Budget) -> Value:
         return make(data)
     except UnsupportedValue as problem:
         raise InvalidData(str(problem)) from None
+
+
+def _plain(found: Any, depth: int, budget: _Budget) -> Value:
+    """The value of JSON that does not say its type."""
+    if isinstance(found, dict):
+        if depth >= VALUE_DEPTH_MAX:
+            raise InvalidData(f"a value is nested deeper than {VALUE_DEPTH_MAX} containers")
+        budget.spend(2 * len(found))
+        return Table([(_string(key), _value(each, depth + 1, budget)) for key, each in found.items()])
+    if isinstance(found, list):
+        return _container("vector", found, depth, budget)
+    if isinstance(found, str):
+        return _string(found)
+    if isinstance(found, float) and not math.isfinite(found):
+        raise InvalidData(f'JSON has no number {found}; as a real it is {{"{_TYPE}":"real","data":{found}}}')
+    if type(found) is int:
+        if not INTEGER_MIN <= found <= COUNT_MAX:
+            raise InvalidData(f"{_shown(found)} is outside of 64 bits")
+        return Count(found) if found > INTEGER_MAX else found
+    plain: Value = found  # none, a boolean, a real
+    return plain
 
 
 def _container(kind: str, data: Any, depth: int, budget: _Budget) -> Value:
@@ -219,7 +319,7 @@ def _container(kind: str, data: Any, depth: int, budget: _Budget) -> Value:
 def _table(data: list[Any], depth: int, budget: _Budget) -> Value:
     pairs = []
     for entry in data:
-        if not isinstance(entry, dict):
+        if not isinstance(entry, dict) or (budget.plain and not entry.keys() >= {"key", "value"}):
             raise InvalidData(f'an entry of a table is an object with "key" and "value", not {_shown(entry)}')
         pairs.append((_value(entry.get("key"), depth, budget), _value(entry.get("value"), depth, budget)))
     table = Table(pairs)

@@ -32,6 +32,7 @@ UNITS_NS: Final = {
     "ms": 1_000_000,
     "s": 1_000_000_000,
     "min": 60_000_000_000,
+    "m": 60_000_000_000,
     "h": 3_600_000_000_000,
     "d": 86_400_000_000_000,
 }
@@ -39,7 +40,7 @@ UNITS_NS: Final = {
 _DIGITS_MAX: Final = 20  # of a 64-bit number; longer ones are refused before they are converted
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _REAL: Final = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|inf|nan)", re.ASCII)
-_TIMESPAN: Final = re.compile(r"([+-]?[0-9]+)(ns|us|ms|s|min|h|d)", re.ASCII)
+_TIMESPAN: Final = re.compile(r"([+-]?[0-9]+)(ns|us|ms|s|min|m|h|d)", re.ASCII)
 _PORT: Final = re.compile(r"([0-9]{1,5})/(tcp|udp|icmp|\?)", re.ASCII)
 _SUBNET: Final = re.compile(r"([0-9a-fA-F:.]+)/([0-9]{1,3})", re.ASCII)
 _ADDRESS: Final = re.compile(r"[0-9a-fA-F]*[:.][0-9a-fA-F:.]+", re.ASCII)
