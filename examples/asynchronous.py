@@ -19,8 +19,10 @@ async def write(count: int) -> None:
         await producer.flush(timeout=10)
 
 
-async def read(count: int) -> None:
+async def read(count: int, ready: asyncio.Event) -> None:
     async with AsyncConsumer("ticks", reset="latest") as consumer:
+        await consumer.wait_ready()  # whatever is sent from now on arrives
+        ready.set()
         async for record in consumer:
             print(record.timestamp, record.value)
             count -= 1
@@ -29,8 +31,9 @@ async def read(count: int) -> None:
 
 
 async def main() -> None:
-    reading = asyncio.create_task(read(10))
-    await asyncio.sleep(1)  # the consumer begins with what comes after it
+    ready = asyncio.Event()
+    reading = asyncio.create_task(read(10, ready))
+    await asyncio.wait_for(ready.wait(), timeout=10)
     await write(10)
     await asyncio.wait_for(reading, timeout=10)
 

@@ -20,12 +20,9 @@ def main() -> None:
             producer.send("hello", key="first")
             producer.send_many(["how", "are", "you"])
             producer.flush(timeout=10)
-        with Consumer("greetings", tower=tower.address, reset="earliest") as consumer:
-            read = 0
-            while read < 4 and (batch := consumer.poll(timeout=5)) is not None:
-                for record in batch:
-                    print(record.offset, record.key, record.value)
-                read += len(batch)
+        with Consumer("greetings", tower=tower.address) as consumer:
+            for record in consumer.to_end():
+                print(record.offset, record.key, record.value)
 
 
 if __name__ == "__main__":

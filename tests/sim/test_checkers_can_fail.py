@@ -16,6 +16,7 @@ from chappe.log.messages import BatchMessage, Stored
 from chappe.log.producer import LogProducer
 from chappe.log.queries import CommitAnswer
 from chappe.log.recovery import Recovery
+from chappe.log.sources import Key
 from chappe.log.staged import Kept
 from chappe.log.storage import Append, Scrubbed
 from chappe.log.store import LogStore
@@ -224,6 +225,18 @@ class AsksWithoutPause(LogConsumer):
         return 0.0
 
 
+class TakesAnOldListForTheEnd(LogConsumer):
+    """Does not wait for what stores list anew."""
+
+    def end_known(self, since: float, now: float) -> bool:
+        return self.synced
+
+
+class EndsBeforeAllIsRead(LogConsumer):
+    def lacking(self, end: dict[Key, int]) -> dict[Key, int]:
+        return {}
+
+
 class BelievesWhatIsInMemory(SimDisk):
     """Does not sync what a killed process has written before it is believed."""
 
@@ -252,6 +265,8 @@ BROKEN: list[tuple[Cores, tuple[str, ...]]] = [
     (Cores(consumer=SkipsGaps), ("order",)),
     (Cores(consumer=with_delivery(DeliversTwice)), ("order",)),
     (Cores(consumer=AsksWithoutPause), ("no spinning",)),
+    (Cores(consumer=TakesAnOldListForTheEnd), ("end",)),
+    (Cores(consumer=EndsBeforeAllIsRead), ("end",)),
     (Cores(producer=ReusesAnOffset), ("identity", "order", "contents")),
     (Cores(producer=ForgetsWhatNobodyHas), ("convergence", "order")),
     (Cores(producer=TellsWhatItsJournalRefused), ("identity",)),

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from chappe.api.consumer import ConsumedBatch, Consumer, ResetLike
+from chappe.api.ending import LOOK_S, ToEnd
 from chappe.api.producer import Producer
 from chappe.errors import BufferFull
 from chappe.log.batch import Record
@@ -53,6 +54,10 @@ class AsyncProducer:
             except BufferFull:
                 await asyncio.sleep(ROOM_S)
 
+    async def wait_ready(self, timeout: float | None = 10.0) -> None:
+        """See ``Producer.wait_ready``."""
+        await asyncio.to_thread(self._producer.wait_ready, timeout)
+
     async def flush(self, timeout: float | None = None) -> None:
         """See ``Producer.flush``."""
         await asyncio.to_thread(self._producer.flush, timeout)
@@ -73,7 +78,7 @@ class AsyncProducer:
 class AsyncConsumer:
     """As ``Consumer``: ``async for record in consumer``, or ``await consumer.poll()`` for batches."""
 
-    def __init__(self, *topics: str, reset: ResetLike = "latest", **options: Any) -> None:
+    def __init__(self, *topics: str, reset: ResetLike = "earliest", **options: Any) -> None:
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
         self.consumer = Consumer(*topics, reset=reset, **options)
@@ -106,6 +111,30 @@ class AsyncConsumer:
             assert batch is not None
             for record in self.consumer.iterate(batch):
                 yield record
+
+    async def to_end(self, timeout: float | None = 10.0) -> AsyncIterator[Record]:
+        """See ``Consumer.to_end``."""
+        async for batch in self.batches_to_end(timeout):
+            for record in self.consumer.iterate(batch):
+                yield record
+
+    async def batches_to_end(self, timeout: float | None = 10.0) -> AsyncIterator[ConsumedBatch]:
+        """See ``Consumer.batches_to_end``."""
+        reading = ToEnd(self.consumer, timeout)
+        while not reading.done:
+            self._ready.clear()
+            batch = reading.take()
+            if batch is not None:
+                yield batch
+            elif not reading.done:
+                try:
+                    await asyncio.wait_for(self._ready.wait(), LOOK_S)
+                except TimeoutError:
+                    pass
+
+    async def wait_ready(self, timeout: float | None = 10.0) -> None:
+        """See ``Consumer.wait_ready``."""
+        await asyncio.to_thread(self.consumer.wait_ready, timeout)
 
     async def close(self) -> None:
         """Leave."""

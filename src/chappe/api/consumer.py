@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections import deque
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import msgspec
 
+from chappe.api.ending import LOOK_S, ToEnd
 from chappe.api.identity import log_event, new_address, state_directory
+from chappe.api.readiness import no_tower, wait_until
 from chappe.api.times import as_micros
 from chappe.data.topic import Filter
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
@@ -25,7 +28,7 @@ from chappe.errors import Closed, OffsetOutOfRange, StorageFormat, UsageError
 from chappe.log.actions import Deliver
 from chappe.log.batch import Batch, Record
 from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
-from chappe.log.events import OutOfRange, Stopped
+from chappe.log.events import OutOfRange, Stopped, TowerFound
 from chappe.log.sources import Key
 
 if TYPE_CHECKING:
@@ -80,8 +83,9 @@ class Consumer:
         topics: ``name``, or ``prefix*`` for all topics that start so.
         tower: ``HOST[:PORT]``, several separated by commas.
         listen: Host to listen on; ``*`` for all interfaces.
-        reset: Where to start in partitions without a position: ``earliest``, ``latest``, an offset, or a datetime
-            with a time zone. Positions that retention removed restart there too, with an event.
+        reset: Where to start in partitions without a position: ``earliest``, so that nothing is missed; ``latest``,
+            which begins once stores were found, see ``wait_ready``; an offset, or a datetime with a time zone.
+            Positions that retention removed restart there too, with an event.
         identity: A name whose committed positions survive restarts; see ``commit``.
         directory: Where identities are kept; the user's data directory by default.
     """
@@ -91,13 +95,15 @@ class Consumer:
         *topics: str,
         tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
         listen: str = TOWER_HOST,
-        reset: ResetLike = "latest",
+        reset: ResetLike = "earliest",
         identity: str | None = None,
         directory: str | Path | None = None,
     ) -> None:
         if not topics:
             raise UsageError("a consumer needs at least one topic: Consumer('metrics') or Consumer('metrics.*')")
         towers = TowerAddress.parse_many(tower)
+        self._at_tower, self._tower_at = tower, math.inf
+        self._topics = topics
         self._path: Path | None = None
         if identity is not None:
             self._path = state_directory("consumers", identity, directory) / "positions.json"
@@ -130,7 +136,7 @@ class Consumer:
         deadline = None if timeout is None else time.monotonic() + timeout
         while (found := self.take()) is None:
             left = 0.5 if deadline is None else min(0.5, deadline - time.monotonic())
-            self._node.pump(max(left, 0.0), lambda: bool(self._queue) or self._error is not None)
+            self._node.pump(max(left, 0.0), self.has_come)
             if left <= 0:
                 return self.take()
         return found
@@ -168,9 +174,41 @@ class Consumer:
             self._node.wake()
 
     def batches(self, timeout: float | None = None) -> Iterator[ConsumedBatch]:
-        """Batches one after the other; ends when none came for ``timeout`` seconds (None: never)."""
+        """Batches one after the other; ends when none came for ``timeout`` seconds (None: never).
+
+        That none came does not mean that there is none: for all that there is take ``batches_to_end``.
+        """
         while (found := self.poll(timeout)) is not None:
             yield found
+
+    def to_end(self, timeout: float | None = 10.0) -> Iterator[Record]:
+        """Every record up to the end, as it is when the loop begins; then the loop ends, also on a live topic.
+
+        The end is asked of the stores: whatever one that is found had acknowledged before is in front of it, and
+        what producers have told of. Where there is no store, what producers keep is. Records that come while the
+        loop runs may be among those you get. A topic that nobody has has an end at once. The next loop goes on from
+        there.
+
+        Args:
+            timeout: Seconds until the end is known, and for each batch after that; None waits for ever. A consumer
+                that was just made needs about 0.3 s to meet all stores, or 1.3 s to know that there is none.
+
+        Raises:
+            TimedOut: No tower answers, or no store and no producer was heard; or something before the end did not come.
+            OffsetOutOfRange: As ``poll``.
+        """
+        for batch in self.batches_to_end(timeout):
+            yield from self.iterate(batch)
+
+    def batches_to_end(self, timeout: float | None = 10.0) -> Iterator[ConsumedBatch]:
+        """As ``to_end``, in batches; the last one of a partition may go beyond the end."""
+        reading = ToEnd(self, timeout)
+        while not reading.done:
+            batch = reading.take()
+            if batch is not None:
+                yield batch
+            elif not reading.done:
+                self._node.pump(LOOK_S, reading.may_go_on)
 
     def __iter__(self) -> Iterator[Record]:
         """Records one after the other, for ever. A loop that was left goes on with the next record."""
@@ -235,6 +273,22 @@ class Consumer:
         with self._lock:
             return not self._queue and self._core.synced and self._core.caught_up
 
+    def wait_ready(self, timeout: float | None = 10.0) -> None:
+        """Wait until whatever is sent from now on will be delivered, also with ``reset="latest"``.
+
+        That is so when a tower hears us and the stores have said what they hold: what is not in it is new. Where no
+        store is found, it takes 1.3 s to meet every producer, and only what a producer still keeps can be delivered;
+        one that is met later is read from the first record that it keeps.
+
+        Raises:
+            TimedOut: No tower answers, or a store does not say what it holds.
+        """
+
+        def ready() -> bool:
+            return self.tower and self._core.ready(self._tower_at, time.monotonic())
+
+        wait_until(self._node, self._check, ready, self.missing, timeout)
+
     @property
     def synced(self) -> bool:
         """Whether a store was found and has listed its partitions."""
@@ -290,6 +344,49 @@ class Consumer:
     ) -> None:
         self.close()
 
+    # -- of the end: for ``ToEnd`` --------------------------------------------------------------------------------
+
+    def ask_for_end(self) -> None:
+        """Have everybody asked what there is."""
+        with self._lock:
+            self._check()
+            self._node.call(self._core.seek_end)
+
+    def end_known(self, since: float) -> bool:
+        """Whether it is known where partitions ended at ``since``."""
+        return self._core.end_known(since, time.monotonic())
+
+    def has_come(self) -> bool:
+        """Whether ``take`` has something to return, or to raise."""
+        return bool(self._queue) or self._error is not None
+
+    def unread(self, since: float, now: float) -> dict[Key, int] | None:
+        """Where partitions end that were not read so far; None until it is known where they ended at ``since``."""
+        with self._lock:
+            self._check()
+            end = self._core.end(since, now)
+            position = {} if end is None else self.position()
+            return None if end is None else {key: each for key, each in end.items() if position.get(key, 0) < each}
+
+    def still_unread(self, left: dict[Key, int]) -> dict[Key, int]:
+        """What of ``left`` is still to come."""
+        with self._lock:
+            queued = {(each.topic, each.partition) for each in self._queue}
+            lacking = self._core.lacking(left)
+            return {key: end for key, end in left.items() if key in lacking or key in queued}
+
+    def missing(self, when: str) -> str:
+        """Why it is not known what there is, in a sentence."""
+        if not self.tower:
+            return no_tower(self._at_tower, when)
+        if self._core.stores:
+            return f"not all of the {self._core.stores} stores that were found have said {when} what they hold"
+        topics = " and ".join(map(repr, self._topics))
+        return (
+            f"the tower at {self._at_tower} knows no store, and no producer of {topics} was heard {when}; "
+            "start a store with: chappe store DIRECTORY"
+        )
+
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _load(self) -> dict[Key, int]:
@@ -324,6 +421,8 @@ class Consumer:
     def _report(self, event: object) -> None:
         log_event(event)
         self._events.append(event)
+        if isinstance(event, TowerFound):
+            self._tower_at = time.monotonic()
         if isinstance(event, Stopped) and self.on_ready is not None:
             self.on_ready()  # whoever waits is told by the next call
         if isinstance(event, OutOfRange) and event.strict:

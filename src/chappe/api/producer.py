@@ -15,6 +15,7 @@ from typing import Literal, Self
 
 from chappe import errors
 from chappe.api.identity import log_event, new_address, state_directory
+from chappe.api.readiness import no_tower, wait_until
 from chappe.api.times import as_micros
 from chappe.data.topic import check_topic
 from chappe.defaults import (
@@ -86,6 +87,7 @@ class Producer:
         directory: str | Path | None = None,
     ) -> None:
         towers = TowerAddress.parse_many(tower)
+        self._at_tower = tower
         check_topic(topic)
         if min_acks < 0 or (identity is not None and not min_acks):
             raise UsageError("min_acks is at least 0, and at least 1 for a producer with an identity")
@@ -107,6 +109,7 @@ class Producer:
         self._buffer_bytes = max(buffer_bytes, BATCH_BYTES)
         self._block = on_full == "block"
         self._live = min_acks == 0
+        self._min_acks = min_acks
         self._error: ChappeError | None = None
         self._error_said = False
         self._retry_at = 0.0  # the journal refused the batch being gathered: our thread tries again then
@@ -271,6 +274,31 @@ class Producer:
                 self._node.pump(left, done)
         finally:
             self._core.hurry(time.monotonic(), False)
+
+    def wait_ready(self, timeout: float | None = 10.0) -> None:
+        """Wait until a tower hears us and ``min_acks`` stores listen; with ``min_acks=0``, anybody to the topic.
+
+        Nothing is lost by who sends before: it is kept for them, within the bounds.
+
+        Raises:
+            TimedOut: With what is missing.
+        """
+
+        def ready() -> bool:
+            core = self._core
+            return self.tower and (core.wanted if self._live else core.stores >= self._min_acks)
+
+        def missing(when: str) -> str:
+            if not self.tower:
+                return no_tower(self._at_tower, when)
+            if self._live:
+                return f"nobody listened to topic {self.topic!r} {when}: is a consumer connected to the same tower?"
+            return (
+                f"{self._core.stores} of the {self._min_acks} stores that min_acks asks for were heard {when} through "
+                f"the tower at {self._at_tower}; start one with: chappe store DIRECTORY"
+            )
+
+        wait_until(self._node, self._check, ready, missing, timeout)
 
     # -- looking --------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ the head, not at it; original producers are never asked for more than they have.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Final
 
@@ -21,6 +22,7 @@ from chappe.log.actions import Action, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.catch_up import CatchUp
 from chappe.log.delivery import Delivery, Partition
+from chappe.log.ending import ALONE_S, Ending
 from chappe.log.events import PartitionsLeftOut
 from chappe.log.messages import (
     BatchMessage,
@@ -68,6 +70,8 @@ class LogConsumer:
         self._sources = Sources(ever=bool(positions))
         self._delivery = Delivery(positions or {})
         self._catch_up = CatchUp(address, reset, self._delivery, self._sources)
+        self._ending = Ending(self._delivery, self._sources)
+        self._ready = False  # without a store, partitions met from now on are read from their beginning
         self._settle_at = 0.0
         self._unsure: dict[Key, None] = {}  # stores have more of them, but it may come live just now
 
@@ -127,8 +131,47 @@ class LogConsumer:
 
     def heads(self) -> dict[Key, int]:
         """The offset after the last one known to exist, of every partition."""
-        known = {key: max(state.head, state.next or 0) for key, state in self._delivery.partitions.items()}
-        return {**self._delivery.settled, **known}
+        return self._ending.heads()
+
+    def seek_end(self, now: float) -> list[Action]:
+        """Ask afresh what there is; ``end`` tells once it is known."""
+        self._sources.poll_soon(now)
+        return [*self._ask_heads(self._filters), *self.handle_timeout(now)]
+
+    def end(self, since: float, now: float) -> dict[Key, int] | None:
+        """The offset after the last record of every wanted partition, as of ``since``, when ``seek_end`` was called.
+
+        None until that is known: until every store that is known has answered what it was asked at ``since`` or
+        later; where there is no store, until producers were heard, and each had time to tell of what it has.
+        """
+        if not self.end_known(since, now):
+            return None
+        return {key: head for key, head in self.heads().items() if self._wanted(key[0])}
+
+    def end_known(self, since: float, now: float) -> bool:
+        """Whether ``end`` is known."""
+        return self._ending.known(self._filters, since, now)
+
+    def lacking(self, end: dict[Key, int]) -> dict[Key, int]:
+        """What of ``end`` is still to be delivered. What nobody has any more, or nobody ever had, is not."""
+        return {key: offset for key, offset in end.items() if self._ending.lacks(key, offset)}
+
+    def ready(self, since: float, now: float) -> bool:
+        """Whether whatever is sent from now on will be delivered, also to who starts at the latest.
+
+        That is so once the stores have listed what they have: what is not in it is new. Where no store is found,
+        everybody has ``ALONE_S`` from ``since``, when a tower was there, to be met; a partition that is met later is
+        read from the first record that its producer keeps.
+        """
+        if self._sources.stores:
+            return self._ending.listed(self._filters, -math.inf, now)
+        self._ready = self._ready or now >= since + ALONE_S
+        return self._ready
+
+    @property
+    def stores(self) -> int:
+        """Number of stores that are known."""
+        return len(self._sources.stores)
 
     @property
     def synced(self) -> bool:
@@ -149,9 +192,7 @@ class LogConsumer:
         if prefix[:1] == b"W":
             store = address_in(prefix)
             return [] if store is None or store in self._sources.stores else [self._hello(store)]
-        if prefix == b"G" and self._reset is not LATEST:
-            return [Publish(GetHeads(each.name, self.address)) for each in self._filters]
-        return []
+        return self._ask_heads(self._filters) if prefix == b"G" else []
 
     def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
         """Something a peer published. Raises ProtocolError for a batch that is none."""
@@ -182,7 +223,7 @@ class LogConsumer:
         asked, store = found
         match answer:
             case HeadsAnswer() if asked.filter is not None:
-                return self._listed(store, asked.filter, answer, now)
+                return self._listed(store, asked.filter, answer, asked.at, now)
             case ReadAnswer() if asked.key is not None:
                 return self._catch_up.read(store, asked.key, asked.offset, answer, batches, now)
             case SeekAnswer() if asked.key is not None:
@@ -209,9 +250,13 @@ class LogConsumer:
     def _subscribe(self, wanted: Filter) -> list[Action]:
         raw = encode_topic(wanted.name)
         actions: list[Action] = [Subscribe(id_ + raw) for id_ in (b"M", b"R", b"H")]
-        if self._reset is not LATEST:
-            actions.append(Publish(GetHeads(wanted.name, self.address)))
-        return actions
+        return actions + self._ask_heads([wanted])
+
+    def _ask_heads(self, filters: Iterable[Filter]) -> list[Action]:
+        """Ask original stores, which do not list what they have."""
+        if self._reset is LATEST:
+            return []  # they answer with their last record, as if that were new
+        return [Publish(GetHeads(each.name, self.address)) for each in filters]
 
     def _hello(self, store: str) -> Action:
         subjects = () if self._reset is LATEST else tuple(each.name for each in self._filters)
@@ -230,7 +275,7 @@ class LogConsumer:
         state = self._delivery.find(key)
         if state is None:
             state = self._delivery.partitions[key] = Partition()
-            state.next = self._reset.when_heard(first_seen, new=self.synced)
+            state.next = self._reset.when_heard(first_seen, new=self.synced or self._ready)
             state.strict = self._reset.strict
         return state
 
@@ -260,6 +305,7 @@ class LogConsumer:
         if not self._wanted(topic) or sequence >= (1 << 63) - 1:
             return []
         key = (topic, partition)
+        self._ending.heard_at = min(self._ending.heard_at, now)
         if self._delivery.find(key) is None and len(self._delivery.behind) >= UNKNOWN_PARTITIONS_MAX:
             return []  # its producer speaks of it again
         state = self._partition(key, sequence + 1)
@@ -273,7 +319,7 @@ class LogConsumer:
 
     # -- inside: what stores list -----------------------------------------------------------------------
 
-    def _listed(self, store: Source, wanted: Filter, answer: HeadsAnswer, now: float) -> list[Action]:
+    def _listed(self, store: Source, wanted: Filter, answer: HeadsAnswer, asked_at: float, now: float) -> list[Action]:
         """A store lists partitions: begin those that are new, and get what nobody sends live."""
         delivery = self._delivery
         actions: list[Action] = []
@@ -304,7 +350,7 @@ class LogConsumer:
         if answer.more and not store.overfull:
             actions = [self._sources.news(store, wanted, now)]
         else:
-            store.synced.add(wanted)
+            store.synced[wanted] = asked_at
         return actions + self._catch_up.more(now)
 
     def _want_what_is_quiet(self, now: float) -> None:

@@ -125,6 +125,16 @@ class LogProducer:
         """Bytes of batches that are kept until they are stored."""
         return self._kept.bytes
 
+    @property
+    def stores(self) -> int:
+        """Number of stores that listen to us."""
+        return self._subscriptions.count(STORES)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody listens to the topic."""
+        return self._subscriptions.wanted(self._raw_topic)
+
     # -- the application ----------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Action]:

@@ -29,7 +29,7 @@ class Source:
     address: str
     endpoint: str
     since: dict[Filter, int] = field(default_factory=dict)  # version to ask from
-    synced: set[Filter] = field(default_factory=set)  # filters whose partitions are all known
+    synced: dict[Filter, float] = field(default_factory=dict)  # whose partitions are all known, as was asked when
     heads: dict[Key, tuple[int, int]] = field(default_factory=dict)  # first, next
     overfull: bool = False  # it listed more than is taken
     poll_at: float = 0.0
@@ -51,10 +51,15 @@ class Asked:
     """A request under way: of a partition (``key``) or for news (``filter``)."""
 
     store: str
-    deadline: float
+    at: float
     key: Key | None = None  # of READ and SEEK
     filter: Filter | None = None  # of HEADS
     offset: int = 0  # of READ
+
+    @property
+    def deadline(self) -> float:
+        """When the store is late."""
+        return self.at + ANSWER_S
 
 
 class Sources:
@@ -69,6 +74,7 @@ class Sources:
         self.asked: dict[int, Asked] = {}
         self.ever = ever  # whether any store was ever heard of
         self.gone_at = -math.inf  # when a store left last
+        self.met_at = math.inf  # when the first of those that are known was found
         self.reads = 0  # READs and SEEKs under way, of all partitions
         self._reading: set[Key] = set()  # their partitions: never more than one for each
         self._last_id = 0
@@ -86,6 +92,7 @@ class Sources:
             if silent is None:
                 return False
             self.gone(silent, now)
+        self.met_at = now if not self.stores else min(self.met_at, now)
         self.stores[address] = Source(address, endpoint, poll_at=now)
         return True
 
@@ -101,7 +108,15 @@ class Sources:
 
     def synced(self, filters: Iterable[Filter]) -> bool:
         """Whether at least one store is known and all known ones have listed their partitions."""
-        return bool(self.stores) and all(each in store.synced for store in self.stores.values() for each in filters)
+        return bool(self.stores) and self.listed(filters, -math.inf)
+
+    def listed(self, filters: Iterable[Filter], since: float) -> bool:
+        """Whether all known stores have listed their partitions, and were asked for that at ``since`` or later."""
+        return all(
+            (at := store.synced.get(each)) is not None and at >= since
+            for store in self.stores.values()
+            for each in filters
+        )
 
     # -- what they have ---------------------------------------------------------------------------------
 
@@ -130,12 +145,12 @@ class Sources:
     def read(self, store: Source, key: Key, offset: int, now: float) -> Action:
         """Ask for what comes from ``offset`` on."""
         request = ReadRequest(encode_topic(key[0]), encode_topic(key[1]), offset, READ_BYTES)
-        return self._ask(store, request, Asked(store.address, now + ANSWER_S, key, offset=offset))
+        return self._ask(store, request, Asked(store.address, now, key, offset=offset))
 
     def seek(self, store: Source, key: Key, timestamp: int, now: float) -> Action:
         """Ask which offset belongs to a time."""
         request = SeekRequest(encode_topic(key[0]), encode_topic(key[1]), timestamp)
-        return self._ask(store, request, Asked(store.address, now + ANSWER_S, key))
+        return self._ask(store, request, Asked(store.address, now, key))
 
     def polls(self, filters: Iterable[Filter], now: float) -> list[Action]:
         """Ask for news whom it is time to ask."""
@@ -149,7 +164,7 @@ class Sources:
     def news(self, store: Source, wanted: Filter, now: float) -> Action:
         """Ask which partitions changed since the last answer."""
         request = HeadsRequest(encode_topic(wanted.name), store.since.get(wanted, 0))
-        return self._ask(store, request, Asked(store.address, now + ANSWER_S, filter=wanted))
+        return self._ask(store, request, Asked(store.address, now, filter=wanted))
 
     def poll_soon(self, now: float) -> None:
         """Ask everybody for news the next time."""

@@ -46,6 +46,10 @@ class Subscriptions:
         """Whether somebody holds exactly this prefix."""
         return prefix in self._counts
 
+    def wanted(self, topic: bytes) -> bool:
+        """Whether somebody wants what is published to the topic."""
+        return any((b"M" + topic).startswith(prefix) for prefix in self._records)
+
     def original_stores(self) -> bool:
         """Whether the reader of an original store listens; one of ours subscribes to batches meant for it, too."""
         if self._original_stores is None:

@@ -19,6 +19,7 @@ from chappe.log.store import LogStore
 from chappe.sim.checkers import Checker, all_checkers
 from chappe.sim.clock import Clock
 from chappe.sim.disk import SimDisk
+from chappe.sim.ends import Ends
 from chappe.sim.exactly_once import ExactlyOnce
 from chappe.sim.journals import Journal
 from chappe.sim.members import ConsumerHost, ProducerHost
@@ -94,7 +95,7 @@ class World:
         self.cores = cores or Cores()
         self.truth = Truth()
         self.net = Network(self.clock)
-        self.checkers: list[Checker] = [ExactlyOnce(self), *all_checkers(self)]
+        self.checkers: list[Checker] = [ExactlyOnce(self), Ends(self), *all_checkers(self)]
         self.bounds: dict[str, int] = {}  # the cores' limits in this world
         self.sending = True
         self.serial = 0

@@ -1,0 +1,81 @@
+"""Reading to the end: the steps of it, for those who wait in a thread and for those who wait in an event loop."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Final
+
+from chappe.errors import TimedOut
+
+if TYPE_CHECKING:
+    from chappe.api.consumer import ConsumedBatch, Consumer
+    from chappe.log.sources import Key
+
+LOOK_S: Final = 0.05  # how often those who wait look for what no record tells
+RECHECK_S: Final = 0.25  # how often, while records come, it is looked whether something will never come
+
+
+class ToEnd:
+    """One reading to the end, as it is when this is made. Nothing here waits.
+
+    Args:
+        consumer: Who reads.
+        timeout: Seconds that the end may take to be known, and each batch after that to come; None: for ever.
+    """
+
+    def __init__(self, consumer: Consumer, timeout: float | None) -> None:
+        self._consumer = consumer
+        self._timeout = math.inf if timeout is None else timeout
+        self._since = time.monotonic()
+        self._deadline = self._since + self._timeout
+        self._recheck_at = self._since + RECHECK_S
+        self._left: dict[Key, int] | None = None  # where partitions end that were not read so far
+        consumer.ask_for_end()
+
+    @property
+    def done(self) -> bool:
+        """Whether everything up to the end was taken."""
+        return self._left is not None and not self._left
+
+    def may_go_on(self) -> bool:
+        """Whether ``take`` may have something to tell by now."""
+        if self._left is None:
+            return self._consumer.end_known(self._since)
+        return self._consumer.has_come()
+
+    def take(self) -> ConsumedBatch | None:
+        """The next batch, or None: look whether it is ``done``, or wait a little.
+
+        Raises:
+            TimedOut: Nothing happened for ``timeout`` seconds.
+            OffsetOutOfRange, Closed, MemberStopped: As ``Consumer.poll``.
+        """
+        now = time.monotonic()
+        consumer = self._consumer
+        if self._left is None:
+            self._left = consumer.unread(self._since, now)
+            if self._left is None:
+                if now >= self._deadline:
+                    raise TimedOut(consumer.missing(f"within {self._timeout:g} s"))
+                return None
+            self._deadline = now + self._timeout
+        if not self._left:
+            return None
+        batch = consumer.take()
+        if batch is not None:
+            self._deadline = now + self._timeout
+            if self._left.get((batch.topic, batch.partition), math.inf) <= batch.next:
+                del self._left[batch.topic, batch.partition]
+        if batch is None or now >= self._recheck_at:
+            self._recheck_at = now + RECHECK_S
+            self._left = consumer.still_unread(self._left)
+            if batch is None and self._left and now >= self._deadline:
+                count = len(self._left)
+                topic, partition = next(iter(self._left))
+                raise TimedOut(
+                    f"{'a partition' if count == 1 else f'{count} partitions'} did not come to the end: for "
+                    f"{self._timeout:g} s nothing came of partition {partition} of topic {topic!r}, which ends at "
+                    f"offset {self._left[topic, partition] - 1}; who may wait longer gives a timeout, or None"
+                )
+        return batch

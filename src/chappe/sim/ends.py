@@ -1,0 +1,82 @@
+"""The promise of the end: what stores had when it was sought is in front of it, and is delivered before it is reached.
+
+It is only listened to what consumers hear anyhow: a world with this checker is the same as one without.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from chappe.log.sources import Key
+from chappe.sim.checkers import Checker
+
+if TYPE_CHECKING:
+    from chappe.sim.members import ConsumerHost
+    from chappe.sim.stores import StoreHost
+    from chappe.sim.world import World
+
+
+@dataclass(slots=True)
+class Sought:
+    """One consumer seeks the end."""
+
+    since: float
+    stores: list[StoreHost]  # those that it knew
+    had: dict[Key, int]  # what they had of what was acknowledged
+    end: dict[Key, int] | None = None
+
+
+class Ends(Checker):
+    """Consumers seek the end all the time, and reach it."""
+
+    name = "end"
+    promise = "the end that a consumer is told has everything in front of it that its stores had acknowledged before"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._sought: dict[ConsumerHost, Sought] = {}
+
+    def on_tick(self) -> None:
+        """See who knows the end, who has reached it, and who may seek it anew."""
+        consumers = self.world.consumers()
+        for gone in self._sought.keys() - set(consumers):
+            del self._sought[gone]
+        for host in consumers:
+            sought = self._sought.get(host)
+            if sought is None or self._over(host, sought):
+                self._sought[host] = self._seek(host)
+
+    def _seek(self, host: ConsumerHost) -> Sought:
+        known = host.core._sources.stores
+        stores = [store for store in self.world.stores() if store.address in known]
+        had: dict[Key, int] = {}
+        for key, sent in self.world.truth.parts.items():
+            if host.wants_topic(key[0]) and not sent.lost:
+                parts = [part for store in stores if (part := store.disk.parts.get(key)) is not None]
+                had[key] = min(sent.acknowledged, max((part.next for part in parts), default=0))
+        return Sought(self.world.now, stores, had)
+
+    def _over(self, host: ConsumerHost, sought: Sought) -> bool:
+        """Whether the end was reached, or those who told of it are not there any more."""
+        core = host.core
+        if not all(store.alive and store.address in core._sources.stores for store in sought.stores):
+            return True
+        if sought.end is None:
+            sought.end = core.end(sought.since, self.world.now)
+            for key, had in sought.had.items():
+                if sought.end is not None and sought.end.get(key, 0) < had and not self.world.truth.of(key).lost:
+                    self.fail(f"{host.name} is told that {key} ends at {sought.end.get(key, 0)}, its stores had {had}")
+        if sought.end is None or core.lacking(sought.end):
+            return False
+        for key, had in sought.had.items():
+            if host.positions.get(key, 0) < had and not self.world.truth.of(key).lost:
+                self.fail(f"{host.name} has reached the end, but of {key} only {host.positions.get(key, 0)} of {had}")
+        return True
+
+    def unsettled(self) -> str | None:
+        """Whoever knows a store knows the end, soon."""
+        for host, sought in self._sought.items():
+            if host.alive and sought.stores and sought.end is None and self.world.now - sought.since > 5.0:
+                return f"{host.name} seeks the end since {sought.since:.1f}"
+        return None
