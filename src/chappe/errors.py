@@ -34,7 +34,7 @@ ChappeError
  |   +- PeerInvalid       there is no such peering, or there cannot be one
  |   +- PeerUnavailable   nobody answers there, or the handshake failed
  +- Unreachable           there is no way to the only receiver of a message
- +- IdentityInUse         two producers with one identity
+ +- IdentityInUse         two producers, or two consumers, with one identity
  +- IdentityRolledBack    stores hold more of a producer's partition than its journal knows of
  +- AddressInUse          a port that somebody else listens on
  +- SparkUnavailable      pyspark or a usable Java is missing
@@ -227,7 +227,7 @@ class PeerUnavailable(PeeringError):
 
 
 class IdentityInUse(ChappeError):
-    """Another producer with the same identity is alive."""
+    """Another producer, or another consumer, with the same identity is alive."""
 
 
 class IdentityRolledBack(ChappeError):

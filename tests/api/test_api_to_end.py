@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ def test_who_is_missing_is_said(tower: str) -> None:
                 wait(0.01)
     for min_acks, missing in ((0, "nobody listened to topic 't'"), (2, "0 of the 2 stores that min_acks asks for")):
         producer = Producer("t", tower=tower, min_acks=min_acks)
-        until(lambda: producer.tower)
+        until(partial(getattr, producer, "tower"))
         with pytest.raises(TimedOut, match=missing):
             producer.wait_ready(0.0)
         producer.close()

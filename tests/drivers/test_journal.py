@@ -50,7 +50,7 @@ def test_what_was_appended_is_there_after_an_end_without_warning(tmp_path: Path)
     journal = opened(tmp_path)
     journal.append(batch(0, b"a", b"b"), 2)
     journal.append(batch(2), 3)
-    os.close(journal._lock)  # as a killed process leaves it
+    journal._lock.close()  # as a killed process leaves it
 
     assert reopened(tmp_path) == ([batch(0, b"a", b"b"), batch(2)], 3)
 

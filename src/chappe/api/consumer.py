@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -14,8 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
-import msgspec
-
 from chappe.api.ending import LOOK_S, ToEnd
 from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.readiness import no_tower, wait_until
@@ -24,7 +20,8 @@ from chappe.data.topic import Filter
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.drivers.addresses import TowerAddress
 from chappe.drivers.node import Node
-from chappe.errors import Closed, OffsetOutOfRange, StorageFormat, UsageError
+from chappe.drivers.positions import Positions
+from chappe.errors import Closed, OffsetOutOfRange, UsageError
 from chappe.log.actions import Deliver
 from chappe.log.batch import Batch, Record
 from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
@@ -88,6 +85,11 @@ class Consumer:
             Positions that retention removed restart there too, with an event.
         identity: A name whose committed positions survive restarts; see ``commit``.
         directory: Where identities are kept; the user's data directory by default.
+
+    Raises:
+        IdentityInUse: Another consumer uses the identity.
+        StorageFull, StorageError: Its directory cannot be used.
+        UsageError: An argument is out of its range.
     """
 
     def __init__(
@@ -104,12 +106,13 @@ class Consumer:
         towers = TowerAddress.parse_many(tower)
         self._at_tower, self._tower_at = tower, math.inf
         self._topics = topics
-        self._path: Path | None = None
+        filters = [Filter.parse(each) for each in topics]
+        where = _reset(reset)
+        self._positions: Positions | None = None
         if identity is not None:
-            self._path = state_directory("consumers", identity, directory) / "positions.json"
-        self._committed = self._load()
+            self._positions = Positions(state_directory("consumers", identity, directory))
         self._core = LogConsumer(
-            new_address(), [Filter.parse(each) for each in topics], _reset(reset), dict(self._committed)
+            new_address(), filters, where, {} if self._positions is None else dict(self._positions.committed)
         )
         self._queue: deque[ConsumedBatch] = deque()
         self._taken: dict[Key, int] = {}  # offset after the last record handed to the user
@@ -118,7 +121,11 @@ class Consumer:
         self._events: deque[object] = deque(maxlen=1000)
         self._error: OffsetOutOfRange | None = None
         self.on_ready: Callable[[], None] | None = None  # called from the node's thread when records came
-        self._node = Node(self._core, towers, listen, on_report=self._report, perform={Deliver: self._deliver})
+        try:
+            self._node = Node(self._core, towers, listen, on_report=self._report, perform={Deliver: self._deliver})
+        except BaseException:
+            self._release_identity()
+            raise
         self._lock = self._node.lock
         self._started = time.monotonic()
         self._node.start()
@@ -310,18 +317,13 @@ class Consumer:
 
         Raises:
             UsageError: The consumer has no identity.
+            StorageFull, StorageError: The disk; what was committed before still is.
         """
-        if self._path is None:
+        if self._positions is None:
             raise UsageError("only a consumer with an identity can commit: Consumer(..., identity='name')")
-        self._committed.update(self.position())
-        rows = [(topic, partition, offset) for (topic, partition), offset in sorted(self._committed.items())]
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._path.with_suffix(".new")
-        with open(temporary, "wb") as file:
-            file.write(json.dumps(rows).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._path)
+        if self._node.closed:
+            raise Closed("the consumer was closed: commit before that")
+        self._positions.commit(self.position())
 
     def events(self) -> list[object]:
         """What happened since the last call: lost records, lost towers and the like (``chappe.log.events``)."""
@@ -335,6 +337,7 @@ class Consumer:
     def close(self) -> None:
         """Leave. Positions are not committed by this."""
         self._node.close()
+        self._release_identity()
 
     def __enter__(self) -> Self:
         return self
@@ -389,17 +392,9 @@ class Consumer:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _load(self) -> dict[Key, int]:
-        if self._path is None or not self._path.exists():
-            return {}
-        try:
-            # The library's own JSON: it keeps topics of original producers that are not UTF-8.
-            rows = msgspec.convert(json.loads(self._path.read_bytes()), type=list[tuple[str, str, int]])
-        except (msgspec.ValidationError, ValueError) as error:
-            raise StorageFormat(
-                f"{self._path} does not hold a consumer's positions ({error}): remove it to start anew"
-            ) from None
-        return {(topic, partition): offset for topic, partition, offset in rows}
+    def _release_identity(self) -> None:
+        if self._positions is not None:
+            self._positions.close()
 
     def _deliver(self, action: Deliver) -> None:
         self._queue.append(ConsumedBatch(action.topic, action.partition, action.batch, action.start))

@@ -172,12 +172,13 @@ def check_directory(directory: Path) -> Iterator[Check]:
 
 def _sync_time(file: int) -> float:
     """Seconds that it takes to write 4 KiB and have it on disk, the median of a few."""
-    sync = getattr(os, "fdatasync", os.fsync)
+    from chappe.drivers.disk import sync_data
+
     times = []
     for _ in range(SYNCS):
         began = time.perf_counter()
         os.write(file, bytes(SYNC_BYTES))
-        sync(file)
+        sync_data(file)
         times.append(time.perf_counter() - began)
     return statistics.median(times)
 

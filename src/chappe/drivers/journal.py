@@ -9,7 +9,6 @@ the next file begins with was never published, and is passed over.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -19,6 +18,7 @@ from typing import Final
 import msgspec
 
 from chappe.defaults import SEGMENT_BYTES
+from chappe.drivers.disk import FileLock, sync_data, sync_directory, sync_file
 from chappe.errors import IdentityInUse, ProtocolError, StorageError, StorageFormat, StorageFull
 from chappe.log.batch import HEADER, Batch
 
@@ -52,16 +52,13 @@ class Journal:
         self._directory = directory
         try:
             _make(directory)
-            self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise StorageError(f"cannot use {directory} as a journal: {error.strerror}") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
+            self._lock = FileLock(directory / "lock")
+        except BlockingIOError:
             raise IdentityInUse(
                 f"another producer uses the identity in {directory}: stop it, or choose another identity"
             ) from None
+        except OSError as error:
+            raise StorageError(f"cannot use {directory} as a journal: {error.strerror}") from None
         try:
             self.resumed = (directory / "identity.json").exists()  # there was a life before this one
             self.address = self._identify(topic, address)
@@ -74,10 +71,10 @@ class Journal:
             self._worn = True  # the file takes no further batch: the next one begins a new file
             self._rotate()
         except OSError as error:
-            os.close(self._lock)
+            self._lock.close()
             raise StorageError(f"cannot read the journal in {directory}: {error.strerror}") from None
         except BaseException:
-            os.close(self._lock)
+            self._lock.close()
             raise
 
     def append(self, body: bytes, next_: int) -> None:
@@ -92,7 +89,7 @@ class Journal:
                 self._rotate()
             if os.write(self._file, body) != len(body):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fdatasync(self._file)
+            sync_data(self._file)
         except OSError as error:
             self._give_up_file()
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -116,7 +113,7 @@ class Journal:
     def close(self) -> None:
         """Release the directory."""
         os.close(self._file)
-        os.close(self._lock)
+        self._lock.close()
 
     def _identify(self, topic: str, address: str) -> str:
         path = self._directory / "identity.json"
@@ -125,7 +122,7 @@ class Journal:
             with open(temporary, "wb") as file:
                 file.write(json.dumps({"format": FORMAT, "address": address, "topic": topic}).encode())
                 file.flush()
-                os.fsync(file.fileno())
+                sync_file(file.fileno())
             temporary.replace(path)  # the directory itself is synced when the first file is made
             return address
         try:
@@ -152,7 +149,7 @@ class Journal:
     def _load_file(self, path: Path, end: int | None) -> None:
         """Take the batches of one file; those from ``end`` on were refused and came again in the next file."""
         with open(path, "rb") as file:
-            os.fsync(file.fileno())  # a killed process may not have come to it, and what is read here is published
+            sync_file(file.fileno())  # a killed process may not have come to it, and what is read here is published
             raw = file.read()
         at = 0
         while at + HEADER.size <= len(raw):
@@ -172,7 +169,7 @@ class Journal:
         path = self._directory / f"{self.next_offset:020d}.journal"
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
-            _sync(self._directory)
+            sync_directory(self._directory)
         except BaseException:
             os.close(file)
             raise
@@ -196,12 +193,4 @@ def _make(directory: Path) -> None:
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     for made in missing:
-        _sync(made.parent)
-
-
-def _sync(directory: Path) -> None:
-    opened = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+        sync_directory(made.parent)

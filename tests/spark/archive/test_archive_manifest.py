@@ -66,7 +66,7 @@ def test_killed_before_the_commit_nothing_has_changed(tmp_path: Path) -> None:
         writer.commit(following(writer, "one"))
     killed = ArchiveWriter(tmp_path)
     following(killed, "never")
-    os.close(killed._lock)  # as the kernel does
+    killed._lock.close()  # as the kernel does
     assert visible(tmp_path) == {PLACE: "one"}
     with ArchiveWriter(tmp_path) as writer:
         assert writer.manifest.version == 1
@@ -96,7 +96,7 @@ def test_killed_between_commit_and_rename_the_next_start_renames(
     with pytest.raises(Killed):
         killed.commit(second)
     monkeypatch.undo()
-    os.close(killed._lock)
+    killed._lock.close()
     assert visible(tmp_path) == {PLACE: "one two"}
     assert path_of(tmp_path, load(tmp_path), ArchivedFile(other, "t", 0, 0, 0, 0)) == tmp_path / staged
 
@@ -117,7 +117,7 @@ def test_killed_while_the_manifest_is_written_it_does_not_count(
     with pytest.raises(Killed):
         killed.commit(following(killed, "one"))
     monkeypatch.undo()
-    os.close(killed._lock)
+    killed._lock.close()
     assert visible(tmp_path) == {}
     with ArchiveWriter(tmp_path) as writer:
         assert writer.manifest.version == 0

@@ -7,13 +7,14 @@ over again after a crash changes nothing: every window is counted exactly once.
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+from chappe.drivers.disk import sync_file
 
 OPEN_WINDOWS_MAX: Final = 64  # kept in memory; an older one is read back from its file
 HISTORY: Final = 24  # averages kept for each metric, for the small curve
@@ -94,7 +95,7 @@ class Windows:
         with half.open("wb") as file:
             parquet.write_table(table, file)
             file.flush()
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
         half.replace(path)
 
     def _remember(self, row: Row) -> None:

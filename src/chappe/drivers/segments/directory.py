@@ -20,13 +20,13 @@ file ``name`` has the topic.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
 from typing import Final
 
 from chappe.data.topic import decode_topic
+from chappe.drivers.disk import FileLock, held_by
 from chappe.drivers.segments.files import FileOps, make_directories, read_file, storage_error, sync_directory
 from chappe.drivers.segments.identity import COPY_FILE, STORE_FILE, exists, load_identity, save_identity
 from chappe.errors import StorageError, StorageFormat, StorageLocked
@@ -110,7 +110,7 @@ class StoreDirectory:
         self.path = os.path.abspath(path)
         self.topics = os.path.join(self.path, TOPICS)
         self._ops = ops
-        self._lock_fd = -1
+        self._held: FileLock | None = None
         if not create and not exists(self.path):
             raise StorageError(f"there is no store in {self.path}; give the directory of one, or let one be created")
         try:
@@ -134,26 +134,19 @@ class StoreDirectory:
 
     def close(self) -> None:
         """Let go of the lock."""
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        if self._held is not None:
+            self._held.close()
 
     def _lock(self) -> None:
-        fd = os.open(os.path.join(self.path, LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        path = os.path.join(self.path, LOCK_FILE)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._held = FileLock(path)
         except BlockingIOError as error:
-            pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(fd)
             raise StorageLocked(
-                f"the store in {self.path} is used by process {pid}; stop it or use another directory"
+                f"the store in {self.path} is used by process {held_by(path)}; stop it or use another directory"
             ) from error
-        except OSError:
-            os.close(fd)
-            raise
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        self._lock_fd = fd
+        os.ftruncate(self._held.fd, 0)
+        os.pwrite(self._held.fd, f"{os.getpid()}\n".encode(), 0)
 
     def _identify(self) -> tuple[str, bool]:
         """The store's id, and whether it is known to be right."""

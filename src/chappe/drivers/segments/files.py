@@ -12,11 +12,11 @@ import resource
 from collections.abc import Sequence
 from typing import Final
 
+from chappe.drivers.disk import FULL, sync_data, sync_file
 from chappe.errors import StorageError, StorageFull
 
 IOV_MAX: Final = 1024  # buffers in one pwritev; what Linux and macOS allow
 READ_TRIES: Final = 3  # a read that the disk refuses is made so often in a row
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 Buffer = bytes | bytearray | memoryview
 
@@ -42,11 +42,11 @@ class FileOps:
 
     def fdatasync(self, fd: int) -> None:
         """Wait until the file's bytes and its length are on disk."""
-        getattr(os, "fdatasync", os.fsync)(fd)  # macOS has no fdatasync
+        sync_data(fd)
 
     def fsync(self, fd: int) -> None:
         """Wait until everything about the file is on disk."""
-        os.fsync(fd)
+        sync_file(fd)
 
     def ftruncate(self, fd: int, length: int) -> None:
         """Cut the file to ``length``."""
@@ -77,7 +77,7 @@ class FileOps:
 
 def storage_error(error: OSError, doing: str) -> StorageError:
     """The error to raise for ``error``; ``doing`` completes the words "cannot ..."."""
-    if error.errno in _FULL:
+    if error.errno in FULL:
         return StorageFull(f"cannot {doing}: the disk is full; free some space and the write is accepted again")
     at = f" ({error.filename})" if error.filename else ""
     return StorageError(f"cannot {doing}: {error.strerror or error}{at}; check the disk and its permissions")

@@ -6,7 +6,6 @@ the order of steps here leaves every reader with each record once, wherever a jo
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -18,13 +17,13 @@ from typing import Final, Self
 import msgspec
 
 from chappe.data.topic import Filter
+from chappe.drivers.disk import FULL, FileLock, sync_directory, sync_file
 from chappe.errors import StorageError, StorageFormat, StorageFull, StorageLocked, UnknownTopic, UsageError
 from chappe.spark.archive.layout import LOCK, META, STAGING
 
 FORMAT: Final = 1
 KEEP: Final = 2  # manifests: a reader may have listed the one before the newest
 _NAME: Final = re.compile(r"manifest-(\d{8,})\.json")
-_NO_SPACE: Final = frozenset({28, 122})  # ENOSPC, EDQUOT
 
 
 class Span(msgspec.Struct, array_like=True, frozen=True):
@@ -154,12 +153,10 @@ class ArchiveWriter:
             if directory.exists() and not meta.exists() and any(directory.iterdir()):
                 raise StorageFormat(f"{directory} holds something else; choose an empty directory for the archive")
             meta.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(meta / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise StorageLocked(f"another job archives to {directory}; wait for it or stop it") from None
+            try:
+                self._lock = FileLock(meta / LOCK)
+            except BlockingIOError:
+                raise StorageLocked(f"another job archives to {directory}; wait for it or stop it") from None
         try:
             self.manifest = load(directory) if _versions(directory) else Manifest(uuid.uuid4().hex)
             with _Disk(directory):
@@ -168,9 +165,9 @@ class ArchiveWriter:
                 self.run = f"{META}/{STAGING}/{uuid.uuid4().hex}"
                 (directory / self.run).mkdir(parents=True)
                 for each in (meta / STAGING, meta, directory):
-                    _sync(each)
+                    sync_directory(each)
         except BaseException:
-            os.close(self._lock)
+            self._lock.close()
             raise
 
     def commit(self, following: Manifest) -> None:
@@ -185,19 +182,19 @@ class ArchiveWriter:
             meta = self.directory / META
             name = f"manifest-{following.version:08d}.json"
             temporary = meta / f"{name}.{uuid.uuid4().hex}"
-            _sync(self.directory / self.run)  # the staged files have their names for good
+            sync_directory(self.directory / self.run)  # the staged files have their names for good
             try:
                 with open(temporary, "wb") as file:
                     file.write(msgspec.json.encode(following))
                     file.flush()
-                    os.fsync(file.fileno())
+                    sync_file(file.fileno())
                 try:
                     os.link(temporary, meta / name)  # unlike a rename, it fails if somebody was faster
                 except FileExistsError:
                     raise StorageLocked(f"another job archives to {self.directory}; stop one of them") from None
             finally:
                 temporary.unlink(missing_ok=True)
-            _sync(meta)
+            sync_directory(meta)
             self.manifest = following
             self._settle()
             for version, path in _versions(self.directory).items():
@@ -207,7 +204,7 @@ class ArchiveWriter:
     def close(self) -> None:
         """Remove what was staged and not committed, and let others write."""
         shutil.rmtree(self.directory / self.run, ignore_errors=True)
-        os.close(self._lock)
+        self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -227,7 +224,7 @@ class ArchiveWriter:
             elif not place.exists():
                 raise StorageError(f"the archive {self.directory} is damaged: {move.place} is missing")
         for each in touched:
-            _sync(each)
+            sync_directory(each)
 
 
 def followed_by(
@@ -251,14 +248,6 @@ def followed_by(
     )
 
 
-def _sync(directory: Path) -> None:
-    opened = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
-
-
 class _Disk:
     """Turns the operating system's complaints into ours."""
 
@@ -270,6 +259,6 @@ class _Disk:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError):
-            full = error.errno in _NO_SPACE
+            full = error.errno in FULL
             reason = f"{error.filename or self._directory}: {error.strerror}"
             raise (StorageFull if full else StorageError)(f"cannot write the archive: {reason}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from chappe.defaults import MIB
+from chappe.drivers.disk import sync_file
 from chappe.spark.archive.layout import file_schema
 
 GROUP_BYTES: Final = 8 * MIB  # of a row group, before it is compressed: replay holds one of each partition in memory
@@ -61,7 +61,7 @@ class FileWriter:
         self.flush()
         self._writer.close()
         self._file.flush()
-        os.fsync(self._file.fileno())
+        sync_file(self._file.fileno())
         size = self._file.tell()
         self._file.close()
         return size

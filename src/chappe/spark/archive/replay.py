@@ -15,7 +15,6 @@ replay is, so that what was sent need not be read again.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +31,7 @@ import pyarrow as pa
 from chappe.api.pace import SHOW_S, Pace
 from chappe.api.producer import Producer
 from chappe.defaults import KIB, TOWER_HOST, TOWER_SUB_PORT
+from chappe.drivers.disk import sync_file
 from chappe.errors import StorageFormat, TimedOut, UsageError
 from chappe.spark.archive.manifest import Manifest, load, path_of
 from chappe.spark.archive.order import EARLIEST_US, LATEST_US, Run, Wanted, plan, sweep
@@ -294,7 +294,7 @@ class Replay:
         with open(temporary, "wb") as file:
             file.write(msgspec.json.encode(noted))
             file.flush()
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
         temporary.replace(path)
 
 

@@ -6,7 +6,6 @@ started, since ids are given out again. A file whose process is gone is removed 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ from typing import Any, Final
 
 import platformdirs
 
+from chappe.drivers.disk import FileLock
 from chappe.errors import ChappeError
 
 STATE_BYTES_MAX: Final = 1 << 20
@@ -136,8 +136,7 @@ class States:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with (self.directory / "lock").open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with FileLock(self.directory / "lock", wait=True):
             yield
 
     def _load(self, path: Path) -> State | None:
