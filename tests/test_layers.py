@@ -37,6 +37,7 @@ READING: Final = {
     "chappe.log.events",
     "chappe.arrow",
 }
+DISK: Final = {"chappe.drivers.disk"}
 FORMS: Final = {"chappe.bridges.form", "chappe.bridges.store_form"}
 ALLOWED: Final[dict[str, set[str]]] = {
     "chappe": {*BASE, "chappe.api", "chappe.log", "chappe.reading", "chappe.bridges"},
@@ -54,8 +55,8 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.reading": {*FACES, *READING},
     "chappe.bridges": {*FACES, *READING, "chappe.reading", "chappe.mesh.messages", "chappe.stores.engine"},
     # log.transactions: where a sink's records lie; bridges.form, store_form: what records of the mesh and stores are
-    "chappe.spark": {*FACES, *READING, "chappe.reading", "chappe.log.transactions", *FORMS},
-    "chappe.cli": {*FACES, *READING, "chappe.reading", "chappe.bridges", "chappe.spark", "chappe.web"},
+    "chappe.spark": {*FACES, *READING, *DISK, "chappe.reading", "chappe.log.transactions", *FORMS},
+    "chappe.cli": {*FACES, *READING, *DISK, "chappe.reading", "chappe.bridges", "chappe.spark", "chappe.web"},
     "chappe.web": FACES,
     "pyspark_chappe": {"chappe.spark"},
 }
