@@ -150,6 +150,21 @@ def test_a_whole_program_runs(code: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.process
+def test_the_tests_of_the_page_on_testing_run(tmp_path: Path) -> None:
+    code = [text for language, text in blocks(ROOT / "docs/how-to/test-your-program.md") if language == "python"]
+    for name, text in zip(("alarms.py", "conftest.py", "test_alarms.py"), code, strict=False):
+        (tmp_path / name).write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=SPARK_S,
+    )
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.process
 def test_the_first_program_of_the_examples_runs(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "hello.py")],
