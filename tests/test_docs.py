@@ -197,6 +197,14 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not heading or heading in anchors(target), f"{page}: {target}#{heading}"
 
 
+def test_every_page_is_in_the_index_and_every_picture_on_a_page() -> None:
+    files = {path for path in (ROOT / "docs").rglob("*") if path.is_file()}
+    pages = {path for path in files if path.suffix == ".md"}
+    index = ROOT / "docs" / "README.md"
+    assert pages - {target for target, _ in links(index)} == {index}
+    assert files - pages - {target for page in pages for target, _ in links(page)} == set()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_in_pages_compiles(page: Path) -> None:
     for language, text in blocks(page):
