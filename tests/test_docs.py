@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
 
 ROOT: Final = Path(__file__).parent.parent
-PAGES: Final = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES: Final = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
