@@ -14,6 +14,11 @@ from tests.waiting import SPARK_S, until
 pytestmark = [pytest.mark.process, pytest.mark.spark]
 
 
+@pytest.fixture(autouse=True)
+def _any_port(shell: Shell) -> None:
+    shell.env["CHAPPE_TOWER"] = "127.0.0.1:0"
+
+
 def rows(shell: Shell) -> list[dict[str, object]]:
     found: list[dict[str, object]] = parquet.read_table(shell.directory / "d" / "windows").to_pylist()
     return found
@@ -61,7 +66,14 @@ def test_every_line_is_counted_once_over_two_runs(shell: Shell) -> None:
     arguments = ("demo", "--input", "in.txt", "--directory", "d")
     first = completed(shell, *arguments)
     assert sum(int(str(row["records"])) for row in rows(shell)) == 1500
-    for told in ("topic demo.lines: d/log", "d/checkpoint", "d/windows", "consume demo.lines", "read_parquet"):
+    for told in (
+        "topic demo.lines: d/log",
+        "d/checkpoint",
+        "d/windows",
+        "consume demo.lines",
+        "read_parquet",
+        "topics --tower 127.0.0.1:",
+    ):
         assert told in first.stdout.decode()
     nothing_left(shell)
 

@@ -7,7 +7,6 @@ import pyarrow.parquet as parquet
 import pytest
 
 from chappe.cli.demo import windows as module
-from chappe.cli.demo.view import curve
 from chappe.cli.demo.windows import Row, Windows
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -67,9 +66,3 @@ def test_memory_is_bounded_and_old_windows_are_still_whole(tmp_path: Path, monke
     assert windows.left_out == 10
     assert set(windows.newest) == {"a", "b"}
     assert stored(windows)[:2] == [row("a", 1, 1.0), row("b", 9, 9.0)]
-
-
-def test_the_curve() -> None:
-    assert curve([]) == ""
-    assert curve([5.0, 5.0]) == "▁▁"
-    assert curve([0.0, 7.0, 3.5]) == "▁█▄"

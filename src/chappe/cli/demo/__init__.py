@@ -7,5 +7,8 @@ feed.py          the producer: measurements several times a second, or lines of 
 measurements.py  this machine's measurements
 query.py         the Spark query
 windows.py       the windows it computes, as a table in memory and as Parquet
+flow.py          what flows: newest values, rates, delays
+numbers.py       numbers as people read them
+places.py        where everything is, and which commands show it
 view.py          the running table in the terminal
 """

@@ -1,8 +1,8 @@
 """What runs in a child process of the demo: ``python -m chappe.cli.demo.child ROLE PARENT ...``.
 
-Roles: ``log DIRECTORY`` is a tower and a store; ``feed TOWER TOPIC DIRECTORY [FILE|-]`` is the producer. Facts for the
-parent go to standard output, one JSON object a line; what goes wrong goes to standard error. A child ends on
-SIGTERM, and when its parent is gone; Ctrl-C is for the parent alone to obey.
+Roles: ``log DIRECTORY ADDRESS`` is a store and a tower, at the address if it is free; ``feed TOWER TOPIC DIRECTORY
+[FILE|-]`` is the producer. Facts for the parent go to standard output, one JSON object a line; what goes wrong goes to
+standard error. A child ends on SIGTERM, and when its parent is gone; Ctrl-C is for the parent alone to obey.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ import signal
 import sys
 import threading
 import time
-from typing import Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 from chappe.cli.console import hear_warnings, obey_sigterm, say
-from chappe.cli.demo.feed import feed_lines, feed_measurements, finish, teller
+from chappe.cli.demo.feed import Stop, feed_lines, feed_measurements, finish, teller
 from chappe.errors import ChappeError
+
+if TYPE_CHECKING:
+    from chappe import Tower
 
 LOOK_S: Final = 0.5
 PR_SET_PDEATHSIG: Final = 1
@@ -56,15 +60,25 @@ def _end_with(parent: int) -> None:
     threading.Thread(target=watch, name="chappe parent watch", daemon=True).start()
 
 
-def _log(directory: str) -> None:
-    from chappe import Store, Tower
+def _log(directory: str, address: str) -> None:
+    from chappe import Store
 
     tell = teller(sys.stdout)
     hear_warnings("127.0.0.1")
-    with Tower("127.0.0.1:0") as tower, Store(directory, tower=tower.address) as store:
+    with _tower(address) as tower, Store(directory, tower=tower.address) as store:
         tell(tower=tower.address, endpoint=store.endpoint, store=store.store_id)
         while True:
             time.sleep(LOOK_S)
+
+
+def _tower(address: str) -> Tower:
+    """A tower where other commands look for one, if that is free and on this machine; else at any port."""
+    from chappe import Tower
+
+    if address.startswith(("127.", "localhost:")):
+        with suppress(ChappeError):
+            return Tower(address)
+    return Tower("127.0.0.1:0")
 
 
 def _feed(tower: str, topic: str, directory: str, file: str | None = None) -> None:
@@ -72,18 +86,20 @@ def _feed(tower: str, topic: str, directory: str, file: str | None = None) -> No
 
     tell = teller(sys.stdout)
     hear_warnings(tower)
+    stop = Stop()
     with Producer(topic, tower=tower, identity=f"{topic}-feed", directory=directory) as producer:
         tell(partition=producer.partition, first=producer.next_offset)
         try:
             if file is None:
-                feed_measurements(producer, tell)
+                feed_measurements(producer, tell, stop)
             elif file == "-":
-                feed_lines(producer, sys.stdin.fileno(), False, tell)
+                feed_lines(producer, sys.stdin.fileno(), False, tell, stop)
             else:
                 with open(file, "rb", buffering=0) as source:
-                    feed_lines(producer, source.fileno(), True, tell)
+                    feed_lines(producer, source.fileno(), True, tell, stop)
             while True:  # the producer stays, for those who have not everything yet
-                time.sleep(LOOK_S)
+                with stop.waiting():
+                    time.sleep(LOOK_S)
         except KeyboardInterrupt:
             finish(producer, tell)
 

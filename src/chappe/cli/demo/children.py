@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import IO, Any, Final
 
 import msgspec
@@ -53,13 +54,14 @@ class Child:
         """The last line that the process wrote to standard error."""
         return self._last[-1] if self._last else ""
 
-    def wait_for(self, fact: str, timeout_s: float) -> Any:
-        """Wait until the child told ``fact``; raises ChildDied."""
+    def wait_for(self, fact: str, timeout_s: float, meanwhile: Callable[[], None]) -> Any:
+        """Wait until the child told ``fact``, and call ``meanwhile`` several times a second; raises ChildDied."""
         deadline = time.monotonic() + timeout_s
         while fact not in self.facts:
             self.check()
             if time.monotonic() > deadline:
                 raise ChildDied(f"the {self.name} did not start within {timeout_s:g} s{self._said()}")
+            meanwhile()
             time.sleep(POLL_S)
         return self.facts[fact]
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from chappe.cli import options
 from chappe.cli.console import say, warn
 from chappe.errors import TimedOut, UsageError
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 DIRECTORY: Final = Path("chappe-data/demo")
 MARK: Final = "demo.json"  # says what the directory holds; without it the directory is not ours to delete
+FORM: Final = 2  # of the query's state in the checkpoint
 LOG: Final = "spark.log"  # what Java and Spark say
 SECONDS: Final = 30.0  # without a terminal and without --seconds
 START_S: Final = 30.0  # for the first input
@@ -54,6 +54,12 @@ def demo(
         Path,
         typer.Option(envvar="CHAPPE_DEMO_DIRECTORY", help="Where topic, checkpoint and Parquet are kept."),
     ] = DIRECTORY,
+    tower: Annotated[
+        str,
+        typer.Option(
+            envvar="CHAPPE_TOWER", metavar="ADDRESS", help="Where its tower listens; if that is taken, at another port."
+        ),
+    ] = options.TOWER,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete what an earlier demo left, and start anew.")] = False,
 ) -> None:
     """See it work: this machine's measurements through tower, store, producer and Spark, live."""
@@ -67,7 +73,7 @@ def demo(
         seconds = SECONDS
     resumed = _prepare(directory, source, fresh)
     say(f"{'resuming' if resumed else 'starting'} in {directory}" + ("; --fresh starts anew" if resumed else ""))
-    _Demo(directory, source, seconds, console).run()
+    _Demo(directory, source, seconds, tower, console).run()
 
 
 def _check_spark() -> None:
@@ -92,29 +98,38 @@ def _prepare(directory: Path, source: str | None, fresh: bool) -> bool:
     resumed = mark.exists()
     if resumed:
         try:
-            before = json.loads(mark.read_text())["input"]
-        except (ValueError, KeyError, TypeError) as error:
+            found = json.loads(mark.read_text())
+            before, form = found["input"], found.get("form", 1)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{mark} is damaged; start anew with --fresh") from error
         if before != made_of:
             what = "measurements" if before is None else "standard input" if before == "-" else before
             raise UsageError(
                 f"{directory} holds a demo of {what}; add --fresh to delete it, or choose another --directory"
             )
+        if form != FORM:
+            raise UsageError(
+                f"{directory} holds a demo of another version of chappe, which Spark cannot go on with; add --fresh to "
+                "delete it, or choose another --directory"
+            )
     directory.mkdir(parents=True, exist_ok=True)
-    mark.write_text(json.dumps({"input": made_of}) + "\n")
+    mark.write_text(json.dumps({"input": made_of, "form": FORM}) + "\n")
     return resumed
 
 
 class _Demo:
     """One run: its parts, from start to end."""
 
-    def __init__(self, directory: Path, source: str | None, seconds: float | None, console: Console) -> None:
+    def __init__(
+        self, directory: Path, source: str | None, seconds: float | None, tower: str, console: Console
+    ) -> None:
         from chappe.cli.demo.view import Status
         from chappe.cli.demo.windows import Windows
 
         self._directory = directory
         self._source = source
         self._seconds = seconds
+        self._tower = tower
         self._console = console
         self._topic = METRICS_TOPIC if source is None else LINES_TOPIC
         self._windows: Windows = Windows(directory / "windows")
@@ -123,7 +138,8 @@ class _Demo:
 
     def run(self) -> None:
         """Run to the end; raises ChappeError if a part fails."""
-        from chappe.cli.demo.view import View, table
+        from chappe.cli.demo.places import results
+        from chappe.cli.demo.view import MetricsTable, View
         from chappe.cli.screen import Screen
 
         try:
@@ -136,8 +152,8 @@ class _Demo:
         for note in self._notes:
             warn(note)
         if self._windows.newest:
-            self._console.print(table(self._windows, 50))
-        self._say_where()
+            self._console.print(MetricsTable(self._status.flow, self._windows, 50, live=False))
+        self._print(results(self._directory, self._topic, self._directory / LOG))
 
     @contextmanager
     def _log(self) -> Iterator[None]:
@@ -149,34 +165,38 @@ class _Demo:
             yield
 
     def _run(self, view: View, ending: ExitStack) -> None:
-        log = ending.enter_context(_child("store", "log", str(self._directory / "log")))
-        tower, endpoint = log.wait_for("tower", CHILD_START_S), log.wait_for("endpoint", CHILD_START_S)
-        feed = ending.enter_context(self._feed(str(tower)))
+        self._status.stage = "starting tower and store"
+        log = ending.enter_context(_child("store", "log", str(self._directory / "log"), self._tower))
+        tower = str(log.wait_for("tower", CHILD_START_S, view.update))
+        endpoint = str(log.wait_for("endpoint", CHILD_START_S, view.update))
+        self._say_how_to_look(tower)
+        self._status.stage = "starting the producer"
+        feed = ending.enter_context(self._feed(tower, view))
         children = (log, feed)
         kind = self._first_kind(feed, view)
-        query = ending.enter_context(self._query(str(endpoint), kind))
+        query = ending.enter_context(self._query(endpoint, kind))
         stopped = False
         try:
             self._watch(children, query, view)
         except KeyboardInterrupt:  # the proper end; a second one, below, leaves out the rest
             stopped = True
-        self._status.stage = "ending"
+        self._status.stage = "ending: Spark reads what is stored"
         view.update()
         feed.stop()
         log.check()
-        self._hear(feed)
+        self._hear(feed, query)
         self._notes += filter(None, [feed.last_words.removeprefix("chappe: ")])
         drained = False
         for done in query.drain() if query.running or not stopped else ():
             drained = done
-            self._status.batches = query.batches
+            self._hear(feed, query)
             view.update()
             time.sleep(STEP_S)
         if not drained:
             self._notes.append("Spark has not read everything yet; a next demo goes on from here")
 
     @contextmanager
-    def _feed(self, tower: str) -> Iterator[Child]:
+    def _feed(self, tower: str, view: View) -> Iterator[Child]:
         from chappe.cli.demo.children import ChildDied
 
         directory = str(self._directory / "feed")
@@ -184,7 +204,7 @@ class _Demo:
         stdin = sys.stdin.fileno() if self._source == "-" else subprocess.DEVNULL
         with _child("producer", "feed", tower, self._topic, directory, *more, stdin=stdin) as feed:
             try:
-                feed.wait_for("partition", CHILD_START_S)
+                feed.wait_for("partition", CHILD_START_S, view.update)
                 yield feed
             except ChildDied:
                 feed.kill()  # told to stop, it would wait until a store that may be gone has everything
@@ -192,7 +212,7 @@ class _Demo:
 
     def _first_kind(self, feed: Child, view: View) -> str:
         """What the records are; a producer of standard input knows only when the first line is there."""
-        self._status.stage = "waiting for input"
+        self._status.stage = "waiting for input" if self._source == "-" else "starting the producer"
         began = time.monotonic()
         while "kind" not in feed.facts:
             feed.check()
@@ -215,45 +235,46 @@ class _Demo:
     def _watch(self, children: tuple[Child, Child], query: Query, view: View) -> None:
         """Show what happens until the time is over or the input has ended."""
         end = float("inf")
-        self._status.stage = "starting Spark"
+        began = time.monotonic()
         while time.monotonic() < end:
             for child in children:
                 child.check()
             query.check()
             if query.running and self._seconds is not None and end == float("inf"):
                 end = time.monotonic() + self._seconds
-            self._status.stage = "running" if query.running else "starting Spark"
-            self._status.batches = query.batches
-            self._hear(children[1])
+            self._status.stage = _stage(query, time.monotonic() - began)
+            self._hear(children[1], query)
             self._status.note = " / ".join(filter(None, (child.last_words for child in children)))
             view.update()
             if self._seconds is None and query.running and children[1].facts.get("ended"):
                 return
             time.sleep(STEP_S)
 
-    def _hear(self, feed: Child) -> None:
-        first = int(feed.facts.get("first", 0))
-        self._status.sent = int(feed.facts.get("sent", first)) - first
-        self._status.stored = max(0, int(feed.facts.get("stored", first)) - first)
+    def _hear(self, feed: Child, query: Query) -> None:
+        flow = self._status.flow
+        flow.batches, flow.windows_s = query.batches, query.delay_s
+        flow.in_windows, flow.windows = self._windows.records, self._windows.updates
+        flow.hear(feed.facts)
 
-    def _say_where(self) -> None:
-        log, windows = self._directory / "log", self._directory / "windows"
-        read = f"import pandas; print(pandas.read_parquet('{windows}').tail(20).to_string())"
-        chappe = _shown(_program())
-        lines = (
-            f"topic {self._topic}: {log}",
-            f"checkpoint:  {self._directory / 'checkpoint'}",
-            f"Parquet:     {windows}",
-            f"Spark's log: {self._directory / LOG}",
-            "",
-            f"To look at the topic, serve it in another terminal with `{chappe} up {shlex.quote(str(log))}`, then:",
-            f"  {chappe} topics {self._topic}",
-            f"  {chappe} consume {self._topic} --from 1h --until-end",
-            "To look at the Parquet:",
-            f"  {shlex.quote(_shown(sys.executable))} -c {_quoted(read)}",
-        )
+    def _say_how_to_look(self, tower: str) -> None:
+        """Into the picture, or where there is none, once."""
+        from chappe.cli.demo.places import look
+
+        self._status.look = look(self._topic, tower, self._tower)
+        if not self._console.is_terminal:
+            self._print(
+                ["To look at it while it runs, in another terminal:", *(f"  {each}" for each in self._status.look)]
+            )
+
+    def _print(self, lines: Iterable[str]) -> None:
         for line in lines:
             self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _stage(query: Query, seconds: float) -> str:
+    if not query.running:
+        return f"starting Spark ({seconds:.0f} s of about 30); records wait in the store"
+    return "running" if query.batches else "Spark runs and computes its first windows"
 
 
 @contextmanager
@@ -267,22 +288,3 @@ def _child(name: str, role: str, *arguments: str, stdin: int = subprocess.DEVNUL
         child.stop()
         raise
     child.stop()
-
-
-def _program() -> str:
-    """How this program is called from here."""
-    beside = Path(sys.executable).with_name("chappe")
-    if not beside.exists():
-        return f"{sys.executable} -m chappe"
-    found = shutil.which("chappe")
-    return "chappe" if found is not None and Path(found).samefile(beside) else str(beside)
-
-
-def _shown(path: str) -> str:
-    """A path as one would type it here: relative where that is shorter."""
-    relative = os.path.relpath(path) if os.path.isabs(path) else path
-    return path if relative.startswith("..") else relative
-
-
-def _quoted(code: str) -> str:
-    return shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'

@@ -6,14 +6,17 @@ it sends only the lines that are not in the topic yet, for each line is one reco
 
 from __future__ import annotations
 
+import math
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import msgspec
 
-from chappe.cli.console import warn
+from chappe.cli.console import Terminated, warn
 from chappe.cli.demo.measurements import INTERVAL_S, Machine
 from chappe.cli.formats import Lines
 from chappe.errors import TimedOut
@@ -25,6 +28,8 @@ CHUNK_BYTES: Final = 1 << 18
 TELL_S: Final = 0.25  # how often the parent hears how far the feed is
 FLUSH_S: Final = 10.0
 METRICS, JSON, LINES = "metrics", "json", "lines"
+LINE_METRIC: Final = "bytes per line"
+TELL_METRICS: Final = 100  # of one JSON object
 
 Tell = Callable[..., None]
 
@@ -37,37 +42,71 @@ def kind_of(line: bytes) -> str:
         return LINES
 
 
-def feed_measurements(producer: Producer, tell: Tell) -> None:
-    """Send this machine's measurements several times a second, until KeyboardInterrupt."""
+class Stop:
+    """Hears SIGTERM, and raises Terminated only where this process waits: never in the middle of a write."""
+
+    def __init__(self) -> None:
+        self._asked = self._waiting = False
+        signal.signal(signal.SIGTERM, self._ask)
+
+    def _ask(self, _signum: int, _frame: object) -> None:
+        self._asked = True
+        if self._waiting:
+            raise Terminated
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A context in which the process may be stopped."""
+        self._waiting = True
+        try:
+            if self._asked:
+                raise Terminated
+            yield
+        finally:
+            self._waiting = False
+
+
+def feed_measurements(producer: Producer, tell: Tell, stop: Stop) -> None:
+    """Send this machine's measurements several times a second, until Terminated."""
     machine = Machine()
     tell(kind=METRICS)
     due = time.monotonic()
     while True:
-        for metric, value in machine.measure():
-            producer.send(value, key=metric)
-        _tell_progress(producer, tell)
+        began = time.monotonic()
+        newest = {}
+        for metric, value, unit, record in machine.measure():
+            producer.send(record, key=metric)
+            newest[metric] = (value, unit)
+        _tell_progress(producer, tell, newest=newest, stored_s=_stored_s(producer, began, INTERVAL_S))
         due = max(due + INTERVAL_S, time.monotonic())  # a pause of the machine is not made up for
-        time.sleep(max(0.0, due - time.monotonic()))
+        with stop.waiting():
+            time.sleep(max(0.0, due - time.monotonic()))
 
 
-def feed_lines(producer: Producer, file: int, resume: bool, tell: Tell) -> None:
-    """Send the lines of ``file`` that are not in the topic yet, and wait until they are stored."""
+def feed_lines(producer: Producer, file: int, resume: bool, tell: Tell, stop: Stop) -> None:
+    """Send the lines of ``file`` that are not in the topic yet, and wait until they are stored. Raises Terminated."""
     skip = producer.next_offset if resume else 0
     told_at = 0.0
     kind = ""
-    for lines in _lines(file):
+    last = b""
+    for lines in _lines(file, stop):
         if not kind and lines:
             kind = kind_of(lines[0])
             tell(kind=kind)
         if skip:
             lines, skip = lines[skip:], max(0, skip - len(lines))
+        began = time.monotonic()
         if lines:
+            last = lines[-1]
             producer.send_many(lines)
-        if time.monotonic() - told_at > TELL_S:
+        if began - told_at > TELL_S and lines:
+            stored_s = _stored_s(producer, began, TELL_S)
             told_at = time.monotonic()
-            _tell_progress(producer, tell)
+            _tell_progress(producer, tell, newest=values_of(last, kind), stored_s=stored_s)
     if not kind:
         tell(kind=LINES)
+    elif last:
+        tell(newest=values_of(last, kind))
     finish(producer, tell)
 
 
@@ -81,15 +120,46 @@ def finish(producer: Producer, tell: Tell) -> None:
     tell(ended=True)
 
 
-def _lines(file: int) -> Iterator[list[bytes]]:
+def _lines(file: int, stop: Stop) -> Iterator[list[bytes]]:
     splitter = Lines()
-    while chunk := os.read(file, CHUNK_BYTES):
+    while True:
+        with stop.waiting():
+            chunk = os.read(file, CHUNK_BYTES)
+        if not chunk:
+            break
         yield splitter.feed(chunk)
     yield splitter.end()
 
 
-def _tell_progress(producer: Producer, tell: Tell) -> None:
-    tell(sent=producer.next_offset, stored=producer.stored)
+def values_of(line: bytes, kind: str) -> dict[str, tuple[float, str]]:
+    """What the query makes of a line: the value and unit of its metrics, of the first few."""
+    if kind != JSON:
+        return {LINE_METRIC: (float(len(line)), "B")}
+    try:
+        members = msgspec.json.decode(line)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return {}
+    found: dict[str, tuple[float, str]] = {}
+    for metric, value in members.items() if isinstance(members, dict) else ():
+        with suppress(ValueError, OverflowError):
+            if isinstance(value, (int, float, str)) and not isinstance(value, bool) and len(found) < TELL_METRICS:
+                number = float(value)
+                if math.isfinite(number):
+                    found[metric] = (number, "")
+    return found
+
+
+def _stored_s(producer: Producer, since: float, patience_s: float) -> float | None:
+    """Wait until everything sent is stored, for a while; the seconds that it took, None if it is not yet."""
+    try:
+        producer.flush(timeout=patience_s)
+    except TimedOut:
+        return None
+    return time.monotonic() - since
+
+
+def _tell_progress(producer: Producer, tell: Tell, **more: Any) -> None:
+    tell(sent=producer.next_offset, stored=producer.stored, **more)
 
 
 def teller(out: TextIO) -> Tell:

@@ -33,9 +33,9 @@ class Machine:
         self._counters: dict[str, tuple[float, float]] = {}
         psutil.cpu_percent(percpu=True)  # the first answer only starts the measurement
 
-    def measure(self) -> list[tuple[str, bytes]]:
-        """The metric's name and the JSON of its measurement, for every metric of this machine."""
-        return [(each.metric, msgspec.json.encode(each)) for each in self._all()]
+    def measure(self) -> list[tuple[str, float, str, bytes]]:
+        """Name, value, unit and the JSON of all that, for every metric of this machine."""
+        return [(each.metric, each.value, each.unit, msgspec.json.encode(each)) for each in self._all()]
 
     def _all(self) -> Iterator[Measurement]:
         for number, percent in enumerate(self._psutil.cpu_percent(percpu=True)):

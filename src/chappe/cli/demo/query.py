@@ -13,15 +13,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from chappe.cli.demo.feed import JSON, METRICS
-from chappe.cli.demo.windows import Row, Windows
+from chappe.cli.demo.feed import JSON, LINE_METRIC, METRICS
+from chappe.cli.demo.windows import WINDOW_S, Row, Windows
 from chappe.errors import ChappeError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-WINDOW: Final = "5 seconds"
+WINDOW: Final = f"{WINDOW_S} seconds"
 WATERMARK: Final = "1 minute"
 TRIGGER: Final = "1 second"
 DRAIN_S: Final = 90.0  # at the end the query may take this long for what is stored but not read
@@ -44,6 +44,7 @@ class Query:
         self._query: StreamingQuery | None = None
         self._spark: SparkSession | None = None
         self.batches = 0
+        self.delay_s: float | None = None  # from the newest record's timestamp until it was in a window
         self._thread = threading.Thread(target=self._start, name="chappe demo spark", daemon=True)
         self._thread.start()
 
@@ -123,14 +124,14 @@ class Query:
 
     def _take(self, batch: DataFrame, _batch_id: int) -> None:
         # As numbers: Spark gives moments as local times without zone, which are ambiguous once a year.
-        self._windows.merge(
-            Row(_moment(start), _moment(end), *rest)
-            for start, end, *rest in batch.selectExpr(
-                "unix_micros(window.start)", "unix_micros(window.end)", "metric", "records", "total", "average",
-                "minimum", "maximum",
-            ).collect()
-        )  # fmt: skip
+        found = batch.selectExpr(
+            "unix_micros(window.start)", "unix_micros(window.end)", "metric", "records", "total", "average",
+            "minimum", "maximum", "unix_micros(newest)",
+        ).collect()  # fmt: skip
+        self._windows.merge(Row(_moment(start), _moment(end), *rest) for start, end, *rest, _ in found)
         self.batches += 1
+        if found:
+            self.delay_s = time.time() - max(newest for *_, newest in found) / 1_000_000
 
 
 def _moment(micros: int) -> datetime:
@@ -138,7 +139,7 @@ def _moment(micros: int) -> datetime:
 
 
 def windowed(stream: DataFrame, kind: str) -> DataFrame:
-    """Count, sum, average, smallest and largest value of each metric in each window.
+    """Count, sum, average, smallest, largest value and newest timestamp of each metric in each window.
 
     ``kind`` says what the records are: measurements; JSON objects, of which every member that is a number is a
     metric; or lines, whose length is the one metric.
@@ -155,7 +156,7 @@ def windowed(stream: DataFrame, kind: str) -> DataFrame:
         values = stream.select("timestamp", members).select("timestamp", "metric", number)
     else:
         size = f.coalesce(f.length("value"), f.lit(0)).cast("double").alias("value")
-        values = stream.select("timestamp", f.lit("bytes per line").alias("metric"), size)
+        values = stream.select("timestamp", f.lit(LINE_METRIC).alias("metric"), size)
     return (
         values.where("metric is not null and value is not null")
         .withWatermark("timestamp", WATERMARK)
@@ -166,5 +167,6 @@ def windowed(stream: DataFrame, kind: str) -> DataFrame:
             f.avg("value").alias("average"),
             f.min("value").alias("minimum"),
             f.max("value").alias("maximum"),
+            f.max("timestamp").alias("newest"),
         )
     )

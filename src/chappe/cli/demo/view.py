@@ -1,42 +1,50 @@
-"""What the demo shows while it runs: a live table in a terminal, one line now and then elsewhere."""
+"""What the demo shows while it runs: a live table in a terminal, two lines now and then elsewhere."""
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from chappe.cli.demo.windows import Windows
+from chappe.cli.demo.flow import Flow
+from chappe.cli.demo.numbers import count, quantity
+from chappe.cli.demo.windows import WINDOW_S, Row, Windows
 from chappe.cli.screen import Screen
 
 BARS: Final = "▁▂▃▄▅▆▇█"
-CHROME_LINES: Final = 6  # of the screen, that are not rows of the table
-CURVE: Final = 16
+CURVE_MIN: Final = 8  # characters of the small curve
+CURVE_MAX: Final = 40
+NAME_MAX: Final = 40  # characters of a metric's name
+LOW: Final = 16  # a screen of fewer lines gets a shorter head
+LINE_METRICS: Final = 5  # whose newest values are told without a terminal
+# The columns, in the order in which a narrow terminal does without them, and what each takes.
+WIDTHS: Final = {"window": 14, "records": 7, "min": 10, "max": 10, "average": 10, "now": 10}
+HEADS: Final = {"average": f"avg of {WINDOW_S} s"}
+NAMES: Final = ("now", "window", "records", "average", "min", "max")
 
 
 @dataclass(slots=True)
 class Status:
-    """What the head line tells."""
+    """What the head tells, besides what flows."""
 
     began: float
     stage: str = "starting"
-    sent: int = 0
-    stored: int = 0
-    batches: int = 0
+    look: Sequence[str] = ()  # commands that show the topic
     note: str = ""
+    flow: Flow = field(default_factory=Flow)
 
-    def line(self, windows: Windows) -> str:
-        """The account of this moment, in one line."""
-        return (
-            f"{time.monotonic() - self.began:5.1f} s  {self.stage}: {self.sent:,} records sent, "
-            f"{self.stored:,} stored, {windows.records:,} values in windows, {self.batches} batches"
-        )
+    @property
+    def line(self) -> str:
+        """How long it runs, and what happens now."""
+        return f"{time.monotonic() - self.began:5.1f} s  {self.stage}"
 
 
 class View:
@@ -50,56 +58,119 @@ class View:
 
     def update(self) -> None:
         """Show how things are now."""
-        self._screen.show(
-            lambda: self.picture(max(3, self._console.height - CHROME_LINES)),
-            lambda: [self._status.line(self._windows)],
-        )
+        self._screen.show(lambda: picture(self._status, self._windows, self._console), self._lines)
 
-    def picture(self, rows_max: int) -> Group:
-        """Head line and table."""
-        head = Text(self._status.line(self._windows), style="bold")
-        note = Text(self._status.note or "Ctrl-C ends the demo; nothing is lost", style="dim")
-        return Group(head, note, table(self._windows, rows_max))
-
-
-def table(windows: Windows, rows_max: int) -> Table:
-    """The newest window of each metric."""
-    shown = Table(box=None, header_style="bold cyan", pad_edge=False)
-    for name in ("metric", "window"):
-        shown.add_column(name, no_wrap=True)
-    for name in ("records", "average", "min", "max"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    shown.add_column("lately", no_wrap=True)
-    newest = list(windows.newest.values())  # one step: the query's thread adds to it
-    rows = sorted(newest, key=lambda row: row.metric)
-    for row in rows[:rows_max]:
-        shown.add_row(
-            escape(row.metric[:24]),
-            f"{_local(row.window_start)} +{(row.window_end - row.window_start).seconds} s",
-            f"{row.records:,}",
-            _number(row.average),
-            _number(row.minimum),
-            _number(row.maximum),
-            curve([average for _, average in list(windows.history.get(row.metric, ()))]),
-        )
-    if len(rows) > rows_max:
-        shown.add_row(f"... and {len(rows) - rows_max} more")
-    return shown
+    def _lines(self) -> Iterator[str]:
+        flow = self._status.flow
+        yield f"{self._status.line}; records: {flow.records}; windows: {flow.counted}"
+        if flow.newest:
+            newest = sorted(flow.newest.items())[:LINE_METRICS]
+            yield "         " + ", ".join(
+                f"{printable(metric)} {quantity(value, unit)}" for metric, (value, unit) in newest
+            )
 
 
-def curve(values: list[float]) -> str:
+def picture(status: Status, windows: Windows, console: Console) -> Group:
+    """Head and table, as high as the console at most."""
+    flow = status.flow
+    head: list[RenderableType] = [Text(status.line, style="bold")]
+    head += [_fact("records", flow.records), _fact("windows", flow.counted)]
+    if console.height >= LOW:
+        head += [_fact("look", command) if n == 0 else _fact("", command) for n, command in enumerate(status.look)]
+        head.append(Text(status.note or "Ctrl-C ends the demo; nothing is lost", style="dim"))
+        head.append("")
+    used = sum(len(console.render_lines(each, pad=False)) for each in head)
+    return Group(*head, MetricsTable(flow, windows, rows_max=max(1, console.height - used - 3)))
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsTable:
+    """The newest value and window of each metric, in the columns that there is room for.
+
+    Without ``live`` it is the account at the end: of the windows alone, with the curve of their averages.
+    """
+
+    flow: Flow
+    windows: Windows
+    rows_max: int
+    live: bool = True
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        newest = dict(self.windows.newest.items())  # one step: the query's thread adds to it
+        metrics = sorted({*newest, *(self.flow.newest if self.live else ())})
+        shown = metrics[: self.rows_max]
+        name, names, curve_width = self._room(options.max_width, shown)
+        made = Table(box=None, header_style="bold cyan", pad_edge=False, padding=(0, 2, 0, 0))
+        made.add_column("metric", no_wrap=True, width=name)
+        for each in names:
+            made.add_column(
+                HEADS.get(each, each), justify="left" if each == "window" else "right", no_wrap=True, width=WIDTHS[each]
+            )
+        if curve_width:
+            made.add_column("lately", no_wrap=True)
+        for metric in shown:
+            cells = {**self._cells(metric, newest.get(metric)), "": ""}
+            curves = [curve(self._lately(metric), curve_width)] if curve_width else []
+            made.add_row(escape(printable(metric)), *(cells.get(each, "") for each in names), *curves)
+        yield made
+        if len(metrics) > len(shown):
+            yield Text(f"... and {len(metrics) - len(shown):,} more metrics", style="dim")
+
+    def _room(self, width: int, metrics: Sequence[str]) -> tuple[int, list[str], int]:
+        """The width of the names, the columns, and the width of the curve."""
+        longest = max(map(len, metrics), default=0)
+        name = max(6, min(longest, NAME_MAX, max(16, width // 4)))
+        left_out = set() if self.live else {"now"}
+        for each in WIDTHS:
+            wanted = name + sum(2 + size for column, size in WIDTHS.items() if column not in left_out)
+            if wanted + 2 + CURVE_MIN <= width:
+                break
+            left_out.add(each)
+        names = [each for each in NAMES if each not in left_out]
+        left = width - name - sum(2 + WIDTHS[each] for each in names) - 2
+        return min(name, width), names, min(left, CURVE_MAX) if left >= CURVE_MIN else 0
+
+    def _cells(self, metric: str, row: Row | None) -> dict[str, str]:
+        cells = {}
+        unit = self.flow.unit(metric)
+        if metric in self.flow.newest:
+            cells["now"] = quantity(self.flow.newest[metric][0], unit)
+        if row is not None:
+            cells["window"] = f"{_local(row.window_start)} +{(row.window_end - row.window_start).seconds} s"
+            cells["records"] = count(row.records)
+            for name, value in (("average", row.average), ("min", row.minimum), ("max", row.maximum)):
+                cells[name] = quantity(value, unit)
+        return cells
+
+    def _lately(self, metric: str) -> list[float]:
+        if self.live and metric in self.flow.lately:
+            return list(self.flow.lately[metric])
+        return [average for _, average in list(self.windows.history.get(metric, ()))]
+
+
+def curve(values: Iterable[float], width: int = 16) -> str:
     """The last values as a small bar chart."""
-    recent = values[-CURVE:]
+    recent = [value for value in values if math.isfinite(value)][-width:]
     if not recent:
         return ""
     low, high = min(recent), max(recent)
-    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(BARS[int((value - low) * scale)] for value in recent)
+    span = high - low
+    scale = (len(BARS) - 1) / span if 0 < span < math.inf else 0.0
+    return "".join(BARS[int((value - low) * scale) if scale else 0] for value in recent)
+
+
+def printable(name: str) -> str:
+    """A name on one line, whatever somebody's input has in it."""
+    return "".join(each if each.isprintable() else "?" for each in name)
+
+
+def _fact(name: str, text: str) -> Table:
+    made = Table.grid(padding=(0, 2, 0, 0))
+    made.add_column(style="cyan", width=7)
+    made.add_column(overflow="fold")
+    made.add_row(name, Text(text))
+    return made
 
 
 def _local(moment: datetime) -> str:
     return f"{moment.astimezone():%H:%M:%S}"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.2f}"

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from chappe.drivers.disk import sync_file
 
+WINDOW_S: Final = 5
 OPEN_WINDOWS_MAX: Final = 64  # kept in memory; an older one is read back from its file
 HISTORY: Final = 24  # averages kept for each metric, for the small curve
 METRICS_MAX: Final = 10_000  # rows of one window; further metrics are counted, not kept
@@ -42,6 +43,7 @@ class Windows:
     newest: dict[str, Row] = field(default_factory=dict)
     history: dict[str, deque[tuple[datetime, float]]] = field(default_factory=dict)
     records: int = 0
+    updates: int = 0  # newer numbers of a metric in a window
     left_out: int = 0
     _open: OrderedDict[datetime, dict[str, Row]] = field(default_factory=OrderedDict)
 
@@ -55,6 +57,7 @@ class Windows:
                 self.left_out += 1
                 continue
             self.records += row.records - (window[row.metric].records if row.metric in window else 0)
+            self.updates += 1
             window[row.metric] = row
             changed.add(row.window_start)
             self._remember(row)
