@@ -24,6 +24,7 @@ archive.py    archive
 record.py     record
 replay.py     replay, replay_mesh.py into the mesh; progress.py is the bar of archive, record and replay
 screen.py     a live picture in a terminal, lines elsewhere
+fitting.py    a table that leaves out columns where a terminal is narrow
 pipeline.py   pipeline run, check, list, status, stop; pipeline_run.py is one run, pipeline_view.py what it shows
 demo/         demo
 """

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from chappe.cli.mesh import shown
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.console import RenderableType
 
     from chappe import Endpoint
 
 SMOOTH_S = 2.0  # rates are of about the last seconds
 COLUMNS: Final = ("peer", "address", "", "status", "in/s", "out/s", "waiting", "dropped")
-ROOM: Final = {"": 88, "peer": 60, "dropped": 50}  # a terminal that is narrower does without the column
-WIDE: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,45 +86,28 @@ class Watch:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Peers:
-    """A table of peers with one line for each, of the columns that there is room for."""
-
-    rows: Sequence[PeerRow]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        from rich.table import Table
-        from rich.text import Text
-
-        made = Table(
-            box=None, header_style="bold", pad_edge=False, padding=(0, 1 if options.max_width < WIDE else 2, 0, 0)
-        )
-        left_out = {name for name, room in ROOM.items() if options.max_width < room}
-        for name in COLUMNS:
-            if name not in left_out:
-                right = name in ("in/s", "out/s", "waiting", "dropped")
-                made.add_column(name, justify="right" if right else "left", no_wrap=name != "address")
-        for row in self.rows:
-            cells: dict[str, RenderableType] = {
-                "peer": (row.id or "")[:8],
-                "address": Text(row.address, no_wrap=True, overflow="ellipsis"),
-                "": ("original, " if row.original else "") + ("dialled" if row.dialled else "dialled in"),
-                "status": row.status,
-                "in/s": f"{row.in_per_s:,.0f}",
-                "out/s": f"{row.out_per_s:,.0f}",
-                "waiting": f"{row.waiting:,}",
-                "dropped": f"{row.dropped:,}",
-            }
-            made.add_row(*(cell for name, cell in cells.items() if name not in left_out))
-        yield made
-
-
 def table(title: str, rows: Sequence[PeerRow], clients: int | None) -> RenderableType:
     """The picture for a terminal."""
     from rich.console import Group
     from rich.markup import escape
 
-    lines: list[RenderableType] = [escape(title), _Peers(rows) if rows else "no peers yet"]
+    from chappe.cli.fitting import Fitting
+
+    cells = [
+        (
+            (row.id or "")[:8],
+            row.address,
+            ("original, " if row.original else "") + ("dialled" if row.dialled else "dialled in"),
+            row.status,
+            f"{row.in_per_s:,.0f}",
+            f"{row.out_per_s:,.0f}",
+            f"{row.waiting:,}",
+            f"{row.dropped:,}",
+        )
+        for row in rows
+    ]
+    made = Fitting(COLUMNS, cells, left=COLUMNS[:4], spare=("", "peer", "dropped", "waiting", "out/s"))
+    lines: list[RenderableType] = [escape(title), made if rows else "no peers yet"]
     if clients is not None:
         lines.append(f"{clients} WebSocket clients")
     return Group(*lines)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Group
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
+from chappe.cli.fitting import Fitting
 from chappe.cli.screen import Screen
 from chappe.cli.units import human_bytes
 from chappe.spark.pipeline.progress import Lag, Numbers
@@ -19,6 +18,10 @@ if TYPE_CHECKING:
     from chappe.spark.pipeline.running import Running
 
 PIPE_WIDTH: Final = 160  # of a table where no terminal says how wide it is
+HEAD: Final = "bold cyan"
+QUERY: Final = ("query", "in/s", "processed/s", "rows", "batch", "took", "late", "state rows", "state", "watermark")
+SPARE: Final = ("late", "state", "state rows", "watermark", "batch", "processed/s")
+LAG: Final = ("query", "topic", "lag records", "lag")
 
 
 class View:
@@ -60,15 +63,11 @@ def line(numbers: Numbers) -> str:
     )
 
 
-def tables(numbers: Sequence[Numbers]) -> tuple[Table, Table]:
+def tables(numbers: Sequence[Numbers]) -> tuple[Fitting, Fitting]:
     """The queries, and the lag of each of their topics."""
-    queries = _table(
-        "query", "in/s", "processed/s", "rows", "batch", "took", "late", "state rows", "state", "watermark"
-    )
-    lags = _table("query", "topic", "lag records", "lag")
-    for each in numbers:
-        queries.add_row(
-            escape(each.query),
+    queries = [
+        (
+            each.query,
             f"{each.rows_in_s:,.0f}",
             f"{each.rows_processed_s:,.0f}",
             f"{each.rows:,}",
@@ -79,9 +78,13 @@ def tables(numbers: Sequence[Numbers]) -> tuple[Table, Table]:
             human_bytes(each.state_bytes),
             each.watermark,
         )
-        for lag in each.lag:
-            lags.add_row(escape(each.query), _topic(lag), f"{lag.records:,}", seconds(lag.seconds))
-    return queries, lags
+        for each in numbers
+    ]
+    lags = [(each.query, _topic(lag), f"{lag.records:,}", seconds(lag.seconds)) for each in numbers for lag in each.lag]
+    return (
+        Fitting(QUERY, queries, left=("query", "watermark"), spare=SPARE, style=HEAD),
+        Fitting(LAG, lags, left=("query", "topic"), spare=("query",), style=HEAD),
+    )
 
 
 def seconds(value: float | None) -> str:
@@ -90,11 +93,4 @@ def seconds(value: float | None) -> str:
 
 
 def _topic(lag: Lag) -> str:
-    return escape(lag.topic.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
-
-
-def _table(*names: str) -> Table:
-    shown = Table(box=None, header_style="bold cyan", pad_edge=False)
-    for name in names:
-        shown.add_column(name, justify="left" if name in ("query", "topic", "watermark") else "right", no_wrap=True)
-    return shown
+    return lag.topic.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

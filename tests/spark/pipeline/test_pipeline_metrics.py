@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import urllib.request
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from chappe.cli.pipeline_view import line, seconds, tables
 from chappe.errors import AddressInUse, UsageError
@@ -73,6 +75,16 @@ def test_people_get_a_line_or_tables() -> None:
         "q: 1,234 rows/s in, 0 processed, lag 10 records (? s), batch 3 took 0.50 s, 5,000 rows so far, "
         "state 2 rows (2.0 KiB)"
     )
-    queries, lags = tables([NUMBERS])
-    assert (queries.row_count, lags.row_count) == (1, 2)
     assert seconds(0.26) == "0.3 s"
+
+
+@pytest.mark.parametrize("width", [200, 80, 60, 45])
+def test_tables_leave_out_columns_rather_than_cut_numbers(width: int) -> None:
+    out = io.StringIO()
+    Console(file=out, width=width).print(*tables([NUMBERS]))
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 2 + 3
+    assert max(map(len, lines)) <= width
+    assert "…" not in out.getvalue()
+    assert "1,234" in lines[1]
+    assert ("2.0 KiB" in lines[1]) == (width > 60)
