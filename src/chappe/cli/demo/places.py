@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from chappe.cli import options
-from chappe.drivers.addresses import TowerAddress
+from chappe.cli.presence import host_and_ports
 
 
 def look(topic: str, tower: str, expected: str) -> list[str]:
@@ -20,12 +20,10 @@ def look(topic: str, tower: str, expected: str) -> list[str]:
         tower: The address of the demo's tower.
         expected: Where commands look for a tower in the demo's own environment.
     """
-    address = TowerAddress.parse(tower)
-    default = TowerAddress.parse(options.TOWER)
+    host, port, second = host_and_ports(tower)
     where = ""
-    if not address == default == TowerAddress.parse(expected):
-        short = f"{address.host}:{address.sub_port}"
-        where = f" --tower {short if address.pub_port == address.sub_port + 1 else address}"
+    if expected != options.TOWER or host_and_ports(options.TOWER) != (host, port, second):
+        where = f" --tower {host}:{port}" + (f":{second}" if second != port + 1 else "")
     chappe = shown(program())
     return [f"{chappe} topics{where}", f"{chappe} consume {topic}{where}"]
 
