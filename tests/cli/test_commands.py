@@ -129,6 +129,33 @@ def test_an_unknown_topic_is_an_error(shell: Shell) -> None:
         assert done.stderr.startswith(b"chappe: the store does not have a topic 'nosuch'")
 
 
+def test_a_misspelt_topic_is_pointed_out(shell: Shell) -> None:
+    shell.up()
+    shell.run("produce", "greetings", stdin=b"a\n")
+    waiting = shell.start("consume", "greatings", "--count", "2", "--timeout", "5", "--output", "raw")
+    assert waiting.stderr is not None
+    told = "chappe: nobody has a topic 'greatings' yet; 'greetings' is there; still waiting for it\n"
+    assert waiting.stderr.readline().decode() == told
+    done = shell.run("produce", "greatings", "--timeout", "60", stdin=b"b\n")
+    assert done.returncode == 0
+    assert done.stderr.endswith(b"the topic 'greatings' is new; 'greetings' is there already\n")
+    out, err = waiting.communicate(timeout=PATIENCE_S)
+    assert (waiting.returncode, out, err) == (1, b"b\n", b"chappe: 1 of 2 records are printed: nothing came for 5 s\n")
+
+    text = b"chappe: the store does not have a topic 'gretings'; did you mean 'greetings' or 'greatings'?\n"
+    assert shell.run("consume", "gretings", "--until-end").stderr == text
+    done = shell.run("topics", "x*")
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert done.stderr == b"chappe: none of the 2 topics matches 'x*'; `chappe topics` lists all\n"
+
+
+def test_what_is_not_stored_in_time_fails_with_its_number(shell: Shell) -> None:
+    shell.env["CHAPPE_TOWER"] = "127.0.0.1:1"
+    done = shell.run("produce", "news", "--timeout", "0.5", stdin=b"a\nb\n")
+    assert done.returncode == 1
+    assert b"chappe: 0.5 s are over: 2 of 2 records are not stored\n" in done.stderr
+
+
 def test_without_a_tower_it_is_said_once_and_tried_on(shell: Shell) -> None:
     with socket.socket() as taken:  # a port on which nothing listens
         taken.bind(("127.0.0.1", 0))

@@ -286,7 +286,7 @@ def broken_class(cores: Cores) -> type:
                          if isinstance(each, Cores) else "")  # fmt: skip
 def test_a_broken_core_is_caught(cores: Cores, checkers: tuple[str, ...]) -> None:
     seen: list[str] = []
-    for seed in range(40):
+    for seed in range(120):
         failure = play(seed, cores=cores).failure
         if failure is not None:
             seen.append(failure)

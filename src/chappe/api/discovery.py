@@ -57,8 +57,13 @@ class _Scout:
         return float("inf")
 
 
-def discover(tower: str, timeout: float = 2.0, *, listen: str = TOWER_HOST) -> list[StoreAddress]:
-    """The stores that answer within ``timeout`` seconds, sorted by id; empty if there is no tower or no store."""
+def discover(
+    tower: str, timeout: float = 2.0, *, listen: str = TOWER_HOST, settle_s: float = SETTLE_S
+) -> list[StoreAddress]:
+    """The stores that answer within ``timeout`` seconds, sorted by id; empty if there is no tower or no store.
+
+    After one answered, it waits for others ``settle_s`` at most.
+    """
     scout = _Scout()
     node = Node(scout, TowerAddress.parse_many(tower), listen, on_report=lambda event: None)
     node.start()
@@ -68,7 +73,7 @@ def discover(tower: str, timeout: float = 2.0, *, listen: str = TOWER_HOST) -> l
             known = len(scout.stores)
             node.pump(left, partial(scout.more_than, known))
             if scout.more_than(known):
-                deadline = min(deadline, time.monotonic() + SETTLE_S)
+                deadline = min(deadline, time.monotonic() + settle_s)
         with node.lock:
             return sorted(scout.stores.values(), key=lambda store: (store.store_id, store.endpoint))
     finally:

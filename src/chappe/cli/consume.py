@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -14,7 +15,7 @@ import typer
 
 from chappe.cli import options
 from chappe.cli.console import exit_code, hear_warnings, warn
-from chappe.errors import OffsetOutOfRange, ProtocolError, UnknownTopic, UsageError
+from chappe.errors import OffsetOutOfRange, ProtocolError, UsageError
 
 if TYPE_CHECKING:
     from chappe import Consumer
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from chappe.data.topic import Filter
     from chappe.log.batch import Record
 
+STORE_S: Final = 1.0  # stores get so long to be found, then it is said that there are none
 POLL_S: Final = 0.25  # how long a look for records lasts before news and limits are looked at
 OUTPUT_BYTES: Final = 1 << 18  # written to standard output at once
 
@@ -50,6 +52,14 @@ def consume(
     until_end: Annotated[
         bool, typer.Option("--until-end/--follow", help="End when all that is stored now is read, or follow for ever.")
     ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            metavar="SECONDS",
+            help="End when nothing came for so long: a failure if the end or N is not reached.",
+        ),
+    ] = None,
     output: Annotated[
         Output,
         typer.Option(
@@ -83,22 +93,28 @@ def consume(
         printer = _Printer(Output.JSON if as_json else output, count)
         gaps: list[tuple[tuple[str, str], int, int]] = []
         try:
+            waiting = _Waiting(consumer, tower, topics, timeout)
             while not printer.full and not (ends is not None and _reached(consumer, ends)):
-                batch = _next(consumer)
+                batch = _next(consumer, waiting.poll_s)
                 gaps += _gaps(consumer.events())
                 if batch is not None:
                     printer.print(batch, None if ends is None else ends.get((batch.topic, batch.partition), 0))
+                if waiting.over(came=batch is not None):
+                    break
         except KeyboardInterrupt as stop:
             if ends is None and count is None:
                 return  # the proper end of following
             raise typer.Exit(exit_code(stop)) from None
         gaps += _gaps(consumer.events())
+        short = _short(printer, count, ends is not None and not _reached(consumer, ends))
     # what was read ahead is not wanted any more
     wanted = printer.reached if printer.full or ends is None else ends
     missed = sum(max(0, min(after, wanted.get(key, 0)) - first) for key, first, after in gaps)
     if missed:
         warn(f"{missed:,} records are missing in what was printed: nobody has them any more")
-    if missed or printer.unreadable:
+    if short:
+        warn(f"{short}: nothing came for {timeout:g} s")
+    if short or missed or printer.unreadable:
         raise typer.Exit(1)
 
 
@@ -113,9 +129,45 @@ def _gaps(events: list[object]) -> Iterator[tuple[tuple[str, str], int, int]]:
             yield (event.topic, event.partition), event.offset, event.first
 
 
-def _next(consumer: Consumer) -> ConsumedBatch | None:
+def _short(printer: _Printer, count: int | None, before_end: bool) -> str:
+    """What is lacking where the command ended because nothing came; nothing if all is there that was asked for."""
+    if printer.full:
+        return ""
+    if count is not None:
+        return f"{printer.printed:,} of {count:,} records are printed"
+    return "the end is not reached" if before_end else ""
+
+
+class _Waiting:
+    """How long nothing came: says once that no store is there, and whether the time of ``--timeout`` is over."""
+
+    def __init__(self, consumer: Consumer, tower: str, topics: list[str], timeout: float | None) -> None:
+        self._consumer = consumer
+        self._tower = tower
+        self._topics = topics
+        self._timeout = timeout
+        self._began = self._since = time.monotonic()
+        self._quiet = True
+        self.poll_s = POLL_S if timeout is None else min(POLL_S, timeout)
+
+    def over(self, *, came: bool) -> bool:
+        """Look at the clock, after records ``came`` or not."""
+        now = time.monotonic()
+        if came:
+            self._since, self._quiet = now, False
+        elif self._quiet and now - self._began > STORE_S and self._consumer.tower:
+            self._quiet = False
+            if not self._consumer.synced:
+                warn(
+                    f"the tower at {self._tower} knows no store (chappe store runs one); waiting for what is "
+                    f"produced to {', '.join(map(repr, self._topics))} from now on"
+                )
+        return self._timeout is not None and now - self._since >= self._timeout
+
+
+def _next(consumer: Consumer, wait_s: float) -> ConsumedBatch | None:
     try:
-        return consumer.poll(POLL_S)
+        return consumer.poll(wait_s)
     except OffsetOutOfRange as error:
         warn(f"{error}; skipped")  # other partitions have the offset, this one goes on where it can
         return None
@@ -123,12 +175,12 @@ def _next(consumer: Consumer) -> ConsumedBatch | None:
 
 def _ends(filters: list[Filter], tower: str, listen: str) -> dict[tuple[str, str], int]:
     """The offset after the last stored record of every partition; raises UnknownTopic if there is no such topic."""
-    from chappe.cli.holdings import look
+    from chappe.cli.holdings import look, unknown
 
     known = look(tower, filters, listen)
     for each in filters:
         if not each.prefix and not any(info.topic == each.name for info in known.partitions):
-            raise UnknownTopic(f"{known.stores_text} a topic {each.name!r}; see: chappe topics")
+            raise unknown(known, each.name, tower, listen)
     return {(info.topic, info.partition): info.next for info in known.partitions if info.next > info.first}
 
 
@@ -146,6 +198,7 @@ class _Printer:
         self._render = RENDERERS[output]
         self._with_headers = output is Output.JSON
         self._left = count
+        self.printed = 0
         self.unreadable = False  # whether headers of any record were
         self.reached: dict[tuple[str, str], int] = {}  # the offset after the last one printed
         self._out = sys.stdout.fileno()
@@ -166,6 +219,7 @@ class _Printer:
             self.reached[batch.topic, batch.partition] = record.offset + 1
             if self._left is not None:
                 self._left -= 1
+            self.printed += 1
             if size > OUTPUT_BYTES:
                 self._write(b"".join(pieces))
                 pieces, size = [], 0

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chappe.cli.console import warn
-from chappe.data.topic import Filter
-from chappe.errors import ChappeError, TimedOut
+from chappe.data.topic import Filter, similar
+from chappe.errors import ChappeError, TimedOut, UnknownTopic
 
 DISCOVER_S: Final = 2.0
 ANSWER_S: Final = 5.0
+HURRY_S: Final = 1.0  # for what is nice to know
 
 
 @dataclass(slots=True)
@@ -87,6 +88,49 @@ def look(tower: str, filters: Sequence[Filter], listen: str) -> Holdings:
     if not answered:
         raise TimedOut(f"none of the {len(stores)} stores that the tower at {tower} knows answered")
     return Holdings([found[key] for key in sorted(found)], answered, scrubbed)
+
+
+def unknown(known: Holdings, name: str, tower: str, listen: str) -> UnknownTopic:
+    """What to raise for a topic that no store has: it tells which ones are nearly of that name."""
+    names = sorted({each.topic for each in look(tower, [], listen).partitions})
+    return UnknownTopic(f"{known.stores_text} a topic {name!r}{_instead(name, names)}")
+
+
+def none_matches(patterns: Sequence[Filter], tower: str, listen: str) -> str | None:
+    """What to say if topics are there and none is selected; None if there are no topics at all."""
+    names = sorted({each.topic for each in look(tower, [], listen).partitions})
+    if not names:
+        return None
+    shown = " or ".join(repr(str(each)) for each in patterns)
+    there = "the only topic does not match" if len(names) == 1 else f"none of the {len(names):,} topics matches"
+    return f"{there} {shown}{_instead(patterns[0].name, names)}"
+
+
+def _instead(name: str, names: Sequence[str]) -> str:
+    near = similar(name, names)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else "; `chappe topics` lists all"
+
+
+def new_beside(topic: str, partition: str, tower: str, listen: str) -> list[str]:
+    """Topics of nearly the name of ``topic``, if nobody but ``partition`` has written to it; of one store, in a hurry.
+
+    Whatever goes wrong is an empty answer: somebody else tells of it.
+    """
+    from chappe.api.discovery import discover
+    from chappe.drivers.queries import StoreClient
+
+    try:
+        for store in discover(tower, HURRY_S, listen=listen, settle_s=0.0)[:1]:
+            client = StoreClient(store.endpoint, HURRY_S)
+            try:
+                infos, _ = client.heads()
+            finally:
+                client.close()
+            if all(info.topic != topic or info.partition == partition for info in infos):
+                return similar(topic, [info.topic for info in infos])
+    except (ChappeError, OSError):
+        pass
+    return []
 
 
 def _common_prefix(filters: Sequence[Filter]) -> str:

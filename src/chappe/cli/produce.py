@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import json
+import math
 import os
+import signal
 import sys
 import threading
 import time
@@ -73,6 +76,9 @@ def produce(
         int,
         typer.Option(envvar="CHAPPE_PRODUCE_MIN_ACKS", min=0, max=100, help="Stores that must have each record."),
     ] = 1,
+    timeout: Annotated[
+        float | None, typer.Option(min=0.1, metavar="SECONDS", help="Fail if not everything is stored after so long.")
+    ] = None,
     tower: options.Tower = options.TOWER,
     listen: options.Listen = options.LISTEN,
     as_json: options.Json = False,
@@ -92,7 +98,8 @@ def produce(
                 left = producer.next_offset - producer.stored
                 say(f"going on after {producer.next_offset:,} records; the last {left:,} of them are sent again")
             run = _Run(producer, input_format, extras, as_json, min_acks, lasting=identity is not None)
-            with _progress(size) as run.show, _Watch(run):
+            news = _Newness(topic, producer.partition, tower, listen)
+            with _progress(size) as run.show, news, _Watch(run, timeout):
                 code = run.all_of(source)
     finally:
         if file != "-":
@@ -145,6 +152,8 @@ class _Run:
         self._bytes = 0
         self._read = 0
         self._began = time.monotonic()
+        self._end = threading.Lock()  # taken by who ends the run
+        self.too_late: float | None = None  # the seconds of ``--timeout``, once they are over
         self.show: Callable[[int, int, int], None] = _silent
 
     @property
@@ -177,6 +186,8 @@ class _Run:
             except ChappeError as error:
                 problem = error  # what came before the bad record is still to be stored
             self._wait()
+            if not self.end():
+                signal.pause() if hasattr(signal, "pause") else time.sleep(1.0)  # until the interrupt is here
         except KeyboardInterrupt as stop:
             return self._interrupted(stop)
         self._account("stored" if self._min_acks else "sent")
@@ -239,12 +250,19 @@ class _Run:
                 self.show(self._read, self._sent, self._stored)
                 return
 
+    def end(self) -> bool:
+        """The run is at its end, because all is stored or because its time is over: whoever is first is right."""
+        return self._end.acquire(blocking=False)
+
     def _interrupted(self, stop: KeyboardInterrupt) -> int:
-        with suppress(ChappeError, KeyboardInterrupt):
-            self._producer.flush(timeout=INTERRUPTED_FLUSH_S)
+        if self.too_late is None:
+            with suppress(ChappeError, KeyboardInterrupt):
+                self._producer.flush(timeout=INTERRUPTED_FLUSH_S)
         lost = self._sent - self._stored
         self._account("stored" if self._min_acks else "sent")
         how = "terminated" if isinstance(stop, Terminated) else "interrupted"
+        if self.too_late is not None:
+            how = f"{self.too_late:g} s are over" + ("" if lost else ", and the input has not ended")
         if lost and self._lasting:
             warn(f"{how}: {lost} of {self._sent} records are not stored yet; the same --identity sends them again")
         elif lost:
@@ -253,7 +271,7 @@ class _Run:
             warn(f"{how}: all {self._sent} records read until then are {'stored' if self._min_acks else 'sent'}")
         with suppress(ChappeError):
             self._producer.close(timeout=0)
-        return exit_code(stop)
+        return exit_code(stop) if self.too_late is None else 1
 
     def _account(self, done: str) -> None:
         seconds = time.monotonic() - self._began
@@ -277,10 +295,15 @@ class _Run:
 
 
 class _Watch:
-    """Says when nothing is stored for a while, also while the producer waits for room, and when it goes on."""
+    """Says when nothing is stored for a while, also while the producer waits for room, and when it goes on.
 
-    def __init__(self, run: _Run) -> None:
+    After ``timeout`` seconds it interrupts the main thread, whatever that waits for.
+    """
+
+    def __init__(self, run: _Run, timeout: float | None) -> None:
         self._run = run
+        self._timeout = timeout
+        self._deadline = math.inf if timeout is None else time.monotonic() + timeout
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True, name="produce-watch")
 
@@ -295,7 +318,10 @@ class _Watch:
 
     def _look(self) -> None:
         before, since, told = -1, time.monotonic(), False
-        while not self._ended.wait(FLUSH_STEP_S):
+        while not self._ended.wait(max(0.0, min(FLUSH_STEP_S, self._deadline - time.monotonic()))):
+            if time.monotonic() >= self._deadline:
+                self._interrupt()
+                return
             stored, waiting = self._run.unstored()
             if stored != before or not waiting:
                 if told and stored > before:
@@ -304,6 +330,41 @@ class _Watch:
             elif not told and time.monotonic() - since > PATIENCE_S:
                 told = True
                 warn(self._run.stalled(waiting))
+
+    def _interrupt(self) -> None:
+        if not self._run.end():
+            return
+        self._run.too_late = self._timeout
+        if hasattr(signal, "pthread_kill"):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        else:
+            _thread.interrupt_main()
+
+
+class _Newness:
+    """Finds out meanwhile whether the topic is new beside others of nearly its name, and says so in the end."""
+
+    def __init__(self, topic: str, partition: str, tower: str, listen: str) -> None:
+        self._topic = topic
+        self._where = (topic, partition, tower, listen)
+        self._others: list[str] = []
+        self._thread = threading.Thread(target=self._look, daemon=True, name="produce-newness")
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.join()
+        if self._others:
+            names = " and ".join(map(repr, self._others))
+            say(f"the topic {self._topic!r} is new; {names} {'is' if len(self._others) == 1 else 'are'} there already")
+
+    def _look(self) -> None:
+        from chappe.cli.holdings import new_beside
+
+        self._others = new_beside(*self._where)
 
 
 def _silent(_read: int, _sent: int, _stored: int) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chappe.cli import options
-from chappe.cli.console import hear_warnings
+from chappe.cli.console import hear_warnings, warn
 
 if TYPE_CHECKING:
     from chappe.cli.holdings import Holding
@@ -51,18 +51,19 @@ def topics(
     as_json: options.Json = False,
 ) -> None:
     """List topics: partitions, records, heads, sizes, times, and the stores that hold them."""
-    from chappe.cli.holdings import look
+    from chappe.cli.holdings import look, none_matches, unknown
     from chappe.data.topic import Filter
-    from chappe.errors import UnknownTopic
 
     hear_warnings(tower)
     filters = [Filter.parse(name) for name in names or ()]
     held = look(tower, filters, listen)
     for each in filters:
         if not each.prefix and not any(info.topic == each.name for info in held.partitions):
-            raise UnknownTopic(f"{held.stores_text} a topic {each.name!r}; `chappe topics` lists all")
+            raise unknown(held, each.name, tower, listen)
     rows = _rows(held.partitions, partitions)
-    if as_json:
+    if not rows and (others := none_matches(filters, tower, listen) if filters else None):
+        warn(others)
+    elif as_json:
         _print_json(rows)
     elif rows:
         _print_table(rows, partitions)

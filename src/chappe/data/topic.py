@@ -6,10 +6,16 @@ UTF-8 survive through ``surrogateescape``, so a topic of an original Dafka produ
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
+from typing import Final
 
 from chappe.defaults import TOPIC_BYTES_MAX
 from chappe.errors import UsageError
+
+SIMILAR_OF: Final = 2_000
 
 
 def encode_topic(topic: str) -> bytes:
@@ -59,6 +65,12 @@ class Filter:
 
     def __str__(self) -> str:
         return self.name + "*" if self.prefix else self.name
+
+
+def similar(topic: str, names: Iterable[str]) -> list[str]:
+    """Up to three of ``names`` that are spelt nearly as ``topic``, the nearest first; at most 2,000 are looked at."""
+    known = dict.fromkeys(islice((each for each in names if each != topic), SIMILAR_OF))
+    return get_close_matches(topic, known, n=3)
 
 
 def shown(name: str) -> str:

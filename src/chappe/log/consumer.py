@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from itertools import chain
 from typing import Final
 
 from chappe.core import Report
 from chappe.data.topic import Filter, encode_topic
 from chappe.defaults import LISTED_PARTITIONS_MAX, RETRY_S, SETTLED_S, UNKNOWN_PARTITIONS_MAX
+from chappe.log.absent import Absent
 from chappe.log.actions import Action, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.catch_up import CatchUp
@@ -71,6 +73,7 @@ class LogConsumer:
         self._delivery = Delivery(positions or {})
         self._catch_up = CatchUp(address, reset, self._delivery, self._sources)
         self._ending = Ending(self._delivery, self._sources)
+        self._absent = Absent()
         self._ready = False  # without a store, partitions met from now on are read from their beginning
         self._settle_at = 0.0
         self._unsure: dict[Key, None] = {}  # stores have more of them, but it may come live just now
@@ -100,6 +103,8 @@ class LogConsumer:
             return []
         self._filters.remove(wanted)
         self._matching.clear()
+        if not wanted.prefix:
+            self._absent.forget(wanted.name)
         raw = encode_topic(wanted.name)
         return [Unsubscribe(id_ + raw) for id_ in (b"M", b"R", b"H")]
 
@@ -222,6 +227,8 @@ class LogConsumer:
             return []
         asked, store = found
         match answer:
+            case HeadsAnswer() if asked.names:
+                return self._tell_absent(info.topic for info in answer.infos())
             case HeadsAnswer() if asked.filter is not None:
                 return self._listed(store, asked.filter, answer, asked.at, now)
             case ReadAnswer() if asked.key is not None:
@@ -239,11 +246,11 @@ class LogConsumer:
         if now >= self._settle_at:
             self._settle_at = now + SETTLED_S / 2
             self._delivery.settle(now, self._sources.lists)
-        return self._sources.polls(self._filters, now) + self._catch_up.more(now)
+        return self._sources.polls(self._filters, now) + self._catch_up.more(now) + self._look_for_absent(now)
 
     def next_timeout(self) -> float:
         """When something is to be repeated or asked."""
-        return min(self._sources.next_timeout(), self._catch_up.next_timeout())
+        return min(self._sources.next_timeout(), self._catch_up.next_timeout(), self._absent.next_timeout())
 
     # -- inside: live ---------------------------------------------------------------------------------
 
@@ -351,7 +358,7 @@ class LogConsumer:
             actions = [self._sources.news(store, wanted, now)]
         else:
             store.synced[wanted] = asked_at
-        return actions + self._catch_up.more(now)
+        return actions + self._catch_up.more(now) + self._look_for_absent(now)
 
     def _want_what_is_quiet(self, now: float) -> None:
         for key in list(self._unsure):
@@ -361,3 +368,23 @@ class LogConsumer:
             elif now - state.live_at > QUIET_S:
                 del self._unsure[key]
                 self._delivery.want(key)
+
+    # -- inside: what nobody has --------------------------------------------------------------------------
+
+    def _look_for_absent(self, now: float) -> list[Action]:
+        if self._absent.late(now):
+            return self._tell_absent(())
+        if not self._absent.look(self._filters, self._sources.listed_by_any, now) or not self._absent.found(
+            self._topics()
+        ):
+            return []
+        return self._sources.names(now)
+
+    def _tell_absent(self, names: Iterable[str]) -> list[Action]:
+        self._absent.found(self._topics())
+        return [Report(each) for each in self._absent.tell(names)]
+
+    def _topics(self) -> set[str]:
+        """Every topic that anybody has told us of."""
+        listed = (key for store in self._sources.stores.values() for key in store.heads)
+        return {topic for topic, _ in chain(self._delivery.partitions, self._delivery.settled, listed)}

@@ -87,6 +87,22 @@ class PartitionsLeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicAbsent:
+    """No store lists a wanted topic, and nobody publishes to it; ``similar``: topics of nearly that name.
+
+    Told once for each topic that is wanted by its whole name, a second after a store has listed what it has.
+    """
+
+    topic: str
+    similar: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        names = ", ".join(map(repr, self.similar))
+        others = f"; {names} {'is' if len(self.similar) == 1 else 'are'} there" if names else ""
+        return f"nobody has a topic {self.topic!r} yet{others}; still waiting for it"
+
+
+@dataclass(frozen=True, slots=True)
 class RecordsLost:
     """Offsets ``first``..``last`` could not be had from anyone and were skipped."""
 
@@ -210,6 +226,7 @@ Event: TypeAlias = (
     | IdentityRolledBack
     | RecordsMissing
     | PartitionsLeftOut
+    | TopicAbsent
     | RecordsLost
     | OutOfRange
     | WritesRefused

@@ -54,6 +54,7 @@ class Asked:
     at: float
     key: Key | None = None  # of READ and SEEK
     filter: Filter | None = None  # of HEADS
+    names: bool = False  # of HEADS: for the names of all topics
     offset: int = 0  # of READ
 
     @property
@@ -120,6 +121,10 @@ class Sources:
 
     # -- what they have ---------------------------------------------------------------------------------
 
+    def listed_by_any(self, wanted: Filter) -> bool:
+        """Whether any store has listed what it has of a filter."""
+        return any(wanted in each.synced for each in self.stores.values())
+
     def usable(self, key: Key, now: float) -> list[Source]:
         """Those that know a partition and answered lately."""
         return [each for each in self.stores.values() if now >= each.down_until and key in each.heads]
@@ -165,6 +170,12 @@ class Sources:
         """Ask which partitions changed since the last answer."""
         request = HeadsRequest(encode_topic(wanted.name), store.since.get(wanted, 0))
         return self._ask(store, request, Asked(store.address, now, filter=wanted))
+
+    def names(self, now: float) -> list[Action]:
+        """Ask one store which topics there are; the first page will do."""
+        store = next((each for each in self.stores.values() if now >= each.down_until), None)
+        asked = HeadsRequest(b"")
+        return [] if store is None else [self._ask(store, asked, Asked(store.address, now + ANSWER_S, names=True))]
 
     def poll_soon(self, now: float) -> None:
         """Ask everybody for news the next time."""
