@@ -37,7 +37,7 @@ READING: Final = {
     "chappe.log.events",
     "chappe.arrow",
 }
-DISK: Final = {"chappe.drivers.disk"}
+HERE: Final = {"chappe.drivers.disk", "chappe.drivers.forking"}  # of the operating system, for whoever needs it
 FORMS: Final = {"chappe.bridges.form", "chappe.bridges.store_form"}
 ALLOWED: Final[dict[str, set[str]]] = {
     "chappe": {*BASE, "chappe.api", "chappe.log", "chappe.reading", "chappe.bridges"},
@@ -53,11 +53,11 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.compat": {*FEATURES, "chappe.drivers", "chappe.api"},
     "chappe.subscribers": FACES,
     "chappe.reading": {*FACES, *READING},
-    "chappe.bridges": {*FACES, *READING, "chappe.reading", "chappe.mesh.messages", "chappe.stores.engine"},
+    "chappe.bridges": {*FACES, *HERE, *READING, "chappe.reading", "chappe.mesh.messages", "chappe.stores.engine"},
     # log.transactions: where a sink's records lie; bridges.form, store_form: what records of the mesh and stores are
-    "chappe.spark": {*FACES, *READING, *DISK, "chappe.reading", "chappe.log.transactions", *FORMS},
-    "chappe.cli": {*FACES, *READING, *DISK, "chappe.reading", "chappe.bridges", "chappe.spark", "chappe.web"},
-    "chappe.web": FACES,
+    "chappe.spark": {*FACES, *READING, *HERE, "chappe.reading", "chappe.log.transactions", *FORMS},
+    "chappe.cli": {*FACES, *READING, *HERE, "chappe.reading", "chappe.bridges", "chappe.spark", "chappe.web"},
+    "chappe.web": {*FACES, *HERE},
     "pyspark_chappe": {"chappe.spark"},
 }
 IMPURE: Final = {"asyncio", "os", "random", "secrets", "select", "socket", "threading", "time", "zmq"}

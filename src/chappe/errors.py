@@ -12,6 +12,7 @@ ChappeError
  +- BufferFull            the bounded buffer of a producer has no room
  +- TimedOut              what was waited for did not happen in time
  +- Closed                the object was closed
+ +- Forked                it belongs to the process that this one was forked from
  +- MemberStopped         a member ended by itself, because of a defect: close it, and open it again
  +- StorageError          the disk or the files on it
  |   +- StorageFull       no room; nothing of the write is kept
@@ -103,6 +104,10 @@ class TimedOut(ChappeError):
 
 class Closed(ChappeError):
     """The object was closed."""
+
+
+class Forked(ChappeError):
+    """A member was made before the process forked, and is used in the child: it belongs to the parent. Make another."""
 
 
 class MemberStopped(ChappeError):

@@ -11,6 +11,7 @@ from typing import Any, Self
 from chappe.api.consumer import ConsumedBatch, Consumer, ResetLike
 from chappe.api.ending import LOOK_S, ToEnd
 from chappe.api.producer import Producer
+from chappe.drivers.forking import own
 from chappe.errors import BufferFull
 from chappe.log.batch import Record
 
@@ -25,6 +26,7 @@ class AsyncProducer:
     """
 
     def __init__(self, topic: str, **options: Any) -> None:
+        own(self)
         self._producer = Producer(topic, on_full="error", **options)
         self._journaled = options.get("identity") is not None
 
@@ -79,6 +81,7 @@ class AsyncConsumer:
     """As ``Consumer``: ``async for record in consumer``, or ``await consumer.poll()`` for batches."""
 
     def __init__(self, *topics: str, reset: ResetLike = "earliest", **options: Any) -> None:
+        own(self)
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
         self.consumer = Consumer(*topics, reset=reset, **options)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from chappe.api.arguments import expiry_ns
 from chappe.api.asked import Asked, Questions
+from chappe.drivers.forking import own
 from chappe.drivers.mesh_store import MeshStore
 from chappe.errors import BufferFull, Closed, MemberStopped, StaleData, TimedOut, WriteUnknown
 from chappe.stores.actions import Action, Notify
@@ -42,6 +43,7 @@ class AttachedStore:
     """
 
     def __init__(self, endpoint: Endpoint, core: Core, backend: Backend | None = None) -> None:
+        own(self)
         self.endpoint = endpoint
         self.core = core
         self.name = core.name

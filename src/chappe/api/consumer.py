@@ -19,6 +19,7 @@ from chappe.api.times import as_micros
 from chappe.data.topic import Filter
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.drivers.addresses import TowerAddress
+from chappe.drivers.forking import own
 from chappe.drivers.node import Node
 from chappe.drivers.positions import Positions
 from chappe.errors import Closed, OffsetOutOfRange, UsageError
@@ -101,6 +102,7 @@ class Consumer:
         identity: str | None = None,
         directory: str | Path | None = None,
     ) -> None:
+        own(self)
         if not topics:
             raise UsageError("a consumer needs at least one topic: Consumer('metrics') or Consumer('metrics.*')")
         towers = TowerAddress.parse_many(tower)

@@ -45,6 +45,7 @@ from chappe.defaults import (
     SUBSCRIBER_MESSAGES_MAX,
     TTL,
 )
+from chappe.drivers.forking import own
 from chappe.drivers.mesh_link import READ_BYTES
 from chappe.drivers.mesh_node import MeshNode
 from chappe.drivers.tls import contexts
@@ -98,17 +99,18 @@ class Endpoint:
         peer_bytes_max: int = PEER_BYTES_MAX,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
+        own(self)
         self.security = check_security(security)
         check_bounds(peer_messages_max, peer_bytes_max)
         if not 0 < heartbeat_s < math.inf:
             raise UsageError(f"heartbeat_s is a number of seconds above 0, not {heartbeat_s!r}")
         made = contexts(security)
-        own = own_id(id, made)
-        self.id = str(UUID(bytes=own))
+        raw_id = own_id(id, made)
+        self.id = str(UUID(bytes=raw_id))
         self.capacity = peer_messages_max
         self._chunk_bytes = min(CHUNK_BYTES, peer_bytes_max)
         self.core = EndpointCore(
-            own,
+            raw_id,
             EndpointOptions(
                 forwarding=forwarding,
                 heartbeat_s=heartbeat_s,

@@ -16,6 +16,7 @@ from chappe.api.statuses import StatusSubscriber
 from chappe.api.store_aio import AsyncDataStore, attach_clone_aio, attach_master_aio
 from chappe.api.subscriber import Subscriber
 from chappe.defaults import CLONE_BUFFER_S, CLONE_RESYNC_S, CLONE_STALE_S
+from chappe.drivers.forking import own
 from chappe.mesh.endpoint import PeerInfo
 from chappe.mesh.messages import NOBODY
 
@@ -96,6 +97,7 @@ class _AsyncQueue(Generic[Source]):
     """What subscribers to messages and to statuses have in common."""
 
     def __init__(self, source: Source, watch: Watch) -> None:
+        own(self)
         self.source: Source = source
         self._watch = watch
 

@@ -29,6 +29,7 @@ from chappe.defaults import (
     TOWER_SUB_PORT,
 )
 from chappe.drivers.addresses import TowerAddress
+from chappe.drivers.forking import own
 from chappe.drivers.journal import Journal
 from chappe.drivers.node import Node, wall_us
 from chappe.errors import BufferFull, ChappeError, Closed, IdentityInUse, StorageError, TimedOut, UsageError
@@ -86,6 +87,7 @@ class Producer:
         identity: str | None = None,
         directory: str | Path | None = None,
     ) -> None:
+        own(self)
         towers = TowerAddress.parse_many(tower)
         self._at_tower = tower
         check_topic(topic)

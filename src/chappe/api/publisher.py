@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from chappe.api.waiting import Waiting
+from chappe.drivers.forking import own
 
 if TYPE_CHECKING:
     from chappe.api.endpoint import Endpoint
@@ -19,6 +20,7 @@ class Publisher:
     """
 
     def __init__(self, endpoint: Endpoint, topic: str) -> None:
+        own(self)
         self.topic = topic
         self._endpoint = endpoint
         self._waiting = Waiting(endpoint.node.turns, endpoint.core.room)

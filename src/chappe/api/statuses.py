@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from chappe.api.subscriber import JOIN_S
 from chappe.api.waiting import Waiting
+from chappe.drivers.forking import own
 
 if TYPE_CHECKING:
     from chappe.api.endpoint import Endpoint
@@ -23,6 +24,7 @@ class StatusSubscriber:
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
+        own(self)
         self.dropped = 0
         self._endpoint = endpoint
         self._lock = endpoint.node.lock

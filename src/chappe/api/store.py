@@ -12,6 +12,7 @@ from typing import Self
 from chappe.api.identity import log_event, new_address
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.drivers.addresses import TowerAddress
+from chappe.drivers.forking import own
 from chappe.drivers.segments import SegmentStorage
 from chappe.drivers.staged_files import StagedFiles
 from chappe.drivers.store_node import StoreNode
@@ -61,6 +62,7 @@ class Store:
         listen: str = TOWER_HOST,
         retention: Sequence[tuple[str, Retention]] = (),
     ) -> None:
+        own(self)
         towers = TowerAddress.parse_many(tower)
         self._storage = SegmentStorage(Path(directory))
         self._events: deque[object] = deque(maxlen=EVENTS_MAX)

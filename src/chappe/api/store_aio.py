@@ -18,6 +18,7 @@ from chappe.api.store_reading import ReadableStore
 from chappe.api.store_watch import StoreEvent, StoreWatch
 from chappe.api.store_writes import WAIT_S, ManyPuts
 from chappe.api.waiting import deadline_after, time_left
+from chappe.drivers.forking import own
 from chappe.errors import BufferFull
 
 if TYPE_CHECKING:
@@ -219,6 +220,7 @@ class AsyncStoreWatch:
     """As ``StoreWatch``: ``async for event in watch``, or ``await watch.get()``."""
 
     def __init__(self, source: StoreWatch, watch: Watch) -> None:
+        own(self)
         self.source = source
         self._watch = watch
 

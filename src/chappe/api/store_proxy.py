@@ -12,6 +12,7 @@ from chappe.api import store_writes
 from chappe.api.arguments import MISSING
 from chappe.api.asked import Asked
 from chappe.api.waiting import Waiting
+from chappe.drivers.forking import own
 from chappe.errors import BufferFull, ChappeError, NoSuchKey
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class StoreProxy:
     """
 
     def __init__(self, store: DataStore) -> None:
+        own(self)
         self._store = store
         self._node = store.endpoint.node
         self._lock = self._node.lock

@@ -11,6 +11,7 @@ from chappe.api.attached_store import AttachedStore
 from chappe.api.store_watch import StoreEntry, StoreEvent, event_of_change
 from chappe.data.convert import to_python, to_value
 from chappe.data.scalars import Count, EnumValue, Port
+from chappe.drivers.forking import own
 from chappe.errors import NoSuchKey
 from chappe.stores.engine import Entry, index_of
 from chappe.stores.entity import Entity
@@ -23,6 +24,7 @@ class ReadableStore:
     """The reading half of ``DataStore`` and ``AsyncDataStore``."""
 
     def __init__(self, attached: AttachedStore) -> None:
+        own(self)
         self.attached = attached
         self.core = attached.core
         self.member = attached.member

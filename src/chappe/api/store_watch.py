@@ -15,6 +15,7 @@ from chappe.api.waiting import Waiting, deadline_after, time_left
 from chappe.data.convert import to_python, to_value
 from chappe.data.values import Value
 from chappe.defaults import DROPS_REPORT_S
+from chappe.drivers.forking import own
 from chappe.errors import BufferFull, UsageError
 from chappe.mesh.events import MessagesDropped
 from chappe.mesh.policy import Policy
@@ -104,6 +105,7 @@ class StoreWatch:
     def __init__(
         self, store: AttachedStore, wanted: Callable[[Value], bool], policy: Policy, messages_max: int, bytes_max: int
     ) -> None:
+        own(self)
         self.dropped = 0  # by the policy, because whoever watches was too slow
         self._store = store
         self._node = store.endpoint.node

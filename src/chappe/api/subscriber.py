@@ -13,6 +13,7 @@ from chappe.api.arguments import encode_topic
 from chappe.api.received import Received
 from chappe.api.waiting import Waiting, deadline_after, time_left
 from chappe.defaults import DROPS_REPORT_S, KIB
+from chappe.drivers.forking import own
 from chappe.errors import BufferFull
 from chappe.mesh.events import MessagesDropped
 from chappe.mesh.inbox import Inbox
@@ -37,6 +38,7 @@ class Subscriber:
     def __init__(
         self, endpoint: Endpoint, number: int, topics: Iterable[str], inbox: Inbox, messages_max: int, bytes_max: int
     ) -> None:
+        own(self)
         self._endpoint = endpoint
         self._node = endpoint.node
         self._lock = self._node.lock

@@ -7,6 +7,7 @@ from typing import Self
 
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.drivers.addresses import TowerAddress
+from chappe.drivers.forking import own
 from chappe.drivers.tower_node import TowerNode
 
 
@@ -22,6 +23,7 @@ class Tower:
     """
 
     def __init__(self, listen: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}") -> None:
+        own(self)
         self._node = TowerNode(TowerAddress.parse(listen))
         self._node.start()
 

@@ -15,6 +15,7 @@ from chappe.api.endpoint import Endpoint
 from chappe.api.producer import Producer
 from chappe.bridges.form import fits, pack
 from chappe.defaults import SUBSCRIBER_BYTES_MAX, SUBSCRIBER_MESSAGES_MAX, TOWER_HOST, TOWER_SUB_PORT
+from chappe.drivers.forking import own
 from chappe.errors import BufferFull, ChappeError, Closed, TimedOut, UsageError
 from chappe.mesh.messages import Message
 
@@ -88,6 +89,7 @@ class Recorder:
         messages_max: int = SUBSCRIBER_MESSAGES_MAX,
         bytes_max: int = SUBSCRIBER_BYTES_MAX,
     ) -> None:
+        own(self)
         if not topics:
             raise UsageError("name at least one topic of the mesh to record, or '' for all")
         if min_acks < 1:

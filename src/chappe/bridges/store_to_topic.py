@@ -16,6 +16,7 @@ from chappe.api.producer import Producer
 from chappe.bridges.latest import NOWHERE, Place, TopicNow, place_of
 from chappe.bridges.store_form import EXPIRES, Row, fits, is_mark, pack, row_of
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
+from chappe.drivers.forking import own
 from chappe.errors import BufferFull, ChappeError, Closed, OffsetOutOfRange, StaleData, TimedOut, UsageError
 from chappe.stores.engine import Change
 
@@ -88,6 +89,7 @@ class StoreToTopic:
         identity: str | None = None,
         directory: str | Path | None = None,
     ) -> None:
+        own(self)
         if min_acks < 1:
             raise UsageError("min_acks is at least 1 where nothing is to be lost")
         if compact_s is not None and not compact_s > 0:

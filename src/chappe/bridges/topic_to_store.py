@@ -15,6 +15,7 @@ from chappe.bridges.latest import NOWHERE, Place, TopicNow, place_of
 from chappe.bridges.store_form import POSITION, Entry, entry_of, is_mark
 from chappe.data.topic import check_topic
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
+from chappe.drivers.forking import own
 from chappe.errors import BackendFailure, ChappeError, Closed, InvalidData, OffsetOutOfRange, TimedOut, UsageError
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class TopicToStore:
         tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
         listen: str = TOWER_HOST,
     ) -> None:
+        own(self)
         if store.role != "master":
             raise UsageError(f"a topic is kept in the master of a store; here {store.name!r} is a clone")
         check_topic(topic)

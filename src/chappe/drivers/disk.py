@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from chappe.drivers.forking import own
+
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})  # there is no room
 
 
@@ -61,6 +63,11 @@ class FileLock:
         except BaseException:
             self.close()
             raise
+        own(self)
+
+    def forked(self) -> None:
+        """We are the child's copy, which would hold the lock for longer than the parent lives."""
+        self.close()
 
     def close(self) -> None:
         """Let go of it; safe to call twice."""

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from chappe.core import Report
 from chappe.defaults import CLOSE_FLUSH_S, CLOSE_S, HANDSHAKE_FRAME_BYTES_MAX, HANDSHAKE_SPARED_S, HANDSHAKES_MAX
+from chappe.drivers.forking import own
 from chappe.drivers.mesh_dial import Dial as Dialling
 from chappe.drivers.mesh_gather import Gatherer
 from chappe.drivers.mesh_link import READ_BYTES, Link, LinkLost
@@ -56,6 +57,7 @@ class MeshNode:
     def __init__(
         self, core: EndpointCore, security: Contexts | None, perform: dict[type, Callable[[Any], None]]
     ) -> None:
+        own(self)
         assert {Deliver, Resolve, Report} <= set(perform)
         self.core = core
         self.turns = Turns(self._handle, self._due, self._halted, "chappe-endpoint")
@@ -140,6 +142,14 @@ class MeshNode:
             self.turns.wake()
             found: int = sock.getsockname()[1]
             return found
+
+    def forked(self) -> None:
+        """We are a child's copy: without its sockets, so that peers notice when the parent ends."""
+        for listener in self._listeners:
+            listener.close()
+        for link in [*self._links.values(), *self._closing.values()]:
+            link.close()
+        self._selector.close()
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Say goodbye to all peers, wait for their answers at most ``timeout_s``, release everything."""

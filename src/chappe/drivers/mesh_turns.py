@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from chappe.drivers.forking import own
 from chappe.errors import MemberStopped
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class Turns:
     def __init__(
         self, handle: Callable[[Ready], None], due: Callable[[], float], halted: Callable[[str], None], name: str
     ) -> None:
+        own(self)
         self.lock = threading.RLock()
         self.closed = False
         self.news = False  # something changed for which somebody may be waiting; set with the lock held

@@ -24,6 +24,7 @@ from chappe.core import Halt, Report
 from chappe.defaults import FULL_PEER_WAIT_S, MIB, SUBSCRIPTION_BYTES_MAX
 from chappe.drivers.addresses import TowerAddress, bind, reachable_host
 from chappe.drivers.dealers import Dealers
+from chappe.drivers.forking import own
 from chappe.drivers.node_sockets import open_socket
 from chappe.drivers.publishing import RETRY_S, PublishingSocket
 from chappe.errors import MemberStopped, ProtocolError, StorageError
@@ -113,6 +114,7 @@ class Node:
         idle: Callable[[], float] | None = None,
         full_peer_wait_s: float = FULL_PEER_WAIT_S,
     ) -> None:
+        own(self)
         self.role = role
         self.lock = threading.RLock()
         self.malformed = 0

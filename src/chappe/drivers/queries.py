@@ -12,6 +12,7 @@ import zmq
 
 from chappe.data.topic import encode_topic
 from chappe.defaults import HEARTBEAT_S, MESSAGE_BYTES_MAX, READ_BYTES, RETRY_S
+from chappe.drivers.forking import own
 from chappe.errors import ChappeError, Fenced, ProtocolError, StagedRowsMissing, StorageFull, TimedOut
 from chappe.log.queries import (
     FENCED,
@@ -52,6 +53,7 @@ class StoreClient:
     """
 
     def __init__(self, endpoint: str, timeout_s: float = 10.0) -> None:
+        own(self)
         self.endpoint = endpoint
         self.scrubbed_us = 0  # when the store had last read and checked all that it keeps, as it last said
         self._timeout_s = timeout_s

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from chappe.data.topic import decode_topic, encode_topic
+from chappe.drivers.forking import own
 from chappe.drivers.segments.files import FileOps, storage_error, sync_directory
 from chappe.errors import StorageError, StorageFormat, StorageFull
 from chappe.log.staged import Intent, SinkState
@@ -47,6 +48,7 @@ class SinkDatabase:
     """
 
     def __init__(self, folder: str, ops: FileOps) -> None:
+        own(self, keep=("_database",))
         self._folder = folder
         self._ops = ops
         self._database: sqlite3.Connection | None = None

@@ -13,6 +13,7 @@ import zmq
 
 from chappe.defaults import BATCH_BYTES_MAX, DISK_RETRY_S, SCRUB_BYTES_S, SCRUB_IDLE_S, SCRUB_PIECE_BYTES, SCRUB_SHARE
 from chappe.drivers.addresses import TowerAddress
+from chappe.drivers.forking import own
 from chappe.drivers.memory import keep_freed
 from chappe.drivers.node import Node, wall_us
 from chappe.errors import ChappeError, ProtocolError, StorageError
@@ -52,6 +53,7 @@ class StoreNode:
         retention: Sequence[tuple[str, Retention]] = (),
         on_report: Callable[[object], None],
     ) -> None:
+        own(self)
         self.storage = storage
         self._staged = staged
         self._retention = list(retention)

@@ -14,6 +14,7 @@ from struct import Struct
 from typing import Any, Final
 
 from chappe.data.binary import decode
+from chappe.drivers.forking import own
 from chappe.errors import Damaged, InvalidData, StorageError, StorageFormat, StorageFull, StorageLocked, UsageError
 from chappe.stores.backend import ClearRows, EraseRow, ForgetWriter, Loaded, Operation, PutRow, WriterRow
 from chappe.stores.entity import Entity
@@ -43,6 +44,7 @@ class RocksdbBackend:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        own(self, keep=("_database",))
         try:
             import rocksdict
         except ImportError:

@@ -20,6 +20,7 @@ from struct import Struct
 from typing import Any, Final, Literal
 
 from chappe.data.binary import decode
+from chappe.drivers.forking import own
 from chappe.errors import (
     Damaged,
     InvalidData,
@@ -77,6 +78,7 @@ class SqliteBackend:
         failure_mode: FailureMode = "FAIL",
         integrity_check: bool = False,
     ) -> None:
+        own(self, keep=("_database",))
         _choose("synchronous", synchronous, ("OFF", "NORMAL", "FULL", "EXTRA"))
         _choose("journal_mode", journal_mode, ("DELETE", "WAL"))
         _choose("failure_mode", failure_mode, ("FAIL", "DELETE"))

@@ -10,6 +10,7 @@ import zmq
 
 from chappe.defaults import BEACONS_MAX, HEARTBEAT_S
 from chappe.drivers.addresses import TowerAddress, bind, reachable_host
+from chappe.drivers.forking import own
 from chappe.errors import MemberStopped, ProtocolError
 from chappe.log.actions import Action, Forward, Relay
 from chappe.log.beacon import WELCOME
@@ -25,6 +26,7 @@ class TowerNode:
     """Runs one tower on ``address`` (ports 0: any free ones)."""
 
     def __init__(self, address: TowerAddress) -> None:
+        own(self)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self.malformed = 0
         self.halted: str | None = None

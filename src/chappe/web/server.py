@@ -24,6 +24,7 @@ from chappe.defaults import (
     WEBSOCKET_PING_S,
     WEBSOCKET_STUCK_S,
 )
+from chappe.drivers.forking import own
 from chappe.errors import AddressInUse, ChappeError, UsageError
 from chappe.web.origins import check_origins, may_connect
 from chappe.web.protocol import PATH
@@ -83,6 +84,7 @@ class WebSocketServer:
         messages_max: int = WEBSOCKET_MESSAGES_MAX,
         bytes_max: int = WEBSOCKET_BYTES_MAX,
     ) -> None:
+        own(self)
         as_policy(on_full)
         if on_full == "block":
             raise UsageError("a client may not block everybody: 'disconnect', 'drop_oldest' or 'drop_newest'")

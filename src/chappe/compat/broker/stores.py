@@ -16,6 +16,7 @@ from chappe.compat.broker.enums import Backend
 from chappe.compat.broker.store_events import encode_event
 from chappe.data.scalars import EnumValue
 from chappe.data.values import Value
+from chappe.drivers.forking import own
 from chappe.errors import ChappeError, UsageError
 from chappe.stores.actions import Notify
 from chappe.stores.topics import EVENTS_PREFIX
@@ -35,6 +36,7 @@ class Stores:
     """The masters and clones of one endpoint: each name is there once, however often it is attached."""
 
     def __init__(self, endpoint: MeshEndpoint) -> None:
+        own(self)
         self._endpoint = endpoint
         self._lock = threading.Lock()
         self._attached: dict[str, DataStore] = {}

@@ -1,0 +1,94 @@
+"""What becomes of members in a child that the process forks: they belong to the parent, and every use of them says so.
+
+A fork copies a member's memory, but none of its threads, and the copy shares the parent's sockets, files and locks. So
+in the child nothing of it may run: it would wait for threads that are not there, and write into what the parent uses.
+Right after the fork every member of the child gets another class, whose every attribute raises ``Forked``. That costs
+nothing in the parent, works on what is kept of a member in variables and running loops, and no lock is touched, which a
+thread of the parent may have held in the moment of the fork.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import os
+import re
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+from chappe.errors import Forked
+
+_LEAVES: Final = frozenset({"close", "stop", "_abandon", "__exit__", "__aexit__", "__del__"})  # nothing is to be done
+_PLAIN: Final = frozenset(
+    {
+        *("__class__", "__dict__", "__weakref__", "__slots__", "__module__", "__doc__", "__qualname__", "__init__"),
+        *("__new__", "__init_subclass__", "__class_getitem__", "__subclasshook__", "__annotations__", "__orig_bases__"),
+        *("__parameters__", "__eq__", "__hash__", "__match_args__", "__static_attributes__", "__firstlineno__"),
+    }
+)
+_owned: Final[dict[int, tuple[weakref.ref[Any], tuple[str, ...]]]] = {}
+_classes: Final[dict[type, type]] = {}
+
+
+def own(member: object, *, keep: tuple[str, ...] = ()) -> None:
+    """From now on ``member`` belongs to this process.
+
+    Args:
+        member: An object without ``__slots__``. If it has a method ``forked`` that is called in the child, to let go of
+            what the system would keep for as long as any process has it.
+        keep: Names of attributes whose values are never finalized in the child: databases that would write.
+    """
+    key = id(member)
+    _owned[key] = (weakref.ref(member, lambda _: _owned.pop(key, None)), keep)
+
+
+def _forked() -> None:
+    owned = [(ref(), keep) for ref, keep in list(_owned.values())]
+    _owned.clear()
+    for member, keep in owned:
+        for name in keep:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(getattr(member, name, None)))
+    for member, _ in owned:
+        if member is None:
+            continue
+        forked: Callable[[], None] | None = getattr(member, "forked", None)
+        if forked is not None:
+            forked()
+        member.__class__ = _classes.get(type(member)) or _forked_class(type(member))
+
+
+def _forked_class(kind: type) -> type:
+    """The class that a member of ``kind`` gets in the child."""
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__.lstrip("_")).lower()
+    text = f"this {name} was made before the process forked, and belongs to the parent: make another one in the child"
+
+    def refuse(*_: object, **__: object) -> Any:
+        raise Forked(text)
+
+    def get(self: object, attribute: str) -> Any:
+        if attribute in _LEAVES or attribute == "__class__":
+            return object.__getattribute__(self, attribute)
+        raise Forked(text)
+
+    def leave(*_: object, **__: object) -> None:
+        """Nothing is to be done, and nothing is raised: what a ``with`` met goes on."""
+
+    async def leave_soon(*_: object, **__: object) -> None:
+        leave()
+
+    def shown(_: object) -> str:
+        return f"<{kind.__name__} of the process before the fork>"
+
+    namespace: dict[str, Any] = {"__slots__": ()}
+    for each in {name: None for base in kind.__mro__[:-1] for name in vars(base)}:
+        if each in _LEAVES:
+            namespace[each] = leave_soon if inspect.iscoroutinefunction(getattr(kind, each)) else leave
+        elif each.startswith("__") and each not in _PLAIN:
+            namespace[each] = refuse
+    namespace |= {"__getattribute__": get, "__setattr__": refuse, "__repr__": shown, "__str__": shown}
+    made = _classes[kind] = type(kind.__name__, (kind,), namespace)
+    return made
+
+
+os.register_at_fork(after_in_child=_forked)
