@@ -22,11 +22,14 @@ if sys.version_info < (3, 11):  # noqa: UP036  (before anything that an older Py
         "run.py: chappe needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: python3.12 run.py"
     )
 
+if sys.platform == "win32":
+    sys.exit("run.py: chappe runs on Linux and macOS, and on Windows within WSL 2 (wsl --install): run it there")
+
 PROJECT = Path(__file__).resolve().parent
 VENV = PROJECT / ".venv"
 STAMP = VENV / "chappe-stamp"
-BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
-PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
+BIN = VENV / "bin"
+PYTHON = BIN / "python"
 EXTRAS = "arrow,connect,demo,pandas,rocksdb,spark,tls,web"
 CHECKS = (("ruff", "format", "--check", "."), ("ruff", "check", "."), ("mypy",))
 

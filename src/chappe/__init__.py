@@ -16,9 +16,16 @@ The public names are here; the tree below, from the bottom up:
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import PurePath
 from typing import TYPE_CHECKING
+
+if sys.platform == "win32":
+    _sentence = "chappe runs on Linux and macOS, and on Windows within WSL 2 (wsl --install): install and run it there"
+    # As a command it is imported before it can say anything else, and a traceback is for programmers.
+    raise (SystemExit if PurePath(sys.argv[0]).stem in ("chappe", "-m") else ImportError)(_sentence)
 
 if TYPE_CHECKING:
     from chappe.api.aio import AsyncConsumer, AsyncProducer

@@ -120,8 +120,7 @@ def _check_port(host: str, port: int) -> Check:
 def _check_free(host: str, port: int) -> Check:
     try:
         with socket.socket() as trial:
-            if os.name == "posix":
-                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind((host, port))
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:

@@ -14,6 +14,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from chappe.core import Report
@@ -145,11 +146,10 @@ class MeshNode:
 
     def forked(self) -> None:
         """We are a child's copy: without its sockets, so that peers notice when the parent ends."""
-        for listener in self._listeners:
-            listener.close()
-        for link in [*self._links.values(), *self._closing.values()]:
-            link.close()
-        self._selector.close()
+        inherited: list[socket.socket | Link | selectors.BaseSelector] = [*self._listeners, *self._links.values()]
+        for each in [*inherited, *self._closing.values(), self._selector]:
+            with suppress(OSError):  # where selectors are not inherited
+                each.close()
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Say goodbye to all peers, wait for their answers at most ``timeout_s``, release everything."""

@@ -34,7 +34,9 @@ class FileOps:
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
         """Write some or all of at most ``IOV_MAX`` buffers; return how many bytes."""
-        return os.pwritev(fd, buffers, position)
+        if hasattr(os, "pwritev"):
+            return os.pwritev(fd, buffers, position)
+        return os.pwrite(fd, b"".join(buffers), position)  # macOS before 11
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
         """Read up to ``size`` bytes."""
