@@ -844,3 +844,22 @@ def test_what_a_master_said_last_is_no_sign_of_life(make: Make) -> None:
         clone.member.deliver(min(clone.member.topics), [message])
     assert not core_of(clone).connected
     assert not any(isinstance(each, MasterFound) for each in told.poll())
+
+
+def test_of_all_who_add_at_the_same_time_each_gets_another_number(make: Make) -> None:
+    store = make().attach_master("s")
+    found: list[list[int]] = [[], [], []]
+
+    def count(numbers: list[int]) -> None:
+        numbers += [store.increment("n") for _ in range(300)]
+
+    threads = [threading.Thread(target=count, args=(each,)) for each in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(number for numbers in found for number in numbers) == list(range(1, 901))
+    assert store.increment("n", wait=False) == 901  # in memory it is done when it returns
+    assert store.increment("when", timedelta(seconds=1)) == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    with pytest.raises(NoSuchKey):
+        store.decrement("nothing")

@@ -55,8 +55,10 @@ def test_what_was_written_is_there_after_a_restart(backend: str, make: Make, tmp
     with make().attach_master("s", backend, path=tmp_path / "s") as again:
         assert sorted(again.items(), key=str) == sorted(before, key=str)
         assert {each.key: each.expires_ns for each in again.snapshot()} == expires
-        again.increment("n")
-        assert again["n"] == 4
+        assert again.increment("n") == 4
+        assert again.increment("n", wait=False) is None  # it is not on the disk yet, and may be refused
+        assert again.decrement("n", 2) == 3
+        assert again["n"] == 3
 
 
 def test_what_was_written_without_waiting_is_done_before_the_store_is_closed(
@@ -71,10 +73,7 @@ def test_what_was_written_without_waiting_is_done_before_the_store_is_closed(
 
 def test_many_threads_share_commits(backend: str, make: Make, tmp_path: Path) -> None:
     store = make().attach_master("s", backend, path=tmp_path / "s")
-    threads = [
-        threading.Thread(target=lambda: [store.increment("n") for _ in range(50)])  # type: ignore[func-returns-value]
-        for _ in range(8)
-    ]
+    threads = [threading.Thread(target=lambda: [store.increment("n") for _ in range(50)]) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from chappe.api.arguments import expiry_ns
 from chappe.api.asked import Asked, Questions
+from chappe.data.convert import to_python, to_value
 from chappe.drivers.forking import own
 from chappe.drivers.mesh_store import MeshStore
 from chappe.errors import BufferFull, Closed, MemberStopped, StaleData, TimedOut, WriteUnknown
@@ -93,8 +94,12 @@ class AttachedStore:
 
     # -- writing --------------------------------------------------------------------------------------
 
-    def try_write(self, write: Write, expiry_s: float | None, wait: bool) -> Asked | None:
+    def try_write(
+        self, write: Write, expiry_s: float | None, wait: bool, found: list[Any] | None = None
+    ) -> Asked | None:
         """Make a write; the question that its outcome answers, None if nobody wants to know or it is done.
+
+        A master adds to ``found`` what is under the key then: nobody else's write comes between.
 
         Raises:
             BufferFull: There is no ``room`` at present.
@@ -106,6 +111,7 @@ class AttachedStore:
         if not wait or (self.immediate and method != self.core.put_unique):
             with self._lock:
                 self.member.write(method, args, options, False)
+                self._look(args, found)
                 self._turns.tell()
             self._node.keep_up()
             return None
@@ -118,8 +124,13 @@ class AttachedStore:
             except BaseException:
                 self._questions.forget(ticket)
                 raise
+            self._look(args, found)
             self._turns.tell()
         return asked
+
+    def _look(self, args: tuple[object, ...], found: list[Any] | None) -> None:
+        if found is not None and self.member.master is not None:
+            found.append(to_python(self.core.engine.get(to_value(args[0]))))
 
     def try_put_many(
         self, items: list[tuple[object, object]], expiry_s: float | None, asked: list[Asked]

@@ -122,14 +122,17 @@ class DataStore(ReadableStore):
         expiry_s: float | None = None,
         wait: bool = True,
         timeout: float | None = WAIT_S,
-    ) -> None:
+    ) -> Any:
         """Add to a number, timespan or timestamp of the same type; a missing one starts at zero (1970).
+
+        Returns what it has become, if this is the master: of all who add at the same time each gets another number. On
+        a clone None, as its master alone knows; and with ``wait=False`` where a write waits for the disk.
 
         Raises:
             TypeClash: The value under the key is of another type.
             InvalidOperation: The result is out of the bounds of its type.
         """
-        self._write(writes.increment(self.core, key, by), expiry_s, wait, timeout)
+        return self._change(writes.increment(self.core, key, by), expiry_s, wait, timeout)
 
     def decrement(
         self,
@@ -139,9 +142,9 @@ class DataStore(ReadableStore):
         expiry_s: float | None = None,
         wait: bool = True,
         timeout: float | None = WAIT_S,
-    ) -> None:
-        """Take from a number, timespan or timestamp. Raises as ``increment``, and NoSuchKey."""
-        self._write(writes.decrement(self.core, key, by), expiry_s, wait, timeout)
+    ) -> Any:
+        """Take from a number, timespan or timestamp. Returns and raises as ``increment``; raises NoSuchKey too."""
+        return self._change(writes.decrement(self.core, key, by), expiry_s, wait, timeout)
 
     def append(
         self,
@@ -294,11 +297,26 @@ class DataStore(ReadableStore):
         asked = self._begin(write, expiry_s, wait, timeout)
         return None if asked is None else self._outcome(asked, timeout)
 
-    def _begin(self, write: Write, expiry_s: float | None, wait: bool, timeout: float | None) -> Asked | None:
+    def _change(self, write: Write, expiry_s: float | None, wait: bool, timeout: float | None) -> Any:
+        """As ``_write``; returns what is under the key then, if that is known."""
+        found: list[Any] = []
+        asked = self._begin(write, expiry_s, wait, timeout, found)
+        if asked is not None:
+            self._outcome(asked, timeout)
+        return found[0] if found and (wait or self._immediate) else None
+
+    def _begin(
+        self,
+        write: Write,
+        expiry_s: float | None,
+        wait: bool,
+        timeout: float | None,
+        found: list[Any] | None = None,
+    ) -> Asked | None:
         deadline: float | None = None
         while True:
             try:
-                return self.attached.try_write(write, expiry_s, wait)
+                return self.attached.try_write(write, expiry_s, wait, found)
             except BufferFull:
                 deadline = deadline_after(timeout) if deadline is None else deadline
                 self._wait_for_room(deadline)

@@ -83,9 +83,9 @@ class AsyncDataStore(ReadableStore):
         expiry_s: float | None = None,
         wait: bool = True,
         timeout: float | None = WAIT_S,
-    ) -> None:
+    ) -> Any:
         """See ``DataStore.increment``."""
-        await self._write(writes.increment(self.core, key, by), expiry_s, wait, timeout)
+        return await self._change(writes.increment(self.core, key, by), expiry_s, wait, timeout)
 
     async def decrement(
         self,
@@ -95,9 +95,9 @@ class AsyncDataStore(ReadableStore):
         expiry_s: float | None = None,
         wait: bool = True,
         timeout: float | None = WAIT_S,
-    ) -> None:
+    ) -> Any:
         """See ``DataStore.decrement``."""
-        await self._write(writes.decrement(self.core, key, by), expiry_s, wait, timeout)
+        return await self._change(writes.decrement(self.core, key, by), expiry_s, wait, timeout)
 
     async def append(
         self,
@@ -198,11 +198,25 @@ class AsyncDataStore(ReadableStore):
         asked = await self._begin(write, expiry_s, wait, timeout)
         return None if asked is None else await self._outcome(asked, timeout)
 
-    async def _begin(self, write: Write, expiry_s: float | None, wait: bool, timeout: float | None) -> Asked | None:
+    async def _change(self, write: Write, expiry_s: float | None, wait: bool, timeout: float | None) -> Any:
+        found: list[Any] = []
+        asked = await self._begin(write, expiry_s, wait, timeout, found)
+        if asked is not None:
+            await self._outcome(asked, timeout)
+        return found[0] if found and (wait or self.attached.immediate) else None
+
+    async def _begin(
+        self,
+        write: Write,
+        expiry_s: float | None,
+        wait: bool,
+        timeout: float | None,
+        found: list[Any] | None = None,
+    ) -> Asked | None:
         deadline: float | None = None
         while True:
             try:
-                return self.attached.try_write(write, expiry_s, wait)
+                return self.attached.try_write(write, expiry_s, wait, found)
             except BufferFull:
                 deadline = deadline_after(timeout) if deadline is None else deadline
                 await self._wait_for_room(deadline)
