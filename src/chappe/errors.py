@@ -38,6 +38,7 @@ ChappeError
  +- IdentityInUse         two producers, or two consumers, with one identity
  +- IdentityRolledBack    stores hold more of a producer's partition than its journal knows of
  +- AddressInUse          a port that somebody else listens on
+ +- TooManyOpenFiles      this process may open no more files and sockets
  +- SparkUnavailable      pyspark or a usable Java is missing
 
 ``definite`` says whether the request certainly did not take effect (True) or may still (False).
@@ -241,6 +242,10 @@ class IdentityRolledBack(ChappeError):
 
 class AddressInUse(ChappeError):
     """The address to listen on is taken."""
+
+
+class TooManyOpenFiles(ChappeError):
+    """This process may open no more files and sockets: raise its limit, or close what it does not need."""
 
 
 class SparkUnavailable(ChappeError):

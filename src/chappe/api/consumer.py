@@ -55,6 +55,9 @@ class ConsumedBatch:
     def __len__(self) -> int:
         return self.batch.next - self.first
 
+    def __repr__(self) -> str:
+        return f"<ConsumedBatch of {self.topic!r}, partition {self.partition}, offsets {self.first} to {self.next - 1}>"
+
     def __iter__(self) -> Iterator[Record]:
         return self.batch.records(self.topic, self.partition, self.first)
 
@@ -108,6 +111,9 @@ class Consumer:
         towers = TowerAddress.parse_many(tower)
         self._at_tower, self._tower_at = tower, math.inf
         self._topics = topics
+        for each in topics:
+            if not isinstance(each, str):
+                raise UsageError(f"topics are given one by one: Consumer('a', 'b'), or Consumer(*names); not {each!r}")
         filters = [Filter.parse(each) for each in topics]
         where = _reset(reset)
         self._positions: Positions | None = None
@@ -340,6 +346,11 @@ class Consumer:
         """Leave. Positions are not committed by this."""
         self._node.close()
         self._release_identity()
+
+    def __repr__(self) -> str:
+        topics = ", ".join(map(repr, self._topics))
+        state = "closed" if self._node.closed else f"{self.connected} members known" if self.tower else "no tower"
+        return f"<Consumer of {topics} at {self._at_tower}, {state}>"
 
     def __enter__(self) -> Self:
         return self

@@ -474,6 +474,10 @@ class Endpoint:
             if thread is not threading.current_thread():
                 thread.join(CLOSE_JOIN_S)
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closing or self._turns.closed else f"{self.node.links} connections"
+        return f"<Endpoint {self.id}, {state}>"
+
     def __enter__(self) -> Self:
         return self
 

@@ -13,6 +13,7 @@ from chappe.api.identity import log_event, new_address
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.drivers.addresses import TowerAddress
 from chappe.drivers.forking import own
+from chappe.drivers.limits import need_descriptors
 from chappe.drivers.segments import SegmentStorage
 from chappe.drivers.staged_files import StagedFiles
 from chappe.drivers.store_node import StoreNode
@@ -64,6 +65,8 @@ class Store:
     ) -> None:
         own(self)
         towers = TowerAddress.parse_many(tower)
+        need_descriptors()
+        self._directory = str(directory)
         self._storage = SegmentStorage(Path(directory))
         self._events: deque[object] = deque(maxlen=EVENTS_MAX)
         try:
@@ -139,6 +142,10 @@ class Store:
     def close(self) -> None:
         """Finish the write under way and release the directory."""
         self._node.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._node.node.closed else self.endpoint
+        return f"<Store {self.store_id} in {self._directory}, {state}>"
 
     def __enter__(self) -> Self:
         return self

@@ -11,17 +11,29 @@ from chappe.errors import UsageError
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+_LAST: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+_FIRST: Final = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+
+
 def as_micros(moment: int | datetime) -> int:
     """The microseconds since 1970 UTC, exactly.
 
     Raises:
-        UsageError: It is neither a whole number nor a datetime with a time zone.
+        UsageError: It is neither a whole number nor a datetime with a time zone, or not of the years 1 to 9999.
     """
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
             raise UsageError("a time needs a time zone: datetime.now(timezone.utc)")
         return (moment - EPOCH) // timedelta(microseconds=1)
     try:
-        return index(moment)
+        micros = index(moment)
     except TypeError:
-        raise UsageError(f"a time is a datetime or whole microseconds since 1970, not {moment!r}") from None
+        raise UsageError(
+            f"a time is a datetime or whole microseconds since 1970 (time.time_ns() // 1000), not {moment!r}"
+        ) from None
+    if not _FIRST <= micros <= _LAST:
+        raise UsageError(
+            f"{micros} microseconds since 1970 are not within the years 1 to 9999: a time is given in microseconds, so "
+            "divide nanoseconds by 1000"
+        )
+    return micros

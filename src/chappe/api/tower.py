@@ -55,6 +55,9 @@ class Tower:
         """Stop. Members known to each other stay connected."""
         self._node.close()
 
+    def __repr__(self) -> str:
+        return f"<Tower {self.address}>"
+
     def __enter__(self) -> Self:
         return self
 

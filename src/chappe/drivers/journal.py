@@ -19,6 +19,7 @@ import msgspec
 
 from chappe.defaults import SEGMENT_BYTES
 from chappe.drivers.disk import FileLock, sync_data, sync_directory, sync_file
+from chappe.drivers.limits import need_descriptors
 from chappe.errors import IdentityInUse, ProtocolError, StorageError, StorageFormat, StorageFull
 from chappe.log.batch import HEADER, Batch
 
@@ -49,6 +50,7 @@ class Journal:
     """
 
     def __init__(self, directory: Path, topic: str, address: str) -> None:
+        need_descriptors()
         self._directory = directory
         try:
             _make(directory)

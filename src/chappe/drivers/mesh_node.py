@@ -20,6 +20,7 @@ from typing import Any, Final
 from chappe.core import Report
 from chappe.defaults import CLOSE_FLUSH_S, CLOSE_S, HANDSHAKE_FRAME_BYTES_MAX, HANDSHAKE_SPARED_S, HANDSHAKES_MAX
 from chappe.drivers.forking import own
+from chappe.drivers.limits import need_descriptors
 from chappe.drivers.mesh_dial import Dial as Dialling
 from chappe.drivers.mesh_gather import Gatherer
 from chappe.drivers.mesh_link import READ_BYTES, Link, LinkLost
@@ -59,6 +60,7 @@ class MeshNode:
         self, core: EndpointCore, security: Contexts | None, perform: dict[type, Callable[[Any], None]]
     ) -> None:
         own(self)
+        need_descriptors()
         assert {Deliver, Resolve, Report} <= set(perform)
         self.core = core
         self.turns = Turns(self._handle, self._due, self._halted, "chappe-endpoint")
@@ -115,6 +117,11 @@ class MeshNode:
         """Write a published message to its sockets, perhaps a moment later with others; the lock is held."""
         self.gatherer.add(flushes)
         self.gatherer.soon(now)
+
+    @property
+    def links(self) -> int:
+        """How many connections there are."""
+        return len(self._links)
 
     def keep_up(self) -> None:
         """After a write, without the lock: read what has come back, in the thread of who writes much.

@@ -25,6 +25,7 @@ from chappe.defaults import FULL_PEER_WAIT_S, MIB, SUBSCRIPTION_BYTES_MAX
 from chappe.drivers.addresses import TowerAddress, bind, reachable_host
 from chappe.drivers.dealers import Dealers
 from chappe.drivers.forking import own
+from chappe.drivers.limits import need_descriptors
 from chappe.drivers.node_sockets import open_socket
 from chappe.drivers.publishing import RETRY_S, PublishingSocket
 from chappe.errors import MemberStopped, ProtocolError, StorageError
@@ -115,6 +116,7 @@ class Node:
         full_peer_wait_s: float = FULL_PEER_WAIT_S,
     ) -> None:
         own(self)
+        need_descriptors()
         self.role = role
         self.lock = threading.RLock()
         self.malformed = 0
@@ -155,22 +157,31 @@ class Node:
         self._refused_at = -math.inf  # when the machine refused something last, and it was reported
         self._due_from = -math.inf  # what is due is not done before
         self._stop = threading.Event()
-        self._open(towers, listen, full_peer_wait_s)
+        self._sockets: list[zmq.Socket[bytes]] = []
+        try:
+            self._open(towers, listen, full_peer_wait_s)
+        except BaseException:
+            self._release()
+            raise
         self._thread = threading.Thread(target=self._run, name=f"chappe-{type(role).__name__}", daemon=True)
 
     # -- life -----------------------------------------------------------------------------------------
 
     def _open(self, towers: Sequence[TowerAddress], listen: str, full_peer_wait_s: float) -> None:
         self._pub = PublishingSocket(full_peer_wait_s)
+        self._sockets.append(self._pub.socket)
         self.listen = listen
         self.host = reachable_host(listen)
         self.port = bind(self._pub.socket, listen)
         self._sub = open_socket(zmq.SUB)
+        self._sockets.append(self._sub)
         self._beacon_pub = open_socket(zmq.XPUB)
+        self._sockets.append(self._beacon_pub)
         self._beacon_pub.setsockopt(zmq.XPUB_VERBOSE, 1)
         self._beacon_pub.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX)
         self._beacon_pub.setsockopt(zmq.LINGER, 100)
         self._beacon_sub = open_socket(zmq.SUB)
+        self._sockets.append(self._beacon_sub)
         for kind in (BEACON, GOODBYE, WELCOME):
             self._beacon_sub.setsockopt(zmq.SUBSCRIBE, kind)
         self.discovery = Discovery(self.role.address, self.host, self.port, now=time.monotonic())
@@ -208,11 +219,14 @@ class Node:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
         with self.lock:
-            for each in (self._pub.socket, self._sub, self._beacon_pub, self._beacon_sub):
-                each.close()
-            self._dealers.close()
-            self._wake_read.close()
-            self._wake_write.close()
+            self._release()
+
+    def _release(self) -> None:
+        for each in self._sockets:
+            each.close()
+        self._dealers.close()
+        self._wake_read.close()
+        self._wake_write.close()
 
     # -- driving --------------------------------------------------------------------------------------
 

@@ -7,6 +7,8 @@ from typing import Final
 import zmq
 
 from chappe.defaults import HEARTBEAT_S, MESSAGE_BYTES_MAX, QUEUE_MESSAGES_MAX, RECONNECT_MAX_S, RECONNECT_S
+from chappe.drivers.limits import EXHAUSTED, TEXT
+from chappe.errors import TooManyOpenFiles
 
 _HEARTBEAT: Final = (
     (zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000)),
@@ -22,9 +24,28 @@ _KEEPALIVE: Final = (
 )
 
 
+SOCKETS_MAX: Final = 16_384  # of this process; what ZeroMQ allows by default is 250 members
+
+
+def new_socket(kind: int) -> zmq.Socket[bytes]:
+    """A socket of this kind as ZeroMQ makes it.
+
+    Raises:
+        TooManyOpenFiles: There are too many.
+    """
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+    context.set(zmq.MAX_SOCKETS, SOCKETS_MAX)  # counts before the first socket is made
+    try:
+        return context.socket(kind)
+    except zmq.ZMQError as error:
+        if error.errno in EXHAUSTED:
+            raise TooManyOpenFiles(TEXT) from None
+        raise
+
+
 def open_socket(kind: int) -> zmq.Socket[bytes]:
     """A socket of this kind, neither bound nor connected; what it has not sent when it is closed is dropped."""
-    made: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
+    made = new_socket(kind)
     for option, value in (
         (zmq.LINGER, 0),
         (zmq.SNDHWM, QUEUE_MESSAGES_MAX),

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from chappe.drivers.disk import FileLock
+from chappe.drivers.limits import need_descriptors
 from chappe.drivers.segments.files import FileOps, make_directories, replace_file, storage_error
 from chappe.errors import IdentityInUse, StorageError, StorageFormat
 from chappe.log.sources import Key
@@ -20,9 +21,11 @@ class Positions:
         IdentityInUse: Another consumer, of this process or another, uses the directory.
         StorageFormat: The file in it does not hold positions.
         StorageFull, StorageError: The directory cannot be used.
+        TooManyOpenFiles: This process may open no more.
     """
 
     def __init__(self, directory: Path) -> None:
+        need_descriptors()
         self._directory = directory.absolute()
         self._path = self._directory / "positions.json"
         self._ops = FileOps()

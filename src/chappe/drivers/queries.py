@@ -13,6 +13,8 @@ import zmq
 from chappe.data.topic import encode_topic
 from chappe.defaults import HEARTBEAT_S, MESSAGE_BYTES_MAX, READ_BYTES, RETRY_S
 from chappe.drivers.forking import own
+from chappe.drivers.limits import need_descriptors
+from chappe.drivers.node_sockets import new_socket
 from chappe.errors import ChappeError, Fenced, ProtocolError, StagedRowsMissing, StorageFull, TimedOut
 from chappe.log.queries import (
     FENCED,
@@ -59,7 +61,8 @@ class StoreClient:
         self._timeout_s = timeout_s
         self._ids = itertools.count(1)
         self._waiting: dict[bytes, tuple[Answer, list[bytes]] | None] = {}  # asked: the answer, once it is here
-        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+        need_descriptors()
+        self._socket = new_socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000))

@@ -11,6 +11,8 @@ import zmq
 from chappe.defaults import BEACONS_MAX, HEARTBEAT_S
 from chappe.drivers.addresses import TowerAddress, bind, reachable_host
 from chappe.drivers.forking import own
+from chappe.drivers.limits import need_descriptors
+from chappe.drivers.node_sockets import new_socket
 from chappe.errors import MemberStopped, ProtocolError
 from chappe.log.actions import Action, Forward, Relay
 from chappe.log.beacon import WELCOME
@@ -27,12 +29,12 @@ class TowerNode:
 
     def __init__(self, address: TowerAddress) -> None:
         own(self)
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        need_descriptors()
         self.malformed = 0
         self.halted: str | None = None
         self.halt_event = threading.Event()
-        self._sub = context.socket(zmq.XSUB)
-        self._pub = context.socket(zmq.XPUB)
+        self._sub = new_socket(zmq.XSUB)
+        self._pub = new_socket(zmq.XPUB)
         for each in (self._sub, self._pub):
             each.setsockopt(zmq.LINGER, 100)
             each.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from chappe.drivers.disk import FULL, sync_data, sync_file
+from chappe.drivers.limits import EXHAUSTED, TEXT
 from chappe.errors import StorageError, StorageFull
 
 IOV_MAX: Final = 1024  # buffers in one pwritev; what Linux and macOS allow
@@ -81,6 +82,8 @@ def storage_error(error: OSError, doing: str) -> StorageError:
     """The error to raise for ``error``; ``doing`` completes the words "cannot ..."."""
     if error.errno in FULL:
         return StorageFull(f"cannot {doing}: the disk is full; free some space and the write is accepted again")
+    if error.errno in EXHAUSTED:
+        return StorageError(f"cannot {doing}: {TEXT}")
     at = f" ({error.filename})" if error.filename else ""
     return StorageError(f"cannot {doing}: {error.strerror or error}{at}; check the disk and its permissions")
 

@@ -1,0 +1,36 @@
+"""What this process may have of the system, looked at before a member is made of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Final
+
+from chappe.errors import TooManyOpenFiles
+
+NEEDED: Final = 32  # descriptors of a member, with what the first one in a process takes for ZeroMQ
+EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE})
+TEXT: Final = (
+    "the system lets this process open no more files and sockets: allow it more (ulimit -n 65536), or close what it "
+    "does not need"
+)
+
+
+def need_descriptors() -> None:
+    """See that a member can be made; nothing is kept. ZeroMQ would end the process in the midst of making it.
+
+    Raises:
+        TooManyOpenFiles: It cannot.
+    """
+    held: list[int] = []
+    try:
+        held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        while len(held) < NEEDED:
+            held.append(os.dup(held[0]))
+    except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise TooManyOpenFiles(TEXT) from None
+        raise
+    finally:
+        for each in held:
+            os.close(each)
