@@ -88,6 +88,8 @@ LISTED_PARTITIONS_MAX: Final = (
 )
 STORES_MAX: Final = 1_000  # other stores that a member asks; one that never answered gives way to a further one
 DISK_RETRY_S: Final = 1.0  # after a full disk a write is tried again
+EXIT_S: Final = 5.0  # a program that ends: so long all members that it did not close, together, give what they hold ...
+EXIT_ERROR_S: Final = 1.0  # ... and so long after an error or Ctrl-C, as ``with`` does
 DISK_RESERVE_BYTES: Final = 16 * MIB  # refuse writes below this much free space
 MAINTAIN_S: Final = 10.0  # retention runs this often
 SCRUB_BYTES_S: Final = 8 * MIB  # read to find damage: a terabyte takes a day and a half, a disk barely notices

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from chappe.api.arguments import expiry_ns
 from chappe.api.asked import Asked, Questions
 from chappe.data.convert import to_python, to_value
+from chappe.defaults import CLOSE_S
 from chappe.drivers.forking import own
 from chappe.drivers.mesh_store import MeshStore
 from chappe.errors import BufferFull, Closed, MemberStopped, StaleData, TimedOut, WriteUnknown
@@ -197,16 +198,21 @@ class AttachedStore:
 
     # -- the end --------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """See ``DataStore.close``."""
+    @property
+    def unconfirmed(self) -> int:
+        """Writes of a clone of which its master has not said that they are done."""
+        return self.core.unconfirmed if isinstance(self.core, StoreClone) else 0
+
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """See ``DataStore.close``; ``timeout_s`` is how long to wait for writes."""
         with self._lock:
             if self.closed:
                 return
             self.closed = True
             watches, proxies = list(self._watches), list(self._proxies)
-        self.member.close()
+        self.member.close(timeout_s)
         with self._lock:
-            unconfirmed = self.core.unconfirmed if isinstance(self.core, StoreClone) else 0
+            unconfirmed = self.unconfirmed
             lost = WriteUnknown(f"store {self.name!r} was closed before its master had confirmed the write")
             if unconfirmed and not self._questions:
                 self.endpoint.report(WriteFailed(self.name, f"{unconfirmed} writes", lost))

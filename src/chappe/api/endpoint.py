@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 from uuid import UUID
 
+from chappe.api import at_exit
 from chappe.api.arguments import (
     as_id,
     as_policy,
@@ -37,6 +38,7 @@ from chappe.defaults import (
     CLONE_BUFFER_S,
     CLONE_RESYNC_S,
     CLONE_STALE_S,
+    CLOSE_S,
     HEARTBEAT_S,
     KIB,
     PEER_BYTES_MAX,
@@ -134,6 +136,7 @@ class Endpoint:
         self.node = MeshNode(self.core, made, {Deliver: self._deliver, Resolve: self._resolve, Report: self._report})
         self._turns = self.node.turns
         self._lock = self.node.lock
+        at_exit.add(self)
 
     # -- peers ----------------------------------------------------------------------------------------
 
@@ -453,16 +456,47 @@ class Endpoint:
 
         What was published before reaches the peers that take it in that time.
         """
+        at_exit.remove(self)
+        self._close(math.inf)
+
+    def begin_leave(self) -> None:
+        """The program ends, see ``at_exit``: write what is gathered to the sockets."""
+        with self._lock:
+            if not self._turns.closed and self._turns.halted is None:
+                self.node.gatherer.at_once()
+
+    def leave(self, timeout_s: float) -> list[str]:
+        """The program ends, see ``at_exit``: close within so long, and tell what is left."""
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            stores = list(self._stores)
+        for store in stores:
+            store.close(max(0.0, deadline - time.monotonic()))
+        self._turns.wait(lambda: not self.core.buffered(), max(0.0, deadline - time.monotonic()))
+        ended = f"the program ended without closing endpoint {self.id}:"
+        left = [
+            f"{ended} {store.unconfirmed} writes to data store {store.name!r} were not confirmed by its master and "
+            "may be lost"
+            for store in stores
+            if store.unconfirmed
+        ]
+        with self._lock:
+            if waiting := self.core.buffered():
+                left.append(f"{ended} {waiting} messages still waited for a peer, which does not get them")
+        self._close(deadline)
+        return left
+
+    def _close(self, deadline: float) -> None:
         with self._lock:
             stores = list(self._stores)
             subscribers = list(self._subscribers.values())
         for store in stores:
-            store.close()
+            store.close(_left(deadline))
         for each in subscribers:
             each.close()
         with self._lock:
             self._closing = True
-        self.node.close()
+        self.node.close(_left(deadline))
         with self._lock:
             statuses = list(self._statuses)
             for waiting in self._rooms:
@@ -472,7 +506,7 @@ class Endpoint:
             heard.end()
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(CLOSE_JOIN_S)
+                thread.join(min(CLOSE_JOIN_S, _left(deadline)))
 
     def __repr__(self) -> str:
         state = "closed" if self._closing or self._turns.closed else f"{self.node.links} connections"
@@ -591,3 +625,8 @@ class Endpoint:
 
     def _report(self, action: Report) -> None:
         self.report(action.event)
+
+
+def _left(deadline: float) -> float:
+    """Seconds that a step of closing may take."""
+    return max(0.0, min(CLOSE_S, deadline - time.monotonic()))

@@ -7,6 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -14,6 +15,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from chappe import errors
+from chappe.api import at_exit
 from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.readiness import no_tower, wait_until
 from chappe.api.times import as_micros
@@ -21,6 +23,7 @@ from chappe.data.topic import check_topic
 from chappe.defaults import (
     BATCH_BYTES,
     DISK_RETRY_S,
+    EXIT_ERROR_S,
     FULL_PEER_WAIT_LIVE_S,
     FULL_PEER_WAIT_S,
     IDLE_S,
@@ -32,7 +35,16 @@ from chappe.drivers.addresses import TowerAddress
 from chappe.drivers.forking import own
 from chappe.drivers.journal import Journal
 from chappe.drivers.node import Node, wall_us
-from chappe.errors import BufferFull, ChappeError, Closed, IdentityInUse, StorageError, TimedOut, UsageError
+from chappe.errors import (
+    BufferFull,
+    ChappeError,
+    Closed,
+    IdentityInUse,
+    MemberStopped,
+    StorageError,
+    TimedOut,
+    UsageError,
+)
 from chappe.log.actions import Persist, Trim
 from chappe.log.batch import Batch, Headers, as_headers
 from chappe.log.events import IdentityClash, IdentityRolledBack, Stopped
@@ -138,6 +150,7 @@ class Producer:
         self._lock = self._node.lock
         self._acquire, self._unlock = self._lock.acquire, self._lock.release
         self._node.start()
+        at_exit.add(self)
 
     # -- sending ------------------------------------------------------------------------------------------
 
@@ -350,6 +363,7 @@ class Producer:
         """
         if self._node.closed:
             return
+        at_exit.remove(self)
         try:
             if self._error is None or not self._error_said:
                 self.flush(timeout)  # which says what no call has said yet
@@ -375,9 +389,35 @@ class Producer:
     def _abandon(self) -> None:
         """Leave after an error of the user's program: give what is gathered a moment, and do not hide the error."""
         try:
-            self.close(1.0)
+            self.close(EXIT_ERROR_S)
         except ChappeError as error:
             logger.warning("%s", error)
+
+    def begin_leave(self) -> None:
+        """The program ends, see ``at_exit``: publish what is gathered."""
+        with self._lock:
+            if not self._node.closed and self._node.halted is None:
+                with suppress(ChappeError):  # ``leave`` tells
+                    self._flush_batch()
+
+    def leave(self, timeout_s: float) -> list[str]:
+        """The program ends, see ``at_exit``: flush as far as that goes, and tell what is left."""
+        try:
+            self.close(timeout_s)
+        except (TimedOut, MemberStopped):
+            pass  # what is left says it
+        except ChappeError as error:
+            return [f"the program ended without closing its producer: {error}"]
+        left = self._core.next_offset - self._core.stored
+        if not left:
+            return []
+        if self._journal:
+            fate = (
+                "not stored yet; they are in the journal of its identity, and sent again by the next producer with it"
+            )
+        else:
+            fate = "lost: no store had them in time; is a store running and connected to the same tower?"
+        return [f"the program ended without closing its producer: {left} records of topic {self.topic!r} are {fate}"]
 
     # -- inside -----------------------------------------------------------------------------------------------
 
