@@ -22,7 +22,7 @@ from chappe.api.store import Store
 ALL = [b"%d" % number for number in range(unclosed.COUNT)]
 
 
-def end(case: str, tower: str, port: int = 0) -> subprocess.CompletedProcess[str]:
+def end(case: str, tower: str, port: object = 0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, unclosed.__file__, case, tower, str(port)]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
 
@@ -53,6 +53,24 @@ def test_what_nobody_took_when_a_program_failed_is_counted(tower: str) -> None:
     for topic in ("plain", "other"):
         assert f"{unclosed.COUNT} records of topic '{topic}' are lost: no store had them in time" in ended.stderr
     assert "at_exit" not in ended.stderr  # only sentences
+
+
+@pytest.mark.process
+def test_what_a_killed_program_gave_offsets_to_is_sent_by_the_next_one(tower: str, tmp_path: Path) -> None:
+    assert end("killed", tower, tmp_path).returncode == 9
+
+    with (
+        Store(tmp_path / "store", tower=tower),
+        Producer("killed", tower=tower, identity="me", directory=tmp_path) as producer,
+    ):
+        assert producer.send(b"after") == unclosed.COUNT
+        producer.flush(PATIENCE_S)
+        with Consumer("killed", tower=tower, reset="earliest") as consumer:
+            records = read(consumer, unclosed.COUNT + 1)
+    assert values(records) == [*ALL, b"after"]
+    assert [(each.key, each.headers, each.timestamp) for each in records[:-1]] == [
+        (b"key", (("name", b"x"),), 1 + number) for number in range(unclosed.COUNT)
+    ]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A program that closes nothing: CASE TOWER PORT. What it published is to arrive all the same."""
+"""A program that closes nothing: CASE TOWER PORT-OR-DIRECTORY. What it published is to arrive all the same."""
 
 from __future__ import annotations
 
@@ -43,8 +43,17 @@ def everything(tower: str, port: int) -> None:
         endpoint.publish("news", number)
 
 
+def killed(tower: str, directory: str) -> None:
+    producer = Producer("killed", tower=tower, identity="me", directory=directory)
+    for number in range(COUNT):
+        assert producer.send(b"%d" % number, "key", {"name": b"x"}, 1 + number) == number
+    os._exit(9)
+
+
 if __name__ == "__main__":
     _, case, tower, port = sys.argv
+    if case == "killed":
+        killed(tower, port)
     if case == "everything":
         everything(tower, int(port))
     else:

@@ -13,7 +13,7 @@ from tests.waiting import PATIENCE_S
 from chappe.drivers import journal as module
 from chappe.drivers.journal import Journal
 from chappe.errors import IdentityInUse, StorageError, StorageFormat, StorageFull
-from chappe.log.batch import encode_batch
+from chappe.log.batch import Record, encode_batch, encode_record
 
 
 def batch(base: int, *values: bytes) -> bytes:
@@ -207,6 +207,120 @@ def test_what_a_killed_process_had_not_synced_is_synced_before_it_counts(
     opened(tmp_path).close()
 
     assert str(files(tmp_path)[0]) in synced
+
+
+# -- what has an offset and is in no batch yet ---------------------------------------------------------------
+
+
+def found_pending(directory: Path) -> list[tuple[int, bytes | None]]:
+    """What a further life finds behind the batches; it leaves it as it is."""
+    journal = opened(directory)
+    found = [(each.offset, each.value) for each in journal.pending]
+    journal.close()
+    return found
+
+
+def test_a_killed_process_finds_what_it_gave_offsets_to(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    journal.append(batch(0), 1)
+    journal.pend(encode_record(1, b"one", 7))
+    journal.pend(encode_batch(2, [None], 8, keys=[b"key"], headers=[(("name", b"x"),)]))
+    os.close(journal._lock)  # as a killed process leaves it
+
+    assert reopened(tmp_path) == ([batch(0)], 1)
+    again = opened(tmp_path)
+    assert again.pending == [
+        Record("", "", 1, 7, None, b"one", ()),
+        Record("", "", 2, 8, b"key", None, (("name", b"x"),)),
+    ]
+    again.pend(encode_record(3, b"three", 9))
+    again.close()
+    assert found_pending(tmp_path) == [(1, b"one"), (2, None), (3, b"three")]
+
+
+def test_what_a_batch_brought_into_the_journal_is_pending_no_more(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    for offset in range(3):
+        journal.pend(batch(offset))
+    journal.append(batch(0, b"0", b"1", b"2"), 3)
+    assert found_after_a_kill(journal, tmp_path) == []
+
+    journal = opened(tmp_path)
+    journal.pend(batch(3))  # over those of before
+    assert found_after_a_kill(journal, tmp_path) == [(3, b"3")]
+
+
+def found_after_a_kill(journal: Journal, directory: Path) -> list[tuple[int, bytes | None]]:
+    os.close(journal._lock)
+    return found_pending(directory)
+
+
+def test_every_cut_of_the_pending_ends_them_there(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    for offset in range(2):
+        journal.pend(batch(offset))
+    journal.close()
+    path = tmp_path / "pending"
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        assert found_pending(tmp_path) == [(0, b"0")][: size // len(batch(0))]
+        path.write_bytes(whole[:size] + bytes([whole[size] ^ 1]) + whole[size + 1 :])
+        assert found_pending(tmp_path) == [(0, b"0")][: size // len(batch(0))]
+
+
+@pytest.mark.parametrize(("end", "found"), [(1, [(1, b"1")]), (2, []), (3, [])])
+def test_pending_count_from_where_the_journal_ends(tmp_path: Path, end: int, found: object) -> None:
+    journal = opened(tmp_path)
+    journal.pend(batch(0))
+    journal.pend(batch(1))
+    journal.close()
+    (tmp_path / f"{end:020d}.journal").touch()  # it says that everything before was journaled
+
+    assert found_pending(tmp_path) == found
+    assert found_pending(tmp_path) == found
+
+
+def test_pending_behind_a_hole_do_not_count(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    for offset in (0, 2):
+        journal.pend(batch(offset))
+
+    assert found_after_a_kill(journal, tmp_path) == [(0, b"0")]
+
+
+def test_a_refused_batch_that_stayed_on_disk_does_not_stand_for_records_that_came_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    journal = opened(tmp_path)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", fail)
+        broken.setattr(os, "ftruncate", fail)
+        with pytest.raises(StorageError):
+            journal.append(batch(0, b"refused"), 1)
+    journal.pend(batch(0, b"taken"))
+
+    assert found_after_a_kill(journal, tmp_path) == [(0, b"taken")]
+    assert reopened(tmp_path) == ([], 0)
+
+
+def test_a_full_disk_refuses_a_record_and_takes_the_next_one_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = opened(tmp_path)
+    journal.pend(batch(0))
+    write = os.pwrite
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", lambda file, body, at: write(file, body[:-1], at))
+        with pytest.raises(StorageFull, match="cannot write the journal"):
+            journal.pend(batch(1, b"refused and longer"))
+    journal.pend(batch(1))
+    journal.close()
+
+    assert found_pending(tmp_path) == [(0, b"0"), (1, b"1")]
 
 
 def hold(directory: Path, ready: object, done: object) -> None:

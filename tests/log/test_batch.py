@@ -30,6 +30,7 @@ from chappe.log.batch import (
     decode_headers,
     encode_batch,
     encode_headers,
+    encode_record,
     merge,
     rebase,
 )
@@ -388,3 +389,8 @@ def test_a_damaged_batch_is_not_made_to_look_sound() -> None:
 def test_a_batch_cannot_be_moved_behind_the_last_offset() -> None:
     with pytest.raises(ProtocolError):
         rebase(encode_batch(0, [b"x", b"y"], 7), (1 << 63) - 2)
+
+
+@pytest.mark.parametrize("size", range(17))
+def test_one_plain_record_is_encoded_as_any_batch(size: int) -> None:
+    assert encode_record(3, b"x" * size, 99) == encode_batch(3, [b"x" * size], 99)

@@ -46,7 +46,7 @@ from chappe.errors import (
     UsageError,
 )
 from chappe.log.actions import Persist, Trim
-from chappe.log.batch import Batch, Headers, as_headers
+from chappe.log.batch import Batch, Headers, as_headers, encode_batch, encode_record
 from chappe.log.events import IdentityClash, IdentityRolledBack, Stopped
 from chappe.log.producer import LogProducer
 
@@ -56,6 +56,7 @@ CHUNK = 4096  # records of an iterable taken at once
 SERVE_S = 0.05  # so often the network is looked after while an iterable is sent
 BUSY_RECORDS = 16  # so many gathered at once are a fast sequence: nobody looks at the clock for each further one
 BUSY_S = 0.001  # our thread looks this often whether something gathered was left behind ...
+GATHER_S = 0.02  # with an identity, where each batch is synced, a fast sequence is gathered at least so long
 HELD_S = 0.05  # and this often while new records are held
 ACTIVE_S = 0.05  # ... until no record came for this long; so none has to wake it
 
@@ -129,9 +130,13 @@ class Producer:
         self._retry_at = 0.0  # the journal refused the batch being gathered: our thread tries again then
         self._events: deque[object] = deque(maxlen=1000)
         self._sent_at = 0.0  # when last a record was added one by one, or a batch left
+        self._silence_s = IDLE_S  # nothing sent for this long: the next record leaves at once; as long as a sync takes
+        self._left_at = 0.0  # when last a batch left
         self._served_at = 0.0  # when last a sending thread looked after beacons and acknowledgements
         self._full_at = 0.0  # when last a batch left because it was full
-        self._quiet = True  # nothing is being gathered
+        for each in journal.pending if journal else ():
+            self._core.append(each.value, each.key, each.headers, each.timestamp)
+        self._quiet = not self._core.pending  # nothing is being gathered
         self._plain = False  # something is, and a further record needs nothing but its place in the batch
         try:
             self._node = Node(
@@ -426,21 +431,39 @@ class Producer:
         core = self._core
         self._make_room()
         offset = core.append(value, key, headers, timestamp)
-        if core.full:
-            self._flush_or_take_back(offset)
-            self._full_at = self._sent_at
-            return offset
+        full = core.full
         now = time.monotonic()
         # After silence a record leaves at once, with what was gathered before it; and one that may be refused, too.
-        if now - self._sent_at > IDLE_S or core.refused:
+        if full or now - self._sent_at > self._silence_s or core.refused:
             self._flush_or_take_back(offset)
-            return offset
-        self._sent_at = now
-        if self._quiet:
-            self._quiet = False
-            self._node.wake_before(now + BUSY_S)  # should nobody follow, our thread sends it
-        self._plain = not core.extras and len(core.values) >= BUSY_RECORDS
+            if full:
+                self._full_at = self._sent_at
+        else:
+            self._sent_at = now
+            if self._quiet:
+                self._quiet = False
+                self._node.wake_before(now + BUSY_S)  # should nobody follow, our thread sends it
+            self._plain = self._journal is None and not core.extras and len(core.values) >= BUSY_RECORDS
+        if self._journal is not None and core.pending:
+            self._pend(offset, value, key, headers, timestamp)
         return offset
+
+    def _pend(
+        self, offset: int, value: bytes | None, key: bytes | None, headers: Headers, timestamp: int | None
+    ) -> None:
+        """Have the journal remember a record that is gathered still; if it refuses, the record was not taken."""
+        assert self._journal is not None
+        stamp = wall_us() if timestamp is None else timestamp
+        if value is None or key is not None or headers:
+            keys = None if key is None else [key]
+            body = encode_batch(offset, [value], stamp, keys=keys, headers=[headers] if headers else None)
+        else:
+            body = encode_record(offset, value, stamp)
+        try:
+            self._journal.pend(body)
+        except StorageError:
+            self._core.take_back(offset)
+            raise
 
     def _idle(self) -> float:
         """Our thread is about to wait: whatever is gathered leaves now. While records come, it looks again soon."""
@@ -450,6 +473,8 @@ class Producer:
                 return HELD_S
             if now - self._full_at < BUSY_S:
                 return BUSY_S  # full batches leave by themselves
+            if self._journal and now - self._sent_at < self._silence_s and now - self._left_at < GATHER_S:
+                return BUSY_S  # whoever sends so fast does not wait for a disk each time that we look
             if now < self._retry_at:
                 return self._retry_at - now
             try:
@@ -465,14 +490,17 @@ class Producer:
             StorageFull, StorageError: The journal refuses it; it is gathered still.
         """
         self._plain = False
+        began = time.monotonic()
         try:
-            self._node.perform(self._core.flush(time.monotonic(), wall_us()))
+            self._node.perform(self._core.flush(began, wall_us()))
         except StorageError as error:
             self._quiet = False
             self._retry_at = time.monotonic() + DISK_RETRY_S
             raise type(error)(f"{error}: nothing is sent until it works again") from None
         self._quiet = not self._core.pending  # else it is held, and our thread looks again
-        self._sent_at = time.monotonic()  # after the work: a fast sequence of records is no silence
+        self._left_at = self._sent_at = time.monotonic()  # after the work: a fast sequence of records is no silence
+        if self._journal is not None:
+            self._silence_s = min(max(IDLE_S, self._sent_at - began), BUSY_S)
         if self._sent_at >= self._served_at + SERVE_S:
             # A thread that sends without a pause hardly lets another one have the lock.
             self._served_at = self._sent_at

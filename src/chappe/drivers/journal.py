@@ -3,7 +3,8 @@
 A directory holds an identity and files of batches, each named by the offset that it begins with. A batch is on
 disk before it is published; a file goes when everything in it is stored. After a failed write the file is left as it
 is and the next one begins: what a failed sync leaves in a file cannot be known. So a batch at or after the offset that
-the next file begins with was never published, and is passed over.
+the next file begins with was never published, and is passed over. What has an offset and is in no batch yet is beside
+them, see ``pending``.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import msgspec
 from chappe.defaults import SEGMENT_BYTES
 from chappe.drivers.disk import FileLock, sync_data, sync_directory, sync_file
 from chappe.drivers.limits import need_descriptors
+from chappe.drivers.pending import Pending
 from chappe.errors import IdentityInUse, ProtocolError, StorageError, StorageFormat, StorageFull
-from chappe.log.batch import HEADER, Batch
+from chappe.log.batch import HEADER, Batch, Record
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +73,9 @@ class Journal:
             self._file = -1
             self._size = 0
             self._worn = True  # the file takes no further batch: the next one begins a new file
+            self._doubtful = False  # a batch that was refused may be there, with offsets that come again
             self._rotate()
+            self._pending = Pending(directory / "pending", self.next_offset)
         except OSError as error:
             self._lock.close()
             raise StorageError(f"cannot read the journal in {directory}: {error.strerror}") from None
@@ -79,8 +83,13 @@ class Journal:
             self._lock.close()
             raise
 
+    @property
+    def pending(self) -> list[Record]:
+        """Records behind all batches that a former life gave offsets to, without topic and partition."""
+        return self._pending.records
+
     def append(self, body: bytes, next_: int) -> None:
-        """Write a batch that ends before ``next_``; returns when it is on disk.
+        """Write a batch that ends before ``next_``, with everything pending in it; returns when it is on disk.
 
         Raises:
             StorageFull: No room; the batch is not in the journal.
@@ -94,12 +103,24 @@ class Journal:
             sync_data(self._file)
         except OSError as error:
             self._give_up_file()
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            refused = f"cannot write the journal in {self._directory}: {error.strerror}"
-            raise (StorageFull if full else StorageError)(refused) from None
+            raise self._refusal(error) from None
         self._size += len(body)
         self.next_offset = next_
         self._worn = self._size >= ROTATE_BYTES
+        self._pending.clear()
+
+    def pend(self, body: bytes) -> None:
+        """Keep a record, as a batch of one, over the end of this process; it is not synced.
+
+        Raises:
+            StorageFull, StorageError: As ``append``.
+        """
+        try:
+            if self._doubtful:
+                self._rotate()
+            self._pending.append(body)
+        except OSError as error:
+            raise self._refusal(error) from None
 
     def trim(self, offset: int) -> None:
         """Everything before ``offset`` is stored: drop the files that hold nothing else. Never raises."""
@@ -115,7 +136,14 @@ class Journal:
     def close(self) -> None:
         """Release the directory."""
         os.close(self._file)
+        self._pending.close()
         self._lock.close()
+
+    def _refusal(self, error: OSError) -> StorageError:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return (StorageFull if full else StorageError)(
+            f"cannot write the journal in {self._directory}: {error.strerror}"
+        )
 
     def _identify(self, topic: str, address: str) -> str:
         path = self._directory / "identity.json"
@@ -179,7 +207,7 @@ class Journal:
             os.close(self._file)
         if not self._files or self._files[-1][1] != path:  # else nothing valid is in it
             self._files.append((self.next_offset, path))
-        self._file, self._size, self._worn = file, 0, False
+        self._file, self._size, self._worn, self._doubtful = file, 0, False, False
 
     def _give_up_file(self) -> None:
         """What was written last failed: take it back as far as that is possible, and go on in a new file."""
@@ -187,7 +215,7 @@ class Journal:
         try:
             os.ftruncate(self._file, self._size)
         except OSError:
-            pass  # the next file says that it does not count
+            self._doubtful = True  # the next file says that it does not count
 
 
 def _make(directory: Path) -> None:

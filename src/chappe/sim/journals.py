@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from random import Random
+from typing import TypeAlias
 
 from chappe.errors import StorageFull
-from chappe.log.batch import Batch
+from chappe.log.batch import Batch, Headers
+
+Gathered: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]  # value, key, headers, timestamp
 
 
 class Journal:
@@ -19,6 +22,8 @@ class Journal:
         self._rng = rng
         self.batches: list[bytes] = []
         self.next_offset = 0
+        self.pending: dict[int, Gathered] = {}  # what has an offset and is in no batch yet
+        self.given: dict[int, bytes | None] = {}  # the value of each record that ever got an offset
         self.refusing = 0.0  # how many of the writes fail
         self._rest: bytes | None = None  # a refused batch that is on the disk nevertheless
         self.lives = 0
@@ -36,6 +41,12 @@ class Journal:
         self._rest = None
         self._take(body)
 
+    def pend(self, offset: int, record: Gathered) -> None:
+        """Keep a record over the end of the process, before its sender has the offset."""
+        self._rest = None  # a file that begins after it says that it does not count
+        self.pending[offset] = record
+        self.given[offset] = record[0]
+
     def reopened(self) -> Journal:
         """What a further life finds."""
         self.lives += 1
@@ -52,7 +63,7 @@ class Journal:
         """Have what was copied instead of what is there."""
         self.rolled_back = self.rolled_back or backup[1] < self.next_offset
         self.batches, self.next_offset = list(backup[0]), backup[1]
-        self._rest = None
+        self.pending, self._rest = {}, None
 
     def trim(self, offset: int, keep: int) -> None:
         """Everything before ``offset`` is stored; up to ``keep`` such batches stay all the same."""
@@ -62,3 +73,4 @@ class Journal:
     def _take(self, body: bytes) -> None:
         self.batches.append(body)
         self.next_offset = Batch.parse(body).next
+        self.pending = {offset: record for offset, record in self.pending.items() if offset >= self.next_offset}

@@ -18,7 +18,7 @@ from chappe.log.messages import BatchMessage, Head, RecordMessage
 from chappe.log.producer import LogProducer
 from chappe.log.sources import Key
 from chappe.sim.checkers import contents
-from chappe.sim.journals import Journal
+from chappe.sim.journals import Gathered, Journal
 from chappe.sim.node import Host
 from chappe.sim.truth import Excused
 
@@ -67,6 +67,10 @@ class ProducerHost(Host):
             batch = Batch.parse(body, check=False)  # from now on it is told to whoever asks
             world.truth.sent(self.key, batch.base, contents(batch, batch.base))
 
+        for offset, record in [] if journal is None else journal.pending.items():
+            if self.core.append(*record) != offset:
+                world.fail("identity", f"{name} resumes with another record at {offset}, which was given away")
+
     def start(self) -> None:
         """Begin to send."""
         super().start()
@@ -90,7 +94,8 @@ class ProducerHost(Host):
         rng, core = self.world.rng, self.core
         if core.held(self.world.now) or core.pending:
             if not core.full:
-                core.append(self._value())
+                value = self._value()
+                self._pend(core.append(value), (value, None, (), self.world.clock.wall_us))
             return
         if rng.random() < 0.3:
             values = [self._value() for _ in range(count)]
@@ -111,10 +116,15 @@ class ProducerHost(Host):
                 offset = core.append(value, key, headers, stamp)
                 if core.full and not self._flush(offset):
                     return
+                self._pend(offset, (value, key, headers, self.world.clock.wall_us if stamp is None else stamp))
         self._flush(core.next_offset)
         if rng.random() < 0.3 and self.alive:
             core.hurry(self.world.now, rng.random() < 0.5)
             self.arm()
+
+    def _pend(self, offset: int, record: Gathered) -> None:
+        if self.journal is not None and self.core.pending:
+            self.journal.pend(offset, record)
 
     def _value(self) -> bytes:
         world = self.world
@@ -160,6 +170,7 @@ class ProducerHost(Host):
             batch = Batch.parse(message.body, check=False)
             end = batch.next
             self._see_rolled_back(batch)
+            self._see_given(batch)
             self.world.truth.sent(self.key, batch.base, contents(batch, batch.base))
         elif isinstance(message, (RecordMessage, Head)):
             end = message.sequence + 1
@@ -185,6 +196,14 @@ class ProducerHost(Host):
             if part is not None and part.next > self._resumed_at and tells and self.endpoint in store.links:
                 self.world.fail("identity", f"{self.name} publishes {batch.base} again, {store.name} could tell it")
         raise Excused(f"{self.name} was rolled back, and no store was there that knew")
+
+    def _see_given(self, batch: Batch) -> None:
+        """An offset that a sender got is never used for another record."""
+        if self.journal is None or self.journal.rolled_back:
+            return
+        for offset, value in enumerate(batch.values(), batch.base):
+            if self.journal.given.get(offset, value) != value:
+                self.world.fail("identity", f"{self.name} publishes another record at {offset}, which was given away")
 
     def _report(self, action: Report) -> None:
         super()._report(action)
