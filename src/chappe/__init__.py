@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from chappe.api.data_store import DataStore
     from chappe.api.endpoint import Endpoint
     from chappe.api.mesh_aio import AsyncEndpoint, AsyncStatusSubscriber, AsyncSubscriber
-    from chappe.api.producer import Producer
+    from chappe.api.producer import Producer, TopicProgress
     from chappe.api.publisher import Publisher
     from chappe.api.received import Received
     from chappe.api.statuses import StatusSubscriber
@@ -84,6 +84,7 @@ _HOMES = {
     "StoreWatch": "chappe.api.store_watch",
     "Subscriber": "chappe.api.subscriber",
     "Tls": "chappe.security",
+    "TopicProgress": "chappe.api.producer",
     "TopicToStore": "chappe.bridges.topic_to_store",
     "Tower": "chappe.api.tower",
     "read_batches": "chappe.reading.topic",
@@ -120,6 +121,7 @@ __all__ = [
     "StoreWatch",
     "Subscriber",
     "Tls",
+    "TopicProgress",
     "TopicToStore",
     "Tower",
     "__version__",

@@ -19,6 +19,7 @@ from tests.api.members import PATIENCE_S, read, values, wait_until
 from chappe.api.consumer import Consumer
 from chappe.api.producer import Producer
 from chappe.api.store import Store
+from chappe.api.topic_writer import TopicWriter
 from chappe.defaults import RECORD_BYTES_MAX
 from chappe.errors import (
     BufferFull,
@@ -36,6 +37,11 @@ from chappe.log.batch import Batch, encode_batch
 from chappe.log.events import TowerFound, WritesRefused, WritesResumed
 
 KIB = b"x" * 1024
+
+
+def writer(producer: Producer) -> TopicWriter:
+    assert producer._main is not None
+    return producer._main
 
 
 def abandon(producer: Producer) -> None:
@@ -271,7 +277,7 @@ def test_what_a_full_journal_refuses_was_not_sent_and_the_rest_goes_on_with_its_
         raise OSError(errno.ENOSPC, "No space left on device")
 
     def send(value: bytes) -> object:
-        producer._sent_at = 0.0  # a record after a silence leaves at once
+        writer(producer)._sent_at = 0.0  # a record after a silence leaves at once
         return producer.send_many([value]) if many else producer.send(value)
 
     with (
@@ -307,9 +313,9 @@ def test_what_was_gathered_when_the_journal_failed_is_sent_when_it_works_or_lost
 
     producer = Producer("hello", tower=tower, identity="me", directory=tmp_path)
     with producer._lock:  # so that our thread does not send them first
-        producer._core.append(b"a")
-        producer._core.append(b"b")
-        producer._quiet = False
+        writer(producer).core.append(b"a")
+        writer(producer).core.append(b"b")
+        writer(producer)._quiet = False
         with monkeypatch.context() as broken:
             broken.setattr(os, "fdatasync", broken_disk)
             with pytest.raises(StorageError, match="Input/output error"):
@@ -320,8 +326,8 @@ def test_what_was_gathered_when_the_journal_failed_is_sent_when_it_works_or_lost
 
     monkeypatch.setattr(os, "fdatasync", broken_disk)
     with producer._lock:
-        producer._core.append(b"d")
-        producer._quiet = False
+        writer(producer).core.append(b"d")
+        writer(producer)._quiet = False
     with pytest.raises(StorageError, match="1 records of topic 'hello' are lost"):
         producer.close(0)
 

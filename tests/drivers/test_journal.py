@@ -225,7 +225,7 @@ def test_a_killed_process_finds_what_it_gave_offsets_to(tmp_path: Path) -> None:
     journal.append(batch(0), 1)
     journal.pend(encode_record(1, b"one", 7))
     journal.pend(encode_batch(2, [None], 8, keys=[b"key"], headers=[(("name", b"x"),)]))
-    os.close(journal._lock)  # as a killed process leaves it
+    journal._lock.close()  # as a killed process leaves it
 
     assert reopened(tmp_path) == ([batch(0)], 1)
     again = opened(tmp_path)
@@ -251,7 +251,7 @@ def test_what_a_batch_brought_into_the_journal_is_pending_no_more(tmp_path: Path
 
 
 def found_after_a_kill(journal: Journal, directory: Path) -> list[tuple[int, bytes | None]]:
-    os.close(journal._lock)
+    journal._lock.close()
     return found_pending(directory)
 
 

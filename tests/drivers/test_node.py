@@ -87,7 +87,7 @@ def announce(world: World, publisher: zmq.Socket[bytes]) -> None:
     beacons.send_multipart([b"B", b"ROGUE", b"127.0.0.1", str(port).encode()])
 
 
-@pytest.mark.parametrize("where", ["tower sub", "tower pub", "queries", "LogStore", "LogProducer", "LogConsumer"])
+@pytest.mark.parametrize("where", ["tower sub", "tower pub", "queries", "LogStore", "LogProducers", "LogConsumer"])
 def test_bytes_that_are_no_zeromq_do_no_harm(world: World, where: str) -> None:
     for raw in garbage(seed=1):
         throw(world.ports[where], raw)
@@ -117,7 +117,7 @@ def test_oversized_messages_close_the_connection_not_the_member(world: World) ->
             publisher.send_multipart([b"Mhello\0\1" + bytes(MESSAGE_BYTES_MAX)])
 
 
-@pytest.mark.parametrize("where", ["LogStore", "LogProducer", "LogConsumer"])
+@pytest.mark.parametrize("where", ["LogStore", "LogProducers", "LogConsumer"])
 def test_junk_subscriptions_and_messages_to_publishers_do_no_harm(world: World, where: str) -> None:
     (node,) = [node for node in world.nodes if type(node.role).__name__ == where]
     before = node.malformed

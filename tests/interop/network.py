@@ -174,7 +174,7 @@ class Network:
 
 def wait_for_listener(producer: Producer, prefix: bytes, count: int = 1) -> None:
     """Wait until so many peers subscribed to what our producer publishes: from then on they hear everything."""
-    counts = producer._core._subscriptions._counts
+    counts = producer._core.subscriptions._counts
     eventually(lambda: counts.get(prefix, 0) >= count, f"{count} listeners to {prefix!r}")
 
 

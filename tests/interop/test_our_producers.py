@@ -168,4 +168,4 @@ def test_a_listener_that_comes_back_gets_records_in_one_form(network: Network, t
         assert silent(consumer, 0.3)
         assert consumer._core.duplicates == 0
         consumer.close()
-        eventually(lambda: not producer._core._subscriptions.has(b"R" + topic.encode()), "the consumer left")
+        eventually(lambda: not producer._core.subscriptions.has(b"R" + topic.encode()), "the consumer left")

@@ -186,7 +186,7 @@ def test_members_that_know_batches_get_only_those() -> None:
 def test_a_journaled_batch_is_on_disk_before_it_is_published() -> None:
     producer = made(journal=[])
 
-    assert publish(producer, b"a") == [Persist(encode_batch(0, [b"a"], WALL))]
+    assert publish(producer, b"a") == [Persist(encode_batch(0, [b"a"], WALL), "hello")]
     assert producer.handle_message(Fetch("P", "ME", "hello", 0, 1), NOW, WALL) == []
     assert producer.handle_persisted(NOW) == [batch(0, b"a")]
 
@@ -201,7 +201,7 @@ def test_nobody_hears_of_a_batch_that_the_journal_refuses_and_its_offsets_are_no
     assert producer.handle_timeout(NOW + 10) == [head(0)]
     assert producer.handle_message(Fetch("P", "ME", "hello", 0, 9), NOW, WALL) == [direct(0, b"a")]
 
-    assert producer.flush(NOW, WALL) == [Persist(encode_batch(1, [b"b"], WALL))]
+    assert producer.flush(NOW, WALL) == [Persist(encode_batch(1, [b"b"], WALL), "hello")]
     assert producer.handle_persist_failed("full") == []  # it was said already
     producer.flush(NOW, WALL)
     assert producer.handle_persisted(NOW) == [Report(WritesResumed()), batch(1, b"b")]
@@ -241,7 +241,7 @@ def test_a_sender_may_take_back_all_that_is_gathered() -> None:
 def test_a_batch_that_the_journal_refuses_was_not_added() -> None:
     producer = made(journal=[])
     raw = encode_batch(7, [b"a", b"b"], WALL)
-    assert producer.append_batch(raw, NOW) == [Persist(encode_batch(0, [b"a", b"b"], WALL))]
+    assert producer.append_batch(raw, NOW) == [Persist(encode_batch(0, [b"a", b"b"], WALL), "hello")]
     producer.handle_persist_failed("full")
 
     assert (producer.next_offset, producer.kept_bytes) == (0, 0)
@@ -415,9 +415,9 @@ def test_the_journal_is_trimmed_when_whole_batches_are_stored() -> None:
     journaled(producer, b"a")
     journaled(producer, b"b", b"c")
 
-    assert producer.handle_message(Stored("P", "S", "hello", 0), NOW, WALL) == [Trim(1)]
+    assert producer.handle_message(Stored("P", "S", "hello", 0), NOW, WALL) == [Trim(1, "hello")]
     assert producer.handle_message(Stored("P", "S", "hello", 1), NOW, WALL) == []
-    assert producer.handle_message(Stored("P", "S", "hello", 2), NOW, WALL) == [Trim(3)]
+    assert producer.handle_message(Stored("P", "S", "hello", 2), NOW, WALL) == [Trim(3, "hello")]
 
 
 def test_without_acknowledgements_the_newest_are_kept_for_those_who_missed_them(
@@ -605,7 +605,7 @@ def test_a_batch_is_journaled_first_and_sent_to_originals_as_single_records() ->
     producer = made(journal=[])
     producer.handle_subscription(b"Mhello", True, NOW)
     body = encode_batch(0, [b"a", b"b"], WALL)
-    assert producer.append_batch(body, NOW) == [Persist(body)]
+    assert producer.append_batch(body, NOW) == [Persist(body, "hello")]
     assert producer.handle_persisted(NOW) == [
         batch(0, b"a", b"b"),
         Publish(RecordMessage("hello", "P", "hello", 0, b"a")),

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from chappe.api.consumer import ConsumedBatch, Consumer, ResetLike
 from chappe.api.ending import LOOK_S, ToEnd
-from chappe.api.producer import Producer
+from chappe.api.producer import Producer, TopicProgress
 from chappe.drivers.forking import own
 from chappe.errors import BufferFull
 from chappe.log.batch import Record
@@ -25,10 +25,22 @@ class AsyncProducer:
     ``on_full``. With an identity ``send`` waits for the disk now and then, so it runs in a thread.
     """
 
-    def __init__(self, topic: str, **options: Any) -> None:
+    def __init__(self, topic: str | None = None, **options: Any) -> None:
         own(self)
         self._producer = Producer(topic, on_full="error", **options)
         self._journaled = options.get("identity") is not None
+
+    # -- looking ------------------------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> str | None:
+        """Where records go that do not say otherwise."""
+        return self._producer.topic
+
+    @property
+    def topics(self) -> dict[str, TopicProgress]:
+        """See ``Producer.topics``."""
+        return self._producer.topics
 
     @property
     def partition(self) -> str:
@@ -36,9 +48,33 @@ class AsyncProducer:
         return self._producer.partition
 
     @property
+    def next_offset(self) -> int:
+        """See ``Producer.next_offset``."""
+        return self._producer.next_offset
+
+    @property
     def stored(self) -> int:
-        """Every offset before this one is held by ``min_acks`` stores."""
+        """See ``Producer.stored``."""
         return self._producer.stored
+
+    @property
+    def connected(self) -> int:
+        """Members that we know of."""
+        return self._producer.connected
+
+    @property
+    def tower(self) -> bool:
+        """Whether a tower hears us."""
+        return self._producer.tower
+
+    def events(self) -> list[object]:
+        """See ``Producer.events``."""
+        return self._producer.events()
+
+    def __repr__(self) -> str:
+        return repr(self._producer).replace("Producer", "AsyncProducer", 1)
+
+    # -- sending ------------------------------------------------------------------------------------------
 
     async def send(
         self,
@@ -46,13 +82,14 @@ class AsyncProducer:
         key: bytes | str | None = None,
         headers: Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]] | None = None,
         timestamp: int | datetime | None = None,
+        topic: str | None = None,
     ) -> int:
         """See ``Producer.send``."""
         while True:
             try:
                 if self._journaled:
-                    return await asyncio.to_thread(self._producer.send, value, key, headers, timestamp)
-                return self._producer.send(value, key, headers, timestamp)
+                    return await asyncio.to_thread(self._producer.send, value, key, headers, timestamp, topic)
+                return self._producer.send(value, key, headers, timestamp, topic)
             except BufferFull:
                 await asyncio.sleep(ROOM_S)
 

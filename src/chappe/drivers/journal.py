@@ -155,14 +155,12 @@ class Journal:
                 sync_file(file.fileno())
             temporary.replace(path)  # the directory itself is synced when the first file is made
             return address
-        try:
-            found = msgspec.convert(json.loads(path.read_bytes()), type=_Identity)
-        except (msgspec.ValidationError, ValueError) as error:
-            raise StorageFormat(f"{path} is not a producer's identity: {error}") from None
-        if found.format > FORMAT:
-            raise StorageFormat(f"{path} was written by a newer chappe: upgrade, or choose another identity")
+        found = _read_identity(path)
         if found.topic != topic:
-            raise StorageFormat(f"the identity in {self._directory} belongs to the topic {found.topic!r}")
+            raise StorageFormat(
+                f"the identity in {self._directory} belongs to "
+                + (f"the topic {found.topic!r}" if found.topic else "a producer without a topic of its own")
+            )
         return found.address
 
     def _load(self) -> None:
@@ -216,6 +214,26 @@ class Journal:
             os.ftruncate(self._file, self._size)
         except OSError:
             self._doubtful = True  # the next file says that it does not count
+
+
+def topic_in(directory: Path) -> str | None:
+    """The topic of the journal in ``directory``; None if there is none.
+
+    Raises:
+        StorageFormat: What is there is no journal.
+    """
+    path = directory / "identity.json"
+    return _read_identity(path).topic if path.exists() else None
+
+
+def _read_identity(path: Path) -> _Identity:
+    try:
+        found = msgspec.convert(json.loads(path.read_bytes()), type=_Identity)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise StorageFormat(f"{path} is not a producer's identity: {error}") from None
+    if found.format > FORMAT:
+        raise StorageFormat(f"{path} was written by a newer chappe: upgrade, or choose another identity")
+    return found
 
 
 def _make(directory: Path) -> None:

@@ -12,6 +12,7 @@ import errno
 import os
 from pathlib import Path
 
+from chappe.drivers.disk import sync_file
 from chappe.errors import ProtocolError
 from chappe.log.batch import HEADER, Batch, Record
 
@@ -33,7 +34,7 @@ class Pending:
         try:
             self._size = self._load(path.read_bytes(), next_offset)
             os.ftruncate(self._file, self._size)
-            os.fsync(self._file)  # else after a power cut what was cut off could go on where new records end
+            sync_file(self._file)  # else after a power cut what was cut off could go on where new records end
         except BaseException:
             os.close(self._file)
             raise

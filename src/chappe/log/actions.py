@@ -89,16 +89,26 @@ class Deliver(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Write a batch to the producer's own journal before what follows."""
+    """Write a batch to the producer's own journal of a topic before what follows."""
 
     body: bytes
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Everything before ``stored`` is held by enough stores, and with it what somebody waits for."""
+
+    topic: str
+    stored: int
 
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Everything before ``offset`` is stored elsewhere: the journal may drop it."""
+    """Everything before ``offset`` is stored elsewhere: the topic's journal may drop it."""
 
     offset: int
+    topic: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +168,7 @@ Action: TypeAlias = (
     | Transact
     | Deliver
     | Persist
+    | Progress
     | Trim
     | Beacon
     | Connect

@@ -33,7 +33,7 @@ from chappe.defaults import (
     STORES_MAX,
 )
 from chappe.errors import RecordTooLarge, UsageError
-from chappe.log.actions import Action, Persist, Publish, Subscribe, Trim
+from chappe.log.actions import Action, Persist, Progress, Publish, Subscribe, Trim
 from chappe.log.answering import Answering
 from chappe.log.batch import Batch, Headers, encode_batch, encode_headers, rebase
 from chappe.log.events import IdentityRolledBack, WritesRefused, WritesResumed
@@ -59,6 +59,13 @@ class _Persisting:
     gathered: bool  # or else it came as a batch
 
 
+def subscriptions_of(address: str) -> list[Action]:
+    """What a producer with this address listens to."""
+    raw = encode_topic(address)
+    # A first: a store that knows of K only takes us for an original, and does not say who acknowledges.
+    return [Subscribe(b"A" + raw), Subscribe(b"F" + raw), Subscribe(b"K" + raw)]
+
+
 class LogProducer:
     """One partition.
 
@@ -70,6 +77,7 @@ class LogProducer:
         journal: Batches of a former life that may not be stored yet, oldest first. None: no journal is kept.
         next_offset: Where to go on if the journal is empty.
         resumed: Whether the partition had a life before this one.
+        subscriptions: Of its member, where that writes several topics and counts them itself.
     """
 
     def __init__(
@@ -81,18 +89,20 @@ class LogProducer:
         journal: Sequence[bytes] | None = None,
         next_offset: int = 0,
         resumed: bool = False,
+        subscriptions: Subscriptions | None = None,
     ) -> None:
         self.topic = topic
         self.address = address
         self._raw_topic = encode_topic(topic)
         self._min_acks = min_acks
         self._journaled = journal is not None
-        self._subscriptions = Subscriptions()
+        self._subscriptions = Subscriptions() if subscriptions is None else subscriptions
         self._kept = KeptBatches(topic, address)
         self._answering = Answering(self._kept.piece)
         self._persisting: _Persisting | None = None
         self.refused = False  # the journal refused the last batch
         self.stored = next_offset  # everything before it is held by min_acks stores
+        self.awaited = math.inf  # the first offset that somebody waits for: ``Progress`` tells once that it is stored
         self._acks: dict[str, int] = {}  # store -> offset up to which (exclusive) it holds everything
         self._head_at = math.inf
         self._hurry = False
@@ -126,11 +136,6 @@ class LogProducer:
         return self._kept.bytes
 
     @property
-    def stores(self) -> int:
-        """Number of stores that listen to us."""
-        return self._subscriptions.count(STORES)
-
-    @property
     def wanted(self) -> bool:
         """Whether anybody listens to the topic."""
         return self._subscriptions.wanted(self._raw_topic)
@@ -139,12 +144,14 @@ class LogProducer:
 
     def start(self, now: float) -> list[Action]:
         """Subscribe to what is meant for us."""
+        self.begin(now)
+        return subscriptions_of(self.address)
+
+    def begin(self, now: float) -> None:
+        """As ``start``, where the member has subscribed."""
         self._resuming.start(now)
         if self.next_offset or self._resuming.holds(now):
             self._head_at = now
-        raw = encode_topic(self.address)
-        # A first: a store that knows of K only takes us for an original, and does not say who acknowledges.
-        return [Subscribe(b"A" + raw), Subscribe(b"F" + raw), Subscribe(b"K" + raw)]
 
     def append(
         self,
@@ -288,13 +295,18 @@ class LogProducer:
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
         """A listener came or went."""
         self._subscriptions.change(prefix, on)
+        return self.handle_listener(prefix, on, now)
+
+    def handle_listener(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+        """As ``handle_subscription``, where the member has counted it."""
         if prefix == STORES and on and self._resuming.store_came(now):
             self._head_at = min(self._head_at, now)
         elif prefix == STORES and not on:
             self._resuming.counted(self._subscriptions.count(STORES))
         elif on and prefix[:1] == b"W" and ORIGINAL_STORES in self._acks:
             return self._count()
-        if on and self.next_offset and (prefix[:1] == b"R" or prefix in (b"M", b"")):
+        ours = prefix in (b"M", b"") or (prefix[:1] == b"R" and self._raw_topic.startswith(prefix[1:]))
+        if on and ours and self.next_offset:
             # Not a single original consumer: its first FETCH may go nowhere so early, and it never repeats it.
             self._head_at = min(self._head_at, now + GREET_S)
         return []
@@ -364,7 +376,7 @@ class LogProducer:
         if not self._journaled:
             return self._publish(batch, now)
         self._persisting = batch
-        return [Persist(batch.body)]
+        return [Persist(batch.body, self.topic)]
 
     def _publish(self, batch: _Persisting, now: float) -> list[Action]:
         """Keep a batch and send it; its values are needed where originals listen."""
@@ -376,6 +388,7 @@ class LogProducer:
         if self._subscriptions.count(STORES) or self._subscriptions.count(RECORDS):
             self._resuming.told = batch.next
         actions: list[Action] = [Publish(BatchMessage(self.topic, self.address, self.topic, batch.body))]
+        actions += self._progress()
         if self._subscriptions.originals(self._raw_topic):
             actions += [
                 Publish(RecordMessage(self.topic, self.address, self.topic, batch.base + index, value or b""))
@@ -426,6 +439,13 @@ class LogProducer:
             self._kept.shrink(PRODUCER_RING_BYTES)
             self.stored = batch.next
 
+    def _progress(self) -> list[Action]:
+        """Tell whoever waits for a record, once it is stored."""
+        if self.stored <= self.awaited:
+            return []
+        self.awaited = math.inf
+        return [Progress(self.topic, self.stored)]
+
     def _acknowledged(self, store: str, next_: int) -> list[Action]:
         """``next_`` is the offset after the last one that the store holds."""
         if self._min_acks == 0 or self._rolled_back:
@@ -451,4 +471,5 @@ class LogProducer:
             return []
         self.stored = held[self._min_acks - 1]
         dropped = self._kept.drop_before(self.stored)
-        return [Trim(self.stored)] if self._journaled and dropped else []
+        actions: list[Action] = [Trim(self.stored, self.topic)] if self._journaled and dropped else []
+        return [*actions, *self._progress()]

@@ -94,8 +94,8 @@ class ProducerHost(Host):
         rng, core = self.world.rng, self.core
         if core.held(self.world.now) or core.pending:
             if not core.full:
-                value = self._value()
-                self._pend(core.append(value), (value, None, (), self.world.clock.wall_us))
+                late = self._value()
+                self._pend(core.append(late), (late, None, (), self.world.clock.wall_us))
             return
         if rng.random() < 0.3:
             values = [self._value() for _ in range(count)]

@@ -1,0 +1,98 @@
+"""The partitions that one member writes: one for each topic, all with its address.
+
+A partition is named by its topic and its address, and every message carries both. So one member is the producer of
+several topics over one set of sockets: what arrives goes to the partition of its subject, and one subscription to the
+address serves them all.
+"""
+
+from __future__ import annotations
+
+import math
+
+from chappe.log.actions import Action
+from chappe.log.messages import Ack, Fetch, Message, Stored
+from chappe.log.producer import STORES, LogProducer, subscriptions_of
+from chappe.log.subscriptions import Subscriptions
+
+
+class LogProducers:
+    """All partitions with one address.
+
+    Args:
+        address: Name of each.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.subscriptions = Subscriptions()  # to be given to each partition
+        self._parts: dict[str, LogProducer] = {}
+        self._started = False
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of batches that are kept until they are stored, of all topics."""
+        return sum([each.kept_bytes for each in self._parts.values()])
+
+    @property
+    def stores(self) -> int:
+        """Number of stores that listen to us."""
+        return self.subscriptions.count(STORES)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody listens to one of the topics."""
+        return any(each.wanted for each in self._parts.values())
+
+    # -- the application ----------------------------------------------------------------------------
+
+    def add(self, part: LogProducer, now: float) -> list[Action]:
+        """Write one more topic; it was made with our address and ``subscriptions``."""
+        assert part.address == self.address
+        assert part.topic not in self._parts
+        self._parts[part.topic] = part
+        if self._started:
+            part.begin(now)
+        return []
+
+    def start(self, now: float) -> list[Action]:
+        """Subscribe to what is meant for us."""
+        self._started = True
+        for part in self._parts.values():
+            part.begin(now)
+        return list(subscriptions_of(self.address))
+
+    # -- the world ----------------------------------------------------------------------------------
+
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+        """A listener came or went."""
+        self.subscriptions.change(prefix, on)
+        actions: list[Action] = []
+        for part in self._parts.values():
+            actions += part.handle_listener(prefix, on, now)
+        return actions
+
+    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+        """An acknowledgement or a request for what somebody missed."""
+        match message:
+            case Stored() | Ack() | Fetch():
+                part = self._parts.get(message.subject)
+                return [] if part is None else part.handle_message(message, now, wall_us)
+        return []
+
+    def handle_gone(self, address: str, now: float) -> list[Action]:
+        """A member left."""
+        for part in self._parts.values():
+            part.handle_gone(address, now)
+        return []
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """Do what is due."""
+        actions: list[Action] = []
+        for part in self._parts.values():
+            if now >= part.next_timeout():
+                actions += part.handle_timeout(now)
+        return actions
+
+    def next_timeout(self) -> float:
+        """When something is to be sent."""
+        return min([each.next_timeout() for each in self._parts.values()], default=math.inf)

@@ -1,0 +1,119 @@
+"""Several partitions of one member: each gets what is meant for it, and nothing else."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from chappe.defaults import HEAD_INTERVAL_S
+from chappe.log.actions import Action, Progress, Publish, Subscribe
+from chappe.log.batch import Batch, encode_batch
+from chappe.log.messages import Ack, BatchMessage, Fetch, Head, RecordMessage, Stored
+from chappe.log.producer import GREET_S, LogProducer
+from chappe.log.producers import LogProducers
+
+NOW = 100.0
+WALL = 1_700_000_000_000_000
+TOPICS = ("one", "two", "three")
+
+
+class Rig:
+    """A member that published a record to each topic."""
+
+    def __init__(self, *, min_acks: int = 1) -> None:
+        self.all = LogProducers("P")
+        self.parts: dict[str, LogProducer] = {}
+        assert self.all.next_timeout() == math.inf
+        for topic in TOPICS[:2]:
+            self.add(topic, min_acks)
+        self.started = self.all.start(NOW)
+        self.add(TOPICS[2], min_acks)
+
+    def add(self, topic: str, min_acks: int) -> None:
+        part = LogProducer(topic, "P", min_acks=min_acks, subscriptions=self.all.subscriptions)
+        self.parts[topic] = part
+        assert self.all.add(part, NOW) == []
+
+    def publish(self, topic: str, *values: bytes) -> list[Action]:
+        for value in values:
+            self.parts[topic].append(value)
+        return self.parts[topic].flush(NOW, WALL)
+
+    @property
+    def stored(self) -> list[int]:
+        return [self.parts[topic].stored for topic in TOPICS]
+
+
+def test_one_set_of_subscriptions_serves_all_topics() -> None:
+    assert Rig().started == [Subscribe(b"AP"), Subscribe(b"FP"), Subscribe(b"KP")]
+
+
+def test_each_topic_has_offsets_of_its_own_under_one_address() -> None:
+    rig = Rig()
+    for topic in TOPICS:
+        assert rig.publish(topic, b"a") == [Publish(BatchMessage(topic, "P", topic, encode_batch(0, [b"a"], WALL)))]
+    (sent,) = rig.publish("two", b"b")
+    assert isinstance(sent, Publish)
+    assert isinstance(sent.message, BatchMessage)
+    assert (sent.message.subject, Batch.parse(sent.message.body).base) == ("two", 1)
+    assert rig.all.kept_bytes == sum(part.kept_bytes for part in rig.parts.values())
+
+
+def test_an_acknowledgement_counts_for_its_subject_alone() -> None:
+    rig = Rig()
+    for topic in TOPICS:
+        rig.publish(topic, b"a", b"b")
+    rig.all.handle_message(Stored("P", "S", "two", 1), NOW, WALL)
+    assert rig.stored == [0, 2, 0]
+    rig.all.handle_message(Ack("P", "three", 0), NOW, WALL)
+    assert rig.stored == [0, 2, 1]
+    for strange in (Stored("P", "S", "none", 1), Stored("Q", "S", "one", 1), Head("one", "P", "one", 1)):
+        assert rig.all.handle_message(strange, NOW, WALL) == []
+    assert rig.stored == [0, 2, 1]
+
+
+def test_a_request_is_answered_from_its_subject() -> None:
+    rig = Rig()
+    rig.all.handle_subscription(b"DME", True, NOW)
+    for topic in TOPICS:
+        rig.publish(topic, topic.encode())
+    answer = rig.all.handle_message(Fetch("P", "ME", "three", 0, 9), NOW, WALL)
+    assert answer == [Publish(RecordMessage("ME", "P", "three", 0, b"three", direct=True))]
+
+
+def test_heads_go_out_for_each_topic_that_has_records() -> None:
+    rig = Rig()
+    for topic in TOPICS[:2]:
+        rig.publish(topic, b"a")
+    due = rig.all.next_timeout()
+    assert due == NOW + HEAD_INTERVAL_S
+    assert rig.all.handle_timeout(due) == [Publish(Head(topic, "P", topic, 0)) for topic in TOPICS[:2]]
+
+
+def test_a_new_listener_hears_of_the_topic_that_it_wants() -> None:
+    rig = Rig()
+    for topic in TOPICS:
+        rig.publish(topic, b"a")
+    rig.all.handle_subscription(b"Rt", True, NOW)
+    soon = NOW + GREET_S
+    assert rig.all.handle_timeout(soon) == [Publish(Head(topic, "P", topic, 0)) for topic in TOPICS[1:]]
+
+
+def test_a_topic_that_is_added_later_knows_who_listens() -> None:
+    rig = Rig()
+    rig.all.handle_subscription(b"Mfour", True, NOW)  # an original
+    rig.add("four", 1)
+    assert Publish(RecordMessage("four", "P", "four", 0, b"a")) in rig.publish("four", b"a")
+
+
+@pytest.mark.parametrize("min_acks", [0, 1])
+def test_who_waits_for_a_record_is_told_once(min_acks: int) -> None:
+    rig = Rig(min_acks=min_acks)
+    rig.parts["one"].awaited = 1
+    told: list[Action] = []
+    for _ in range(4):
+        told += rig.publish("one", b"a")
+    for sequence in (0, 1, 3):
+        told += rig.all.handle_message(Stored("P", "S", "one", sequence), NOW, WALL)
+    assert [each for each in told if isinstance(each, Progress)] == [Progress("one", 2)]
