@@ -35,6 +35,7 @@ HEAD_HURRY_S: Final = 0.1  # while somebody waits in flush() and nothing is ackn
 # Not yet acknowledged; then block or BufferFull. Less than the queues to a store and in it hold together, so that a
 # slow disk slows the producer down rather than make it lose batches on the way.
 PRODUCER_BUFFER_BYTES: Final = 32 * MIB
+DELIVERIES_MAX: Final = 1_000_000  # records of a producer that somebody waits for, some 500 bytes each
 PRODUCER_TOPICS_MAX: Final = 256  # of one producer: each has a HEAD a second; with an identity, three open files
 PRODUCER_RING_BYTES: Final = 16 * MIB  # min_acks=0: the newest records kept for those who missed them
 # A partition that goes on after a restart: so long new records are held until stores say how far they hold it. Stores

@@ -97,6 +97,21 @@ class AsyncProducer:
         """See ``Producer.wait_ready``."""
         await asyncio.to_thread(self._producer.wait_ready, timeout)
 
+    async def delivered(self, offset: int, topic: str | None = None) -> int:
+        """Wait until ``min_acks`` stores hold a record; returns its offset. See ``Producer.delivered``."""
+        return await asyncio.wrap_future(self._producer.delivered(offset, topic))
+
+    async def send_and_wait(
+        self,
+        value: bytes | str | None,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]] | None = None,
+        timestamp: int | datetime | None = None,
+        topic: str | None = None,
+    ) -> int:
+        """Send a record and wait until ``min_acks`` stores hold it; returns its offset. Raises as both do."""
+        return await self.delivered(await self.send(value, key, headers, timestamp, topic), topic)
+
     async def flush(self, timeout: float | None = None) -> None:
         """See ``Producer.flush``."""
         await asyncio.to_thread(self._producer.flush, timeout)

@@ -7,6 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +18,7 @@ from typing import Literal, Self
 
 from chappe import errors
 from chappe.api import at_exit
+from chappe.api.deliveries import Deliveries
 from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.readiness import no_tower, wait_until
 from chappe.api.times import as_micros
@@ -37,7 +39,7 @@ from chappe.drivers.forking import own
 from chappe.drivers.journals import Journals
 from chappe.drivers.node import Node
 from chappe.errors import ChappeError, Closed, IdentityInUse, MemberStopped, StorageError, TimedOut, UsageError
-from chappe.log.actions import Persist, Trim
+from chappe.log.actions import Persist, Progress, Trim
 from chappe.log.batch import Batch, as_headers
 from chappe.log.events import IdentityClash, IdentityRolledBack, Stopped
 from chappe.log.producer import LogProducer
@@ -126,6 +128,7 @@ class Producer:
                 on_report=self._report,
                 perform={
                     Persist: lambda action: self._writers[action.topic].persist(action.body),
+                    Progress: lambda action: self._deliveries.progress(self._writers[action.topic].core),
                     Trim: lambda action: self._writers[action.topic].trim(action.offset),
                 },
                 idle=self._idle,
@@ -135,6 +138,7 @@ class Producer:
             if self._journals:
                 self._journals.close()
             raise
+        self._deliveries = Deliveries(self._node.later)
         self._lock = self._node.lock
         self._acquire, self._unlock = self._lock.acquire, self._lock.release
         self._common = Common(
@@ -277,6 +281,33 @@ class Producer:
         finally:
             self._hurry(False)
 
+    def delivered(self, offset: int, topic: str | None = None) -> Future[int]:
+        """A future that is done, with the offset, as soon as ``min_acks`` stores hold the record.
+
+        Its callbacks are called by the producer's thread, which does nothing else meanwhile: they must be quick. With
+        ``min_acks=0`` no store is asked, and done only means that the record was handed to who listened at that moment.
+
+        Args:
+            offset: As ``send`` returned it.
+            topic: Of the record; the producer's own by default.
+
+        Returns:
+            It fails with TimedOut if the producer is closed before, and with the error that stops the producer, such as
+            IdentityInUse, IdentityRolledBack or MemberStopped. Cancelling it does not take the record back.
+
+        Raises:
+            UsageError: There is no record with this offset.
+            BufferFull: A million records are waited for.
+            Closed: The producer was closed.
+        """
+        with self._lock:
+            core = self._writer(topic).core
+            if not 0 <= offset < core.next_offset:
+                raise UsageError(f"topic {core.topic!r} has no record at offset {offset}: wait for what send returned")
+            if offset >= core.stored:
+                self._check()
+            return self._deliveries.wait(core, offset)
+
     def _too_late(self, goals: list[tuple[LogProducer, int]], timeout: float | None) -> str:
         missing = [
             f"{goal - core.stored} records of topic {core.topic!r}" for core, goal in goals if core.stored < goal
@@ -381,6 +412,7 @@ class Producer:
             raise type(error)(f"{error}; {_listed(lost)} are lost" if lost else str(error)) from None
         finally:
             self._node.close()
+            self._deliveries.fail(_unknown)()
             if self._journals:
                 self._journals.close()
 
@@ -528,6 +560,7 @@ class Producer:
         self._events.append(event)
         if isinstance(event, Stopped):
             self._look_again()
+            self._node.later(self._deliveries.fail(lambda topic, offset: MemberStopped(event.reason)))
         if isinstance(event, IdentityClash) and self._node.discovery.newcomer(time.monotonic()):
             self._fail(IdentityInUse(f"{event}; this one gives way"))
         elif isinstance(event, IdentityRolledBack):
@@ -537,6 +570,13 @@ class Producer:
         """Every call raises it from now on."""
         self._error, self._error_said = error, False
         self._look_again()
+        self._node.later(self._deliveries.fail(lambda topic, offset: error))
+
+
+def _unknown(topic: str, offset: int) -> TimedOut:
+    return TimedOut(
+        f"the producer was closed before stores said that they hold the record at offset {offset} of topic {topic!r}"
+    )
 
 
 def _listed(parts: list[str]) -> str:

@@ -160,6 +160,7 @@ class Journal:
             raise StorageFormat(
                 f"the identity in {self._directory} belongs to "
                 + (f"the topic {found.topic!r}" if found.topic else "a producer without a topic of its own")
+                + ": choose another identity"
             )
         return found.address
 

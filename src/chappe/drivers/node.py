@@ -150,6 +150,7 @@ class Node:
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
         self._watch(self._wake_read.fileno(), self._drain_wake)
+        self._later: deque[Callable[[], None]] = deque()  # what our thread is to do without the lock
         self._callers: deque[None] = deque()  # threads that wait for the lock in ``call``
         self._sleep_until = math.inf
         self._driven_at = -math.inf
@@ -291,6 +292,11 @@ class Node:
             finally:
                 self._users.release()
 
+    def later(self, function: Callable[[], None]) -> None:
+        """Have our thread call a function soon, without the lock; also if a defect stops it."""
+        self._later.append(function)
+        self.wake()
+
     def wake_before(self, at: float) -> None:
         """Make the thread that waits look again no later than ``at``."""
         if self._sleep_until > at:
@@ -305,6 +311,7 @@ class Node:
 
     def _run(self) -> None:
         while not self._stop.is_set() and self.halted is None:
+            self._do_later()
             away = self._grace_s if self._users.locked() else self._driven_at + self._grace_s - time.monotonic()
             if away > 0:
                 self._stop.wait(away)
@@ -312,6 +319,11 @@ class Node:
             self._pump(1.0, self._polls[0])
             if self._users.locked():
                 self.wake()  # what was just handled may be what that thread waits for
+        self._do_later()
+
+    def _do_later(self) -> None:
+        while self._later:
+            self._later.popleft()()
 
     def _pump(self, timeout_s: float, poll: select.poll, until: Callable[[], bool] | None = None) -> None:
         try:
