@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from chappe.api.data_store import DataStore
     from chappe.api.endpoint import Endpoint
     from chappe.api.mesh_aio import AsyncEndpoint, AsyncStatusSubscriber, AsyncSubscriber
-    from chappe.api.producer import Producer, TopicProgress
+    from chappe.api.producer import Producer
     from chappe.api.publisher import Publisher
     from chappe.api.received import Received
     from chappe.api.statuses import StatusSubscriber
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from chappe.api.store_proxy import StoreAnswer, StoreProxy
     from chappe.api.store_watch import StoreEntry, StoreEvent, StoreWatch
     from chappe.api.subscriber import Subscriber
+    from chappe.api.topic_writers import TopicProgress
     from chappe.api.tower import Tower
     from chappe.bridges.player import Player
     from chappe.bridges.recorder import Recorder
@@ -84,7 +85,7 @@ _HOMES = {
     "StoreWatch": "chappe.api.store_watch",
     "Subscriber": "chappe.api.subscriber",
     "Tls": "chappe.security",
-    "TopicProgress": "chappe.api.producer",
+    "TopicProgress": "chappe.api.topic_writers",
     "TopicToStore": "chappe.bridges.topic_to_store",
     "Tower": "chappe.api.tower",
     "read_batches": "chappe.reading.topic",

@@ -10,7 +10,8 @@ from typing import Any, Self
 
 from chappe.api.consumer import ConsumedBatch, Consumer, ResetLike
 from chappe.api.ending import LOOK_S, ToEnd
-from chappe.api.producer import Producer, TopicProgress
+from chappe.api.producer import Producer
+from chappe.api.topic_writers import TopicProgress
 from chappe.drivers.forking import own
 from chappe.errors import BufferFull
 from chappe.log.batch import Record

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -23,6 +21,7 @@ from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.readiness import no_tower, wait_until
 from chappe.api.times import as_micros
 from chappe.api.topic_writer import Common, TopicWriter
+from chappe.api.topic_writers import TopicProgress, TopicWriters, counted
 from chappe.data.topic import check_topic
 from chappe.defaults import (
     BATCH_BYTES,
@@ -30,7 +29,6 @@ from chappe.defaults import (
     FULL_PEER_WAIT_LIVE_S,
     FULL_PEER_WAIT_S,
     PRODUCER_BUFFER_BYTES,
-    PRODUCER_TOPICS_MAX,
     TOWER_HOST,
     TOWER_SUB_PORT,
 )
@@ -42,23 +40,11 @@ from chappe.errors import ChappeError, Closed, IdentityInUse, MemberStopped, Sto
 from chappe.log.actions import Persist, Progress, Trim
 from chappe.log.batch import Batch, as_headers
 from chappe.log.events import IdentityClash, IdentityRolledBack, Stopped
-from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 
 logger = logging.getLogger(__name__)
 
 CHUNK = 4096  # records of an iterable taken at once
-
-
-@dataclass(frozen=True, slots=True)
-class TopicProgress:
-    """How far a producer is with one topic.
-
-    ``next_offset`` is the offset that the next record gets; every one before ``stored`` is held by ``min_acks`` stores.
-    """
-
-    next_offset: int
-    stored: int
 
 
 class Producer:
@@ -119,7 +105,8 @@ class Producer:
         self._error: ChappeError | None = None
         self._error_said = False
         self._events: deque[object] = deque(maxlen=1000)
-        self._writers: dict[str, TopicWriter] = {}
+        self._topics = TopicWriters(self._core, self._journals, min_acks)
+        self._writers = self._topics.by_topic
         try:
             self._node = Node(
                 self._core,
@@ -131,7 +118,7 @@ class Producer:
                     Progress: lambda action: self._deliveries.progress(self._writers[action.topic].core),
                     Trim: lambda action: self._writers[action.topic].trim(action.offset),
                 },
-                idle=self._idle,
+                idle=self._topics.idle,
                 full_peer_wait_s=FULL_PEER_WAIT_S if min_acks else FULL_PEER_WAIT_LIVE_S,
             )
         except BaseException:
@@ -141,12 +128,8 @@ class Producer:
         self._deliveries = Deliveries(self._node.later)
         self._lock = self._node.lock
         self._acquire, self._unlock = self._lock.acquire, self._lock.release
-        self._common = Common(
-            self._node, self._check, self._kept_bytes, max(buffer_bytes, BATCH_BYTES), on_full == "block"
-        )
-        known = [] if self._journals is None else list(self._journals.opened)
-        for each in known if topic is None else dict.fromkeys((topic, *known)):
-            self._open(each)
+        common = Common(self._node, self._check, self._core, max(buffer_bytes, BATCH_BYTES), on_full == "block")
+        self._topics.begin(topic, common)
         self._main = None if topic is None else self._writers[topic]
         self._node.start()
         at_exit.add(self)
@@ -262,11 +245,11 @@ class Producer:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             self._check()
-            self._flush_batches()
-            goals = [(each.core, each.core.next_offset) for each in self._writers.values()]
+            self._topics.flush()
+            goals = [(core, core.next_offset) for core in self._topics.cores()]
             # Where no store is waited for, those who listen are to have it, or to have lost it.
             out = self._node.published()
-            self._hurry(True)
+            self._topics.hurry(True)
 
         def done() -> bool:
             return all(core.stored >= goal for core, goal in goals) and (self._min_acks > 0 or out())
@@ -276,10 +259,17 @@ class Producer:
                 self._check()
                 left = 0.2 if deadline is None else min(0.2, deadline - time.monotonic())
                 if left <= 0:
-                    raise TimedOut(self._too_late(goals, timeout))
+                    missing = counted((core.topic, goal - core.stored) for core, goal in goals)
+                    if not missing:
+                        raise TimedOut(f"a member has not taken all records after {timeout:g} s")
+                    raise TimedOut(
+                        f"{missing} are not stored after {timeout:g} s: "
+                        "is a store running and connected to the same tower?"
+                    )
                 self._node.pump(left, done)
         finally:
-            self._hurry(False)
+            with self._lock:
+                self._topics.hurry(False)
 
     def delivered(self, offset: int, topic: str | None = None) -> Future[int]:
         """A future that is done, with the offset, as soon as ``min_acks`` stores hold the record.
@@ -307,18 +297,6 @@ class Producer:
             if offset >= core.stored:
                 self._check()
             return self._deliveries.wait(core, offset)
-
-    def _too_late(self, goals: list[tuple[LogProducer, int]], timeout: float | None) -> str:
-        missing = [
-            f"{goal - core.stored} records of topic {core.topic!r}" for core, goal in goals if core.stored < goal
-        ]
-        if not missing:
-            of = f" of topic {self.topic!r}" if list(self._writers) == [self.topic] else ""
-            return f"a member has not taken all records{of} after {timeout:g} s"
-        return (
-            f"{_listed(missing)} are not stored after {timeout:g} s: "
-            "is a store running and connected to the same tower?"
-        )
 
     def wait_ready(self, timeout: float | None = 10.0) -> None:
         """Wait until a tower hears us and ``min_acks`` stores listen; with ``min_acks=0``, anybody to the topic.
@@ -356,7 +334,7 @@ class Producer:
     @property
     def topics(self) -> dict[str, TopicProgress]:
         """How far each topic is, in the order of their first records; with an identity those of former lives too."""
-        return {topic: TopicProgress(each.core.next_offset, each.core.stored) for topic, each in self._all()}
+        return self._topics.progress()
 
     @property
     def next_offset(self) -> int:
@@ -404,12 +382,8 @@ class Producer:
             if self._error is None or not self._error_said:
                 self.flush(timeout)  # which says what no call has said yet
         except StorageError as error:
-            lost = [
-                f"{count} records of topic {topic!r}"
-                for topic, each in self._all()
-                if (count := each.core.next_offset - each.core.published)
-            ]
-            raise type(error)(f"{error}; {_listed(lost)} are lost" if lost else str(error)) from None
+            lost = counted((core.topic, core.next_offset - core.published) for core in self._topics.cores())
+            raise type(error)(f"{error}; {lost} are lost" if lost else str(error)) from None
         finally:
             self._node.close()
             self._deliveries.fail(_unknown)()
@@ -439,7 +413,7 @@ class Producer:
         with self._lock:
             if not self._node.closed and self._node.halted is None:
                 with suppress(ChappeError):  # ``leave`` tells
-                    self._flush_batches()
+                    self._topics.flush()
 
     def leave(self, timeout_s: float) -> list[str]:
         """The program ends, see ``at_exit``: flush as far as that goes, and tell what is left."""
@@ -450,26 +424,20 @@ class Producer:
             pass  # what is left says it
         except ChappeError as error:
             return [f"{ended} {error}"]
-        fate = "lost: no store had them in time; is a store running and connected to the same tower?"
+        left = counted((core.topic, core.next_offset - core.stored) for core in self._topics.cores())
+        if not left:
+            return []
         if self._journals:
             fate = (
                 "not stored yet; they are in the journal of its identity, and sent again by the next producer with it"
             )
-        return [
-            f"{ended} {left} records of topic {topic!r} are {fate}"
-            for topic, each in self._all()
-            if (left := each.core.next_offset - each.core.stored)
-        ]
+        else:
+            fate = "lost: no store had them in time; is a store running and connected to the same tower?"
+        return [f"{ended} {left} are {fate}"]
 
     def __repr__(self) -> str:
-        topics = ", ".join(
-            f"{topic!r} at {each.core.next_offset} ({each.core.stored} stored)" for topic, each in self._all()[:3]
-        )
-        more = f" and {len(self._writers) - 3} topics more" if len(self._writers) > 3 else ""
-        return (
-            f"<{'closed ' if self._node.closed else ''}Producer of partition {self.partition[:8]}, "
-            f"{topics or 'no topic yet'}{more}>"
-        )
+        closed = "closed " if self._node.closed else ""
+        return f"<{closed}Producer of partition {self.partition[:8]}, {self._topics}>"
 
     # -- inside -----------------------------------------------------------------------------------------------
 
@@ -484,65 +452,7 @@ class Producer:
         check_topic(topic)
         with self._lock:
             self._check()
-            if topic in self._writers:  # by another thread, just now
-                return self._writers[topic]
-            if len(self._writers) >= PRODUCER_TOPICS_MAX:
-                raise UsageError(
-                    f"a producer writes at most {PRODUCER_TOPICS_MAX} topics, {topic!r} is one more: make another one"
-                )
-            made = self._open(topic)
-            self._node.wake()  # it may have something to say earlier than whoever waits knows
-            return made
-
-    def _open(self, topic: str) -> TopicWriter:
-        journals = self._journals
-        journal = None if journals is None else journals.opened.get(topic) or journals.open(topic)
-        core = LogProducer(
-            topic,
-            self._core.address,
-            min_acks=self._min_acks,
-            journal=journal.batches if journal else None,
-            next_offset=journal.next_offset if journal else 0,
-            resumed=journal.resumed if journal else False,
-            subscriptions=self._core.subscriptions,
-        )
-        made = TopicWriter(core, journal, self._common)
-        self._node.perform(self._core.add(core, time.monotonic()))
-        self._writers[topic] = made
-        return made
-
-    def _all(self) -> list[tuple[str, TopicWriter]]:
-        """All topics; a list, as another thread may add one."""
-        return list(self._writers.items())
-
-    def _kept_bytes(self) -> int:
-        return self._core.kept_bytes
-
-    def _idle(self) -> float:
-        """Our thread is about to wait: whatever is gathered leaves now."""
-        return min([each.idle() for each in self._writers.values()], default=math.inf)
-
-    def _flush_batches(self) -> None:
-        """Publish what is gathered of all topics. Raises what the journal of one of them does, after the others."""
-        refused: StorageError | None = None
-        for each in self._writers.values():
-            try:
-                each.flush_batch()
-            except StorageError as error:
-                refused = refused or error
-        if refused is not None:
-            raise refused
-
-    def _hurry(self, waiting: bool) -> None:
-        now = time.monotonic()
-        with self._lock:
-            for each in self._writers.values():
-                each.core.hurry(now, waiting)
-
-    def _look_again(self) -> None:
-        """No record takes the short way before something was looked at."""
-        for each in self._writers.values():
-            each.plain = False
+            return self._writers.get(topic) or self._topics.open(topic)  # or another thread did, just now
 
     def _check(self) -> None:
         if self._node.closed:
@@ -559,7 +469,7 @@ class Producer:
         log_event(event)
         self._events.append(event)
         if isinstance(event, Stopped):
-            self._look_again()
+            self._topics.look_again()
             self._node.later(self._deliveries.fail(lambda topic, offset: MemberStopped(event.reason)))
         if isinstance(event, IdentityClash) and self._node.discovery.newcomer(time.monotonic()):
             self._fail(IdentityInUse(f"{event}; this one gives way"))
@@ -569,7 +479,7 @@ class Producer:
     def _fail(self, error: ChappeError) -> None:
         """Every call raises it from now on."""
         self._error, self._error_said = error, False
-        self._look_again()
+        self._topics.look_again()
         self._node.later(self._deliveries.fail(lambda topic, offset: error))
 
 
@@ -577,9 +487,3 @@ def _unknown(topic: str, offset: int) -> TimedOut:
     return TimedOut(
         f"the producer was closed before stores said that they hold the record at offset {offset} of topic {topic!r}"
     )
-
-
-def _listed(parts: list[str]) -> str:
-    """The first few, in a sentence."""
-    more = len(parts) - 3
-    return " and ".join(parts[:3]) + (f" and of {more} topics more" if more > 0 else "")

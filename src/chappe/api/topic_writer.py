@@ -13,6 +13,7 @@ from chappe.drivers.node import Node, wall_us
 from chappe.errors import BufferFull, StorageError, UsageError
 from chappe.log.batch import Batch, Headers, encode_batch, encode_record
 from chappe.log.producer import LogProducer
+from chappe.log.producers import LogProducers
 
 SERVE_S = 0.05  # so often the network is looked after while an iterable is sent
 BUSY_RECORDS = 16  # so many gathered at once are a fast sequence: nobody looks at the clock for each further one
@@ -29,14 +30,14 @@ class Common:
     Args:
         node: Runs their cores.
         check: Raises what every call of the producer is to raise.
-        kept_bytes: Bytes that no store has yet, of all topics.
-        buffer_bytes: Their bound.
+        cores: All of them.
+        buffer_bytes: Bound of the bytes that no store has yet, of all topics.
         block: Whether to wait at the bound.
     """
 
     node: Node
     check: Callable[[], None]
-    kept_bytes: Callable[[], int]
+    cores: LogProducers
     buffer_bytes: int
     block: bool
     served_at: float = 0.0  # when last a sending thread looked after beacons and acknowledgements
@@ -228,12 +229,12 @@ class TopicWriter:
 
     def _has_room(self, alone: bool) -> bool:
         core = self.core
-        if self._common.kept_bytes() >= self._common.buffer_bytes or self._node.choked:
+        if self._common.cores.kept_bytes >= self._common.buffer_bytes or self._node.choked:
             return False
         return not (core.full or alone) or not (core.pending or core.held(time.monotonic()))
 
     def _no_room(self) -> str:
-        topic, kept_bytes = self.core.topic, self._common.kept_bytes()
+        topic, kept_bytes = self.core.topic, self._common.cores.kept_bytes
         if self._node.choked:
             return f"a member does not take what is published to topic {topic!r}: send again later"
         if kept_bytes < self._common.buffer_bytes:
