@@ -40,8 +40,7 @@ KIB = b"x" * 1024
 
 
 def writer(producer: Producer) -> TopicWriter:
-    assert producer._main is not None
-    return producer._main
+    return producer._writer(None)
 
 
 def abandon(producer: Producer) -> None:

@@ -40,10 +40,12 @@ from chappe.errors import ChappeError, Closed, IdentityInUse, MemberStopped, Sto
 from chappe.log.actions import Persist, Progress, Trim
 from chappe.log.batch import Batch, as_headers
 from chappe.log.events import IdentityClash, IdentityRolledBack, Stopped
+from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 
 logger = logging.getLogger(__name__)
 
+_NO_TOPIC = LogProducer("", "")  # never ``plain``: who names no topic takes the long way, and is told so
 CHUNK = 4096  # records of an iterable taken at once
 
 
@@ -130,7 +132,7 @@ class Producer:
         self._acquire, self._unlock = self._lock.acquire, self._lock.release
         common = Common(self._node, self._check, self._core, max(buffer_bytes, BATCH_BYTES), on_full == "block")
         self._topics.begin(topic, common)
-        self._main = None if topic is None else self._writers[topic]
+        self._main = _NO_TOPIC if topic is None else self._writers[topic].core
         self._node.start()
         at_exit.add(self)
 
@@ -163,15 +165,12 @@ class Producer:
             Closed: The producer was closed.
             MemberStopped: It met a defect.
         """
-        writer = self._main if topic is None else self._writers.get(topic)
-        if writer is None:
-            writer = self._new(topic)
-        core = writer.core
+        core = self._main if topic is None else self._writer(topic).core
         # The one path that runs once for each record. The lock is taken by hand (``with`` costs twice as much) and
         # within the ``try``, so that a Ctrl-C at any moment leaves it released.
         try:
             self._acquire()
-            if writer.plain and type(value) is bytes and key is None and headers is None and timestamp is None:
+            if core.plain and type(value) is bytes and key is None and headers is None and timestamp is None:
                 room = core.room - len(value) - 4
                 if room > 0:  # what ``core.append`` does, written out
                     core.room = room
@@ -180,7 +179,7 @@ class Producer:
                     core.next_offset = offset + 1
                     return offset
             stamp = None if timestamp is None else as_micros(timestamp)
-            return writer.send(value, key, as_headers(headers), stamp)
+            return self._writer(topic).send(value, key, as_headers(headers), stamp)
         finally:
             try:
                 self._unlock()
@@ -442,7 +441,7 @@ class Producer:
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _writer(self, topic: str | None) -> TopicWriter:
-        found = self._main if topic is None else self._writers.get(topic)
+        found = self._writers.get(self.topic if topic is None else topic)  # type: ignore[arg-type]
         return self._new(topic) if found is None else found
 
     def _new(self, topic: str | None) -> TopicWriter:

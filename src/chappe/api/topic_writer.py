@@ -54,12 +54,11 @@ class TopicWriter:
 
     __slots__ = (
         "_common", "_full_at", "_journal", "_left_at", "_node", "_quiet", "_retry_at", "_sent_at", "_silence_s",
-        "core", "plain",
+        "core",
     )  # fmt: skip
 
     def __init__(self, core: LogProducer, journal: Journal | None, common: Common) -> None:
         self.core = core
-        self.plain = False  # something is gathered, and a further record needs nothing but its place in the batch
         self._journal = journal
         self._common = common
         self._node = common.node
@@ -92,7 +91,7 @@ class TopicWriter:
             if self._quiet:
                 self._quiet = False
                 self._node.wake_before(now + BUSY_S)  # should nobody follow, our thread sends it
-            self.plain = self._journal is None and not core.extras and len(core.values) >= BUSY_RECORDS
+            self.core.plain = self._journal is None and not core.extras and len(core.values) >= BUSY_RECORDS
         if self._journal is not None and core.pending:
             self._pend(self._journal, offset, raw, raw_key, headers, timestamp)
         return offset
@@ -166,7 +165,7 @@ class TopicWriter:
         Raises:
             StorageFull, StorageError: The journal refuses it; it is gathered still.
         """
-        self.plain = False
+        self.core.plain = False
         began = time.monotonic()
         try:
             self._node.perform(self.core.flush(began, wall_us()))

@@ -102,7 +102,7 @@ class TopicWriters:
     def look_again(self) -> None:
         """Have no record take the short way before something was looked at."""
         for each in self.by_topic.values():
-            each.plain = False
+            each.core.plain = False
 
     # -- looking, from any thread -----------------------------------------------------------------------------
 

@@ -114,6 +114,7 @@ class LogProducer:
         self._headers: list[Headers] | None = None
         self._stamps: list[int | None] | None = None
         self.extras = False  # whether any of these three is not None
+        self.plain = False  # for who calls ``append``: a value alone needs nothing but its place below, and ``room``
         self.room = BATCH_BYTES  # bytes that the batch still takes; each record counts four more than its value
         self._many = 512  # records that probably fill a batch
         for body in journal or ():
