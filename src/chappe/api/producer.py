@@ -314,7 +314,7 @@ class Producer:
             if not self.tower:
                 return no_tower(self._at_tower, when)
             if not self._min_acks:
-                topics = " or ".join([repr(each) for each in self._writers]) or "any topic"
+                topics = " or ".join([f"topic {each!r}" for each in self._writers]) or "any topic"
                 return f"nobody listened to {topics} {when}: is a consumer connected to the same tower?"
             return (
                 f"{self._core.stores} of the {self._min_acks} stores that min_acks asks for were heard {when} through "
