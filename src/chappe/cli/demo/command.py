@@ -273,7 +273,7 @@ class _Demo:
 
 def _stage(query: Query, seconds: float) -> str:
     if not query.running:
-        return f"starting Spark ({seconds:.0f} s of about 30); records wait in the store"
+        return f"starting Spark, {seconds:.0f} s (takes about 30); records wait in the store"
     return "running" if query.batches else "Spark runs and computes its first windows"
 
 
