@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import re
+import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,9 +14,10 @@ import pytest
 from rich.console import Console
 
 from chappe import Tower
+from chappe.cli.console import Terminated
 from chappe.cli.demo import places
 from chappe.cli.demo.child import _tower
-from chappe.cli.demo.feed import JSON, LINES, values_of
+from chappe.cli.demo.feed import JSON, LINES, Stop, values_of
 from chappe.cli.demo.flow import Flow
 from chappe.cli.demo.numbers import count, delay, quantity, rate
 from chappe.cli.demo.view import MetricsTable, Status, curve, picture
@@ -154,3 +157,17 @@ def test_commands_name_the_tower_unless_it_is_where_they_look(monkeypatch: pytes
 def test_a_taken_port_is_left_to_who_has_it() -> None:
     with Tower("127.0.0.1:0") as taken, _tower(taken.address) as other, _tower("10.255.255.1:5556") as elsewhere:
         assert len({taken.address, other.address, elsewhere.address}) == 3
+
+
+def test_a_producer_is_stopped_only_where_it_waits() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        stop = Stop()
+        with stop.waiting():
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)  # nothing is raised here
+        with pytest.raises(Terminated), stop.waiting():
+            raise AssertionError("it waits")
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGTERM, before)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 1 << 18
 TELL_S: Final = 0.25  # how often the parent hears how far the feed is
 FLUSH_S: Final = 10.0
+STOP_S: Final = 14  # from SIGTERM until the process is ended by force
 METRICS, JSON, LINES = "metrics", "json", "lines"
 LINE_METRIC: Final = "bytes per line"
 TELL_METRICS: Final = 100  # of one JSON object
@@ -43,7 +44,10 @@ def kind_of(line: bytes) -> str:
 
 
 class Stop:
-    """Hears SIGTERM, and raises Terminated only where this process waits: never in the middle of a write."""
+    """Hears SIGTERM, and raises Terminated only where this process waits: never in the middle of a write.
+
+    A write that waits for a store which is gone does not end: then the process does, after a while.
+    """
 
     def __init__(self) -> None:
         self._asked = self._waiting = False
@@ -51,6 +55,7 @@ class Stop:
 
     def _ask(self, _signum: int, _frame: object) -> None:
         self._asked = True
+        signal.alarm(STOP_S)
         if self._waiting:
             raise Terminated
 

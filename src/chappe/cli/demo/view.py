@@ -75,9 +75,12 @@ def picture(status: Status, windows: Windows, console: Console) -> Group:
     flow = status.flow
     head: list[RenderableType] = [Text(status.line, style="bold")]
     head += [_fact("records", flow.records), _fact("windows", flow.counted)]
-    if console.height >= LOW:
-        head += [_fact("look", command) if n == 0 else _fact("", command) for n, command in enumerate(status.look)]
+    high = console.height >= LOW
+    if high:
+        head += [_fact("" if number else "look", command) for number, command in enumerate(status.look)]
+    if high or status.note:
         head.append(Text(status.note or "Ctrl-C ends the demo; nothing is lost", style="dim"))
+    if high:
         head.append("")
     used = sum(len(console.render_lines(each, pad=False)) for each in head)
     return Group(*head, MetricsTable(flow, windows, rows_max=max(1, console.height - used - 3)))
@@ -109,7 +112,7 @@ class MetricsTable:
         if curve_width:
             made.add_column("lately", no_wrap=True)
         for metric in shown:
-            cells = {**self._cells(metric, newest.get(metric)), "": ""}
+            cells = self._cells(metric, newest.get(metric))
             curves = [curve(self._lately(metric), curve_width)] if curve_width else []
             made.add_row(escape(printable(metric)), *(cells.get(each, "") for each in names), *curves)
         yield made
