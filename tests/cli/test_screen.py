@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from chappe.cli import node_view
+from chappe.cli.progress import Bar
 from chappe.cli.screen import Screen
 
 CODE = re.compile(r"\x1b\[\??(\d*)([A-Za-z])|(\r)|(\n)|([^\x1b\r\n]+)")
@@ -23,7 +24,7 @@ class Terminal(io.StringIO):
         super().__init__()
         self.width, self.height = width, height
         self.rows = [""]
-        self.row = 0
+        self.row = self.column = 0
 
     def isatty(self) -> bool:
         return True
@@ -33,25 +34,24 @@ class Terminal(io.StringIO):
         return max(0, len(self.rows) - self.height)
 
     def write(self, text: str) -> int:
-        column = 0
         for number, command, start, newline, plain in CODE.findall(text):
             if start:
-                column = 0
+                self.column = 0
             elif newline:
-                self.row, column = self.row + 1, 0
+                self.row, self.column = self.row + 1, 0
                 if self.row == len(self.rows):
                     self.rows.append("")
             elif command == "A":
                 self.row = max(self.top, self.row - int(number or 1))
             elif command == "K":
-                self.rows[self.row] = self.rows[self.row][:column]
+                self.rows[self.row] = self.rows[self.row][: 0 if number == "2" else self.column]
             elif command == "J":
                 below = len(self.rows) - self.row - 1
-                self.rows[self.row :] = [self.rows[self.row][:column], *[""] * below]
+                self.rows[self.row :] = [self.rows[self.row][: self.column], *[""] * below]
             elif plain:
-                assert len(plain) + column <= self.width
-                self.rows[self.row] = self.rows[self.row][:column] + plain
-                column += len(plain)
+                assert len(plain) + self.column <= self.width
+                self.rows[self.row] = self.rows[self.row][: self.column] + plain
+                self.column += len(plain)
         return len(text)
 
     @property
@@ -125,6 +125,15 @@ def test_without_a_terminal_lines_are_printed() -> None:
         screen.show(lambda: "never made", lambda: ["a line"])
         screen.show(lambda: "never made", lambda: ["too early"])
     assert out.getvalue() == "a line\n"
+
+
+def test_warnings_appear_above_a_progress_bar(terminal: Terminal) -> None:
+    terminal.width = 1000
+    with redirect_stderr(terminal), Bar("working", quiet=False) as bar:
+        for number in range(3):
+            bar.update(f"working {number}", number, 3)
+            print(f"warning {number}", file=sys.stderr)
+    assert terminal.shown == [f"warning {number}" for number in range(3)]
 
 
 @pytest.mark.parametrize("width", [200, 80, 60, 40])

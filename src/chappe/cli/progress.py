@@ -22,7 +22,7 @@ class Bar:
         self._bar: Progress | None = None
         if self._console.is_terminal and not quiet:
             columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-            self._bar = Progress(*columns, console=self._console, transient=True, redirect_stderr=False)
+            self._bar = Progress(*columns, console=self._console, transient=True, redirect_stdout=sys.stdout.isatty())
             self._task = self._bar.add_task(text, total=None)
         self._line_at = time.monotonic() + LINE_EVERY_S
 
