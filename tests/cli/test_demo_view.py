@@ -124,7 +124,7 @@ def test_names_and_newest_values_are_whole_on_any_terminal(
 
 def test_more_metrics_than_lines_are_counted(tmp_path: Path) -> None:
     lines = shown(tmp_path, 80, 10, windows=True)
-    assert lines[-1] == "... and 1 more metrics"
+    assert lines[-1] == "... and 1 more metric"
 
 
 def test_names_of_somebody_elses_input_stay_on_their_line(tmp_path: Path) -> None:

@@ -116,8 +116,9 @@ class MetricsTable:
             curves = [curve(self._lately(metric), curve_width)] if curve_width else []
             made.add_row(escape(printable(metric)), *(cells.get(each, "") for each in names), *curves)
         yield made
-        if len(metrics) > len(shown):
-            yield Text(f"... and {len(metrics) - len(shown):,} more metrics", style="dim")
+        more = len(metrics) - len(shown)
+        if more:
+            yield Text(f"... and {more:,} more metric{'s' if more > 1 else ''}", style="dim")
 
     def _room(self, width: int, metrics: Sequence[str]) -> tuple[int, list[str], int]:
         """The width of the names, the columns, and the width of the curve."""
