@@ -10,6 +10,11 @@ The environment is the folder .venv beside this file. It is made on the first ru
 pyproject.toml or the Python version has changed since. test and check add the development tools to it.
 """
 
+import signal
+
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`, Ctrl-C ends this without a traceback
+
 import hashlib
 import os
 import shutil
@@ -39,6 +44,8 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__.strip())
         return 0 if arguments else 2
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     command, rest = arguments[0], arguments[1:]
     if command not in ("demo", "test", "check", "chappe"):
         return _complain(f"unknown command {command!r}; choose demo, test, check or chappe")
@@ -49,7 +56,10 @@ def main(arguments: list[str]) -> int:
     if problem:
         return _complain(problem)
     if command == "check":
-        return _check()
+        try:
+            return _check()
+        except KeyboardInterrupt:
+            return 130
     if command == "test":
         os.chdir(PROJECT)
         return _become([str(PYTHON), "-m", "pytest", *rest])

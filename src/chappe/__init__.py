@@ -18,15 +18,15 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from importlib.metadata import version
-from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 if sys.platform == "win32":
+    from pathlib import PurePath
+
     _sentence = "chappe runs on Linux and macOS, and on Windows within WSL 2 (wsl --install): install and run it there"
     # As a command it is imported before it can say anything else, and a traceback is for programmers.
     raise (SystemExit if PurePath(sys.argv[0]).stem in ("chappe", "-m") else ImportError)(_sentence)
 
+TYPE_CHECKING = False  # typing itself is not imported: it would be most of the time that `import chappe` takes
 if TYPE_CHECKING:
     from chappe.api.aio import AsyncConsumer, AsyncProducer
     from chappe.api.consumer import ConsumedBatch, Consumer
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from chappe.reading.topic import read_batches, read_topic
     from chappe.security import Tls
 
-__version__ = version("chappe")
+    __version__: str
 
 _HOMES = {
     "AsyncConsumer": "chappe.api.aio",
@@ -133,6 +133,10 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used: ``chappe --help`` need not load ZeroMQ."""
+    if name == "__version__":
+        from importlib.metadata import version  # loading it takes longer than all of this file
+
+        return version("chappe")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'chappe' has no attribute {name!r}")

@@ -4,6 +4,7 @@ app.py        the program: global options, errors, signals
 options.py    options that several commands share
 config.py     the configuration file, the environment, and which wins
 units.py      "7d", "10GiB", "2026-01-01T12:00", "10m" as numbers
+process.py    what the process was started with: closed streams, few files
 console.py    what goes to standard error: notes, warnings, errors
 presence.py   whether anything listens where a tower should be
 holdings.py   what all the stores hold
@@ -31,15 +32,35 @@ demo/         demo
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from types import FrameType
+
+INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line with the arguments of this process; never returns."""
+    """Run the command line with the arguments of this process; never returns.
+
+    Ctrl-C ends it quietly also while modules are imported before the command, and while Python shuts down after it.
+    """
+    obeyed = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not so in the background of a script
     try:
+        if obeyed:
+            signal.signal(signal.SIGINT, _leave)
         from chappe.cli.app import run
 
+        if obeyed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         code = run()
-    except KeyboardInterrupt:  # while modules are still being imported
-        code = 130
+        if obeyed:
+            signal.signal(signal.SIGINT, _leave)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     sys.exit(code)
+
+
+def _leave(_signum: int, _frame: FrameType | None) -> None:
+    """End at once: an exception may be swallowed where Python runs callbacks, and nothing is there to be closed."""
+    os._exit(INTERRUPTED)

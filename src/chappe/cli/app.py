@@ -28,9 +28,11 @@ from chappe.cli import (
 )
 from chappe.cli.console import debugging, drop_stdout, exit_code, obey_sigterm, warn
 from chappe.cli.demo import command as demo
+from chappe.cli.process import allow_files, replace_closed
 from chappe.errors import ChappeError, OffsetOutOfRange, RecordTooLarge, UnknownTopic, UsageError
 
 WRONG_USE = UsageError
+FILES_MIN = 64  # open at once; below, ZeroMQ ends the process without a word of ours
 NOT_THERE = (OffsetOutOfRange, RecordTooLarge, UnknownTopic)  # about data, not about how the command was given
 
 
@@ -83,6 +85,8 @@ def program(
     if context.resilient_parsing:
         return
     obey_sigterm()
+    if allow_files(FILES_MIN) < FILES_MIN:
+        raise ChappeError(f"this process may open too few files: at least {FILES_MIN} are needed (ulimit -n 1024)")
     from chappe.cli import config
 
     found = config.load(config_file)
@@ -116,6 +120,7 @@ app.add_typer(kv.app)
 
 def run() -> int:
     """Run the program and return its exit code: 2 for wrong use, 1 for any other failure; one line says why."""
+    replace_closed()
     try:
         app(prog_name="chappe")
     except SystemExit as stop:
@@ -131,6 +136,8 @@ def run() -> int:
 def _in_one_line(error: Exception) -> str:
     if isinstance(error, ChappeError):
         return str(error)
+    if type(error).__name__ == "ZMQError":  # not imported for this alone
+        return f"the network refuses: {str(error)[:1].lower()}{str(error)[1:]}"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, MemoryError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import sys
 import traceback
@@ -89,3 +90,12 @@ def drop_stdout() -> None:
     """Send further output nowhere: its reader has gone, and the interpreter flushes at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def check_reader() -> None:
+    """Raise BrokenPipeError if standard output is a pipe that nobody reads any more, before anything is written."""
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        if any(found & select.POLLERR for _, found in poll.poll(0)):
+            raise BrokenPipeError

@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from chappe.cli import options
-from chappe.cli.console import exit_code, hear_warnings, warn
+from chappe.cli.console import check_reader, exit_code, hear_warnings, warn
 from chappe.errors import OffsetOutOfRange, ProtocolError, UsageError
 
 if TYPE_CHECKING:
@@ -153,6 +153,8 @@ class _Waiting:
     def over(self, *, came: bool) -> bool:
         """Look at the clock, after records ``came`` or not."""
         now = time.monotonic()
+        if not came:
+            check_reader()
         if came:
             self._since, self._quiet = now, False
         elif self._quiet and now - self._began > STORE_S and self._consumer.tower:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from chappe.cli import mesh
-from chappe.cli.console import exit_code, say, warn
+from chappe.cli.console import check_reader, exit_code, say, warn
 from chappe.cli.kv_form import typed
 from chappe.cli.values import shown
 
@@ -72,6 +72,8 @@ def _print(
             return
         found = watching.get_many(CHUNK if count is None else min(CHUNK, count), left)
         count = None if count is None else count - len(found)
+        if not found:
+            check_reader()
         sys.stdout.buffer.writelines(render(each) for each in found)
         sys.stdout.buffer.flush()
 

@@ -308,6 +308,8 @@ class _Watch:
         self._thread = threading.Thread(target=self._look, daemon=True, name="produce-watch")
 
     def __enter__(self) -> None:
+        if self._timeout is not None and hasattr(signal, "SIGALRM"):
+            signal.signal(signal.SIGALRM, signal.default_int_handler)  # SIGINT itself may be ignored
         self._thread.start()
 
     def __exit__(
@@ -335,8 +337,8 @@ class _Watch:
         if not self._run.end():
             return
         self._run.too_late = self._timeout
-        if hasattr(signal, "pthread_kill"):
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        if hasattr(signal, "SIGALRM"):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
         else:
             _thread.interrupt_main()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from chappe.cli import mesh, values
-from chappe.cli.console import exit_code, say, warn
+from chappe.cli.console import check_reader, exit_code, say, warn
 from chappe.errors import InvalidData
 
 if TYPE_CHECKING:
@@ -92,7 +92,10 @@ def _follow(subscriber: Subscriber, printer: _Printer, end: float | None) -> Non
         left = POLL_S if end is None else min(POLL_S, end - time.monotonic())
         if left <= 0:
             return
-        printer.print(subscriber.get_many(CHUNK if printer.left is None else min(CHUNK, printer.left), left))
+        found = subscriber.get_many(CHUNK if printer.left is None else min(CHUNK, printer.left), left)
+        printer.print(found)
+        if not found:
+            check_reader()
 
 
 class _Printer:
