@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from chappe.cli.units import human_bytes, iso_time, parse_age, parse_bytes, parse_start
+from chappe.cli.units import exact_bytes, human_age, human_bytes, iso_time, parse_age, parse_bytes, parse_start
 from chappe.errors import UsageError
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -63,3 +63,19 @@ def test_sizes_for_people() -> None:
     assert [human_bytes(size) for size in (0, 1023, 1536, 5 * 2**20, 2**50)] == [
         "0 B", "1023 B", "1.5 KiB", "5.0 MiB", "1024.0 TiB"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(7.776e6, "90d"), (129600.0, "36h"), (90.0, "90s"), (600.0, "10m"), (0.5, "0.5s")]
+)
+def test_ages_are_shown_as_they_are_written(seconds: float, text: str) -> None:
+    assert human_age(seconds) == text
+    assert parse_age(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(10 << 30, "10GiB"), (5 * 10**9, "5GB"), (1001, "1001B"), (0, "0B"), (1 << 16, "64KiB")]
+)
+def test_sizes_are_shown_as_they_are_written(size: int, text: str) -> None:
+    assert exact_bytes(size) == text
+    assert parse_bytes(text) == size

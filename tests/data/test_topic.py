@@ -32,6 +32,13 @@ def test_records_need_a_topic_with_a_name() -> None:
         check_topic("")
 
 
+@pytest.mark.parametrize("topic", ["x*", "*", "a\tb", "\x1b[0m", "a\x7f", "a\x85"])
+def test_a_topic_that_nobody_could_name_or_see_is_not_written_to_but_read(topic: str) -> None:
+    with pytest.raises(UsageError, match=r"end in \*|control characters"):
+        check_topic(topic)
+    assert Filter.parse(topic).matches(topic)
+
+
 def test_a_filter_is_a_name_or_a_prefix() -> None:
     assert Filter.parse("metrics") == Filter("metrics")
     assert Filter.parse("metrics.*") == Filter("metrics.", prefix=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from chappe.api.consumer import ConsumedBatch, Consumer
 from chappe.bridges.latest import NOWHERE, Place, TopicNow, place_of
 from chappe.bridges.store_form import POSITION, Entry, entry_of, is_mark
-from chappe.data.topic import check_topic
+from chappe.data.topic import Filter
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.drivers.forking import own
 from chappe.errors import BackendFailure, ChappeError, Closed, InvalidData, OffsetOutOfRange, TimedOut, UsageError
@@ -81,8 +81,7 @@ class TopicToStore:
         own(self)
         if store.role != "master":
             raise UsageError(f"a topic is kept in the master of a store; here {store.name!r} is a clone")
-        check_topic(topic)
-        if topic.endswith("*"):
+        if Filter.parse(topic).prefix:
             raise UsageError(f"a store is kept from one topic, not from all of {topic}")
         self.topic = topic
         self._store = store

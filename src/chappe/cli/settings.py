@@ -59,14 +59,16 @@ def config(context: typer.Context, as_json: Json = False) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from chappe.cli.units import exact_bytes, human_age
+
     table = Table("setting", "value", "from", "meaning", box=None)
     for row in rows:
         table.add_row(row["key"], row["value"], row["source"], row["help"])
     Console().print(table)
     for rule in found.retention:
         kept = [
-            f"{rule.age_s:g} s" if rule.age_s is not None else "",
-            f"{rule.bytes} bytes" if rule.bytes is not None else "",
-            f"{rule.records} records" if rule.records is not None else "",
+            human_age(rule.age_s) if rule.age_s is not None else "",
+            exact_bytes(rule.bytes) if rule.bytes is not None else "",
+            f"{rule.records:,} records" if rule.records is not None else "",
         ]
         print(f"retention of {rule.topics}: {', '.join(filter(None, kept)) or 'everything'}")

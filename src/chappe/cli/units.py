@@ -82,6 +82,23 @@ def iso_time(timestamp_us: int) -> str:
         return str(timestamp_us)
 
 
+def human_age(seconds: float) -> str:
+    """A duration as ``parse_age`` reads it, in the largest unit that is exact: ``90d``, ``36h``, ``90s``."""
+    for unit in ("d", "h", "m"):
+        count, rest = divmod(seconds, _SECONDS[unit])
+        if count and not rest:
+            return f"{count:.0f}{unit}"
+    return f"{seconds:.15g}s"
+
+
+def exact_bytes(size: int) -> str:
+    """A size as ``parse_bytes`` reads it, in the largest unit that is exact: ``10GiB``, ``5GB``, ``1001B``."""
+    for unit, factor in sorted(_BYTES.items(), key=lambda each: -each[1]):
+        if factor > 1 and size and size % factor == 0:
+            return f"{size // factor}{unit.upper().replace('IB', 'iB')}"
+    return f"{size}B"
+
+
 def human_bytes(size: float) -> str:
     """A size with three or four digits: ``512 B``, ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -37,7 +37,19 @@ def decode_topic(raw: bytes) -> str:
 
 
 def check_topic(topic: str) -> str:
-    """Return ``topic`` if a record can be published to it, else raise UsageError."""
+    """Return ``topic`` if it can be the name of a topic that we write to, else raise UsageError.
+
+    Topics of others may have names that this refuses, with control characters or ``*`` at the end; they can be read.
+    """
+    _check_name(topic)
+    if topic.endswith("*"):
+        raise UsageError(f"a topic to write to cannot end in *, as {topic!r} does: readers take that for a prefix")
+    if any(ord(each) < 32 or 127 <= ord(each) < 160 for each in topic):
+        raise UsageError(f"a topic to write to cannot hold control characters, as {topic!a} does")
+    return topic
+
+
+def _check_name(topic: str) -> str:
     if not topic:
         raise UsageError("a topic needs a name of at least one character")
     encode_topic(topic)
@@ -57,7 +69,7 @@ class Filter:
         if text.endswith("*"):
             encode_topic(text[:-1])
             return cls(text[:-1], True)
-        return cls(check_topic(text))
+        return cls(_check_name(text))
 
     def matches(self, topic: str) -> bool:
         """Whether the topic is selected."""
