@@ -46,6 +46,9 @@ def test_the_mesh_is_recorded_and_replayed(shell: Shell) -> None:
     lines = shell.run("consume", "kept", "--until-end", "--json").stdout.splitlines()
     records = [json.loads(line) for line in lines]
     assert [each["key"] for each in records] == [*[f"zeek/{n}" for n in range(100)], "zeek/more"]
+    assert records[-1]["message"]["data"] == 100
+    shown = shell.run("consume", "kept", "--count", "1").stdout
+    assert re.search(rb"Z  kept/[0-9A-F]{8}@0  zeek/0  0\n$", shown)
     assert len({each["partition"] for each in records}) == 1  # the second run went on in it
 
     with Endpoint() as analyst:

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from chappe.defaults import BATCH_RECORDS_MAX, KIB, RECORD_BYTES_MAX
+from chappe.errors import ProtocolError
 from chappe.log.batch import Batch, decode_headers, encode_batch, encode_headers
 from chappe.mesh.messages import NOBODY, Message
 
@@ -77,6 +78,21 @@ def unpack(batch: Batch, start: int, end: int, not_before: int) -> tuple[Played,
             times.append(not_before)
             messages.append((topic, payload))
     return Played(times, messages), high - low - len(messages)
+
+
+def recorded(batch: Batch) -> list[bool]:
+    """Of each record of a batch, whether it was recorded from the mesh; none at all is an empty list."""
+    headers = _raw_headers(batch)
+    if headers is None or batch.keys() is None:
+        return []
+    return [_is_surely_recorded(raw) for raw in headers]
+
+
+def _is_surely_recorded(raw: bytes) -> bool:
+    try:
+        return _is_recorded(raw)
+    except ProtocolError:  # its headers are none
+        return False
 
 
 def _batch(messages: Sequence[Message], base: int, now_us: int) -> bytes:

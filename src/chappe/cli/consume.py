@@ -195,9 +195,10 @@ class _Printer:
     """Writes records to standard output until there were ``count`` of them."""
 
     def __init__(self, output: Output, count: int | None) -> None:
-        from chappe.cli.rendering import RENDERERS
+        from chappe.cli.rendering import MESSAGE_RENDERERS, RENDERERS
 
         self._render = RENDERERS[output]
+        self._render_message = MESSAGE_RENDERERS.get(output)
         self._with_headers = output is Output.JSON
         self._left = count
         self.printed = 0
@@ -245,8 +246,22 @@ class _Printer:
                 else:
                     yield record, as_json(msgspec.structs.replace(record, headers=headers))
             return
-        for record in records:
-            yield record, self._render(record)
+        messages = self._messages(batch)
+        if not messages:
+            for record in records:
+                yield record, self._render(record)
+            return
+        for record, is_message in zip(records, messages, strict=True):
+            render = self._render_message if is_message else None
+            yield record, (render or self._render)(record)
+
+    def _messages(self, batch: ConsumedBatch) -> list[bool]:
+        """Which of the records were recorded from the mesh, and are printed as messages; none if it is empty."""
+        if self._render_message is None or batch.batch.column("headers") is None:
+            return []
+        from chappe.bridges.form import recorded
+
+        return recorded(batch.batch)[batch.first - batch.batch.base :]
 
     def _write(self, raw: bytes) -> None:
         view = memoryview(raw)

@@ -132,6 +132,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     topic: str = ""
     partition: str = ""
     offset: int = 0
+    message: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # what the value says, of one recorded from the mesh
 
 
 class Records:
@@ -196,7 +197,7 @@ def _micros(stamp: str | int) -> int:
 def looks_consumed(item: Item) -> bool:
     """Whether a JSON line is what ``consume --output json`` prints."""
     found = msgspec.json.decode(item) if isinstance(item, bytes) else None
-    return isinstance(found, dict) and list(found) == list(CONSUMED)
+    return isinstance(found, dict) and list(found)[: len(CONSUMED)] == list(CONSUMED)
 
 
 class LengthPrefixed:

@@ -9,7 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
+from chappe.cli.events import texts
 from chappe.cli.units import iso_time
+from chappe.data.binary import decode
+from chappe.data.json import dumps_message
+from chappe.errors import InvalidData, UnsupportedValue
 from chappe.log.batch import Record
 
 _json: Final = msgspec.json.Encoder()
@@ -68,6 +72,32 @@ def _json_value(raw: bytes | None) -> Any:
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(raw).decode()}
 
+
+def message_as_text(record: Record) -> bytes:
+    """A record that was recorded from the mesh: its topic there, and the value or event as ``subscribe`` has it."""
+    try:
+        shown = "; ".join(texts(record.value or b""))
+    except InvalidData:
+        return as_text(record)
+    where = f"{iso_time(record.timestamp)}  {record.topic}/{record.partition[:8]}@{record.offset}"
+    line = f"{where}  {_readable(record.key or b'')}  {shown.translate(_CONTROLS)}\n"
+    return line.encode("utf-8", "backslashreplace")
+
+
+def message_as_json(record: Record) -> bytes:
+    """The same as JSON: besides all else ``message`` is the data message that ``publish --format json`` reads.
+
+    It is null where JSON has no form for the value.
+    """
+    topic = (record.key or b"").decode("utf-8", "surrogateescape")
+    try:
+        message = dumps_message(topic, decode(record.value or b""), legal=True).encode()
+    except (InvalidData, UnsupportedValue):
+        message = b"null"
+    return as_json(record)[:-2] + b',"message":' + message + b"}\n"
+
+
+MESSAGE_RENDERERS: Final[dict[str, Callable[[Record], bytes]]] = {"text": message_as_text, "json": message_as_json}
 
 RENDERERS: Final[dict[str, Callable[[Record], bytes]]] = {
     "raw": as_raw,
