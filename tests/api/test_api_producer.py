@@ -304,6 +304,33 @@ def test_what_a_full_journal_refuses_was_not_sent_and_the_rest_goes_on_with_its_
         assert producer.next_offset == 2
 
 
+@pytest.mark.parametrize("after", [False, True])
+def test_ctrl_c_while_the_journal_writes_leaves_a_producer_that_goes_on(
+    tower: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    with Producer("hello", tower=tower, identity="me", directory=tmp_path) as producer:
+        producer.send(b"a")
+        producer.flush(PATIENCE_S)
+        journal = writer(producer)._journal
+        assert journal is not None
+        append = journal.append
+
+        def interrupted(body: bytes, end: int) -> None:
+            if after:
+                append(body, end)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched, producer._lock:
+            patched.setattr(journal, "append", interrupted)
+            writer(producer)._sent_at = 0.0  # a record after a silence leaves at once
+            with pytest.raises(KeyboardInterrupt):
+                producer.send(b"b")
+        assert producer.send(b"c") == 2
+        producer.flush(PATIENCE_S)
+        with Consumer("hello", tower=tower) as consumer:
+            assert values(read(consumer, 3)) == [b"a", b"b", b"c"]
+
+
 def test_what_was_gathered_when_the_journal_failed_is_sent_when_it_works_or_lost_aloud(
     tower: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

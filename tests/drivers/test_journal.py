@@ -166,6 +166,31 @@ def test_a_refused_batch_that_stayed_on_disk_does_not_count_once_there_is_a_late
     assert reopened(tmp_path) == ([batch(0), batch(1, b"again"), batch(2)], 3)
 
 
+@pytest.mark.parametrize("synced", [False, True])
+def test_ctrl_c_in_the_middle_of_a_write_loses_and_repeats_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: bool
+) -> None:
+    sync = os.fdatasync
+
+    def interrupted(file: int) -> None:
+        if synced:
+            sync(file)
+        raise KeyboardInterrupt
+
+    journal = opened(tmp_path)
+    journal.append(batch(0), 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            journal.append(batch(1), 2)
+    assert journal.next_offset == 1
+    journal.append(batch(1, b"again"), 2)
+    journal.append(batch(2), 3)
+    journal.close()
+
+    assert reopened(tmp_path) == ([batch(0), batch(1, b"again"), batch(2)], 3)
+
+
 def test_a_new_file_that_cannot_be_made_refuses_the_batch_not_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

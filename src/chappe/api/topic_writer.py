@@ -186,10 +186,18 @@ class TopicWriter:
     def persist(self, body: bytes) -> None:
         """Have the journal take a batch. Raises as it does."""
         assert self._journal is not None
+        end = Batch.parse(body, check=False).next
         try:
-            self._journal.append(body, Batch.parse(body, check=False).next)
+            self._journal.append(body, end)
         except StorageError as error:
             self._node.perform(self.core.handle_persist_failed(str(error)))
+            raise
+        except BaseException:  # Ctrl-C, or what a handler of a signal raises
+            self._quiet = False
+            if self._journal.next_offset == end:
+                self._node.perform(self.core.handle_persisted(time.monotonic()))
+            else:
+                self.core.handle_persist_interrupted()
             raise
         self._node.perform(self.core.handle_persisted(time.monotonic()))
 

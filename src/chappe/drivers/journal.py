@@ -101,12 +101,15 @@ class Journal:
             if os.write(self._file, body) != len(body):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             sync_data(self._file)
+            self._size += len(body)
+            self._worn = self._size >= ROTATE_BYTES
+            self.next_offset = next_
         except OSError as error:
             self._give_up_file()
             raise self._refusal(error) from None
-        self._size += len(body)
-        self.next_offset = next_
-        self._worn = self._size >= ROTATE_BYTES
+        except BaseException:  # Ctrl-C, perhaps before the sync: ``next_offset`` tells whether the batch counts
+            self._give_up_file()
+            raise
         self._pending.clear()
 
     def pend(self, body: bytes) -> None:
@@ -202,11 +205,12 @@ class Journal:
         except BaseException:
             os.close(file)
             raise
-        if self._file >= 0:
-            os.close(self._file)
         if not self._files or self._files[-1][1] != path:  # else nothing valid is in it
             self._files.append((self.next_offset, path))
-        self._file, self._size, self._worn, self._doubtful = file, 0, False, False
+        former, self._file = self._file, file  # before it is closed: Ctrl-C may come in between
+        self._size, self._worn, self._doubtful = 0, False, False
+        if former >= 0:
+            os.close(former)
 
     def _give_up_file(self) -> None:
         """What was written last failed: take it back as far as that is possible, and go on in a new file."""

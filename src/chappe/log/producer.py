@@ -293,6 +293,10 @@ class LogProducer:
         refused, self.refused = self.refused, True
         return [] if refused else [Report(WritesRefused(reason))]
 
+    def handle_persist_interrupted(self) -> None:
+        """As ``handle_persist_failed``, where it is not the journal that refuses: nobody is told."""
+        self._persisting = None
+
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
         """A listener came or went."""
         self._subscriptions.change(prefix, on)
