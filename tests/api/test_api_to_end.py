@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from tests.api.members import PATIENCE_S, values
-from tests.waiting import until
+from tests.waiting import Clock, until
 
 from chappe.api.aio import AsyncConsumer, AsyncProducer
 from chappe.api.consumer import Consumer
+from chappe.api.ending import ToEnd
 from chappe.api.producer import Producer
 from chappe.api.store import Store
 from chappe.errors import Closed, TimedOut
@@ -95,6 +96,23 @@ def test_who_is_missing_is_said(tower: str) -> None:
     for closed in (producer, consumer):
         with pytest.raises(Closed):
             closed.wait_ready(0.01)
+
+
+def test_only_who_waits_times_out_not_who_is_busy_with_a_batch(
+    tower: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tower, "t", "a")
+    with Consumer("t", tower=tower) as consumer:
+        reading = ToEnd(consumer, PATIENCE_S)
+        until(lambda: reading.take() is not None)
+        clock = Clock(monkeypatch)
+        reading._left = {("t", "p"): 9}
+        monkeypatch.setattr(consumer, "still_unread", lambda left: left)
+        clock.forward_s += 2 * PATIENCE_S
+        assert reading.take() is None
+        clock.forward_s += 2 * PATIENCE_S
+        with pytest.raises(TimedOut, match=r"nothing came of partition p of topic 't', which ends at offset 8"):
+            reading.take()
 
 
 def test_a_record_sent_after_wait_ready_is_not_missed(tower: str, store: Store) -> None:

@@ -28,7 +28,7 @@ class ToEnd:
         self._consumer = consumer
         self._timeout = math.inf if timeout is None else timeout
         self._since = time.monotonic()
-        self._deadline = self._since + self._timeout
+        self._deadline: float | None = self._since + self._timeout  # None: nobody has waited since the last batch
         self._recheck_at = self._since + RECHECK_S
         self._left: dict[Key, int] | None = None  # where partitions end that were not read so far
         consumer.ask_for_end()
@@ -56,21 +56,21 @@ class ToEnd:
         if self._left is None:
             self._left = consumer.unread(self._since, now)
             if self._left is None:
-                if now >= self._deadline:
+                if self._waited(now):
                     raise TimedOut(consumer.missing(f"within {self._timeout:g} s"))
                 return None
-            self._deadline = now + self._timeout
+            self._deadline = None
         if not self._left:
             return None
         batch = consumer.take()
         if batch is not None:
-            self._deadline = now + self._timeout
+            self._deadline = None
             if self._left.get((batch.topic, batch.partition), math.inf) <= batch.next:
                 del self._left[batch.topic, batch.partition]
         if batch is None or now >= self._recheck_at:
             self._recheck_at = now + RECHECK_S
             self._left = consumer.still_unread(self._left)
-            if batch is None and self._left and now >= self._deadline:
+            if batch is None and self._left and self._waited(now):
                 count = len(self._left)
                 topic, partition = next(iter(self._left))
                 raise TimedOut(
@@ -79,3 +79,9 @@ class ToEnd:
                     f"offset {self._left[topic, partition] - 1}; who may wait longer gives a timeout, or None"
                 )
         return batch
+
+    def _waited(self, now: float) -> bool:
+        """Whether somebody waited for the whole timeout; the time that a program takes for a batch does not count."""
+        if self._deadline is None:
+            self._deadline = now + self._timeout
+        return now >= self._deadline
