@@ -16,6 +16,7 @@ from tests.api.members import PATIENCE_S
 from tests.waiting import until
 
 from chappe import Consumer, Endpoint, Producer, Store, Tower
+from chappe.api import times
 from chappe.api.times import as_micros
 from chappe.drivers.queries import StoreClient
 from chappe.errors import TooManyOpenFiles, UsageError
@@ -38,6 +39,17 @@ def test_a_time_beyond_the_calendar_is_refused_and_the_unit_named(moment: int) -
 def test_a_time_in_seconds_with_a_fraction_is_refused_and_the_unit_named() -> None:
     with pytest.raises(UsageError, match=r"whole microseconds since 1970 \(time\.time_ns\(\) // 1000\)"):
         as_micros(time.time())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("per_second", "unit"), [(1, "seconds"), (1_000, "milliseconds")])
+def test_a_time_that_looks_like_another_unit_is_taken_and_warned_of_once(
+    per_second: int, unit: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    times._warn.cache_clear()
+    moment = int(time.time()) * per_second
+    assert as_micros(moment) == as_micros(moment) == moment
+    (warning,) = caplog.messages
+    assert f"one of today in {unit}: a time is microseconds" in warning
 
 
 @pytest.mark.parametrize(

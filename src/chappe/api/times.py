@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from operator import index
 from typing import Final
 
 from chappe.errors import UsageError
 
+logger = logging.getLogger(__name__)
+
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+_LOOKS_LIKE: Final = {"seconds": range(10**9, 10**10), "milliseconds": range(10**12, 10**13)}  # since 2001
 _LAST: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 _FIRST: Final = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 
@@ -36,4 +41,13 @@ def as_micros(moment: int | datetime) -> int:
             f"{micros} microseconds since 1970 are not within the years 1 to 9999: a time is given in microseconds, so "
             "divide nanoseconds by 1000"
         )
+    for unit, times in _LOOKS_LIKE.items():
+        if micros in times:
+            _warn(unit)
     return micros
+
+
+@cache
+def _warn(unit: str) -> None:
+    """Times so early are legal, and hardly ever meant: say so, once in a process."""
+    logger.warning("a time early in 1970 was given, which would be one of today in %s: a time is microseconds", unit)
