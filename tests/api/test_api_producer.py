@@ -276,7 +276,7 @@ def test_what_a_full_journal_refuses_was_not_sent_and_the_rest_goes_on_with_its_
         raise OSError(errno.ENOSPC, "No space left on device")
 
     def send(value: bytes) -> object:
-        writer(producer)._sent_at = 0.0  # a record after a silence leaves at once
+        writer(producer)._common.sent_at = 0.0  # a record after a silence leaves at once
         return producer.send_many([value]) if many else producer.send(value)
 
     with (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,18 @@ def test_without_a_topic_of_its_own_each_send_names_one(tower: str, store: Store
         with pytest.raises(UsageError):
             producer.send(b"x", topic="")
     assert found(tower, "named", 1) == [(0, b"x")]
+
+
+def test_a_fast_sequence_over_many_topics_is_gathered_in_each(tower: str) -> None:
+    producer = Producer("a", tower=tower)
+    with producer._lock:  # so that our thread does not send them
+        common = producer._writer(None)._common
+        common.sent_at, common.silence_s = time.monotonic(), 1e9
+        for _ in range(10):
+            for topic in ("a", "b", "c"):
+                producer.send(b"x", topic=topic)
+        assert [(core.published, core.next_offset) for core in producer._topics.cores()] == [(0, 10)] * 3
+    producer.leave(0.0)
 
 
 def test_errors_say_how_much_of_which_topic(tower: str) -> None:

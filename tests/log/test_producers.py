@@ -31,7 +31,7 @@ class Rig:
         self.add(TOPICS[2], min_acks)
 
     def add(self, topic: str, min_acks: int) -> None:
-        part = LogProducer(topic, "P", min_acks=min_acks, subscriptions=self.all.subscriptions)
+        part = LogProducer(topic, "P", min_acks=min_acks, subscriptions=self.all.subscriptions, kept=self.all.kept)
         self.parts[topic] = part
         assert self.all.add(part, NOW) == []
 
@@ -57,7 +57,10 @@ def test_each_topic_has_offsets_of_its_own_under_one_address() -> None:
     assert isinstance(sent, Publish)
     assert isinstance(sent.message, BatchMessage)
     assert (sent.message.subject, Batch.parse(sent.message.body).base) == ("two", 1)
-    assert rig.all.kept_bytes == sum(part.kept_bytes for part in rig.parts.values())
+    assert rig.all.kept_bytes == sum(part.kept_bytes for part in rig.parts.values()) > 0
+    for topic in TOPICS:
+        rig.all.handle_message(Stored("P", "S", topic, rig.parts[topic].next_offset - 1), NOW, WALL)
+    assert rig.all.kept_bytes == 0
 
 
 def test_an_acknowledgement_counts_for_its_subject_alone() -> None:

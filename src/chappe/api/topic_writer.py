@@ -19,6 +19,7 @@ SERVE_S = 0.05  # so often the network is looked after while an iterable is sent
 BUSY_RECORDS = 16  # so many gathered at once are a fast sequence: nobody looks at the clock for each further one
 BUSY_S = 0.001  # our thread looks this often whether something gathered was left behind ...
 GATHER_S = 0.02  # with an identity, where each batch is synced, a fast sequence is gathered at least so long
+ROUNDS = 4  # ... or as long as the disk took for so many batches of each topic
 HELD_S = 0.05  # and this often while new records are held
 ACTIVE_S = 0.05  # ... until no record came for this long; so none has to wake it
 
@@ -40,6 +41,9 @@ class Common:
     cores: LogProducers
     buffer_bytes: int
     block: bool
+    sent_at: float = 0.0  # when last a record of any topic was added one by one, or a batch left
+    silence_s: float = IDLE_S  # nothing sent for this long: the next record leaves at once; as long as a sync takes
+    sync_s: float = 0.0  # how long the journal of a topic took last for a batch
     served_at: float = 0.0  # when last a sending thread looked after beacons and acknowledgements
 
 
@@ -52,10 +56,7 @@ class TopicWriter:
         common: What it shares with the producer's other topics.
     """
 
-    __slots__ = (
-        "_common", "_full_at", "_journal", "_left_at", "_node", "_quiet", "_retry_at", "_sent_at", "_silence_s",
-        "core",
-    )  # fmt: skip
+    __slots__ = ("_common", "_full_at", "_journal", "_left_at", "_node", "_quiet", "_retry_at", "core")
 
     def __init__(self, core: LogProducer, journal: Journal | None, common: Common) -> None:
         self.core = core
@@ -63,8 +64,6 @@ class TopicWriter:
         self._common = common
         self._node = common.node
         self._retry_at = 0.0  # the journal refused the batch being gathered: our thread tries again then
-        self._sent_at = 0.0  # when last a record was added one by one, or a batch left
-        self._silence_s = IDLE_S  # nothing sent for this long: the next record leaves at once; as long as a sync takes
         self._left_at = 0.0  # when last a batch left
         self._full_at = 0.0  # when last a batch left because it was full
         for each in journal.pending if journal else ():
@@ -76,18 +75,18 @@ class TopicWriter:
     def send(self, value: object, key: object, headers: Headers, timestamp: int | None) -> int:
         """A record that needs a look: the first one after a flush, the last one of a batch, one with extras."""
         raw, raw_key = as_bytes(value), as_bytes(key)
-        core = self.core
+        core, common = self.core, self._common
         self._make_room()
         offset = core.append(raw, raw_key, headers, timestamp)
         full = core.full
         now = time.monotonic()
         # After silence a record leaves at once, with what was gathered before it; and one that may be refused, too.
-        if full or now - self._sent_at > self._silence_s or core.refused:
+        if full or now - common.sent_at > common.silence_s or core.refused:
             self._flush_or_take_back(offset)
             if full:
-                self._full_at = self._sent_at
+                self._full_at = common.sent_at
         else:
-            self._sent_at = now
+            common.sent_at = now
             if self._quiet:
                 self._quiet = False
                 self._node.wake_before(now + BUSY_S)  # should nobody follow, our thread sends it
@@ -143,13 +142,14 @@ class TopicWriter:
 
     def idle(self) -> float:
         """The producer's thread is about to wait: what is gathered leaves now. While records come, it looks again."""
-        now = time.monotonic()
+        now, common = time.monotonic(), self._common
         if not self._quiet:
             if self.core.held(now):
                 return HELD_S
             if now - self._full_at < BUSY_S:
                 return BUSY_S  # full batches leave by themselves
-            if self._journal and now - self._sent_at < self._silence_s and now - self._left_at < GATHER_S:
+            gather_s = max(GATHER_S, ROUNDS * common.sync_s * len(common.cores))
+            if self._journal and now - common.sent_at < common.silence_s and now - self._left_at < gather_s:
                 return BUSY_S  # whoever sends so fast does not wait for a disk each time that we look
             if now < self._retry_at:
                 return self._retry_at - now
@@ -157,7 +157,7 @@ class TopicWriter:
                 self.flush_batch()
             except StorageError:
                 return DISK_RETRY_S  # whoever sends or flushes next is told, if it is still so
-        return BUSY_S if now - self._sent_at < ACTIVE_S else math.inf
+        return BUSY_S if now - common.sent_at < ACTIVE_S else math.inf
 
     def flush_batch(self) -> None:
         """Publish what is gathered.
@@ -166,7 +166,7 @@ class TopicWriter:
             StorageFull, StorageError: The journal refuses it; it is gathered still.
         """
         self.core.plain = False
-        began = time.monotonic()
+        began, gathered = time.monotonic(), self.core.pending
         try:
             self._node.perform(self.core.flush(began, wall_us()))
         except StorageError as error:
@@ -174,13 +174,14 @@ class TopicWriter:
             self._retry_at = time.monotonic() + DISK_RETRY_S
             raise type(error)(f"{error}: nothing is sent until it works again") from None
         self._quiet = not self.core.pending  # else it is held, and our thread looks again
-        self._left_at = self._sent_at = time.monotonic()  # after the work: a fast sequence of records is no silence
-        if self._journal is not None:
-            self._silence_s = min(max(IDLE_S, self._sent_at - began), BUSY_S)
         common = self._common
-        if self._sent_at >= common.served_at + SERVE_S:
+        self._left_at = common.sent_at = time.monotonic()  # after the work: a fast sequence of records is no silence
+        if self._journal is not None and gathered and self._quiet:
+            common.sync_s = common.sent_at - began
+            common.silence_s = min(max(IDLE_S, common.sync_s), BUSY_S)
+        if common.sent_at >= common.served_at + SERVE_S:
             # A thread that sends without a pause hardly lets another one have the lock.
-            common.served_at = self._sent_at
+            common.served_at = common.sent_at
             self._node.serve()
 
     def persist(self, body: bytes) -> None:

@@ -69,6 +69,7 @@ class TopicWriters:
             next_offset=journal.next_offset if journal else 0,
             resumed=journal.resumed if journal else False,
             subscriptions=self._core.subscriptions,
+            kept=self._core.kept,
         )
         made = TopicWriter(core, journal, self._common)
         self._common.node.perform(self._core.add(core, time.monotonic()))

@@ -18,19 +18,28 @@ class _Kept:
     body: bytes
 
 
+class KeptBytes:
+    """Bytes that several partitions keep together."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+
 class KeptBatches:
     """Of one partition, in order and without gaps; answers those who missed some.
 
     Args:
         topic: The subject of every answer.
         address: Name of the partition.
+        shared: Counts what it keeps, too.
     """
 
-    def __init__(self, topic: str, address: str) -> None:
+    def __init__(self, topic: str, address: str, shared: KeptBytes | None = None) -> None:
         self._topic = topic
         self._address = address
         self._batches: deque[_Kept] = deque()
         self.bytes = 0
+        self._shared = KeptBytes() if shared is None else shared
 
     @property
     def first(self) -> int | None:
@@ -41,6 +50,7 @@ class KeptBatches:
         """Keep a batch behind the others."""
         self._batches.append(_Kept(base, next_, body))
         self.bytes += len(body)
+        self._shared.total += len(body)
 
     def drop_before(self, offset: int) -> bool:
         """Let go of whole batches before ``offset``; returns whether there were any."""
@@ -101,4 +111,6 @@ class KeptBatches:
         return actions, offset
 
     def _drop_oldest(self) -> None:
-        self.bytes -= len(self._batches.popleft().body)
+        size = len(self._batches.popleft().body)
+        self.bytes -= size
+        self._shared.total -= size

@@ -37,7 +37,7 @@ from chappe.log.actions import Action, Persist, Progress, Publish, Subscribe, Tr
 from chappe.log.answering import Answering
 from chappe.log.batch import Batch, Headers, encode_batch, encode_headers, rebase
 from chappe.log.events import IdentityRolledBack, WritesRefused, WritesResumed
-from chappe.log.kept import KeptBatches
+from chappe.log.kept import KeptBatches, KeptBytes
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, Message, RecordMessage, Stored
 from chappe.log.resuming import Resuming
 from chappe.log.subscriptions import Subscriptions
@@ -78,6 +78,7 @@ class LogProducer:
         next_offset: Where to go on if the journal is empty.
         resumed: Whether the partition had a life before this one.
         subscriptions: Of its member, where that writes several topics and counts them itself.
+        kept: The same of the bytes that are kept.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class LogProducer:
         next_offset: int = 0,
         resumed: bool = False,
         subscriptions: Subscriptions | None = None,
+        kept: KeptBytes | None = None,
     ) -> None:
         self.topic = topic
         self.address = address
@@ -97,7 +99,7 @@ class LogProducer:
         self._min_acks = min_acks
         self._journaled = journal is not None
         self._subscriptions = Subscriptions() if subscriptions is None else subscriptions
-        self._kept = KeptBatches(topic, address)
+        self._kept = KeptBatches(topic, address, kept)
         self._answering = Answering(self._kept.piece)
         self._persisting: _Persisting | None = None
         self.refused = False  # the journal refused the last batch

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from chappe.log.actions import Action
+from chappe.log.kept import KeptBytes
 from chappe.log.messages import Ack, Fetch, Message, Stored
 from chappe.log.producer import STORES, LogProducer, subscriptions_of
 from chappe.log.subscriptions import Subscriptions
@@ -25,13 +26,17 @@ class LogProducers:
     def __init__(self, address: str) -> None:
         self.address = address
         self.subscriptions = Subscriptions()  # to be given to each partition
+        self.kept = KeptBytes()  # likewise
         self._parts: dict[str, LogProducer] = {}
         self._started = False
 
     @property
     def kept_bytes(self) -> int:
         """Bytes of batches that are kept until they are stored, of all topics."""
-        return sum([each.kept_bytes for each in self._parts.values()])
+        return self.kept.total
+
+    def __len__(self) -> int:
+        return len(self._parts)
 
     @property
     def stores(self) -> int:
@@ -46,7 +51,7 @@ class LogProducers:
     # -- the application ----------------------------------------------------------------------------
 
     def add(self, part: LogProducer, now: float) -> list[Action]:
-        """Write one more topic; it was made with our address and ``subscriptions``."""
+        """Write one more topic; it was made with our address, ``subscriptions`` and ``kept``."""
         assert part.address == self.address
         assert part.topic not in self._parts
         self._parts[part.topic] = part
