@@ -322,7 +322,7 @@ def test_ctrl_c_while_the_journal_writes_leaves_a_producer_that_goes_on(
 
         with monkeypatch.context() as patched, producer._lock:
             patched.setattr(journal, "append", interrupted)
-            writer(producer)._sent_at = 0.0  # a record after a silence leaves at once
+            writer(producer)._common.sent_at = 0.0  # a record after a silence leaves at once
             with pytest.raises(KeyboardInterrupt):
                 producer.send(b"b")
         assert producer.send(b"c") == 2
