@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE_S, until
 
 from chappe import Consumer, Endpoint, Producer, Store, Tower
 from chappe.drivers.queries import StoreClient
-from chappe.errors import Forked, IdentityInUse
+from chappe.errors import Forked, IdentityInUse, TimedOut
 
 
 def refused(call: Callable[[], Any], name: str) -> None:
@@ -42,6 +42,8 @@ def main(directory: Path) -> None:
     clone = there.attach_clone("s")
     watch, proxy, publisher = clone.watch(), clone.proxy(), here.publisher("x")
     client = StoreClient(store.endpoint)
+    alone = Producer("t", tower="127.0.0.1:1")
+    future = alone.delivered(alone.send("nobody stores it"))
     members: list[Any] = [client, publisher, proxy, watch, clone, master, statuses, subscriber, there, here]
     members += [consumer, lasting, plain, store, tower]
     sent = 0
@@ -70,6 +72,7 @@ def main(directory: Path) -> None:
         for name, call in {
             "send": lambda: plain.send("x"),
             "kept send": lambda: send("x"),
+            "kept future": lambda: future.result(),
             "flush": lambda: lasting.flush(3),
             "stored": lambda: plain.stored,
             "poll": lambda: consumer.poll(None),
@@ -133,6 +136,12 @@ def main(directory: Path) -> None:
     until(lambda: subscriber.available + subscriber.dropped >= sent)
     for each in members:
         each.close()
+    assert not future.done()
+    try:
+        alone.close(0.0)
+    except TimedOut:
+        return
+    raise AssertionError("nobody stored it")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import count
 
 from chappe.defaults import DELIVERIES_MAX
+from chappe.drivers.forking import left_behind, own
 from chappe.errors import BufferFull, ChappeError
 from chappe.log.producer import LogProducer
 
@@ -22,10 +23,19 @@ class Deliveries:
     """
 
     def __init__(self, later: Callable[[Callable[[], None]], None]) -> None:
+        own(self)
         self._later = later
         self._waiting: dict[str, list[tuple[int, int, Future[int]]]] = {}  # heaps by offset
         self._numbers = count()  # what was asked first is answered first, and futures are not compared
         self._size = 0
+
+    def forked(self) -> None:
+        """We are a child's copy: nobody here will ever know what is stored."""
+        for heap in self._waiting.values():
+            for _, _, future in heap:
+                # As new: a thread of the parent may have held its lock just then, and callbacks are the parent's.
+                Future.__init__(future)
+                future.set_exception(left_behind("producer"))
 
     def wait(self, core: LogProducer, offset: int) -> Future[int]:
         """A future of a record.

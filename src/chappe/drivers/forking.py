@@ -43,6 +43,13 @@ def own(member: object, *, keep: tuple[str, ...] = ()) -> None:
     _owned[key] = (weakref.ref(member, lambda _: _owned.pop(key, None)), keep)
 
 
+def left_behind(name: str) -> Forked:
+    """The error of whoever uses it in the child."""
+    return Forked(
+        f"this {name} was made before the process forked, and belongs to the parent: make another one in the child"
+    )
+
+
 def _forked() -> None:
     owned = [(ref(), keep) for ref, keep in list(_owned.values())]
     _owned.clear()
@@ -61,15 +68,14 @@ def _forked() -> None:
 def _forked_class(kind: type) -> type:
     """The class that a member of ``kind`` gets in the child."""
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__.lstrip("_")).lower()
-    text = f"this {name} was made before the process forked, and belongs to the parent: make another one in the child"
 
     def refuse(*_: object, **__: object) -> Any:
-        raise Forked(text)
+        raise left_behind(name)
 
     def get(self: object, attribute: str) -> Any:
         if attribute in _LEAVES or attribute == "__class__":
             return object.__getattribute__(self, attribute)
-        raise Forked(text)
+        raise left_behind(name)
 
     def leave(*_: object, **__: object) -> None:
         """Nothing is to be done, and nothing is raised: what a ``with`` met goes on."""
