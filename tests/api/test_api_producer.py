@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -331,7 +332,7 @@ def test_ctrl_c_while_the_journal_writes_leaves_a_producer_that_goes_on(
             assert values(read(consumer, 3)) == [b"a", b"b", b"c"]
 
 
-def test_what_was_gathered_when_the_journal_failed_is_sent_when_it_works_or_lost_aloud(
+def test_what_was_gathered_when_the_journal_failed_is_sent_when_it_works_or_by_the_next_life(
     tower: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken_disk(*_: object) -> int:
@@ -352,10 +353,16 @@ def test_what_was_gathered_when_the_journal_failed_is_sent_when_it_works_or_lost
 
     monkeypatch.setattr(os, "fdatasync", broken_disk)
     with producer._lock:
-        writer(producer).core.append(b"d")
-        writer(producer)._quiet = False
-    with pytest.raises(StorageError, match="1 records of topic 'hello' are lost"):
+        common = writer(producer)._common
+        common.sent_at, common.silence_s = time.monotonic(), 1e9  # it is gathered
+        assert producer.send(b"d") == 2
+    with pytest.raises(StorageError, match="1 records of topic 'hello' are not synced to disk, the next producer"):
         producer.close(0)
+    monkeypatch.undo()
+    with Producer("hello", tower=tower, identity="me", directory=tmp_path) as producer:
+        assert producer.next_offset == 3
+        producer.flush(PATIENCE_S)
+    assert producer.stored == 3
 
 
 @pytest.mark.process

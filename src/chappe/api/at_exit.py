@@ -12,6 +12,7 @@ import os
 import sys
 import time
 import weakref
+from contextlib import suppress
 from typing import Final, Protocol
 
 from chappe.defaults import EXIT_ERROR_S, EXIT_S
@@ -23,7 +24,7 @@ class Unclosed(Protocol):
     """A member, as the end of the program sees it."""
 
     def begin_leave(self) -> None:
-        """Send what is gathered, without waiting for anybody. Never raises."""
+        """Send what is gathered, without waiting for anybody."""
 
     def leave(self, timeout_s: float) -> list[str]:
         """Close; give what still waits so long. Returns sentences on what is left."""
@@ -70,7 +71,8 @@ def _leave_all() -> None:
     deadline = time.monotonic() + (EXIT_ERROR_S if _failed() else EXIT_S)
     try:
         for member in members:
-            member.begin_leave()
+            with suppress(Exception):  # ``leave`` meets it again
+                member.begin_leave()
     except KeyboardInterrupt:
         deadline = 0.0
     for member in reversed(members):

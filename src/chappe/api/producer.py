@@ -372,7 +372,8 @@ class Producer:
         Raises:
             TimedOut: Not everything was stored within ``timeout`` seconds. The producer is closed all the same;
                 with an identity the rest is published again after a restart, without one it is lost.
-            StorageFull, StorageError: The journal refuses; what it did not take is lost, as the text says.
+            StorageFull, StorageError: The journal refuses. What was taken before is not synced, and sent by the next
+                producer with the identity, as the text says.
         """
         if self._node.closed:
             return
@@ -381,8 +382,9 @@ class Producer:
             if self._error is None or not self._error_said:
                 self.flush(timeout)  # which says what no call has said yet
         except StorageError as error:
-            lost = counted((core.topic, core.next_offset - core.published) for core in self._topics.cores())
-            raise type(error)(f"{error}; {lost} are lost" if lost else str(error)) from None
+            left = counted((core.topic, core.next_offset - core.published) for core in self._topics.cores())
+            kept = f"; {left} are not synced to disk, the next producer with this identity sends them" if left else ""
+            raise type(error)(f"{error}{kept}") from None
         finally:
             self._node.close()
             self._deliveries.fail(_unknown)()
