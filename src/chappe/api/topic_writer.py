@@ -19,7 +19,8 @@ SERVE_S = 0.05  # so often the network is looked after while an iterable is sent
 BUSY_RECORDS = 16  # so many gathered at once are a fast sequence: nobody looks at the clock for each further one
 BUSY_S = 0.001  # our thread looks this often whether something gathered was left behind ...
 GATHER_S = 0.02  # with an identity, where each batch is synced, a fast sequence is gathered at least so long
-ROUNDS = 4  # ... or as long as the disk took for so many batches of each topic
+ROUNDS = 4  # ... or as long as the disk takes for so many batches of each topic ...
+GATHER_MAX_S = 1.0  # ... and at most so long
 HELD_S = 0.05  # and this often while new records are held
 ACTIVE_S = 0.05  # ... until no record came for this long; so none has to wake it
 
@@ -148,7 +149,7 @@ class TopicWriter:
                 return HELD_S
             if now - self._full_at < BUSY_S:
                 return BUSY_S  # full batches leave by themselves
-            gather_s = max(GATHER_S, ROUNDS * common.sync_s * len(common.cores))
+            gather_s = min(max(GATHER_S, ROUNDS * common.sync_s * len(common.cores)), GATHER_MAX_S)
             if self._journal and now - common.sent_at < common.silence_s and now - self._left_at < gather_s:
                 return BUSY_S  # whoever sends so fast does not wait for a disk each time that we look
             if now < self._retry_at:
