@@ -38,7 +38,7 @@ class Output(StrEnum):
 
 
 def consume(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics; `name*` is a prefix.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.")],
     start: Annotated[
         str,
         typer.Option(
@@ -55,7 +55,7 @@ def consume(
     timeout: Annotated[
         float | None,
         typer.Option(
-            min=0.0,
+            min=0.1,
             metavar="SECONDS",
             help="End when nothing came for so long: a failure if the end or N is not reached.",
         ),

@@ -36,7 +36,7 @@ app.command("serve")(serve)
 Store: TypeAlias = Annotated[str, typer.Argument(metavar="STORE", help="Name of the store.")]
 Key: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help=values.HELP)]
 Prefix: TypeAlias = Annotated[
-    str | None, typer.Argument(metavar="[PREFIX]", help="Only keys that are strings and begin so.")
+    str | None, typer.Argument(metavar="PREFIX", help="Only keys that are strings and begin so.")
 ]
 Timeout: TypeAlias = Annotated[
     float, typer.Option(min=0.1, metavar="SECONDS", help="How long the store's master is waited for.")
@@ -202,7 +202,7 @@ def watch(
 @app.command("dump")
 def dump(
     store: Store,
-    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="Where to; standard output by default.")] = "-",
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="Where to; standard output by default.")] = "-",
     peers: mesh.Peers = None,
     timeout: Timeout = ATTACH_S,
     tls: mesh.TlsFiles = None,
@@ -229,7 +229,7 @@ def dump(
 @app.command("load")
 def load(
     store: Store,
-    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="Where from; standard input by default.")] = "-",
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="Where from; standard input by default.")] = "-",
     peers: mesh.Peers = None,
     timeout: Timeout = ATTACH_S,
     tls: mesh.TlsFiles = None,

@@ -22,7 +22,7 @@ BUCKETS_MAX: Final = 16
 
 
 def ping(
-    peer: Annotated[str, typer.Argument(metavar="[HOST[:PORT]]", help="The endpoint to ask.")] = mesh.HERE,
+    peer: Annotated[str, typer.Argument(metavar="HOST[:PORT]", help="The endpoint to ask.")] = mesh.HERE,
     count: Annotated[int, typer.Option(min=1, max=1_000_000, metavar="N", help="How often.")] = 100,
     interval: Annotated[float, typer.Option(min=0.0, max=3600.0, metavar="SECONDS", help="Pause in between.")] = 0.01,
     tls: mesh.TlsFiles = None,

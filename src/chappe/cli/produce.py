@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import _thread
+import errno
 import json
 import math
 import os
 import signal
+import stat
 import sys
 import threading
 import time
@@ -43,8 +45,8 @@ class Format(StrEnum):
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(help="Topic to write to.")],
-    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="Input; - is standard input.")] = "-",
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to; made if it is new.")],
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="Input; - is standard input.")] = "-",
     input_format: Annotated[
         Format,
         typer.Option(
@@ -127,7 +129,11 @@ def _open(file: str) -> int:
     if file == "-":
         return sys.stdin.fileno()
     try:
-        return os.open(file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        source = os.open(file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        if stat.S_ISDIR(os.fstat(source).st_mode):
+            os.close(source)
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), file)
+        return source
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
 

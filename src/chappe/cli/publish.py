@@ -34,11 +34,11 @@ class Format(StrEnum):
 
 
 def publish(
-    topic: Annotated[str, typer.Argument(help="Topic to publish to; `-`: the one in each JSON line.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to publish to; `-`: the one in each JSON line.")],
     values: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[VALUE]...",
+            metavar="VALUE",
             help=f"Each is a message; without any, the lines of standard input are. {typed_values.HELP}",
         ),
     ] = None,

@@ -38,7 +38,7 @@ class OnFull(StrEnum):
 
 
 def subscribe(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Prefixes of topics; '' is all.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Prefixes of topics; '' is all.")],
     peers: mesh.Peers = None,
     listen: Annotated[
         list[str] | None, typer.Option("--listen", metavar="HOST:PORT", help="Let others dial, too; port 0 takes any.")

@@ -42,9 +42,7 @@ class _Row:
 
 
 def topics(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics; `name*` is a prefix.")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.")] = None,
     partitions: Annotated[bool, typer.Option("--partitions", help="One line for each partition.")] = False,
     tower: options.Tower = options.TOWER,
     listen: options.Listen = options.LISTEN,

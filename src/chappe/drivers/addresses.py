@@ -25,6 +25,8 @@ class TowerAddress:
         Raises:
             UsageError: It is not of that form.
         """
+        if not text.strip():
+            raise UsageError("the address of a tower is empty: HOST:PORT or HOST:PORT:PORT is wanted")
         parts = text.strip().removeprefix("tcp://").split(":")
         host, *ports = parts if len(parts) <= 3 else [text]
         try:
