@@ -10,17 +10,16 @@ The environment is the folder .venv beside this file. It is made on the first ru
 pyproject.toml or the Python version has changed since. test and check add the development tools to it.
 """
 
-import signal
-
-if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`, Ctrl-C ends this without a traceback
-
-import hashlib
-import os
-import shutil
-import subprocess
 import sys
-from pathlib import Path
+
+try:
+    import hashlib
+    import os
+    import shutil
+    import subprocess
+    from pathlib import Path
+except KeyboardInterrupt:
+    sys.exit(130)
 
 if sys.version_info < (3, 11):  # noqa: UP036  (before anything that an older Python cannot read)
     sys.exit(
@@ -44,8 +43,6 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__.strip())
         return 0 if arguments else 2
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     command, rest = arguments[0], arguments[1:]
     if command not in ("demo", "test", "check", "chappe"):
         return _complain(f"unknown command {command!r}; choose demo, test, check or chappe")
@@ -56,10 +53,7 @@ def main(arguments: list[str]) -> int:
     if problem:
         return _complain(problem)
     if command == "check":
-        try:
-            return _check()
-        except KeyboardInterrupt:
-            return 130
+        return _check()
     if command == "test":
         os.chdir(PROJECT)
         return _become([str(PYTHON), "-m", "pytest", *rest])
@@ -173,4 +167,7 @@ def _become(command: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)
