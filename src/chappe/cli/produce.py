@@ -192,8 +192,8 @@ class _Run:
             except ChappeError as error:
                 problem = error  # what came before the bad record is still to be stored
             self._wait()
-            if not self.end():
-                signal.pause() if hasattr(signal, "pause") else time.sleep(1.0)  # until the interrupt is here
+            while not self.end():
+                time.sleep(FLUSH_STEP_S)  # the time is over as well, and its interrupt is on its way
         except KeyboardInterrupt as stop:
             return self._interrupted(stop)
         self._account("stored" if self._min_acks else "sent")
