@@ -54,6 +54,25 @@ def test_stored_by_an_original_store(network: Network, topic: str) -> None:
     assert [record.value for record in take(ours, len(MANY))] == RAW
 
 
+def test_several_topics_of_one_producer(network: Network, topic: str) -> None:
+    """Originals tell its partitions apart by the topic: the address is the same."""
+    network.original_store()
+    producer = network.producer(topic)
+    other = topic + "-other"
+    live = network.original_consumer(other)
+    wait_for_listener(producer, b"M")
+    wait_for_listener(producer, b"M" + other.encode())
+    producer.send_many(MANY[:1000])
+    producer.send_many(MANY[1000:3000], topic=other)
+    producer.flush(20)
+    live.expect(2000)
+    assert live.contents(other) == MANY[1000:3000]
+    producer.close()
+    late = network.original_consumer(topic, from_beginning=True)
+    late.expect(1000)
+    assert late.contents(topic) == MANY[:1000]
+
+
 def test_an_original_store_fetches_what_it_missed(network: Network, topic: str) -> None:
     producer = network.producer(topic)
     producer.send_many(MANY)
