@@ -12,9 +12,15 @@ import pytest
 from tests.waiting import PATIENCE_S as PATIENCE_S
 from tests.waiting import until as until
 
-from chappe import Endpoint
+from chappe import DataStore, Endpoint
 
 Make = Callable[..., Endpoint]
+
+
+def endpoint_of(store: DataStore) -> Endpoint:
+    """Where a store is attached."""
+    assert isinstance(store.endpoint, Endpoint)
+    return store.endpoint
 
 
 @pytest.fixture

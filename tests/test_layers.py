@@ -6,6 +6,7 @@ Read from the source with ``ast``, imports inside functions included, so nothing
 from __future__ import annotations
 
 import ast
+import graphlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -62,6 +63,9 @@ ALLOWED: Final[dict[str, set[str]]] = {
 }
 IMPURE: Final = {"asyncio", "os", "random", "secrets", "select", "socket", "threading", "time", "zmq"}
 WITHOUT_WORLD: Final = {*CONTRACT, *PURE}
+
+# Where modules import each other in a circle: hosts know their world, and containers hold what may be a container.
+CIRCLES: Final = {"chappe.sim", "chappe.compat.broker"}
 
 Import = tuple[str, int, bool]  # module, line, only for type checkers
 
@@ -147,3 +151,26 @@ def test_an_import_upwards_or_of_the_world_is_found(module: str, source: str) ->
 
 def test_a_type_of_the_world_may_be_named() -> None:
     assert complaints("if TYPE_CHECKING:\n    import random", "chappe.log.store") == []
+
+
+def circle(leave_out: set[str]) -> list[str]:
+    """Modules that import each other in a circle, types included; those in a part of ``leave_out`` may do so there."""
+    names = {name_of(path): path for path in modules()}
+    graph: dict[str, set[str]] = {}
+    for name, path in names.items():
+        found = {each for each, _, _ in imports_of(ast.parse(path.read_text()), name, path.name == "__init__.py")}
+        inside = part_of(name, leave_out)
+        graph[name] = {
+            each for each in found & set(names) - {name} if inside is None or part_of(each, {inside}) is None
+        }
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_module_imports_itself_over_others() -> None:
+    assert circle(CIRCLES) == []
+    for each in CIRCLES:
+        assert circle(CIRCLES - {each}), f"{each} has no circle any more: take it from the list"

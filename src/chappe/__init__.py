@@ -29,7 +29,8 @@ if sys.platform == "win32":
 TYPE_CHECKING = False  # typing itself is not imported: it would be most of the time that `import chappe` takes
 if TYPE_CHECKING:
     from chappe.api.aio import AsyncConsumer, AsyncProducer
-    from chappe.api.consumer import ConsumedBatch, Consumer
+    from chappe.api.consumed_batch import ConsumedBatch
+    from chappe.api.consumer import Consumer
     from chappe.api.data_store import DataStore
     from chappe.api.endpoint import Endpoint
     from chappe.api.mesh_aio import AsyncEndpoint, AsyncStatusSubscriber, AsyncSubscriber
@@ -63,7 +64,7 @@ _HOMES = {
     "AsyncStatusSubscriber": "chappe.api.mesh_aio",
     "AsyncStoreWatch": "chappe.api.store_aio",
     "AsyncSubscriber": "chappe.api.mesh_aio",
-    "ConsumedBatch": "chappe.api.consumer",
+    "ConsumedBatch": "chappe.api.consumed_batch",
     "Consumer": "chappe.api.consumer",
     "DataStore": "chappe.api.data_store",
     "Endpoint": "chappe.api.endpoint",

@@ -11,7 +11,7 @@ from ipaddress import IPv4Address
 from typing import Any
 
 import pytest
-from tests.endpoints import PATIENCE_S, Make, until
+from tests.endpoints import PATIENCE_S, Make, endpoint_of, until
 from tests.waiting import Clock
 
 from chappe import DataStore, Endpoint, StoreEvent
@@ -203,7 +203,7 @@ def test_what_cannot_be_done_is_raised_where_it_was_asked(both: tuple[DataStore,
 
 def test_a_failure_that_nobody_waits_for_is_told_to_statuses(make: Make) -> None:
     master, clone = joined(make)
-    statuses = clone.endpoint.statuses()
+    statuses = endpoint_of(clone).statuses()
     clone.put("text", "a", wait=False)
     clone.increment("text", wait=False)
     clone.put("after", 1, wait=False)
@@ -320,7 +320,7 @@ def test_watches_tell_what_happened_and_who_did_it(make: Make) -> None:
 def test_a_watch_calls_back_has_a_descriptor_and_drops_by_its_policy(make: Make) -> None:
     with make().attach_master("s") as store:
         heard: list[StoreEvent] = []
-        statuses = store.endpoint.statuses()
+        statuses = endpoint_of(store).statuses()
         watch = store.watch(callback=heard.append)
         newest, oldest = (
             store.watch(messages_max=2, on_full="drop_newest"),
@@ -435,15 +435,15 @@ def test_snapshots_and_the_feed_of_changes(make: Make) -> None:
 
 def test_a_second_master_is_refused_and_so_is_another_role(make: Make) -> None:
     master, clone = joined(make)
-    for endpoint in (master.endpoint, clone.endpoint):
+    for endpoint in (endpoint_of(master), endpoint_of(clone)):
         with pytest.raises(MasterExists):
             endpoint.attach_master("s")
     with pytest.raises(MasterExists, match="use that one"):
-        master.endpoint.attach_clone("s")
-    assert master.endpoint.attach_master("other").name == "other"
+        endpoint_of(master).attach_clone("s")
+    assert endpoint_of(master).attach_master("other").name == "other"
     master.close()
     with pytest.raises(MasterExists, match="has a clone"):
-        clone.endpoint.attach_master("s")
+        endpoint_of(clone).attach_master("s")
 
 
 def test_two_masters_that_meet_are_reported_at_all(make: Make) -> None:
@@ -537,14 +537,14 @@ def test_idle_is_waited_for_and_called_back(both: tuple[DataStore, DataStore]) -
     assert answers == [True]
     assert writer.await_idle()
     assert settled(*both) == [("k", 499)]
-    other.endpoint.close()
+    endpoint_of(other).close()
     assert writer.await_idle(0.1) is (writer.role == "master")
 
 
 def test_a_master_does_not_wait_for_a_clone_that_was_closed(make: Make) -> None:
     master, clone = joined(make)
     clone.close()
-    again = clone.endpoint.attach_clone("s")
+    again = endpoint_of(clone).attach_clone("s")
     master.put("k", 1)
     assert master.await_idle(PATIENCE_S)
     assert again["k"] == 1
@@ -567,8 +567,8 @@ def test_closing_in_any_order_ends_everything(order: str, make: Make) -> None:
     closes: dict[str, list[Callable[[], None]]] = {
         "master, clone": [master.close, clone.close],
         "clone, master": [clone.close, master.close],
-        "endpoints of master": [master.endpoint.close, clone.endpoint.close],
-        "endpoints of clone": [clone.endpoint.close, master.endpoint.close],
+        "endpoints of master": [endpoint_of(master).close, endpoint_of(clone).close],
+        "endpoints of clone": [endpoint_of(clone).close, endpoint_of(master).close],
     }
     for close in closes[order]:
         close()
@@ -636,7 +636,7 @@ def test_a_master_that_is_attached_anew_at_its_endpoint_is_found_at_once(
     master, clone = joined(make)
     master.put("k", 1)
     master.close()
-    again = master.endpoint.attach_master("s")
+    again = endpoint_of(master).attach_master("s")
     again.put("k", 2)
     until(lambda: clone.get("k") == 2)
     clone.put("k", 3)
@@ -700,8 +700,8 @@ def test_reads_and_writes_are_refused_after_their_times(clock: Clock, make: Make
 
 def test_writes_that_nobody_waits_for_and_that_are_given_up_are_reported(clock: Clock, make: Make) -> None:
     master, clone = joined(make, mutation_buffer_s=600)
-    statuses = clone.endpoint.statuses()
-    master.endpoint.close()
+    statuses = endpoint_of(clone).statuses()
+    endpoint_of(master).close()
     event(statuses, MasterLost)
     clone.put("k", 1, wait=False)
     clock.forward_s = 600.0
@@ -712,8 +712,8 @@ def test_writes_that_nobody_waits_for_and_that_are_given_up_are_reported(clock: 
 
 def test_whoever_waits_for_a_write_when_the_clone_is_closed_is_told_that_nobody_knows(make: Make) -> None:
     master, clone = joined(make)
-    statuses = clone.endpoint.statuses()
-    master.endpoint.close()
+    statuses = endpoint_of(clone).statuses()
+    endpoint_of(master).close()
     event(statuses, MasterLost)
     told: list[BaseException] = []
 
@@ -735,7 +735,7 @@ def test_whoever_waits_for_a_write_when_the_clone_is_closed_is_told_that_nobody_
 def test_of_many_who_put_the_same_key_one_succeeds(make: Make) -> None:
     master, clone = joined(make)
     third = make()
-    third.peer("127.0.0.1", master.endpoint.listen())
+    third.peer("127.0.0.1", endpoint_of(master).listen())
     stores = [master, clone, third.attach_clone("s")]
     for turn in range(20):
         winners: list[str] = []
@@ -773,9 +773,9 @@ def test_what_applications_publish_never_reaches_a_store(make: Make) -> None:
     master, clone = joined(make)
     master.put("k", 1)
     settled(master, clone)
-    everything = [store.endpoint.subscribe("") for store in (master, clone)]
-    statuses = [store.endpoint.statuses() for store in (master, clone)]
-    for endpoint, other in ((master.endpoint, clone.endpoint), (clone.endpoint, master.endpoint)):
+    everything = [endpoint_of(store).subscribe("") for store in (master, clone)]
+    statuses = [endpoint_of(store).statuses() for store in (master, clone)]
+    for endpoint, other in ((endpoint_of(master), endpoint_of(clone)), (endpoint_of(clone), endpoint_of(master))):
         for topic in ("s/<$>/data/master", "s/<$>/data/clone"):
             endpoint.publish(topic, "forged")
             endpoint.publish(topic, "forged", to=other.id)
@@ -792,8 +792,8 @@ def test_what_applications_publish_never_reaches_a_store(make: Make) -> None:
 def test_nobody_speaks_in_the_name_of_another_endpoints_clone_or_master(make: Make) -> None:
     master, clone = joined(make)
     rogue = make()
-    heard, told = master.endpoint.statuses(), clone.endpoint.statuses()
-    rogue.peer("127.0.0.1", master.endpoint.listen())
+    heard, told = endpoint_of(master).statuses(), endpoint_of(clone).statuses()
+    rogue.peer("127.0.0.1", endpoint_of(master).listen())
     master.put("key", 1)
     until(lambda: clone.get("key") == 1)
     names, rules = core_of(clone).entity, master.core.entity

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.endpoints import endpoint_of
 from tests.waiting import PATIENCE_S, until
 
 from chappe import Consumer, DataStore, Endpoint, Producer, Record, Store, StoreToTopic, TopicToStore, Tower
@@ -164,7 +165,7 @@ def test_what_changed_while_nobody_fed_is_written_by_the_next_one_and_nothing_el
 
 @pytest.mark.process
 def test_a_clone_feeds_what_its_master_has_now(tower: str, log: Store, master: DataStore, tmp_path: Path) -> None:
-    port = master.endpoint.listen()
+    port = endpoint_of(master).listen()
     with Endpoint() as endpoint:
         endpoint.peer("127.0.0.1", port, timeout=PATIENCE_S)
         master.put("a", 1)
@@ -413,7 +414,7 @@ def test_what_is_kept_from_a_topic_is_fed_without_its_place(
 
 @pytest.mark.process
 def test_only_a_master_is_kept_from_a_topic(tower: str, master: DataStore) -> None:
-    port = master.endpoint.listen()
+    port = endpoint_of(master).listen()
     with Endpoint() as endpoint:
         endpoint.peer("127.0.0.1", port, timeout=PATIENCE_S)
         clone = endpoint.attach_clone("users")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.cli.conftest import PATIENCE_S, Shell
+from tests.endpoints import endpoint_of
 
 from chappe import DataStore, Endpoint
 from chappe.cli.kv_form import entry_as_json, entry_as_text, line_of, of_prefix, read_entry
@@ -25,7 +26,7 @@ def master() -> Iterator[DataStore]:
 
 @pytest.fixture
 def peer(master: DataStore) -> str:
-    return f"127.0.0.1:{master.endpoint.listen()}"
+    return f"127.0.0.1:{endpoint_of(master).listen()}"
 
 
 def watcher(shell: Shell, peer: str, *arguments: str) -> subprocess.Popen[bytes]:
@@ -120,7 +121,7 @@ def test_what_is_dumped_is_loaded_into_another_store(shell: Shell, master: DataS
     assert len(done.stdout.splitlines()) == 10_000
     done = shell.run("kv", "dump", "users", "users.json", "--peer", peer, "--json")
     assert json.loads(done.stdout) == {"store": "users", "dumped": 10_000}
-    other = master.endpoint.attach_master("other")
+    other = endpoint_of(master).attach_master("other")
     other.put("stays", 1)
     done = shell.run("kv", "load", "other", "users.json", "--peer", peer)
     assert (done.returncode, done.stderr) == (0, b"loaded 10,000 entries\n")

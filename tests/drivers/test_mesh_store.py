@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.endpoints import PATIENCE_S, Make, until
+from tests.endpoints import PATIENCE_S, Make, endpoint_of, until
 
 from chappe import DataStore
 from chappe.drivers import mesh_gather
@@ -80,7 +80,7 @@ def test_a_write_alone_is_sent_although_nobody_waits(make: Make) -> None:
 
 def test_only_messages_on_the_topic_of_a_store_are_for_it(make: Make) -> None:
     master, _ = joined(make)
-    statuses = master.endpoint.statuses()
+    statuses = endpoint_of(master).statuses()
     member = master.member
     number = max(member.topics)
     with master.endpoint.node.lock:
@@ -95,7 +95,7 @@ def test_a_clone_hears_from_the_network_that_its_master_is_gone_from_its_endpoin
 ) -> None:
     monkeypatch.setattr(following, "MASTER_SILENT_S", 10 * PATIENCE_S)  # silence alone would tell nothing
     master, clone = joined(make)
-    statuses = clone.endpoint.statuses()
+    statuses = endpoint_of(clone).statuses()
     master.close()
     until(lambda: any(isinstance(each, MasterLost) for each in statuses.poll()))
 

@@ -8,7 +8,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from chappe.api.consumer import ConsumedBatch, Consumer, ResetLike
+from chappe.api.consumed_batch import ConsumedBatch
+from chappe.api.consumer import Consumer, ResetLike
 from chappe.api.ending import LOOK_S, ToEnd
 from chappe.api.producer import Producer
 from chappe.api.topic_writers import TopicProgress

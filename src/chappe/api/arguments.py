@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, Literal
 from uuid import UUID, uuid4, uuid5
 
 from chappe.data import zeek
@@ -13,6 +13,8 @@ from chappe.defaults import MESH_TOPIC_BYTES_MAX
 from chappe.drivers.tls import Contexts
 from chappe.errors import UsageError
 from chappe.mesh.policy import Policy
+
+OnFull = Literal["block", "drop_oldest", "drop_newest", "disconnect"]  # what happens when a queue is full
 
 MISSING: Final = object()  # what was left out, where None is a value
 _NS: Final = 1_000_000_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from chappe.api.arguments import expiry_ns
 from chappe.api.asked import Asked, Questions
@@ -25,14 +25,26 @@ from chappe.stores.events import WriteFailed
 from chappe.stores.master import StoreMaster
 
 if TYPE_CHECKING:
-    from chappe.api.endpoint import Endpoint
-    from chappe.api.store_proxy import StoreProxy
-    from chappe.api.store_watch import StoreWatch
+    from chappe.api.hosting import Host
     from chappe.mesh.events import PeerLost
 
 Core = StoreMaster | StoreClone
 Method = Callable[..., list[Action]]
 Write = tuple[Method, tuple[object, ...]]  # a method of the core, and its arguments
+
+
+class Closing(Protocol):
+    """What ends with its store."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+class Watching(Closing, Protocol):
+    """What is told of changes."""
+
+    def notify(self, action: Notify) -> None:
+        """A key has changed; the lock is held."""
 
 
 class AttachedStore:
@@ -44,7 +56,7 @@ class AttachedStore:
         backend: Of a durable master; closed with it.
     """
 
-    def __init__(self, endpoint: Endpoint, core: Core, backend: Backend | None = None) -> None:
+    def __init__(self, endpoint: Host, core: Core, backend: Backend | None = None) -> None:
         own(self)
         self.endpoint = endpoint
         self.core = core
@@ -56,8 +68,8 @@ class AttachedStore:
         self._lock = endpoint.node.lock
         self._turns = endpoint.node.turns
         self._questions = Questions()
-        self._watches: list[StoreWatch] = []
-        self._proxies: list[StoreProxy] = []
+        self._watches: list[Watching] = []
+        self._proxies: list[Closing] = []
         self.member = MeshStore(endpoint.node, core, endpoint.new_number, self, backend)
 
     def begin(self) -> None:
@@ -228,31 +240,31 @@ class AttachedStore:
 
     # -- for watches and proxies ----------------------------------------------------------------------
 
-    def add_watch(self, watch: StoreWatch) -> None:
+    def add_watch(self, watch: Watching) -> None:
         """Have a watch told of changes. Raises Closed."""
         with self._lock:
             self.check()
             self._watches.append(watch)
             self.core.notify = True
 
-    def forget_watch(self, watch: StoreWatch) -> None:
+    def forget_watch(self, watch: Watching) -> None:
         """A watch is closed; the lock is held."""
         if watch in self._watches:
             self._watches.remove(watch)
         self.core.notify = bool(self._watches)
 
-    def add_proxy(self, proxy: StoreProxy) -> None:
+    def add_proxy(self, proxy: Closing) -> None:
         """Have a proxy closed with the store. Raises Closed."""
         with self._lock:
             self.check()
             self._proxies.append(proxy)
 
-    def forget_proxy(self, proxy: StoreProxy) -> None:
+    def forget_proxy(self, proxy: Closing) -> None:
         """A proxy is closed; the lock is held."""
         if proxy in self._proxies:
             self._proxies.remove(proxy)
 
-    def stop(self, watch: StoreWatch, on: bool) -> None:
+    def stop(self, watch: Watching, on: bool) -> None:
         """A watch has no room for further changes, or has some again; the lock is held."""
         if on:
             self.member.stopped.add(watch)

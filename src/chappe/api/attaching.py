@@ -22,13 +22,13 @@ from chappe.stores.master import StoreMaster
 from chappe.stores.topics import check_name
 
 if TYPE_CHECKING:
-    from chappe.api.endpoint import Endpoint
+    from chappe.api.hosting import Host
 
 _BACKENDS: Final[dict[str, Callable[..., Backend]]] = {"sqlite": SqliteBackend, "rocksdb": RocksdbBackend}
 _LIFE_BITS: Final = 32
 
 
-def attach_master(endpoint: Endpoint, name: str, backend: str, options: dict[str, Any]) -> DataStore:
+def attach_master(endpoint: Host, name: str, backend: str, options: dict[str, Any]) -> DataStore:
     """See ``Endpoint.attach_master``."""
     check_name(name)
     _refuse_second(endpoint, name)
@@ -52,7 +52,7 @@ def attach_master(endpoint: Endpoint, name: str, backend: str, options: dict[str
 
 
 def attach_clone(
-    endpoint: Endpoint, name: str, resync_s: float, stale_s: float, buffer_s: float, timeout: float | None
+    endpoint: Host, name: str, resync_s: float, stale_s: float, buffer_s: float, timeout: float | None
 ) -> DataStore:
     """See ``Endpoint.attach_clone``."""
     made = begin_clone(endpoint, name, resync_s, stale_s, buffer_s)
@@ -68,7 +68,7 @@ def attach_clone(
     return DataStore(made)
 
 
-def begin_clone(endpoint: Endpoint, name: str, resync_s: float, stale_s: float, buffer_s: float) -> AttachedStore:
+def begin_clone(endpoint: Host, name: str, resync_s: float, stale_s: float, buffer_s: float) -> AttachedStore:
     """``attach_clone`` up to the wait."""
     check_name(name)
     for what, seconds in (("resync_s", resync_s), ("stale_s", stale_s), ("mutation_buffer_s", buffer_s)):
@@ -124,7 +124,7 @@ def _open(backend: str, options: dict[str, Any]) -> Backend | None:
     return kind(**options)
 
 
-def _refuse_second(endpoint: Endpoint, name: str) -> None:
+def _refuse_second(endpoint: Host, name: str) -> None:
     with endpoint.node.lock:
         stores = endpoint.node.stores
         if stores.has_clone(name):
@@ -133,6 +133,6 @@ def _refuse_second(endpoint: Endpoint, name: str) -> None:
             raise MasterExists(f"store {name!r} has a master already: attach a clone of it, or close the master first")
 
 
-def _entity(endpoint: Endpoint) -> Entity:
+def _entity(endpoint: Host) -> Entity:
     """A new one for each life: so the ends tell lives apart."""
     return chappe_entity(endpoint.core.own_id, secrets.randbits(_LIFE_BITS))

@@ -10,8 +10,9 @@ from datetime import datetime
 from operator import length_hint
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
+from chappe.api.consumed_batch import ConsumedBatch
 from chappe.api.ending import LOOK_S, ToEnd
 from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.readiness import no_tower, wait_until
@@ -24,57 +25,12 @@ from chappe.drivers.node import Node
 from chappe.drivers.positions import Positions
 from chappe.errors import Closed, OffsetOutOfRange, UsageError
 from chappe.log.actions import Deliver
-from chappe.log.batch import Batch, Record
+from chappe.log.batch import Record
 from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
 from chappe.log.events import OutOfRange, Stopped, TowerFound
 from chappe.log.sources import Key
 
-if TYPE_CHECKING:
-    import pandas
-    import pyarrow
-
 ResetLike = Literal["earliest", "latest"] | int | datetime
-
-
-class ConsumedBatch:
-    """Neighbouring records of one partition: iterate them, or take them as Arrow without unpacking."""
-
-    __slots__ = ("batch", "first", "partition", "topic")
-
-    def __init__(self, topic: str, partition: str, batch: Batch, first: int) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.batch = batch
-        self.first = first
-
-    @property
-    def next(self) -> int:
-        """The offset after the last record."""
-        return self.batch.next
-
-    def __len__(self) -> int:
-        return self.batch.next - self.first
-
-    def __repr__(self) -> str:
-        return f"<ConsumedBatch of {self.topic!r}, partition {self.partition}, offsets {self.first} to {self.next - 1}>"
-
-    def __iter__(self) -> Iterator[Record]:
-        return self.batch.records(self.topic, self.partition, self.first)
-
-    def values(self) -> list[bytes | None]:
-        """The values only."""
-        return self.batch.values()[self.first - self.batch.base :]
-
-    def to_arrow(self) -> pyarrow.RecordBatch:
-        """Columns topic, partition, offset, timestamp, key, value, headers; values are not copied."""
-        from chappe.arrow import to_arrow
-
-        return to_arrow(self.batch, self.topic, self.partition, self.first, self.batch.next)
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """The same as a pandas DataFrame."""
-        frame: pandas.DataFrame = self.to_arrow().to_pandas()
-        return frame
 
 
 class Consumer:

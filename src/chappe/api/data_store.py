@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from chappe.api import store_writes as writes
-from chappe.api.arguments import MISSING, as_policy, check_bounds
+from chappe.api.arguments import MISSING, OnFull, as_policy, check_bounds
 from chappe.api.asked import Asked
 from chappe.api.attached_store import AttachedStore, Write
 from chappe.api.store_proxy import StoreProxy
@@ -17,9 +17,6 @@ from chappe.api.store_writes import WAIT_S, ManyPuts
 from chappe.api.waiting import deadline_after, time_left
 from chappe.defaults import SUBSCRIBER_BYTES_MAX, SUBSCRIBER_MESSAGES_MAX
 from chappe.errors import BufferFull
-
-if TYPE_CHECKING:
-    from chappe.api.endpoint import OnFull
 
 _NO_OPTIONS: Final[dict[str, Any]] = {}
 

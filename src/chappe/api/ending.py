@@ -4,16 +4,39 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
+from chappe.api.consumed_batch import ConsumedBatch
 from chappe.errors import TimedOut
-
-if TYPE_CHECKING:
-    from chappe.api.consumer import ConsumedBatch, Consumer
-    from chappe.log.sources import Key
+from chappe.log.sources import Key
 
 LOOK_S: Final = 0.05  # how often those who wait look for what no record tells
 RECHECK_S: Final = 0.25  # how often, while records come, it is looked whether something will never come
+
+
+class Reader(Protocol):
+    """The part of ``Consumer`` that knows of the end."""
+
+    def take(self) -> ConsumedBatch | None:
+        """See ``Consumer.take``."""
+
+    def ask_for_end(self) -> None:
+        """See ``Consumer.ask_for_end``."""
+
+    def end_known(self, since: float) -> bool:
+        """See ``Consumer.end_known``."""
+
+    def has_come(self) -> bool:
+        """See ``Consumer.has_come``."""
+
+    def unread(self, since: float, now: float) -> dict[Key, int] | None:
+        """See ``Consumer.unread``."""
+
+    def still_unread(self, left: dict[Key, int]) -> dict[Key, int]:
+        """See ``Consumer.still_unread``."""
+
+    def missing(self, when: str) -> str:
+        """See ``Consumer.missing``."""
 
 
 class ToEnd:
@@ -24,7 +47,7 @@ class ToEnd:
         timeout: Seconds that the end may take to be known, and each batch after that to come; None: for ever.
     """
 
-    def __init__(self, consumer: Consumer, timeout: float | None) -> None:
+    def __init__(self, consumer: Reader, timeout: float | None) -> None:
         self._consumer = consumer
         self._timeout = math.inf if timeout is None else timeout
         self._since = time.monotonic()

@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 from uuid import UUID
 
 from chappe.api import at_exit
 from chappe.api.arguments import (
+    OnFull,
     as_id,
     as_policy,
     check_bounds,
@@ -62,7 +63,6 @@ from chappe.security import Security, check_reach, check_security
 
 logger = logging.getLogger("chappe")
 
-OnFull = Literal["block", "drop_oldest", "drop_newest", "disconnect"]
 RETRY_S: Final = 10.0  # as the original
 AWAIT_S: Final = 10.0  # as the original
 CHUNK: Final = 1024  # messages of an iterable handed over at once ...

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+from chappe.api.hosting import Host
 from chappe.api.waiting import Waiting
 from chappe.drivers.forking import own
-
-if TYPE_CHECKING:
-    from chappe.api.endpoint import Endpoint
 
 
 class Publisher:
@@ -19,7 +17,7 @@ class Publisher:
     Made by ``Endpoint.publisher``. Use from several threads is safe.
     """
 
-    def __init__(self, endpoint: Endpoint, topic: str) -> None:
+    def __init__(self, endpoint: Host, topic: str) -> None:
         own(self)
         self.topic = topic
         self._endpoint = endpoint

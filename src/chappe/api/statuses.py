@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
+from chappe.api.hosting import Host
 from chappe.api.subscriber import JOIN_S
 from chappe.api.waiting import Waiting
 from chappe.drivers.forking import own
-
-if TYPE_CHECKING:
-    from chappe.api.endpoint import Endpoint
 
 EVENTS_MAX: Final = 1_000  # that wait for one subscriber; then the oldest are dropped and counted
 
@@ -23,7 +21,7 @@ class StatusSubscriber:
     Made by ``Endpoint.statuses``. Use from several threads is safe; each event goes to one of them.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Host) -> None:
         own(self)
         self.dropped = 0
         self._endpoint = endpoint

@@ -22,7 +22,8 @@ from chappe.drivers.forking import own
 from chappe.errors import BufferFull
 
 if TYPE_CHECKING:
-    from chappe.api.mesh_aio import AsyncEndpoint, Watch
+    from chappe.api.hosting import Host
+    from chappe.api.loop_watch import Watch
 
 
 class AsyncDataStore(ReadableStore):
@@ -281,14 +282,14 @@ class AsyncStoreWatch:
 
 
 async def attach_master_aio(
-    endpoint: AsyncEndpoint, watch: Watch, name: str, backend: str, options: dict[str, Any]
+    endpoint: Host, watch: Watch, name: str, backend: str, options: dict[str, Any]
 ) -> AsyncDataStore:
     """See ``Endpoint.attach_master``; the files are opened in a thread."""
-    return AsyncDataStore(await asyncio.to_thread(attach_master, endpoint.endpoint, name, backend, options), watch)
+    return AsyncDataStore(await asyncio.to_thread(attach_master, endpoint, name, backend, options), watch)
 
 
 async def attach_clone_aio(
-    endpoint: AsyncEndpoint,
+    endpoint: Host,
     watch: Watch,
     name: str,
     resync_s: float,
@@ -297,7 +298,7 @@ async def attach_clone_aio(
     timeout: float | None,
 ) -> AsyncDataStore:
     """See ``Endpoint.attach_clone``."""
-    made = begin_clone(endpoint.endpoint, name, resync_s, stale_s, buffer_s)
+    made = begin_clone(endpoint, name, resync_s, stale_s, buffer_s)
     if timeout != 0:
         try:
             asked = made.begin_await_ready()

@@ -6,17 +6,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from chappe.api import store_writes
 from chappe.api.arguments import MISSING
 from chappe.api.asked import Asked
+from chappe.api.store_reading import ReadableStore
 from chappe.api.waiting import Waiting
 from chappe.drivers.forking import own
 from chappe.errors import BufferFull, ChappeError, NoSuchKey
-
-if TYPE_CHECKING:
-    from chappe.api.data_store import DataStore
 
 ANSWERS_MAX: Final = 65_536  # questions that were asked and whose answers nobody has taken
 
@@ -43,10 +41,10 @@ class StoreProxy:
     when the master has decided. Use from several threads is safe.
     """
 
-    def __init__(self, store: DataStore) -> None:
+    def __init__(self, store: ReadableStore) -> None:
         own(self)
         self._store = store
-        self._node = store.endpoint.node
+        self._node = store.attached.endpoint.node
         self._lock = self._node.lock
         self._last = 0
         self._asked: dict[int, Asked] = {}

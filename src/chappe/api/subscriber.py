@@ -7,9 +7,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from chappe.api.arguments import encode_topic
+from chappe.api.hosting import Host
 from chappe.api.received import Received
 from chappe.api.waiting import Waiting, deadline_after, time_left
 from chappe.defaults import DROPS_REPORT_S, KIB
@@ -19,9 +20,6 @@ from chappe.mesh.events import MessagesDropped
 from chappe.mesh.inbox import Inbox
 from chappe.mesh.messages import Message
 from chappe.mesh.policy import Policy
-
-if TYPE_CHECKING:
-    from chappe.api.endpoint import Endpoint
 
 CHUNK: Final = 256  # messages that ``get`` takes from the queue at once ...
 CHUNK_SHARE: Final = 64  # ... or this part of the queue's bound, so that a short queue stays fresh ...
@@ -36,7 +34,7 @@ class Subscriber:
     """
 
     def __init__(
-        self, endpoint: Endpoint, number: int, topics: Iterable[str], inbox: Inbox, messages_max: int, bytes_max: int
+        self, endpoint: Host, number: int, topics: Iterable[str], inbox: Inbox, messages_max: int, bytes_max: int
     ) -> None:
         own(self)
         self._endpoint = endpoint

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from chappe.api.consumer import ConsumedBatch, Consumer
+from chappe.api.consumed_batch import ConsumedBatch
+from chappe.api.consumer import Consumer
 from chappe.bridges.latest import NOWHERE, Place, TopicNow, place_of
 from chappe.bridges.store_form import POSITION, Entry, entry_of, is_mark
 from chappe.data.topic import Filter

@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import zmq
 
@@ -17,9 +17,6 @@ from chappe.errors import ProtocolError
 from chappe.log.actions import Action, Ask
 from chappe.log.queries import Answer, decode_answer, encode_query
 
-if TYPE_CHECKING:
-    from chappe.drivers.node import Node
-
 logger = logging.getLogger(__name__)
 
 DEALERS_MAX: Final = 64  # connections; beyond it the one that was idle longest gives way ...
@@ -27,6 +24,22 @@ BUSY_S: Final = 5.0  # ... as does one that has not answered for so long: whoeve
 QUEUED_MAX: Final = 10_000  # requests that wait for a connection; further ones are dropped, and asked again
 
 Drain = Callable[[], bool]
+
+
+class Watcher(Protocol):
+    """The part of ``Node`` that watches sockets."""
+
+    def watch_socket(self, sock: zmq.Socket[bytes], drain: Drain) -> None:
+        """See ``Node.watch_socket``."""
+
+    def unwatch_socket(self, sock: zmq.Socket[bytes]) -> None:
+        """See ``Node.unwatch_socket``."""
+
+    def suspect(self, drain: Drain) -> None:
+        """See ``Node.suspect``."""
+
+    def receive(self, sock: zmq.Socket[bytes], handle: Callable[[list[bytes]], Sequence[Action]]) -> bool:
+        """See ``Node.receive``."""
 
 
 @dataclass(slots=True)
@@ -49,7 +62,7 @@ class Dealers:
         answered: Takes the request's number, the answer and its batches.
     """
 
-    def __init__(self, node: Node, answered: Callable[[int, Answer, list[bytes]], Sequence[Action]]) -> None:
+    def __init__(self, node: Watcher, answered: Callable[[int, Answer, list[bytes]], Sequence[Action]]) -> None:
         self._node = node
         self._answered = answered
         self._dialled: OrderedDict[str, _Dealer] = OrderedDict()  # the one used last comes last

@@ -79,7 +79,7 @@ class MeshNode:
         self._to_user: Callable[[Deliver], None] = perform[Deliver]
         self._tell_user: Callable[[Report], None] = perform[Report]
         self.gatherer = Gatherer(self._flush, self.turns.look_again_at, core.peer_messages_max)
-        self.stores = MeshStores(self)
+        self.stores = MeshStores(core)
         self._selector = self.turns.selector
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._links: dict[int, Link] = {}

@@ -12,11 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from chappe.core import Report
 from chappe.defaults import CHANNEL_TICK_S, MASTER_CONFLICT_S
+from chappe.drivers.mesh_gather import Gatherer
+from chappe.drivers.mesh_turns import Turns
 from chappe.errors import BufferFull, Closed, StorageError
+from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.filters import matches
 from chappe.mesh.messages import COMMAND, NOBODY, Message
 from chappe.stores.actions import Action, Commit, Notify, Resolve, Send
@@ -27,9 +30,6 @@ from chappe.stores.engine import Entry, Index
 from chappe.stores.events import CommandRefused
 from chappe.stores.master import StoreMaster
 from chappe.stores.topics import check_name, clone_topic, master_topic
-
-if TYPE_CHECKING:
-    from chappe.drivers.mesh_node import MeshNode
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,19 @@ class Listener(Protocol):
         """Something happened (``stores.events``)."""
 
 
+class StoresNode(Protocol):
+    """The part of ``MeshNode`` that stores use."""
+
+    core: EndpointCore
+    turns: Turns
+    gatherer: Gatherer
+    lock: threading.RLock
+    stores: MeshStores
+
+    def call(self, method: Callable[..., Sequence[Any]], *args: Any) -> None:
+        """See ``MeshNode.call``."""
+
+
 class MeshStore:
     """A master or clone on a node.
 
@@ -61,7 +74,7 @@ class MeshStore:
 
     def __init__(
         self,
-        node: MeshNode,
+        node: StoresNode,
         core: StoreMaster | StoreClone,
         numbers: Callable[[], int],
         listener: Listener,
@@ -329,8 +342,8 @@ class MeshStore:
 class MeshStores:
     """The masters and clones of one node."""
 
-    def __init__(self, node: MeshNode) -> None:
-        self._node = node
+    def __init__(self, core: EndpointCore) -> None:
+        self._core = core
         self._stores: list[MeshStore] = []
         self._by_subscriber: dict[int, MeshStore] = {}
         self._settled = 0  # what of the network was looked at
@@ -373,9 +386,9 @@ class MeshStores:
         """Do what is due, and look at what has changed in the network."""
         if not self._stores:
             return
-        if self._settled != self._node.core.settled:
-            self._settled = self._node.core.settled
-            filters = self._node.core.filters()
+        if self._settled != self._core.settled:
+            self._settled = self._core.settled
+            filters = self._core.filters()
             for store in list(self._stores):
                 if store.clone is not None:
                     wanting = [each for each, wanted in filters.items() if matches(wanted, store.master_topic)]
@@ -388,7 +401,7 @@ class MeshStores:
     def has_master_in_reach(self, name: str) -> bool:
         """Whether another endpoint says that it has a master of the name; not seen if it subscribed to more."""
         topic = master_topic(check_name(name))
-        return any(topic in wanted for wanted in self._node.core.filters().values())
+        return any(topic in wanted for wanted in self._core.filters().values())
 
     def has_own_master(self, name: str) -> bool:
         """Whether this node has the master of the name."""

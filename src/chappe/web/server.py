@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Final, Self
 
-from chappe.api.arguments import as_policy, check_bounds
-from chappe.api.endpoint import Endpoint, OnFull
+from chappe.api.arguments import OnFull, as_policy, check_bounds
+from chappe.api.endpoint import Endpoint
 from chappe.api.mesh_aio import AsyncEndpoint
 from chappe.api.serving import server_tls
 from chappe.defaults import (
