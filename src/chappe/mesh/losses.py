@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from math import inf
-from typing import Final
+from typing import Final, TypeVar
 
 from chappe.core import Report
 from chappe.defaults import DROPS_REPORT_S, LOSSES_MAX
@@ -24,6 +24,7 @@ from chappe.mesh.events import LostElsewhere
 from chappe.mesh.messages import NOBODY
 
 _LOSS: Final = struct.Struct(">16s16sQB")
+Key = TypeVar("Key")
 
 
 class Why(IntEnum):
@@ -118,9 +119,8 @@ class Losses:
         return self._told_at + DROPS_REPORT_S if self._own or self._heard else inf
 
 
-def _count(counts: dict, key: object, common: object, count: int) -> None:  # type: ignore[type-arg]
+def _count(counts: dict[Key, int], key: Key, common: Key | None, count: int) -> None:
     """Count under ``key``, or under ``common`` if there are too many keys; None for not at all."""
-    if key not in counts and len(counts) >= LOSSES_MAX:
-        key = common
-    if key is not None:
-        counts[key] = counts.get(key, 0) + count
+    found = key if key in counts or len(counts) < LOSSES_MAX else common
+    if found is not None:
+        counts[found] = counts.get(found, 0) + count
