@@ -22,6 +22,7 @@ from chappe.log.storage import Append, Scrubbed
 from chappe.log.store import LogStore
 from chappe.log.transactions import Transactions
 from chappe.log.writing import Writer
+from chappe.sim import faults
 from chappe.sim.disk import SimDisk
 from chappe.sim.run import play
 from chappe.sim.world import Cores
@@ -284,9 +285,11 @@ def broken_class(cores: Cores) -> type:
 
 @pytest.mark.parametrize(("cores", "checkers"), BROKEN, ids=lambda each: broken_class(each).__name__
                          if isinstance(each, Cores) else "")  # fmt: skip
-def test_a_broken_core_is_caught(cores: Cores, checkers: tuple[str, ...]) -> None:
+def test_a_broken_core_is_caught(cores: Cores, checkers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    if cores.producer is SendsBeforeStoresAnswer:  # worlds that restore a backup are few, and so are those it shows in
+        monkeypatch.setattr(faults, "ROLLED_BACK", 1.0)
     seen: list[str] = []
-    for seed in range(120):
+    for seed in range(60):
         failure = play(seed, cores=cores).failure
         if failure is not None:
             seen.append(failure)

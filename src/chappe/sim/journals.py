@@ -63,6 +63,8 @@ class Journal:
         """Have what was copied instead of what is there."""
         self.rolled_back = self.rolled_back or backup[1] < self.next_offset
         self.batches, self.next_offset = list(backup[0]), backup[1]
+        for offset in self.pending:
+            del self.given[offset]  # it went with the newer journal, and nobody has heard of it
         self.pending, self._rest = {}, None
 
     def trim(self, offset: int, keep: int) -> None:
