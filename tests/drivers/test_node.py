@@ -255,12 +255,17 @@ def test_a_store_that_ends_and_comes_back_is_found_again(world: World, tmp_path:
         ("tcp://host:1:9", "host:1:9"),
         (":7000", "127.0.0.1:7000:7001"),
         ("127.0.0.1:0", "127.0.0.1:0:0"),
-        ("", "127.0.0.1:5556:5557"),
     ],
 )
 def test_a_tower_address_is_a_host_and_one_or_two_ports(text: str, expected: str) -> None:
     assert str(TowerAddress.parse(text)) == expected
     assert TowerAddress.parse(expected) == TowerAddress.parse(text)
+
+
+@pytest.mark.parametrize("text", ["", " "])
+def test_an_empty_tower_address_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="the address of a tower is empty"):
+        TowerAddress.parse(text)
 
 
 @pytest.mark.parametrize("text", ["host:port", "h:1:2:3", "h:99999", "h:-1", "a b:1", "a/b:1"])
