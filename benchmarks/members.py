@@ -13,9 +13,9 @@ from typing import Any
 from benchmarks.link import Meter, age_ns, lists, orders, pace, quantiles, records, say, singles, stamped, tether
 from chappe import ConsumedBatch, Consumer, Producer, Retention, Store, Tower
 from chappe.api.identity import new_address
-from chappe.drivers.segments import SegmentStorage
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.storage import Append
+from chappe.storage.segments import SegmentStorage
 
 TOPIC = "benchmark"
 FILL_APPENDS = 1_000  # batches of one write

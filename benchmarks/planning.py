@@ -16,7 +16,7 @@ from benchmarks.rounds import tower
 from benchmarks.settings import Settings
 from benchmarks.stored import start_store
 from chappe import Producer
-from chappe.api.discovery import discover
+from chappe.api.log.discovery import discover
 from chappe.spark.options import Options
 from chappe.spark.stream import TopicStreamReader
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from chappe.drivers.segments import SegmentStorage
 from chappe.log.batch import encode_batch
 from chappe.log.storage import Append
+from chappe.storage.segments import SegmentStorage
 
 RECORDS = 600  # of 100 bytes in one batch: about 64 KiB with their positions
 BATCHES = 4_000  # 2.4 million records, 250 MB
@@ -32,7 +32,7 @@ PARTITIONS = 100_000
 RESTART = """
 import sys, time
 start = time.monotonic()
-from chappe.drivers.segments import SegmentStorage
+from chappe.storage.segments import SegmentStorage
 imported = time.monotonic()
 storage = SegmentStorage(sys.argv[1])
 opened = time.monotonic()

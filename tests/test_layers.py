@@ -22,24 +22,24 @@ PURE: Final = {
     "chappe.channel": CONTRACT,
     "chappe.log": CONTRACT,
     "chappe.mesh": CONTRACT,
-    "chappe.stores": {*CONTRACT, "chappe.channel"},
+    "chappe.kv": {*CONTRACT, "chappe.channel"},
     "chappe.replication": CONTRACT,
     "chappe.hashmap": {*CONTRACT, "chappe.replication"},
 }
 FEATURES: Final = {*CONTRACT, *PURE, "chappe.arrow"}
+WORLD: Final = {"chappe.system", "chappe.storage", "chappe.transports", "chappe.runtime"}
 FACES: Final = {*BASE, "chappe", "chappe.api"}
 # What reads stores from outside a node: the client of their query sockets, and the form of what they answer.
 READING: Final = {
-    "chappe.drivers.queries",
-    "chappe.drivers.memory",
+    "chappe.transports.queries",
     "chappe.log.batch",
     "chappe.log.queries",
     "chappe.log.storage",
     "chappe.log.events",
     "chappe.arrow",
 }
-HERE: Final = {"chappe.drivers.disk", "chappe.drivers.forking"}  # of the operating system, for whoever needs it
-FORMS: Final = {"chappe.bridges.form", "chappe.bridges.store_form"}
+HERE: Final = {"chappe.system"}  # of the operating system, for whoever needs it
+FORMS: Final = {"chappe.bridges.form", "chappe.bridges.kv_form"}
 ALLOWED: Final[dict[str, set[str]]] = {
     "chappe": {*BASE, "chappe.api", "chappe.log", "chappe.reading", "chappe.bridges"},
     "chappe.__main__": {"chappe.cli"},
@@ -48,15 +48,18 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.deadlines": BASE,
     **PURE,
     "chappe.arrow": {*BASE, "chappe.log.batch"},
-    "chappe.drivers": FEATURES,
+    "chappe.system": BASE,
+    "chappe.storage": {*FEATURES, "chappe.system"},
+    "chappe.transports": {*FEATURES, "chappe.system", "chappe.storage"},
+    "chappe.runtime": {*FEATURES, "chappe.system", "chappe.storage", "chappe.transports"},
     "chappe.sim": FEATURES,
-    "chappe.api": {*FEATURES, "chappe.drivers"},
-    "chappe.compat": {*FEATURES, "chappe.drivers", "chappe.api"},
+    "chappe.api": {*FEATURES, *WORLD},
+    "chappe.compat": {*FEATURES, *WORLD, "chappe.api"},
     "chappe.subscribers": FACES,
-    "chappe.reading": {*FACES, *READING},
-    "chappe.bridges": {*FACES, *HERE, *READING, "chappe.reading", "chappe.mesh.messages", "chappe.stores.engine"},
-    # log.transactions: where a sink's records lie; bridges.form, store_form: what records of the mesh and stores are
-    "chappe.spark": {*FACES, *READING, *HERE, "chappe.reading", "chappe.log.transactions", *FORMS},
+    "chappe.reading": {*FACES, *READING, *HERE},
+    "chappe.bridges": {*FACES, *HERE, *READING, "chappe.reading", "chappe.mesh.messages", "chappe.kv.engine"},
+    # log.transactions: where a sink's records lie; bridges.form, kv_form: what records of the mesh and stores are
+    "chappe.spark": {*FACES, *READING, *HERE, "chappe.reading", "chappe.log.exactly_once.transactions", *FORMS},
     "chappe.cli": {*FACES, *READING, *HERE, "chappe.reading", "chappe.bridges", "chappe.spark", "chappe.web"},
     "chappe.web": {*FACES, *HERE},
     "pyspark_chappe": {"chappe.spark"},
@@ -136,12 +139,12 @@ def test_imports_go_downwards(path: Path) -> None:
     [
         ("chappe.log.store", "import time"),
         ("chappe.log.store", "def later():\n    from threading import Event"),
-        ("chappe.log.store", "from chappe.drivers.node import Node"),
+        ("chappe.log.store", "from chappe.runtime.log_node import Node"),
         ("chappe.data.topic", "from chappe.core import Report"),
-        ("chappe.mesh.routing", "from chappe.log import batch"),
-        ("chappe.drivers.node", "import chappe.api"),
-        ("chappe.api.producer", "from ..cli import main"),
-        ("chappe.web.app", "from chappe.drivers import node"),
+        ("chappe.mesh.forwarding.routing", "from chappe.log import batch"),
+        ("chappe.runtime.log_node", "import chappe.api"),
+        ("chappe.api.log.producer", "from ...cli import main"),
+        ("chappe.web.app", "from chappe.runtime import log_node"),
         ("chappe.stray", ""),
     ],
 )

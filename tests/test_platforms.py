@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import chappe
-from chappe.drivers.segments import SegmentStorage
-from chappe.drivers.segments.files import FileOps
 from chappe.log.batch import encode_batch
 from chappe.log.storage import Append
+from chappe.storage.segments import SegmentStorage
+from chappe.storage.segments.files import FileOps
 
 WITHIN = "chappe runs on Linux and macOS, and on Windows within WSL 2"
 NOT_ON_MACOS = ("fdatasync", "posix_fadvise", "pwritev", "sched_getaffinity", "pipe2")

@@ -6,7 +6,9 @@ The public names are here; the tree below, from the bottom up:
     core                        the contract of protocol cores
     log                         the cores of the durable log (Dafka): no I/O
     mesh                        the cores of the mesh (Zeek Broker): no I/O
-    drivers, sim                the same cores on sockets and disks, or in a simulated world
+    kv, channel                 the cores of data stores, and the channel that they stand on: no I/O
+    runtime, transports, storage  what runs the cores: threads and clocks, sockets, files
+    sim                         the same cores in a simulated world
     arrow                       batches as Arrow
     api                         what users hold
     reading                     topics in bulk, without being a member
@@ -28,27 +30,27 @@ if sys.platform == "win32":
 
 TYPE_CHECKING = False  # typing itself is not imported: it would be most of the time that `import chappe` takes
 if TYPE_CHECKING:
-    from chappe.api.aio import AsyncConsumer, AsyncProducer
-    from chappe.api.consumed_batch import ConsumedBatch
-    from chappe.api.consumer import Consumer
-    from chappe.api.data_store import DataStore
-    from chappe.api.endpoint import Endpoint
-    from chappe.api.mesh_aio import AsyncEndpoint, AsyncStatusSubscriber, AsyncSubscriber
-    from chappe.api.producer import Producer
-    from chappe.api.publisher import Publisher
-    from chappe.api.received import Received
-    from chappe.api.statuses import StatusSubscriber
-    from chappe.api.store import Store, StoreStatus
-    from chappe.api.store_aio import AsyncDataStore, AsyncStoreWatch
-    from chappe.api.store_proxy import StoreAnswer, StoreProxy
-    from chappe.api.store_watch import StoreEntry, StoreEvent, StoreWatch
-    from chappe.api.subscriber import Subscriber
-    from chappe.api.topic_writers import TopicProgress
-    from chappe.api.tower import Tower
+    from chappe.api.kv.aio import AsyncDataStore, AsyncDataStoreWatch
+    from chappe.api.kv.data_store import DataStore
+    from chappe.api.kv.proxy import DataStoreAnswer, DataStoreProxy
+    from chappe.api.kv.watch import DataStoreEntry, DataStoreEvent, DataStoreWatch
+    from chappe.api.log.aio import AsyncConsumer, AsyncProducer
+    from chappe.api.log.consumed_batch import ConsumedBatch
+    from chappe.api.log.consumer import Consumer
+    from chappe.api.log.producer import Producer
+    from chappe.api.log.store import Store, StoreStatus
+    from chappe.api.log.topic_writers import TopicProgress
+    from chappe.api.log.tower import Tower
+    from chappe.api.mesh.aio import AsyncEndpoint, AsyncStatusSubscriber, AsyncSubscriber
+    from chappe.api.mesh.endpoint import Endpoint
+    from chappe.api.mesh.publisher import Publisher
+    from chappe.api.mesh.received import Received
+    from chappe.api.mesh.statuses import StatusSubscriber
+    from chappe.api.mesh.subscriber import Subscriber
+    from chappe.bridges.kv_to_topic import DataStoreToTopic
     from chappe.bridges.player import Player
     from chappe.bridges.recorder import Recorder
-    from chappe.bridges.store_to_topic import StoreToTopic
-    from chappe.bridges.topic_to_store import TopicToStore
+    from chappe.bridges.topic_to_kv import TopicToDataStore
     from chappe.log.batch import Record
     from chappe.log.storage import Retention
     from chappe.reading.topic import read_batches, read_topic
@@ -57,38 +59,38 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
-    "AsyncConsumer": "chappe.api.aio",
-    "AsyncDataStore": "chappe.api.store_aio",
-    "AsyncEndpoint": "chappe.api.mesh_aio",
-    "AsyncProducer": "chappe.api.aio",
-    "AsyncStatusSubscriber": "chappe.api.mesh_aio",
-    "AsyncStoreWatch": "chappe.api.store_aio",
-    "AsyncSubscriber": "chappe.api.mesh_aio",
-    "ConsumedBatch": "chappe.api.consumed_batch",
-    "Consumer": "chappe.api.consumer",
-    "DataStore": "chappe.api.data_store",
-    "Endpoint": "chappe.api.endpoint",
+    "AsyncConsumer": "chappe.api.log.aio",
+    "AsyncDataStore": "chappe.api.kv.aio",
+    "AsyncEndpoint": "chappe.api.mesh.aio",
+    "AsyncProducer": "chappe.api.log.aio",
+    "AsyncStatusSubscriber": "chappe.api.mesh.aio",
+    "AsyncDataStoreWatch": "chappe.api.kv.aio",
+    "AsyncSubscriber": "chappe.api.mesh.aio",
+    "ConsumedBatch": "chappe.api.log.consumed_batch",
+    "Consumer": "chappe.api.log.consumer",
+    "DataStore": "chappe.api.kv.data_store",
+    "Endpoint": "chappe.api.mesh.endpoint",
     "Player": "chappe.bridges.player",
-    "Producer": "chappe.api.producer",
-    "Publisher": "chappe.api.publisher",
-    "Received": "chappe.api.received",
+    "Producer": "chappe.api.log.producer",
+    "Publisher": "chappe.api.mesh.publisher",
+    "Received": "chappe.api.mesh.received",
     "Record": "chappe.log.batch",
     "Recorder": "chappe.bridges.recorder",
     "Retention": "chappe.log.storage",
-    "StatusSubscriber": "chappe.api.statuses",
-    "Store": "chappe.api.store",
-    "StoreAnswer": "chappe.api.store_proxy",
-    "StoreEntry": "chappe.api.store_watch",
-    "StoreEvent": "chappe.api.store_watch",
-    "StoreProxy": "chappe.api.store_proxy",
-    "StoreStatus": "chappe.api.store",
-    "StoreToTopic": "chappe.bridges.store_to_topic",
-    "StoreWatch": "chappe.api.store_watch",
-    "Subscriber": "chappe.api.subscriber",
+    "StatusSubscriber": "chappe.api.mesh.statuses",
+    "Store": "chappe.api.log.store",
+    "DataStoreAnswer": "chappe.api.kv.proxy",
+    "DataStoreEntry": "chappe.api.kv.watch",
+    "DataStoreEvent": "chappe.api.kv.watch",
+    "DataStoreProxy": "chappe.api.kv.proxy",
+    "StoreStatus": "chappe.api.log.store",
+    "DataStoreToTopic": "chappe.bridges.kv_to_topic",
+    "DataStoreWatch": "chappe.api.kv.watch",
+    "Subscriber": "chappe.api.mesh.subscriber",
     "Tls": "chappe.security",
-    "TopicProgress": "chappe.api.topic_writers",
-    "TopicToStore": "chappe.bridges.topic_to_store",
-    "Tower": "chappe.api.tower",
+    "TopicProgress": "chappe.api.log.topic_writers",
+    "TopicToDataStore": "chappe.bridges.topic_to_kv",
+    "Tower": "chappe.api.log.tower",
     "read_batches": "chappe.reading.topic",
     "read_topic": "chappe.reading.topic",
 }
@@ -96,14 +98,20 @@ _HOMES = {
 __all__ = [
     "AsyncConsumer",
     "AsyncDataStore",
+    "AsyncDataStoreWatch",
     "AsyncEndpoint",
     "AsyncProducer",
     "AsyncStatusSubscriber",
-    "AsyncStoreWatch",
     "AsyncSubscriber",
     "ConsumedBatch",
     "Consumer",
     "DataStore",
+    "DataStoreAnswer",
+    "DataStoreEntry",
+    "DataStoreEvent",
+    "DataStoreProxy",
+    "DataStoreToTopic",
+    "DataStoreWatch",
     "Endpoint",
     "Player",
     "Producer",
@@ -114,17 +122,11 @@ __all__ = [
     "Retention",
     "StatusSubscriber",
     "Store",
-    "StoreAnswer",
-    "StoreEntry",
-    "StoreEvent",
-    "StoreProxy",
     "StoreStatus",
-    "StoreToTopic",
-    "StoreWatch",
     "Subscriber",
     "Tls",
     "TopicProgress",
-    "TopicToStore",
+    "TopicToDataStore",
     "Tower",
     "__version__",
     "read_batches",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from chappe.api.store import Store
-from chappe.api.tower import Tower
+from chappe.api.log.store import Store
+from chappe.api.log.tower import Tower
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from typing import Any
 from tests.waiting import PATIENCE_S, until
 
 from chappe import Consumer, Endpoint, Producer, Store, Tower
-from chappe.drivers.queries import StoreClient
 from chappe.errors import Forked, IdentityInUse, TimedOut
+from chappe.transports.queries import StoreClient
 
 
 def refused(call: Callable[[], Any], name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 
-from chappe.api.producer import Producer
+from chappe.api.log.producer import Producer
 
 
 def main(tower: str, directory: str) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from tests.waiting import PATIENCE_S as PATIENCE_S
 from tests.waiting import until
 
-from chappe.api.consumer import Consumer
+from chappe.api.log.consumer import Consumer
 from chappe.log.batch import Record
 
 wait_until = until

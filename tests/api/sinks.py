@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chappe.data.topic import encode_topic
-from chappe.drivers.queries import StoreClient
 from chappe.log.batch import encode_batch
 from chappe.log.queries import CommitAnswer, SinkAnswer, Stage
+from chappe.transports.queries import StoreClient
 
 WALL = 1_700_000_000_000_000
 Attempt = tuple[int, int, int, int]

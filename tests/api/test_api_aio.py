@@ -12,9 +12,9 @@ import pytest
 import zmq
 from tests.api.members import PATIENCE_S
 
-from chappe.api import producer as producer_module
-from chappe.api.aio import AsyncConsumer, AsyncProducer
-from chappe.api.store import Store
+from chappe.api.log import producer as producer_module
+from chappe.api.log.aio import AsyncConsumer, AsyncProducer
+from chappe.api.log.store import Store
 from chappe.errors import OffsetOutOfRange, TimedOut
 
 KIB = b"x" * 1024

@@ -9,11 +9,11 @@ import pytest
 from tests.api.members import PATIENCE_S, patience, read, values, wait_until
 from tests.waiting import interrupt
 
-from chappe.api.consumer import Consumer
-from chappe.api.discovery import StoreAddress, discover
-from chappe.api.producer import Producer
-from chappe.api.store import Store
-from chappe.api.tower import Tower
+from chappe.api.log.consumer import Consumer
+from chappe.api.log.discovery import StoreAddress, discover
+from chappe.api.log.producer import Producer
+from chappe.api.log.store import Store
+from chappe.api.log.tower import Tower
 from chappe.errors import AddressInUse, Closed, OffsetOutOfRange, StorageFormat, StorageLocked, UsageError
 
 TEN = [b"%d" % n for n in range(10)]

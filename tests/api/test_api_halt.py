@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from tests.api.members import PATIENCE_S
 
-from chappe.api.aio import AsyncConsumer
-from chappe.api.consumer import Consumer
-from chappe.api.producer import Producer
-from chappe.api.store import Store
-from chappe.api.tower import Tower
-from chappe.drivers import node as node_module
-from chappe.drivers.node import Node
+from chappe.api.log.aio import AsyncConsumer
+from chappe.api.log.consumer import Consumer
+from chappe.api.log.producer import Producer
+from chappe.api.log.store import Store
+from chappe.api.log.tower import Tower
 from chappe.errors import MemberStopped, StorageError
 from chappe.log.actions import Action, Retain
 from chappe.log.events import MachineRefused, Stopped, TowerFound
+from chappe.runtime import log_node as node_module
+from chappe.runtime.log_node import Node
 
 
 def test_what_is_due_and_refused_by_the_machine_is_done_later(

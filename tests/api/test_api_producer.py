@@ -17,10 +17,10 @@ import pytest
 from tests.api import killed_producer
 from tests.api.members import PATIENCE_S, read, values, wait_until
 
-from chappe.api.consumer import Consumer
-from chappe.api.producer import Producer
-from chappe.api.store import Store
-from chappe.api.topic_writer import TopicWriter
+from chappe.api.log.consumer import Consumer
+from chappe.api.log.producer import Producer
+from chappe.api.log.store import Store
+from chappe.api.log.topic_writer import TopicWriter
 from chappe.defaults import RECORD_BYTES_MAX
 from chappe.errors import (
     BufferFull,

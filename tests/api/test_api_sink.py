@@ -9,11 +9,11 @@ import pytest
 from tests.api.members import read, values, wait_until
 from tests.api.sinks import TestSink
 
-from chappe.api.consumer import Consumer
-from chappe.api.store import Store
-from chappe.drivers.queries import StoreClient
+from chappe.api.log.consumer import Consumer
+from chappe.api.log.store import Store
 from chappe.errors import Fenced, ProtocolError, StagedRowsMissing
-from chappe.log.transactions import sink_address
+from chappe.log.exactly_once.transactions import sink_address
+from chappe.transports.queries import StoreClient
 
 
 @pytest.fixture

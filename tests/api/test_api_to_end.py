@@ -11,11 +11,11 @@ import pytest
 from tests.api.members import PATIENCE_S, values
 from tests.waiting import Clock, until
 
-from chappe.api.aio import AsyncConsumer, AsyncProducer
-from chappe.api.consumer import Consumer
-from chappe.api.ending import ToEnd
-from chappe.api.producer import Producer
-from chappe.api.store import Store
+from chappe.api.log.aio import AsyncConsumer, AsyncProducer
+from chappe.api.log.consumer import Consumer
+from chappe.api.log.ending import ToEnd
+from chappe.api.log.producer import Producer
+from chappe.api.log.store import Store
 from chappe.errors import Closed, TimedOut
 
 

@@ -14,10 +14,10 @@ from tests.api import unclosed
 from tests.api.members import PATIENCE_S, read, values
 
 from chappe.api import at_exit
-from chappe.api.consumer import Consumer
-from chappe.api.endpoint import Endpoint
-from chappe.api.producer import Producer
-from chappe.api.store import Store
+from chappe.api.log.consumer import Consumer
+from chappe.api.log.producer import Producer
+from chappe.api.log.store import Store
+from chappe.api.mesh.endpoint import Endpoint
 
 ALL = [b"%d" % number for number in range(unclosed.COUNT)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chappe.api.consumer import Consumer
+from chappe.api.log.consumer import Consumer
 from chappe.errors import Closed, IdentityInUse, StorageError, StorageFull, UsageError
 
 KEY = ("t", "p")

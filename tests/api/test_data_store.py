@@ -14,8 +14,8 @@ import pytest
 from tests.endpoints import PATIENCE_S, Make, endpoint_of, until
 from tests.waiting import Clock
 
-from chappe import DataStore, Endpoint, StoreEvent
-from chappe.api.attaching import begin_clone, take_ready
+from chappe import DataStore, DataStoreEvent, Endpoint
+from chappe.api.kv.attaching import begin_clone, take_ready
 from chappe.data.binary import encode
 from chappe.data.scalars import Count, EnumValue, Port
 from chappe.defaults import CLONE_BUFFER_S, CLONE_RESYNC_S, CLONE_STALE_S, STORE_ENTRY_BYTES_MAX
@@ -34,13 +34,11 @@ from chappe.errors import (
     UsageError,
     WriteUnknown,
 )
-from chappe.mesh.events import MessagesDropped
-from chappe.mesh.messages import COMMAND, Message
-from chappe.stores import commands as cmd
-from chappe.stores import following
-from chappe.stores.clone import StoreClone
-from chappe.stores.entity import NOBODY, Entity
-from chappe.stores.events import (
+from chappe.kv import commands as cmd
+from chappe.kv import following
+from chappe.kv.clone import KvClone
+from chappe.kv.entity import NOBODY, Entity
+from chappe.kv.events import (
     CloneStale,
     CommandRefused,
     MasterFound,
@@ -49,7 +47,9 @@ from chappe.stores.events import (
     WriteFailed,
     WritesRefused,
 )
-from chappe.stores.topics import clone_topic, master_topic
+from chappe.kv.topics import clone_topic, master_topic
+from chappe.mesh.events import MessagesDropped
+from chappe.mesh.messages import COMMAND, Message
 
 
 def joined(make: Make, **options: Any) -> tuple[DataStore, DataStore]:
@@ -76,9 +76,9 @@ def settled(*stores: DataStore) -> list[tuple[Any, Any]]:
     return found[0]
 
 
-def core_of(clone: DataStore) -> StoreClone:
+def core_of(clone: DataStore) -> KvClone:
     """Its core."""
-    assert isinstance(clone.core, StoreClone)
+    assert isinstance(clone.core, KvClone)
     return clone.core
 
 
@@ -319,7 +319,7 @@ def test_watches_tell_what_happened_and_who_did_it(make: Make) -> None:
 
 def test_a_watch_calls_back_has_a_descriptor_and_drops_by_its_policy(make: Make) -> None:
     with make().attach_master("s") as store:
-        heard: list[StoreEvent] = []
+        heard: list[DataStoreEvent] = []
         statuses = endpoint_of(store).statuses()
         watch = store.watch(callback=heard.append)
         newest, oldest = (
@@ -354,7 +354,7 @@ def test_a_watch_that_blocks_stops_the_writers_until_there_is_room(make: Make) -
     with pytest.raises(TimedOut):
         clone.put("c", 4, timeout=0.05)
     assert [each.value for each in watch.get_many(2)] == [0, 1]
-    rest: list[StoreEvent] = []
+    rest: list[DataStoreEvent] = []
     while len(rest) < 3:  # the clone's write waited at the master and enters as soon as there is room
         rest += watch.get_many(3, PATIENCE_S)
     assert [(each.key, each.value) for each in rest] == [("k", 2), ("k", 3), ("c", 4)]
@@ -365,7 +365,7 @@ def test_a_watch_that_blocks_stops_the_writers_until_there_is_room(make: Make) -
 
     writer = threading.Thread(target=write)
     writer.start()
-    got: list[StoreEvent] = []
+    got: list[DataStoreEvent] = []
     while len(got) < 100:
         got += watch.get_many(10, PATIENCE_S)
     writer.join()

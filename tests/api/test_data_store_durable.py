@@ -14,11 +14,11 @@ from tests.api.store_process import Process
 from tests.endpoints import PATIENCE_S, Make, until
 
 from chappe import DataStore
-from chappe.api import attaching
-from chappe.drivers.stores_sqlite import SqliteBackend
+from chappe.api.kv import attaching
 from chappe.errors import BackendFailure, Damaged, StorageFull, StorageLocked, TimedOut
-from chappe.stores.backend import Operation
-from chappe.stores.events import CommitFailed, MasterLost, WriteFailed
+from chappe.kv.backend import Operation
+from chappe.kv.events import CommitFailed, MasterLost, WriteFailed
+from chappe.storage.kv_sqlite import SqliteBackend
 
 
 @pytest.fixture(params=["sqlite", "rocksdb"])

@@ -11,7 +11,7 @@ from tests.endpoints import PATIENCE_S, Make, until
 
 from chappe import StatusSubscriber
 from chappe.errors import NoMaster, StaleData
-from chappe.stores.events import CloneStale, MasterFound, MasterLost, TwoMasters
+from chappe.kv.events import CloneStale, MasterFound, MasterLost, TwoMasters
 
 pytestmark = pytest.mark.process
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tests.api.members import PATIENCE_S, wait_until
 
-from chappe.api import deliveries as module
-from chappe.api.aio import AsyncProducer
-from chappe.api.producer import Producer
-from chappe.api.store import Store
+from chappe.api.log import deliveries as module
+from chappe.api.log.aio import AsyncProducer
+from chappe.api.log.producer import Producer
+from chappe.api.log.store import Store
 from chappe.errors import BufferFull, Closed, IdentityInUse, MemberStopped, TimedOut, UsageError
 
 

@@ -11,8 +11,8 @@ import pytest
 from tests.api import forking
 from tests.waiting import PATIENCE_S
 
-from chappe.drivers.forking import _forked_class
 from chappe.errors import Forked
+from chappe.system.forking import _forked_class
 
 
 @pytest.mark.process

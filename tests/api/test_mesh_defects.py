@@ -11,12 +11,12 @@ import pytest
 from tests.endpoints import PATIENCE_S, Make, until
 
 from chappe import Endpoint, __version__
-from chappe.api.mesh_aio import AsyncEndpoint
+from chappe.api.mesh.aio import AsyncEndpoint
 from chappe.errors import ChappeError, MemberStopped
+from chappe.kv.master import KvMaster
 from chappe.mesh.events import DefectContained, EndpointHalted, PeerAdded, PeerLost
-from chappe.mesh.handshake import Handshake
-from chappe.mesh.routing import Router
-from chappe.stores.master import StoreMaster
+from chappe.mesh.forwarding.routing import Router
+from chappe.mesh.links.handshake import Handshake
 
 pytestmark = pytest.mark.provokes_defects
 assert __version__
@@ -115,10 +115,10 @@ def test_a_defect_of_a_store_costs_the_connection_that_brought_it(make: Make, mo
     store = hub.attach_master("s")
     got = hub.subscribe("/")
 
-    def handle_messages(self: StoreMaster, payloads: Any, now: float, wall_ns: int) -> Any:
+    def handle_messages(self: KvMaster, payloads: Any, now: float, wall_ns: int) -> Any:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(StoreMaster, "handle_messages", handle_messages)
+    monkeypatch.setattr(KvMaster, "handle_messages", handle_messages)
     port = hub.listen()
     rogue = make()
     rogue.peer("127.0.0.1", port, retry_s=0)

@@ -21,7 +21,6 @@ from chappe import Endpoint, Received, Subscriber, Tls
 from chappe.api.keys import make_authority, make_certificate
 from chappe.data.scalars import Count, EnumValue, Port
 from chappe.data.zeek import Event
-from chappe.drivers import mesh_gather, mesh_turns
 from chappe.errors import (
     AddressInUse,
     BufferFull,
@@ -32,8 +31,10 @@ from chappe.errors import (
     UnsupportedValue,
     UsageError,
 )
-from chappe.mesh import congestion
 from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, PeerAdded, PeerLost, PeerRemoved
+from chappe.mesh.forwarding import congestion
+from chappe.runtime import turns
+from chappe.transports import gathering
 
 
 @pytest.fixture(scope="module")
@@ -379,7 +380,7 @@ def test_several_threads_share_a_subscriber_and_each_message_goes_to_one(make: M
 
 
 def test_threads_that_wait_for_different_things_are_all_woken(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mesh_turns, "SLEEP_S", 10 * PATIENCE_S)  # nobody looks by itself
+    monkeypatch.setattr(turns, "SLEEP_S", 10 * PATIENCE_S)  # nobody looks by itself
     one, two = make(), make()
     subscribers = [one.subscribe(f"/{number}") for number in range(5)]
     two.peer("127.0.0.1", one.listen())
@@ -562,7 +563,7 @@ def free_port() -> int:
 def test_the_last_of_messages_that_follow_each_other_leaves_though_nothing_more_is_published(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mesh_gather, "GAP_S", 1_000.0)  # however slow this machine is, they follow each other
+    monkeypatch.setattr(gathering, "GAP_S", 1_000.0)  # however slow this machine is, they follow each other
     _, subscriber, source = joined(make)
     until(lambda: b"" in source.core.peer_subscriptions())
     with source.node.lock:  # nobody else drives meanwhile

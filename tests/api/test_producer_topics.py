@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from tests.api.members import PATIENCE_S, read
 
-from chappe.api import topic_writers as module
-from chappe.api.aio import AsyncProducer
-from chappe.api.consumer import Consumer
-from chappe.api.producer import Producer
-from chappe.api.store import Store
-from chappe.api.topic_writers import TopicProgress
+from chappe.api.log import topic_writers as module
+from chappe.api.log.aio import AsyncProducer
+from chappe.api.log.consumer import Consumer
+from chappe.api.log.producer import Producer
+from chappe.api.log.store import Store
+from chappe.api.log.topic_writers import TopicProgress
 from chappe.errors import BufferFull, IdentityInUse, StorageFormat, TimedOut, UsageError
 from chappe.log.batch import encode_batch
 

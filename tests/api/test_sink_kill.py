@@ -14,11 +14,11 @@ import pytest
 from tests.api.members import read, values, wait_until
 from tests.api.sinks import TestSink
 
-from chappe.api.consumer import Consumer
-from chappe.api.store import Store
-from chappe.drivers.queries import StoreClient
+from chappe.api.log.consumer import Consumer
+from chappe.api.log.store import Store
 from chappe.errors import StagedRowsMissing, TimedOut
 from chappe.log.queries import Answer
+from chappe.transports.queries import StoreClient
 
 BATCHES = 8
 PIECES = 6

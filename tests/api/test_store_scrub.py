@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from tests.api.members import PATIENCE_S, wait_until
 
-from chappe.api.consumer import Consumer
-from chappe.api.producer import Producer
-from chappe.api.store import Store
-from chappe.drivers import store_node
-from chappe.drivers.segments import scrub
+from chappe.api.log.consumer import Consumer
+from chappe.api.log.producer import Producer
+from chappe.api.log.store import Store
 from chappe.log.events import DamageHealed, ScrubEnded
+from chappe.runtime import store_node
+from chappe.storage.segments import scrub
 
 RECORDS = 3_000
 

@@ -7,9 +7,9 @@ import multiprocessing
 import os
 import sys
 
-from chappe.api.aio import AsyncProducer
-from chappe.api.endpoint import Endpoint
-from chappe.api.producer import Producer
+from chappe.api.log.aio import AsyncProducer
+from chappe.api.log.producer import Producer
+from chappe.api.mesh.endpoint import Endpoint
 
 COUNT = 500
 

@@ -10,7 +10,7 @@ import random
 import sys
 import time
 
-from chappe import Endpoint, StoreToTopic, TopicToStore
+from chappe import DataStoreToTopic, Endpoint, TopicToDataStore
 
 KEYS = 200
 CHUNK = 50
@@ -21,16 +21,16 @@ def main(what: str, database: str, folder: str, tower: str) -> None:
     with Endpoint() as endpoint:
         store = endpoint.attach_master("users", "sqlite", path=database)
         if what == "keep":
-            keep(TopicToStore(store, "users", tower=tower))
+            keep(TopicToDataStore(store, "users", tower=tower))
         chance = random.Random()
-        with StoreToTopic(store, "users", tower=tower, directory=folder):
+        with DataStoreToTopic(store, "users", tower=tower, directory=folder):
             while True:
                 store.put_many((chance.randrange(KEYS), chance.random()) for _ in range(CHUNK))
                 store.erase(chance.randrange(KEYS))
                 print(len(store), flush=True)
 
 
-def keep(keeper: TopicToStore) -> None:
+def keep(keeper: TopicToDataStore) -> None:
     """Tell how many records were taken, whenever some were: before their place is written down."""
     told = 0
     while True:

@@ -15,8 +15,8 @@ import pytest
 from tests.endpoints import endpoint_of
 from tests.waiting import PATIENCE_S, until
 
-from chappe import Consumer, DataStore, Endpoint, Producer, Record, Store, StoreToTopic, TopicToStore, Tower
-from chappe.bridges.store_form import EXPIRES, VERSION, Row, entry_of, fits, is_mark, pack, row_of
+from chappe import Consumer, DataStore, DataStoreToTopic, Endpoint, Producer, Record, Store, TopicToDataStore, Tower
+from chappe.bridges.kv_form import EXPIRES, VERSION, Row, entry_of, fits, is_mark, pack, row_of
 from chappe.data.binary import decode, encode
 from chappe.data.scalars import Count, Timestamp
 from chappe.data.values import Set
@@ -121,7 +121,7 @@ def test_every_change_is_a_record_and_the_latest_of_each_key_the_store(
     tower: str, log: Store, master: DataStore, tmp_path: Path
 ) -> None:
     master.put("old", 1)
-    with StoreToTopic(master, "users", tower=tower, directory=tmp_path) as feed:
+    with DataStoreToTopic(master, "users", tower=tower, directory=tmp_path) as feed:
         feed.flush(PATIENCE_S)
         master.put("ann", [1, Count(2)])
         master.put("ann", "x")
@@ -151,11 +151,11 @@ def test_what_changed_while_nobody_fed_is_written_by_the_next_one_and_nothing_el
     tower: str, log: Store, master: DataStore, tmp_path: Path
 ) -> None:
     master.put_many([("same", 1), ("changed", 1), ("erased", 1)])
-    StoreToTopic(master, "users", tower=tower, directory=tmp_path).close(PATIENCE_S)
+    DataStoreToTopic(master, "users", tower=tower, directory=tmp_path).close(PATIENCE_S)
     master.put("changed", 2)
     master.erase("erased")
     master.put("new", 1)
-    with StoreToTopic(master, "users", tower=tower, directory=tmp_path) as feed:
+    with DataStoreToTopic(master, "users", tower=tower, directory=tmp_path) as feed:
         feed.flush(PATIENCE_S)
         assert feed.progress().records == 3
         found = records(tower)
@@ -170,7 +170,7 @@ def test_a_clone_feeds_what_its_master_has_now(tower: str, log: Store, master: D
         endpoint.peer("127.0.0.1", port, timeout=PATIENCE_S)
         master.put("a", 1)
         clone = endpoint.attach_clone("users")
-        with StoreToTopic(clone, "users", tower=tower, directory=tmp_path) as feed:
+        with DataStoreToTopic(clone, "users", tower=tower, directory=tmp_path) as feed:
             clone.put("b", 2)
             feed.flush(PATIENCE_S)
             assert table(records(tower)) == {"a": 1, "b": 2}
@@ -183,7 +183,7 @@ def test_a_clone_that_was_without_its_master_goes_on(tower: str, log: Store, tmp
         first = owner.attach_master("users")
         first.put_many([("a", 1), ("b", 1)])
         clone = endpoint.attach_clone("users", resync_s=0.2, stale_s=0.1)
-        with StoreToTopic(clone, "users", tower=tower, directory=tmp_path) as feed:
+        with DataStoreToTopic(clone, "users", tower=tower, directory=tmp_path) as feed:
             feed.flush(PATIENCE_S)
             first.close()
             until(lambda: not clone.ready)
@@ -201,7 +201,7 @@ def test_what_is_written_is_later_than_what_is_there(tower: str, log: Store, mas
         producer.send(encode(1), encode("a"), timestamp=datetime.now(UTC) + timedelta(hours=1))
         producer.flush(PATIENCE_S)
     master.put("a", 2)
-    with StoreToTopic(master, "users", tower=tower, directory=tmp_path) as feed:
+    with DataStoreToTopic(master, "users", tower=tower, directory=tmp_path) as feed:
         feed.flush(PATIENCE_S)
         assert table(records(tower)) == {"a": 2}
 
@@ -210,7 +210,7 @@ def test_what_is_written_is_later_than_what_is_there(tower: str, log: Store, mas
 def test_when_the_feed_is_too_old_the_difference_is_written(tower: str, master: DataStore, tmp_path: Path) -> None:
     """While no store of the log is there, more changes than the store remembers."""
     master.put("first", 1)
-    feed = StoreToTopic(master, "users", tower=tower, directory=tmp_path)
+    feed = DataStoreToTopic(master, "users", tower=tower, directory=tmp_path)
     with pytest.raises(TimedOut, match="is a store of the log running"):
         feed.flush(0.3)
     master.put_many((n % 100, n) for n in range(STORE_CHANGES_MAX + 200))
@@ -226,7 +226,7 @@ def test_compacted_only_the_last_of_what_waits_and_everything_anew(
     tower: str, log: Store, master: DataStore, tmp_path: Path
 ) -> None:
     master.put_many([("a", 1), ("b", 1)])
-    with StoreToTopic(master, "users", tower=tower, directory=tmp_path, compact_s=0.05) as feed:
+    with DataStoreToTopic(master, "users", tower=tower, directory=tmp_path, compact_s=0.05) as feed:
         feed.flush(PATIENCE_S)
         began = feed.progress().records
         until(lambda: feed.progress().records >= began + 6)
@@ -235,15 +235,15 @@ def test_compacted_only_the_last_of_what_waits_and_everything_anew(
 
 @pytest.mark.process
 def test_two_cannot_feed_one_topic_and_mistakes_are_named(tower: str, master: DataStore, tmp_path: Path) -> None:
-    with StoreToTopic(master, "users", tower=tower, directory=tmp_path) as feed:
+    with DataStoreToTopic(master, "users", tower=tower, directory=tmp_path) as feed:
         with pytest.raises(IdentityInUse):
-            StoreToTopic(master, "users", tower=tower, directory=tmp_path)
+            DataStoreToTopic(master, "users", tower=tower, directory=tmp_path)
         feed.close(0.0)
     for wrong in ({"min_acks": 0}, {"compact_s": 0.0}):
         with pytest.raises(UsageError):
-            StoreToTopic(master, "users", tower=tower, directory=tmp_path, **wrong)
+            DataStoreToTopic(master, "users", tower=tower, directory=tmp_path, **wrong)
     with pytest.raises(UsageError, match="one topic"):
-        StoreToTopic(master, "users*", tower=tower, directory=tmp_path)
+        DataStoreToTopic(master, "users*", tower=tower, directory=tmp_path)
 
 
 def killed(lines: int, *arguments: str) -> None:
@@ -264,7 +264,7 @@ def test_killed_again_and_again_the_topic_becomes_the_store(tower: str, log: Sto
         killed(5 + 7 * n, "feed", str(database), str(tmp_path), tower)
     with Endpoint() as endpoint:
         store = endpoint.attach_master("users", "sqlite", path=database)
-        with StoreToTopic(store, "users", tower=tower, directory=tmp_path) as feed:
+        with DataStoreToTopic(store, "users", tower=tower, directory=tmp_path) as feed:
             feed.flush(PATIENCE_S)
             found = records(tower)
         assert len(store) > 100
@@ -281,7 +281,7 @@ def visible(store: DataStore) -> dict[Any, Any]:
 
 @pytest.mark.process
 def test_a_topic_is_kept_as_a_table(tower: str, log: Store, master: DataStore) -> None:
-    with Producer("t", tower=tower) as producer, TopicToStore(master, "t", tower=tower) as keeper:
+    with Producer("t", tower=tower) as producer, TopicToDataStore(master, "t", tower=tower) as keeper:
         producer.send("1", "a")
         producer.send("2", "a")
         producer.send("1", "b")
@@ -307,7 +307,7 @@ def test_a_topic_is_kept_as_a_table(tower: str, log: Store, master: DataStore) -
 def test_the_latest_counts_in_whatever_order_records_come(tower: str, log: Store, master: DataStore) -> None:
     now = datetime.now(UTC)
     with Producer("t", tower=tower) as one, Producer("t", tower=tower) as other:
-        with TopicToStore(master, "t", tower=tower) as keeper:
+        with TopicToDataStore(master, "t", tower=tower) as keeper:
             one.send("new", "a", timestamp=now)
             one.send(None, "b", timestamp=now)
             one.flush(PATIENCE_S)
@@ -317,7 +317,7 @@ def test_the_latest_counts_in_whatever_order_records_come(tower: str, log: Store
             other.flush(PATIENCE_S)
             until(lambda: keeper.progress().records == 4)
         assert visible(master) == {"a": "new"}
-        with TopicToStore(
+        with TopicToDataStore(
             master, "t", tower=tower
         ) as keeper:  # and does after a restart, of which nothing is read again
             other.send("older", "a", timestamp=now - timedelta(seconds=2))
@@ -333,7 +333,7 @@ def test_a_lasting_store_goes_on_where_it_was(tower: str, log: Store, tmp_path: 
     def kept() -> tuple[dict[Any, Any], int]:
         with Endpoint() as endpoint:
             store = endpoint.attach_master("users", "sqlite", path=tmp_path / "users.db")
-            with TopicToStore(store, "t", tower=tower) as keeper:
+            with TopicToDataStore(store, "t", tower=tower) as keeper:
                 until(lambda: keeper.progress().ready)
                 producer.flush(PATIENCE_S)
                 until(lambda: store.get("last") == wanted)
@@ -373,7 +373,7 @@ def test_killed_again_and_again_the_store_becomes_the_table(tower: str, log: Sto
             wanted[each.key.decode()] = each.value.decode()
     with Endpoint() as endpoint:
         store = endpoint.attach_master("users", "sqlite", path=database)
-        with TopicToStore(store, "users", tower=tower) as keeper:
+        with TopicToDataStore(store, "users", tower=tower) as keeper:
             until(lambda: keeper.progress().ready)
             keeper.flush(PATIENCE_S)
             until(lambda: visible(store) == wanted)
@@ -385,8 +385,8 @@ def test_a_store_goes_through_a_topic_into_another(tower: str, log: Store, maste
     with Endpoint() as endpoint:
         copy = endpoint.attach_master("copy")
         with (
-            StoreToTopic(master, "users", tower=tower, directory=tmp_path) as feed,
-            TopicToStore(copy, "users", tower=tower) as keeper,
+            DataStoreToTopic(master, "users", tower=tower, directory=tmp_path) as feed,
+            TopicToDataStore(copy, "users", tower=tower) as keeper,
         ):
             master.put_many((("user", n), {"score": n}) for n in range(500))
             master.put_many((("user", n), None) for n in range(100))
@@ -404,10 +404,10 @@ def test_what_is_kept_from_a_topic_is_fed_without_its_place(
     with Producer("t", tower=tower) as producer:
         producer.send("1", "a")
         producer.flush(PATIENCE_S)
-        with TopicToStore(master, "t", tower=tower) as keeper:
+        with TopicToDataStore(master, "t", tower=tower) as keeper:
             until(lambda: keeper.progress().records == 1)
         assert len(master) == 2
-        with StoreToTopic(master, "users", tower=tower, directory=tmp_path) as feed:
+        with DataStoreToTopic(master, "users", tower=tower, directory=tmp_path) as feed:
             feed.flush(PATIENCE_S)
             assert table(records(tower)) == {"a": "1"}
 
@@ -419,6 +419,6 @@ def test_only_a_master_is_kept_from_a_topic(tower: str, master: DataStore) -> No
         endpoint.peer("127.0.0.1", port, timeout=PATIENCE_S)
         clone = endpoint.attach_clone("users")
         with pytest.raises(UsageError, match="is a clone"):
-            TopicToStore(clone, "t", tower=tower)
+            TopicToDataStore(clone, "t", tower=tower)
     with pytest.raises(UsageError, match="one topic"):
-        TopicToStore(master, "t*", tower=tower)
+        TopicToDataStore(master, "t*", tower=tower)

@@ -12,8 +12,8 @@ import typer
 from tests.cli.conftest import PATIENCE_S, Shell
 
 from chappe import Producer
-from chappe.api.store import Store
-from chappe.api.tower import Tower
+from chappe.api.log.store import Store
+from chappe.api.log.tower import Tower
 from chappe.cli.consume import Output, consume
 from chappe.log import catch_up
 from chappe.log.batch import encode_batch, encode_headers

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Shell
 
-from chappe.drivers.tls import contexts
 from chappe.errors import UsageError
 from chappe.security import Tls
+from chappe.transports.tls import contexts
 
 pytestmark = pytest.mark.process
 

@@ -15,8 +15,8 @@ from chappe.cli.units import parse_age, parse_bytes, parse_start
 from chappe.cli.values import hint, read
 from chappe.data.order import TYPE_NAMES
 from chappe.data.topic import Filter, check_topic
-from chappe.drivers.addresses import TowerAddress
 from chappe.errors import ChappeError, UsageError
+from chappe.transports.addresses import TowerAddress
 
 PIECES = [
     *"05-+.:/,*%[](){}hsmwdZx \n\0\x1b\udc80\ud800",

@@ -27,7 +27,7 @@ main()
 
 @pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-@pytest.mark.parametrize("module", ["chappe.cli.app", "typer.core", "chappe.api.consumer", "zmq"])
+@pytest.mark.parametrize("module", ["chappe.cli.app", "typer.core", "chappe.api.log.consumer", "zmq"])
 def test_an_interrupt_while_modules_are_imported_ends_quietly(shell: Shell, module: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED_AT, module]
     done = subprocess.run(command, env=shell.env, cwd=shell.directory, capture_output=True, timeout=PATIENCE_S)

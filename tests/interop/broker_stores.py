@@ -14,7 +14,7 @@ from tests.interop.originals import eventually
 from tests.waiting import PATIENCE_S
 
 from chappe import Endpoint
-from chappe.api.data_store import DataStore
+from chappe.api.kv.data_store import DataStore
 from chappe.compat.broker.data import Data
 from chappe.data.scalars import Address, Count, EnumValue, Port, Subnet, Timespan, Timestamp
 from chappe.data.values import Set, Table

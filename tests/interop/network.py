@@ -14,11 +14,11 @@ from tests.interop.originals import PATIENCE_S, Program, eventually, settle
 
 from chappe import Consumer, Producer, Record, Store, Tower
 from chappe.api.identity import new_address
-from chappe.drivers.addresses import TowerAddress
-from chappe.drivers.node import Node
-from chappe.drivers.queries import StoreClient
 from chappe.log.actions import Action, Subscribe
 from chappe.log.messages import Message
+from chappe.runtime.log_node import Node
+from chappe.transports.addresses import TowerAddress
+from chappe.transports.queries import StoreClient
 
 
 class Witness:

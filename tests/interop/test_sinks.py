@@ -6,7 +6,7 @@ import pytest
 from tests.api.sinks import TestSink
 from tests.interop.network import Network, take
 
-from chappe.drivers.queries import StoreClient
+from chappe.transports.queries import StoreClient
 
 pytestmark = [pytest.mark.interop, pytest.mark.process]
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from chappe.defaults import BATCH_BYTES, BATCH_RECORDS_MAX, SMALL_BATCH_BYTES
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.staging import Stream
 from chappe.log.storage import Append
+from chappe.log.streams import Stream
 
 KEY = ("hello", "P")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from chappe.drivers.segments import SegmentStorage
 from chappe.errors import StorageFull
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.storage import Append, Hole, LogStorage, MemoryLogStorage, PartitionInfo, Read, Retention
+from chappe.storage.segments import SegmentStorage
 
 
 def batch(

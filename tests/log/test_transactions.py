@@ -19,7 +19,9 @@ from chappe.defaults import (
 from chappe.errors import ChappeError, StagedRowsMissing, StorageFull
 from chappe.log.actions import Action, Publish, Reply, Transact
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.committing import Finishing, carry_out, recover
+from chappe.log.exactly_once.redo import Finishing, carry_out, recover
+from chappe.log.exactly_once.staged import CommitBatch, Forget, MemoryStaged
+from chappe.log.exactly_once.transactions import Transactions, sink_address
 from chappe.log.messages import Head
 from chappe.log.queries import (
     ELSEWHERE,
@@ -38,9 +40,7 @@ from chappe.log.queries import (
     Stage,
     StagedAnswer,
 )
-from chappe.log.staged import CommitBatch, Forget, MemoryStaged
 from chappe.log.storage import MemoryLogStorage
-from chappe.log.transactions import Transactions, sink_address
 
 WALL = 1_700_000_000_000_000
 Named = tuple[int, int, int, int]

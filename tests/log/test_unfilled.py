@@ -9,13 +9,13 @@ import pytest
 from tests.log.store_rig import WALL, StoreRig
 from tests.log.test_healing import Stores
 
-from chappe.drivers.segments.storage import SegmentStorage
 from chappe.log.actions import Action, Publish
 from chappe.log.batch import encode_batch
 from chappe.log.messages import Ack, Fetch, Stored
 from chappe.log.recovery import GIVE_UP_S, GIVE_UP_TRIES, SILENT_S
 from chappe.log.storage import Append, Hole
 from chappe.log.unfilled import Unfilled
+from chappe.storage.segments.storage import SegmentStorage
 
 KEY = ("hello", "P")
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from tests.mesh.test_mesh_messages import body_of
 
-from chappe.mesh.handshake import Established, Failed, Handshake, Redundant, SendFrame, Step, Wake
-from chappe.mesh.peers import PeerTable
+from chappe.mesh.links.handshake import Established, Failed, Handshake, Redundant, SendFrame, Step, Wake
+from chappe.mesh.links.peers import PeerTable
 
 SMALLER = b"\x11" * 16
 GREATER = b"\xee" * 16

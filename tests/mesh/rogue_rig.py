@@ -9,7 +9,7 @@ from chappe.core import Report
 from chappe.defaults import TTL
 from chappe.mesh.actions import Close, Deliver, Resolve
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
-from chappe.mesh.greetings import (
+from chappe.mesh.links.greetings import (
     Hello,
     OriginatorAck,
     OriginatorSyn,
@@ -17,7 +17,7 @@ from chappe.mesh.greetings import (
     VersionSelect,
     pack_greeting,
 )
-from chappe.mesh.handshake import CHAPPE_MARK
+from chappe.mesh.links.handshake import CHAPPE_MARK
 from chappe.mesh.messages import (
     BYE,
     DATA,

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chappe.defaults import CONTROL_BYTES_MAX, CONTROL_FRAMES_MAX
-from chappe.mesh.inbox import Inbox
+from chappe.mesh.forwarding.inbox import Inbox
+from chappe.mesh.forwarding.outbox import Outbox
 from chappe.mesh.messages import Message
-from chappe.mesh.outbox import Outbox
 from chappe.mesh.policy import Policy
 
 EVERYTHING = 1 << 30

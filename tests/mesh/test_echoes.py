@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chappe.defaults import ECHO_CONTENTS, ECHO_DOUBTFUL, ECHO_OWN_REPEATS, ECHO_REPEATS, ECHO_S
-from chappe.mesh.echoes import MESH, TOO_OFTEN, Echoes
+from chappe.mesh.forwarding.echoes import MESH, TOO_OFTEN, Echoes
 
 ONE, OTHER = b"1" * 16, b"2" * 16
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.mesh.test_mesh_messages import ONES, body_of, filters, ids
 from tests.mesh.vectors import bodies
 
-from chappe.mesh.greetings import (
+from chappe.mesh.links.greetings import (
     REASON_CHARS_MAX,
     Code,
     DropConn,

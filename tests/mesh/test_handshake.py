@@ -12,7 +12,7 @@ from tests.mesh.test_mesh_messages import body_of
 from tests.mesh.vectors import session
 
 from chappe.defaults import HANDSHAKE_FRAME_BYTES_MAX, HANDSHAKE_TIMEOUT_S
-from chappe.mesh.greetings import (
+from chappe.mesh.links.greetings import (
     Code,
     DropConn,
     Greeting,
@@ -25,7 +25,7 @@ from chappe.mesh.greetings import (
     pack_greeting,
     parse_greeting,
 )
-from chappe.mesh.handshake import (
+from chappe.mesh.links.handshake import (
     CHAPPE_MARK,
     Established,
     Failed,
@@ -36,8 +36,8 @@ from chappe.mesh.handshake import (
     Step,
     Wake,
 )
+from chappe.mesh.links.peers import Claim, PeerStatus, PeerTable, Role
 from chappe.mesh.messages import NOBODY
-from chappe.mesh.peers import Claim, PeerStatus, PeerTable, Role
 
 MIDDLE = b"\x77" * 16
 

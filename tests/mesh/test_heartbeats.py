@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from chappe.defaults import CLAIM_S, LOST_AFTER, PROBE_BYTES, PROBES_MAX
-from chappe.mesh.congestion import Congestion
-from chappe.mesh.handshake import Handshake
-from chappe.mesh.heartbeats import HEARTBEAT, Heartbeats
-from chappe.mesh.links import Link
+from chappe.mesh.forwarding.congestion import Congestion
+from chappe.mesh.forwarding.outbox import Outbox
+from chappe.mesh.links.handshake import Handshake
+from chappe.mesh.links.heartbeats import HEARTBEAT, Heartbeats
+from chappe.mesh.links.link import Link
 from chappe.mesh.messages import DATA, NOBODY, PING, Message, pack_message, parse_message
-from chappe.mesh.outbox import Outbox
 
 OWN, PEER = b"o" * 16, b"p" * 16
 HEARTBEAT_S = 2.0

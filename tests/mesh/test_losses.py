@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from chappe.defaults import DROPS_REPORT_S, LOSSES_MAX
 from chappe.errors import ProtocolError
 from chappe.mesh.events import LostElsewhere
-from chappe.mesh.losses import Loss, Losses, Why
+from chappe.mesh.forwarding.losses import Loss, Losses, Why
 from chappe.mesh.messages import (
     DATA,
     ENVELOPE_BYTES,

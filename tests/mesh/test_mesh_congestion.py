@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from chappe.defaults import CLAIMS_MAX, PASS_ON_WAIT_S
-from chappe.mesh.congestion import Congestion
-from chappe.mesh.handshake import Handshake
-from chappe.mesh.links import Link
-from chappe.mesh.outbox import Outbox
+from chappe.mesh.forwarding.congestion import Congestion
+from chappe.mesh.forwarding.outbox import Outbox
+from chappe.mesh.links.handshake import Handshake
+from chappe.mesh.links.link import Link
 
 OWN, SINK, PATIENCE_S = b"o" * 16, b"s" * 16, 6.0
 

@@ -15,8 +15,9 @@ from chappe.defaults import (
     TELL_PAUSE_MAX_S,
     TTL,
 )
-from chappe.mesh import duplicates, topology
+from chappe.mesh import topology
 from chappe.mesh.events import PeerRemoved
+from chappe.mesh.forwarding import duplicates
 from chappe.mesh.messages import (
     DATA,
     ENVELOPE_BYTES,

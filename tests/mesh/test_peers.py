@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chappe.defaults import PAUSED_MAX
-from chappe.mesh.peers import Claim, PeerStatus, PeerTable, Role
+from chappe.mesh.links.peers import Claim, PeerStatus, PeerTable, Role
 
 PEER = b"\xee" * 16
 OTHER = b"\xdd" * 16

@@ -24,9 +24,17 @@ from chappe.defaults import (
 )
 from chappe.errors import UsageError
 from chappe.mesh.actions import Dial
-from chappe.mesh.greetings import DropConn, Hello, OriginatorAck, OriginatorSyn, Probe, ResponderSynAck, VersionSelect
-from chappe.mesh.handshake import CHAPPE_MARK
-from chappe.mesh.losses import Loss, Why
+from chappe.mesh.forwarding.losses import Loss, Why
+from chappe.mesh.links.greetings import (
+    DropConn,
+    Hello,
+    OriginatorAck,
+    OriginatorSyn,
+    Probe,
+    ResponderSynAck,
+    VersionSelect,
+)
+from chappe.mesh.links.handshake import CHAPPE_MARK
 from chappe.mesh.messages import (
     COMMAND,
     DATA,

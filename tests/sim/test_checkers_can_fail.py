@@ -12,15 +12,15 @@ from chappe.log.actions import Action, Deliver, Publish, Write
 from chappe.log.batch import Batch
 from chappe.log.consumer import LogConsumer
 from chappe.log.delivery import Delivery
+from chappe.log.exactly_once.staged import Kept
+from chappe.log.exactly_once.transactions import Transactions
 from chappe.log.messages import BatchMessage, Stored
 from chappe.log.producer import LogProducer
 from chappe.log.queries import CommitAnswer
 from chappe.log.recovery import Recovery
 from chappe.log.sources import Key
-from chappe.log.staged import Kept
 from chappe.log.storage import Append, Scrubbed
 from chappe.log.store import LogStore
-from chappe.log.transactions import Transactions
 from chappe.log.writing import Writer
 from chappe.sim import faults
 from chappe.sim.disk import SimDisk

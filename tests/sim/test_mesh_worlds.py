@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from chappe.mesh import routing, topology
+from chappe.mesh import topology
 from chappe.mesh.actions import Action
-from chappe.mesh.duplicates import Seen
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import PeerAdded
+from chappe.mesh.forwarding import routing
+from chappe.mesh.forwarding.duplicates import Seen
+from chappe.mesh.forwarding.outbox import Outbox
 from chappe.mesh.messages import pack_hop
-from chappe.mesh.outbox import Outbox
 from chappe.sim.__main__ import main
 from chappe.sim.mesh.run import play_mesh
 from chappe.sim.mesh.world import MeshWorld

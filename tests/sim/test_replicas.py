@@ -9,22 +9,22 @@ import msgspec
 import pytest
 
 from chappe.channel import ChannelConsumer, ChannelProducer, Lost, ToProducer
+from chappe.kv import commands as cmd
+from chappe.kv.actions import Action
+from chappe.kv.clone import KvClone
+from chappe.kv.engine import Entry, Staged
+from chappe.kv.executing import Executed
+from chappe.kv.following import Following
+from chappe.kv.group_commit import Done
+from chappe.kv.master import KvMaster
+from chappe.kv.ordering import Ordering
+from chappe.kv.receiving import Receiving
+from chappe.kv.replica import Replica
+from chappe.kv.taking import Taking
+from chappe.kv.writers import Writer
 from chappe.sim.replicas.channels import ChannelCores, play_channel
 from chappe.sim.replicas.run import play_store
 from chappe.sim.replicas.world import StoreCores
-from chappe.stores import commands as cmd
-from chappe.stores.actions import Action
-from chappe.stores.clone import StoreClone
-from chappe.stores.committing import Done
-from chappe.stores.engine import Entry, Staged
-from chappe.stores.executing import Executed
-from chappe.stores.following import Following
-from chappe.stores.master import StoreMaster
-from chappe.stores.ordering import Ordering
-from chappe.stores.receiving import Receiving
-from chappe.stores.replica import Replica
-from chappe.stores.taking import Taking
-from chappe.stores.writers import Writer
 
 CHUNK = 4
 
@@ -59,7 +59,7 @@ def test_a_seed_plays_the_same_world_every_time() -> None:
 # -- stores broken on purpose -----------------------------------------------------------------------------------------
 
 
-Core = TypeVar("Core", StoreMaster, StoreClone)
+Core = TypeVar("Core", KvMaster, KvClone)
 
 
 def with_part(core: type[Core], name: str, broken: type) -> type[Core]:
@@ -140,7 +140,7 @@ class _CountsOn(ChannelProducer[Any, Any]):
         return actions
 
 
-class CountsOnBehindTheLastClone(StoreMaster):
+class CountsOnBehindTheLastClone(KvMaster):
     """What follows while nobody listens and what follows then have the same numbers."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -148,17 +148,17 @@ class CountsOnBehindTheLastClone(StoreMaster):
         self._followers._output.__class__ = _CountsOn
 
 
-class SeesNoOtherMaster(StoreMaster):
+class SeesNoOtherMaster(KvMaster):
     def handle_clone_topic(self, payload: bytes, now: float) -> list[Action]:
         return []
 
 
-class AnswersWithoutPause(StoreMaster):
+class AnswersWithoutPause(KvMaster):
     def next_timeout(self, now: float, wall_ns: int) -> float:
         return now
 
 
-class NeverStale(StoreClone):
+class NeverStale(KvClone):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{**options, "stale_s": -1.0})
 
@@ -192,7 +192,7 @@ class AddsTheSnapshot(Replica):
         super().become(staged, master, actions)
 
 
-def with_receiving(broken: type[Receiving]) -> type[StoreClone]:
+def with_receiving(broken: type[Receiving]) -> type[KvClone]:
     """A clone that takes its snapshots so."""
 
     class Takes(Following):
@@ -202,7 +202,7 @@ def with_receiving(broken: type[Receiving]) -> type[StoreClone]:
                 self._receiving.__class__ = broken
 
     Takes.__name__ = broken.__name__
-    return with_part(StoreClone, "_following", Takes)
+    return with_part(KvClone, "_following", Takes)
 
 
 class TakesAnyPiece(Receiving):
@@ -227,7 +227,7 @@ class NeverAsksAgain(Receiving):
         return super().handle_timeout(now)[0], False
 
 
-class KeepsWritesWithoutBound(StoreClone):
+class KeepsWritesWithoutBound(KvClone):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._writes._channel._events_max = 10**9
@@ -235,27 +235,27 @@ class KeepsWritesWithoutBound(StoreClone):
 
 STORES: Iterable[tuple[StoreCores, tuple[str, ...]]] = [
     (
-        StoreCores(master=with_part(StoreMaster, "_ordering", TellsBeforeTheDisk)),
+        StoreCores(master=with_part(KvMaster, "_ordering", TellsBeforeTheDisk)),
         ("exactly once", "order", "one winner"),
     ),
-    (StoreCores(master=with_part(StoreMaster, "_taking", ForgetsWriters)), ("exactly once",)),
-    (StoreCores(master=with_part(StoreMaster, "_ordering", PutsAnyway)), ("one winner",)),
-    (StoreCores(master=with_part(StoreMaster, "_ordering", NeverExpires)), ("expiry",)),
-    (StoreCores(master=with_part(StoreMaster, "_ordering", SnapshotsWhatIsNotDurable)), ("order",)),
+    (StoreCores(master=with_part(KvMaster, "_taking", ForgetsWriters)), ("exactly once",)),
+    (StoreCores(master=with_part(KvMaster, "_ordering", PutsAnyway)), ("one winner",)),
+    (StoreCores(master=with_part(KvMaster, "_ordering", NeverExpires)), ("expiry",)),
+    (StoreCores(master=with_part(KvMaster, "_ordering", SnapshotsWhatIsNotDurable)), ("order",)),
     (StoreCores(master=SeesNoOtherMaster), ("two masters",)),
     (StoreCores(master=CountsOnBehindTheLastClone), ("order",)),
-    (StoreCores(master=with_part(StoreMaster, "_ordering", LosesFailures)), ("exactly once", "one winner")),
+    (StoreCores(master=with_part(KvMaster, "_ordering", LosesFailures)), ("exactly once", "one winner")),
     (
-        StoreCores(master=with_part(StoreMaster, "_ordering", IgnoresFailures)),
+        StoreCores(master=with_part(KvMaster, "_ordering", IgnoresFailures)),
         ("exactly once", "order", "convergence", "crash"),
     ),
     (StoreCores(master=AnswersWithoutPause), ("no spinning",)),
-    (StoreCores(master=with_part(StoreMaster, "_ordering", RepeatsWrites)), ("exactly once",)),
+    (StoreCores(master=with_part(KvMaster, "_ordering", RepeatsWrites)), ("exactly once",)),
     (StoreCores(clone=NeverStale), ("stale reads",)),
-    (StoreCores(clone=with_part(StoreClone, "_following", DropsWritesSilently)), ("exactly once",)),
-    (StoreCores(clone=with_part(StoreClone, "_following", NeverComesBack)), ("convergence", "exactly once")),
-    (StoreCores(clone=with_part(StoreClone, "_following", SkipsWhatIsLost)), ("order", "convergence")),
-    (StoreCores(clone=with_part(StoreClone, "_replica", AddsTheSnapshot)), ("order", "convergence")),
+    (StoreCores(clone=with_part(KvClone, "_following", DropsWritesSilently)), ("exactly once",)),
+    (StoreCores(clone=with_part(KvClone, "_following", NeverComesBack)), ("convergence", "exactly once")),
+    (StoreCores(clone=with_part(KvClone, "_following", SkipsWhatIsLost)), ("order", "convergence")),
+    (StoreCores(clone=with_part(KvClone, "_replica", AddsTheSnapshot)), ("order", "convergence")),
     (StoreCores(clone=KeepsWritesWithoutBound), ("bounds",)),
     (StoreCores(clone=with_receiving(TakesAnyPiece)), ("order", "convergence", "crash")),
     (StoreCores(clone=with_receiving(ForgetsWhatFollows)), ("order",)),
@@ -268,7 +268,7 @@ SEEDS = (3, 9, 48, *range(60))  # the first ones showed most of them when they w
 
 def broken(cores: object) -> str:
     classes: list[type] = [getattr(cores, name) for name in cores.__dataclass_fields__]  # type: ignore[attr-defined]
-    right = {StoreMaster, StoreClone, ChannelProducer, ChannelConsumer}
+    right = {KvMaster, KvClone, ChannelProducer, ChannelConsumer}
     return next(each.__name__ for each in classes if each not in right)
 
 

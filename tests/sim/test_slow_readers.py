@@ -9,8 +9,8 @@ from tests.sim.chains import BURST, SIZE, TOPIC, Chain
 
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import LostElsewhere, MessagesDropped, PeerLost, PeerRemoved
-from chappe.mesh.heartbeats import Heartbeats
-from chappe.mesh.links import Link
+from chappe.mesh.links.heartbeats import Heartbeats
+from chappe.mesh.links.link import Link
 from chappe.mesh.policy import Policy
 from chappe.sim.mesh import network
 from chappe.sim.mesh.hosts import EndpointHost

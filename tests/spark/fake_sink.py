@@ -12,6 +12,7 @@ from tests.spark.silence import SILENT
 
 from chappe.data.topic import decode_topic
 from chappe.log.batch import Batch
+from chappe.log.exactly_once.transactions import sink_address
 from chappe.log.queries import (
     Answer,
     AttachSink,
@@ -29,7 +30,6 @@ from chappe.log.queries import (
     decode_request,
     encode_query,
 )
-from chappe.log.transactions import sink_address
 
 Attempt = tuple[int, int, int]  # batch, task, attempt
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from tests.waiting import PATIENCE_S
 
-from chappe.drivers.queries import StoreClient
 from chappe.log.queries import Answer
+from chappe.transports.queries import StoreClient
 
 NOWHERE: Final = "tcp://127.0.0.1:9"
 SILENT: Final = {NOWHERE}  # endpoints at which nobody answers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from chappe.api.store import Store
+from chappe.api.log.store import Store
 
 
 def main(directory: str, tower: str) -> None:

@@ -18,9 +18,9 @@ from tests.spark.spark_cluster import Cluster, kill_tree, packed
 from tests.waiting import PATIENCE_S, SPARK_S, until
 
 import chappe
-from chappe.api.producer import Producer
-from chappe.api.store import Store
-from chappe.api.tower import Tower
+from chappe.api.log.producer import Producer
+from chappe.api.log.store import Store
+from chappe.api.log.tower import Tower
 
 pytestmark = [pytest.mark.spark, pytest.mark.process]
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.waiting import LOOK_S, SPARK_S
 
-from chappe.api.consumer import Consumer
-from chappe.api.tower import Tower
+from chappe.api.log.consumer import Consumer
+from chappe.api.log.tower import Tower
 
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.process]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from chappe.api.store import Store
-from chappe.api.tower import Tower
+from chappe.api.log.store import Store
+from chappe.api.log.tower import Tower
 
 pytest.importorskip("pyspark")
 

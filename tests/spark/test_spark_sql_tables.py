@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from chappe.api.store import Store
-from chappe.api.tower import Tower
+from chappe.api.log.store import Store
+from chappe.api.log.tower import Tower
 from chappe.errors import UsageError
 
 pytest.importorskip("pyspark")

@@ -13,7 +13,7 @@ from tests.spark.fake_store import FakeStore
 from tests.waiting import SPARK_S
 
 from chappe import DataStore, Endpoint
-from chappe.bridges.store_form import POSITION, QUERY, is_mark, pack, row_of
+from chappe.bridges.kv_form import POSITION, QUERY, is_mark, pack, row_of
 from chappe.data.scalars import Count
 from chappe.errors import UsageError
 from chappe.log.batch import Batch, encode_batch

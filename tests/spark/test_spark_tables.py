@@ -13,8 +13,8 @@ import pytest
 from tests.spark.fake_store import FakeStore
 from tests.waiting import SPARK_S
 
-from chappe.api.store import Store
-from chappe.api.tower import Tower
+from chappe.api.log.store import Store
+from chappe.api.log.tower import Tower
 from chappe.errors import UsageError
 from chappe.log.batch import encode_batch
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ssl import SSLContext
 
-from chappe.drivers.tls import contexts
 from chappe.errors import UsageError
 from chappe.security import Security, Tls, check_reach, is_loopback
+from chappe.transports.tls import contexts
 
 
 def server_tls(security: Security, host: str) -> SSLContext | None:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
-from chappe.api.arguments import Encoded
-from chappe.api.endpoint import Endpoint
+from chappe.api.mesh.arguments import Encoded
+from chappe.api.mesh.endpoint import Endpoint
 from chappe.api.pace import SHOW_S, Pace
 from chappe.api.times import as_micros
 from chappe.bridges.form import Played, unpack

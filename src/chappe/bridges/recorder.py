@@ -11,13 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from chappe.api.endpoint import Endpoint
-from chappe.api.producer import Producer
+from chappe.api.log.producer import Producer
+from chappe.api.mesh.endpoint import Endpoint
 from chappe.bridges.form import fits, pack
 from chappe.defaults import SUBSCRIBER_BYTES_MAX, SUBSCRIBER_MESSAGES_MAX, TOWER_HOST, TOWER_SUB_PORT
-from chappe.drivers.forking import own
 from chappe.errors import BufferFull, ChappeError, Closed, TimedOut, UsageError
 from chappe.mesh.messages import Message
+from chappe.system.forking import own
 
 logger = logging.getLogger(__name__)
 

@@ -171,7 +171,7 @@ def check_directory(directory: Path) -> Iterator[Check]:
 
 def _sync_time(file: int) -> float:
     """Seconds that it takes to write 4 KiB and have it on disk, the median of a few."""
-    from chappe.drivers.disk import sync_data
+    from chappe.system.disk import sync_data
 
     times = []
     for _ in range(SYNCS):

@@ -19,7 +19,7 @@ from chappe.errors import OffsetOutOfRange, ProtocolError, UsageError
 
 if TYPE_CHECKING:
     from chappe import Consumer
-    from chappe.api.consumed_batch import ConsumedBatch
+    from chappe.api.log.consumed_batch import ConsumedBatch
     from chappe.data.topic import Filter
     from chappe.log.batch import Record
 

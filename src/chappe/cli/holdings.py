@@ -49,9 +49,9 @@ def look(tower: str, filters: Sequence[Filter], listen: str) -> Holdings:
     Raises:
         TimedOut: No store could be found, or none answered.
     """
-    from chappe.api.discovery import discover
+    from chappe.api.log.discovery import discover
     from chappe.cli.presence import answers
-    from chappe.drivers.queries import StoreClient
+    from chappe.transports.queries import StoreClient
 
     stores = discover(tower, timeout=DISCOVER_S, listen=listen)
     if not stores:
@@ -116,8 +116,8 @@ def new_beside(topic: str, partition: str, tower: str, listen: str) -> list[str]
 
     Whatever goes wrong is an empty answer: somebody else tells of it.
     """
-    from chappe.api.discovery import discover
-    from chappe.drivers.queries import StoreClient
+    from chappe.api.log.discovery import discover
+    from chappe.transports.queries import StoreClient
 
     try:
         for store in discover(tower, HURRY_S, listen=listen, settle_s=0.0)[:1]:

@@ -16,7 +16,7 @@ from chappe.cli.kv_form import typed
 from chappe.cli.values import shown
 
 if TYPE_CHECKING:
-    from chappe import DataStore, StoreEvent, StoreWatch
+    from chappe import DataStore, DataStoreEvent, DataStoreWatch
     from chappe.data.values import Value
 
 CHUNK: Final = 256  # changes printed at once
@@ -63,7 +63,7 @@ def follow(
 
 
 def _print(
-    watching: StoreWatch, count: int | None, seconds: float | None, render: Callable[[StoreEvent], bytes]
+    watching: DataStoreWatch, count: int | None, seconds: float | None, render: Callable[[DataStoreEvent], bytes]
 ) -> None:
     end = None if seconds is None else time.monotonic() + seconds
     while count is None or count > 0:
@@ -78,13 +78,13 @@ def _print(
         sys.stdout.buffer.flush()
 
 
-def _as_text(event: StoreEvent, *, as_text: bool) -> bytes:
+def _as_text(event: DataStoreEvent, *, as_text: bool) -> bytes:
     key, value, _ = _parts(event)
     shows = "" if event.kind in ("erase", "expire") else f" -> {shown(value, as_text=as_text)}"
     return f"{event.kind} {shown(key, as_text=as_text)}{shows}\n".encode("utf-8", "backslashreplace")
 
 
-def _as_json(event: StoreEvent) -> bytes:
+def _as_json(event: DataStoreEvent) -> bytes:
     key, value, before = _parts(event)
     parts = [f'"event":"{event.kind}"', f'"key":{typed(key)}']
     if event.kind in ("insert", "update"):
@@ -98,7 +98,7 @@ def _as_json(event: StoreEvent) -> bytes:
     return f"{{{','.join(parts)}}}\n".encode("utf-8", "surrogateescape")
 
 
-def _parts(event: StoreEvent) -> tuple[Value, Value, Value]:
+def _parts(event: DataStoreEvent) -> tuple[Value, Value, Value]:
     """Key, value and what was there before, with all their types."""
     found: Any = event.typed
     return found.key, found.value, found.before

@@ -18,7 +18,7 @@ from chappe.errors import UsageError
 
 if TYPE_CHECKING:
     from chappe import Endpoint
-    from chappe.api.arguments import OnFull
+    from chappe.api.mesh.arguments import OnFull
     from chappe.cli.node_file import NodeFile
     from chappe.security import Security
     from chappe.web.server import WebSocketServer

@@ -9,9 +9,9 @@ import msgspec
 
 from chappe.core import Halt, Report
 from chappe.log.batch import Batch
+from chappe.log.exactly_once.staged import Job
 from chappe.log.messages import Message
 from chappe.log.queries import Answer, Request
-from chappe.log.staged import Job
 from chappe.log.storage import Append
 
 

@@ -14,8 +14,8 @@ from chappe.data.topic import encode_topic
 from chappe.defaults import POLL_HEADS_S, READ_BYTES, STORES_MAX
 from chappe.log.actions import Action, Ask
 from chappe.log.queries import HeadsAnswer, HeadsRequest, ReadRequest, Request
-from chappe.log.staging import Key
 from chappe.log.storage import Hole, PartitionInfo
+from chappe.log.streams import Key
 
 ANSWER_S: Final = 5.0
 ASKS_MAX: Final = 64  # requests under way; each may bring READ_BYTES and a batch

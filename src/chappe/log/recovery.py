@@ -19,8 +19,8 @@ from chappe.log.events import RecordsLost
 from chappe.log.healing import Asked, Healer
 from chappe.log.messages import Fetch
 from chappe.log.queries import Answer, HeadsAnswer, ReadAnswer
-from chappe.log.staging import Key, Stream
 from chappe.log.storage import Hole
+from chappe.log.streams import Key, Stream
 from chappe.log.subscriptions import Subscriptions
 from chappe.log.unfilled import Unfilled
 from chappe.log.writing import Writer

@@ -24,6 +24,8 @@ from chappe.log.answering import Answering
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.damage import Damage
 from chappe.log.events import DamageHealed, ScrubEnded
+from chappe.log.exactly_once.staged import Intent, Kept
+from chappe.log.exactly_once.transactions import Transactions
 from chappe.log.healing import Healer
 from chappe.log.messages import (
     Ack,
@@ -41,11 +43,9 @@ from chappe.log.messages import (
 from chappe.log.queries import Answer, HeadsAnswer, HeadsRequest, ReadRequest, Request, SeekRequest
 from chappe.log.recovery import Recovery
 from chappe.log.serving import answer_fetch, answer_heads, answer_query
-from chappe.log.staged import Intent, Kept
-from chappe.log.staging import Key, Stream
 from chappe.log.storage import LogStorage
+from chappe.log.streams import Key, Stream
 from chappe.log.subscriptions import Subscriptions, address_in
-from chappe.log.transactions import Transactions
 from chappe.log.unfilled import Unfilled
 from chappe.log.writing import Writer
 

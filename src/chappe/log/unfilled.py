@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from chappe.defaults import FETCH_RECORDS_MAX, RETRY_S
-from chappe.log.staging import Key
+from chappe.log.streams import Key
 
 
 @dataclass(slots=True)

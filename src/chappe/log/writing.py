@@ -12,8 +12,8 @@ from chappe.defaults import DISK_RETRY_S, HELD_BYTES_MAX, MAINTAIN_S, STAGED_BYT
 from chappe.log.actions import Action, Retain, Write
 from chappe.log.batch import Batch
 from chappe.log.events import WritesRefused, WritesResumed
-from chappe.log.staging import Key, Stream
 from chappe.log.storage import Append, Hole, LogStorage
+from chappe.log.streams import Key, Stream
 
 
 class Writer:

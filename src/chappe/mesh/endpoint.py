@@ -11,9 +11,9 @@ from chappe.defaults import HANDSHAKE_FRAME_BYTES_MAX, MESH_MESSAGE_BYTES_MAX
 from chappe.errors import Address
 from chappe.mesh.actions import Action, Flush
 from chappe.mesh.filters import Filter
-from chappe.mesh.links import EndpointOptions, PeerInfo
+from chappe.mesh.links.link import EndpointOptions, PeerInfo
+from chappe.mesh.links.peerings import Peerings
 from chappe.mesh.messages import DATA, ID_BYTES, NOBODY
-from chappe.mesh.peerings import Peerings
 
 __all__ = ["EndpointCore", "EndpointOptions", "PeerInfo"]
 

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Final
 from chappe.arrow import COLUMNS, concat, run_to_arrow
 from chappe.data.topic import encode_topic
 from chappe.defaults import MIB
-from chappe.drivers.queries import StoreClient
 from chappe.errors import OffsetOutOfRange, ProtocolError, TimedOut
 from chappe.log.batch import Batch
 from chappe.log.queries import ReadAnswer, ReadRequest
 from chappe.reading.offsets import Range
 from chappe.reading.view import discover
+from chappe.transports.queries import StoreClient
 
 if TYPE_CHECKING:
     import pyarrow as pa

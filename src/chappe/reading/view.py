@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from chappe.drivers.queries import StoreClient
 from chappe.errors import ProtocolError, TimedOut
 from chappe.log.storage import PartitionInfo
 from chappe.reading.offsets import Key, Known
 from chappe.reading.selection import Selection
+from chappe.transports.queries import StoreClient
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ DISCOVER_S: Final = 2.0  # how long a tower is listened to
 
 def discover(tower: str) -> list[str]:
     """The query endpoints of the stores that a tower knows."""
-    from chappe.api.discovery import discover as ask_tower
+    from chappe.api.log.discovery import discover as ask_tower
 
     return [each.endpoint for each in ask_tower(tower, timeout=DISCOVER_S)]
 

@@ -13,7 +13,6 @@ from typing import Final
 from chappe.log import (
     answering,
     catch_up,
-    committing,
     consumer,
     delivery,
     healing,
@@ -23,16 +22,16 @@ from chappe.log import (
     resuming,
     serving,
     sources,
-    staging,
-    transactions,
+    streams,
     unfilled,
     writing,
 )
+from chappe.log.exactly_once import redo, transactions
 
 CORES: Final = (
     answering,
     catch_up,
-    committing,
+    redo,
     consumer,
     delivery,
     healing,
@@ -42,7 +41,7 @@ CORES: Final = (
     resuming,
     serving,
     sources,
-    staging,
+    streams,
     transactions,
     unfilled,
     writing,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from chappe.errors import StorageFull
 from chappe.log.batch import Batch
 from chappe.log.events import ScrubEnded
-from chappe.log.staged import MemoryStaged
+from chappe.log.exactly_once.staged import MemoryStaged
 from chappe.log.storage import Append, Hole, PartitionInfo, Read, Retention, Scrubbed
 
 Key = tuple[str, str]

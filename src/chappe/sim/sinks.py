@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from chappe.data.topic import encode_topic
 from chappe.log.batch import encode_batch
+from chappe.log.exactly_once.staged import Intent
 from chappe.log.queries import (
     FENCED,
     MISSING,
@@ -28,7 +29,6 @@ from chappe.log.queries import (
     decode_answer,
     encode_query,
 )
-from chappe.log.staged import Intent
 from chappe.sim.disk import SimDisk
 from chappe.sim.network import Dialogue
 from chappe.sim.truth import Content, Key

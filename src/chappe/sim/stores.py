@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from chappe.defaults import DISK_RETRY_S
 from chappe.errors import ChappeError, StorageError
 from chappe.log.actions import Reply, Retain, Transact, Write
-from chappe.log.committing import Finishing, carry_out, recover
+from chappe.log.exactly_once.redo import Finishing, carry_out, recover
+from chappe.log.exactly_once.staged import CommitBatch
 from chappe.log.queries import decode_request, encode_query
-from chappe.log.staged import CommitBatch
 from chappe.log.storage import Append, Retention
 from chappe.log.store import LogStore
 from chappe.sim.disk import SimDisk

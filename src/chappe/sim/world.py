@@ -11,9 +11,9 @@ from typing import Any
 from chappe.data.topic import Filter
 from chappe.errors import StorageError
 from chappe.log.consumer import LogConsumer
+from chappe.log.exactly_once.staged import Intent
 from chappe.log.producer import LogProducer
 from chappe.log.sources import Key
-from chappe.log.staged import Intent
 from chappe.log.storage import Retention
 from chappe.log.store import LogStore
 from chappe.sim.checkers import Checker, all_checkers

@@ -10,10 +10,10 @@ from typing import Final
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from chappe.drivers.queries import StoreClient
 from chappe.errors import ChappeError, ProtocolError, TimedOut
-from chappe.log.transactions import sink_address
+from chappe.log.exactly_once.transactions import sink_address
 from chappe.spark.home import FIND_S, Home, Sink, Stores, client_of, found_again
+from chappe.transports.queries import StoreClient
 
 logger = logging.getLogger(__name__)
 

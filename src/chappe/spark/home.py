@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from chappe.api.discovery import discover
-from chappe.drivers.queries import StoreClient
+from chappe.api.log.discovery import discover
 from chappe.errors import ChappeError, ProtocolError, TimedOut, UsageError
 from chappe.log.queries import FindSink, SinkAnswer
+from chappe.transports.queries import StoreClient
 
 logger = logging.getLogger(__name__)
 

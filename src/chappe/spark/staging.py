@@ -11,11 +11,11 @@ from collections import deque
 from typing import Final
 
 from chappe.data.topic import encode_topic
-from chappe.drivers.queries import StoreClient
 from chappe.errors import ChappeError, TimedOut
 from chappe.log.queries import Stage
 from chappe.spark.encode import Piece
 from chappe.spark.home import Home, Sink, Stores, client_of, found_again
+from chappe.transports.queries import StoreClient
 
 logger = logging.getLogger(__name__)
 

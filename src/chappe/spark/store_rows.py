@@ -45,7 +45,7 @@ from pyspark.sql.types import (
 )
 from pyspark.sql.utils import is_remote
 
-from chappe.bridges.store_form import QUERY
+from chappe.bridges.kv_form import QUERY
 from chappe.data.scalars import INTEGER_MAX, INTEGER_MIN, Count
 from chappe.errors import UsageError
 from chappe.spark.tables import VALUE
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from chappe.api.data_store import DataStore
+    from chappe.api.kv.data_store import DataStore
 
 ROWS: Final = 4096  # written at once
 _SAME: Final = (StringType, BinaryType, BooleanType, IntegralType, TimestampType, DayTimeIntervalType)
@@ -100,7 +100,8 @@ def write_store(
         raise UsageError("a stream needs a `checkpoint`: the directory where Spark keeps how far it is")
     if is_remote():
         raise UsageError(
-            "over Spark Connect a stream runs where the store is not: use write_table, and TopicToStore for the store"
+            "over Spark Connect a stream runs where the store is not: "
+            "use write_table, and TopicToDataStore for the store"
         )
 
     def write(batch: DataFrame, number: int) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from chappe.bridges.store_form import EXPIRES, VERSION, Entry, entry_of, is_mark
+from chappe.bridges.kv_form import EXPIRES, VERSION, Entry, entry_of, is_mark
 from chappe.data.text import to_text
 from chappe.data.values import Value
 from chappe.errors import InvalidData, UsageError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from chappe.api.data_store import DataStore
+    from chappe.api.kv.data_store import DataStore
 
 SAMPLE: Final = 1_000  # entries of a topic looked at for a schema
 ROWS: Final = 10_000  # in one Arrow batch
@@ -73,8 +73,8 @@ def read_store_topic(
     """The store that a topic holds: the columns key, value, expiry, version, and ``_corrupt``, which says why key or
     value is null in a row that does not fit.
 
-    The topic is one that ``StoreToTopic`` writes; among records of a key the latest counts, as in ``read_table``, and
-    what has expired is left out. Keys and values of records from elsewhere are strings.
+    The topic is one that ``DataStoreToTopic`` writes; among records of a key the latest counts, as in
+    ``read_table``, and what has expired is left out. Keys and values of records from elsewhere are strings.
 
     Args:
         spark: The session.

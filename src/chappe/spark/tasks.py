@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from chappe.drivers.memory import keep_freed
 from chappe.reading.fetch import Task, read_task
 from chappe.reading.offsets import Range, cut
+from chappe.system.memory import keep_freed
 
 if TYPE_CHECKING:
     import pyarrow as pa

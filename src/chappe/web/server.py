@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Final, Self
 
-from chappe.api.arguments import OnFull, as_policy, check_bounds
-from chappe.api.endpoint import Endpoint
-from chappe.api.mesh_aio import AsyncEndpoint
+from chappe.api.mesh.aio import AsyncEndpoint
+from chappe.api.mesh.arguments import OnFull, as_policy, check_bounds
+from chappe.api.mesh.endpoint import Endpoint
 from chappe.api.serving import server_tls
 from chappe.defaults import (
     WEBSOCKET_BYTES_MAX,
@@ -24,8 +24,8 @@ from chappe.defaults import (
     WEBSOCKET_PING_S,
     WEBSOCKET_STUCK_S,
 )
-from chappe.drivers.forking import own
 from chappe.errors import AddressInUse, ChappeError, UsageError
+from chappe.system.forking import own
 from chappe.web.origins import check_origins, may_connect
 from chappe.web.protocol import PATH
 from chappe.web.room import Room

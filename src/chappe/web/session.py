@@ -15,8 +15,8 @@ from typing import Any, Final
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
 from chappe import __version__
-from chappe.api.arguments import OnFull, encode_topic, encode_value
-from chappe.api.mesh_aio import AsyncEndpoint, AsyncSubscriber
+from chappe.api.mesh.aio import AsyncEndpoint, AsyncSubscriber
+from chappe.api.mesh.arguments import OnFull, encode_topic, encode_value
 from chappe.data.json import loads_message
 from chappe.defaults import WEBSOCKET_SPEAK_S
 from chappe.errors import BufferFull, ChappeError, Closed, InvalidData, UsageError

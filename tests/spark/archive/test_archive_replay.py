@@ -16,10 +16,10 @@ import pytest
 from tests.spark.archive.archives import NOON_US
 from tests.waiting import PATIENCE_S
 
-from chappe.api.consumer import Consumer
+from chappe.api.log.consumer import Consumer
+from chappe.api.log.store import Store
+from chappe.api.log.tower import Tower
 from chappe.api.pace import Pace
-from chappe.api.store import Store
-from chappe.api.tower import Tower
 from chappe.errors import UnknownTopic, UsageError
 from chappe.log.batch import Record
 from chappe.spark.archive.layout import DAY_US, directory_of, file_name, file_schema

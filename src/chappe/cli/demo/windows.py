@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from chappe.drivers.disk import sync_file
+from chappe.system.disk import sync_file
 
 WINDOW_S: Final = 5
 OPEN_WINDOWS_MAX: Final = 64  # kept in memory; an older one is read back from its file

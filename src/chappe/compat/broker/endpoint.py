@@ -11,7 +11,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 from uuid import UUID
 
-from chappe.api.endpoint import Endpoint as MeshEndpoint
+from chappe.api.mesh.endpoint import Endpoint as MeshEndpoint
 from chappe.compat.broker.configuration import Configuration
 from chappe.compat.broker.data import Data
 from chappe.compat.broker.enums import Backend, PeerFlags, PeerStatus

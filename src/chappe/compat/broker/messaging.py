@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
-from chappe.api.publisher import Publisher as MeshPublisher
-from chappe.api.received import Received
-from chappe.api.statuses import StatusSubscriber as MeshStatusSubscriber
-from chappe.api.subscriber import Subscriber as MeshSubscriber
+from chappe.api.mesh.publisher import Publisher as MeshPublisher
+from chappe.api.mesh.received import Received
+from chappe.api.mesh.statuses import StatusSubscriber as MeshStatusSubscriber
+from chappe.api.mesh.subscriber import Subscriber as MeshSubscriber
 from chappe.compat.broker.data import Data, to_immutable_py, to_py
 from chappe.compat.broker.peering import Error, Status
 from chappe.data.values import Value

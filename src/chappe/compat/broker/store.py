@@ -14,12 +14,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
-from chappe.api.data_store import DataStore
+from chappe.api.kv.data_store import DataStore
 from chappe.compat.broker.data import Data, to_py
 from chappe.data.scalars import Count, Timespan
 from chappe.data.values import Value
 from chappe.errors import BufferFull, Closed, StoreError, TimedOut
-from chappe.stores.engine import Engine
+from chappe.kv.engine import Engine
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from chappe.data.binary import encode
 from chappe.data.scalars import Count, Timespan
 from chappe.data.values import Value
-from chappe.stores.actions import Notify
+from chappe.kv.actions import Notify
 
 
 def encode_event(store: str, change: Notify) -> bytes:

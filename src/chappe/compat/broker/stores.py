@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from chappe.api.data_store import DataStore
-from chappe.api.endpoint import Endpoint as MeshEndpoint
-from chappe.api.store_watch import StoreEvent
+from chappe.api.kv.data_store import DataStore
+from chappe.api.kv.watch import DataStoreEvent
+from chappe.api.mesh.endpoint import Endpoint as MeshEndpoint
 from chappe.compat.broker.data import Data
 from chappe.compat.broker.enums import Backend
 from chappe.compat.broker.store_events import encode_event
 from chappe.data.scalars import EnumValue
 from chappe.data.values import Value
-from chappe.drivers.forking import own
 from chappe.errors import ChappeError, UsageError
-from chappe.stores.actions import Notify
-from chappe.stores.topics import EVENTS_PREFIX
+from chappe.kv.actions import Notify
+from chappe.kv.topics import EVENTS_PREFIX
+from chappe.system.forking import own
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class Stores:
                 self._told.add(name)
                 store.watch(callback=partial(self._deliver, topic, name), on_full="block")
 
-    def _deliver(self, topic: bytes, name: str, event: StoreEvent) -> None:
+    def _deliver(self, topic: bytes, name: str, event: DataStoreEvent) -> None:
         assert isinstance(event.typed, Notify)
         payload = encode_event(name, event.typed)
         node = self._endpoint.node

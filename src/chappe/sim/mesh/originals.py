@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from chappe.defaults import TTL
 from chappe.mesh.filters import Filter, matches, minimal
-from chappe.mesh.handshake import Established, Failed, Handshake, Redundant, SendFrame, Step, Wake
+from chappe.mesh.links.handshake import Established, Failed, Handshake, Redundant, SendFrame, Step, Wake
+from chappe.mesh.links.peers import PeerTable
 from chappe.mesh.messages import (
     DATA,
     NOBODY,
@@ -24,7 +25,6 @@ from chappe.mesh.messages import (
     parse_filter,
     parse_message,
 )
-from chappe.mesh.peers import PeerTable
 from chappe.sim.mesh.hosts import Host
 from chappe.sim.mesh.network import Side
 

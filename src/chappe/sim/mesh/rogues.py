@@ -8,8 +8,9 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from chappe.defaults import TTL
-from chappe.mesh.handshake import Established, Failed, Handshake, Redundant, SendFrame
-from chappe.mesh.losses import Loss, Why
+from chappe.mesh.forwarding.losses import Loss, Why
+from chappe.mesh.links.handshake import Established, Failed, Handshake, Redundant, SendFrame
+from chappe.mesh.links.peers import PeerTable
 from chappe.mesh.messages import (
     DATA,
     LOSS,
@@ -24,7 +25,6 @@ from chappe.mesh.messages import (
     pack_pong,
     parse_message,
 )
-from chappe.mesh.peers import PeerTable
 from chappe.sim.mesh.hosts import Host
 from chappe.sim.mesh.network import Side
 from chappe.sim.mesh.record import Spans

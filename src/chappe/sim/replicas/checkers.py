@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from chappe.data.values import Value
 from chappe.defaults import CHANNEL_EVENTS_MAX, CHANNEL_HELD_MAX, CLONE_WRITES_MAX, STORE_OUTCOMES_MAX
+from chappe.kv.actions import Notify, Send
+from chappe.kv.commands import ACTIONS, AckClone, SnapshotOffer, SnapshotPiece, decode_message
+from chappe.kv.engine import index_of
+from chappe.kv.entity import Entity
+from chappe.kv.events import TwoMasters
 from chappe.sim.replicas.truth import LISTS, PENDING, TEMPORARY, UNIQUE
 from chappe.sim.truth import Violation
-from chappe.stores.actions import Notify, Send
-from chappe.stores.commands import ACTIONS, AckClone, SnapshotOffer, SnapshotPiece, decode_message
-from chappe.stores.engine import index_of
-from chappe.stores.entity import Entity
-from chappe.stores.events import TwoMasters
 
 if TYPE_CHECKING:
     from chappe.sim.replicas.members import Host, MasterHost

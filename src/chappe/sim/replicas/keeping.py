@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from chappe.data.binary import decode
 from chappe.errors import StorageFull
-from chappe.stores.backend import ClearRows, EraseRow, ForgetWriter, Loaded, Operation, PutRow, WriterRow
-from chappe.stores.entity import Entity
+from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, Loaded, Operation, PutRow, WriterRow
+from chappe.kv.entity import Entity
 
 
 class SimBackend:

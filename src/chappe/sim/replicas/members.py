@@ -10,10 +10,10 @@ from chappe.core import Report
 from chappe.data.order import SET, STRING, VECTOR
 from chappe.data.scalars import Count
 from chappe.errors import BufferFull, NoMaster, StorageError, StoreError
+from chappe.kv.actions import Action, Commit, Notify, Resolve, Send
+from chappe.kv.entity import chappe_entity
+from chappe.kv.topics import clone_topic, master_topic
 from chappe.sim.replicas.truth import COUNTERS, LISTS, MIXED, TEMPORARY, UNIQUE
-from chappe.stores.actions import Action, Commit, Notify, Resolve, Send
-from chappe.stores.entity import chappe_entity
-from chappe.stores.topics import clone_topic, master_topic
 
 if TYPE_CHECKING:
     from chappe.sim.replicas.keeping import SimBackend

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
-from chappe.stores import commands as cmd
-from chappe.stores.entity import NOBODY, Entity
+from chappe.kv import commands as cmd
+from chappe.kv.entity import NOBODY, Entity
 
 NUMBERS: Final = (0, 1, 2, 3, 5, 40, 2**32, 2**62, 2**62 + 1, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1)
 TICKS: Final = (0, 1, 5, 65_535)

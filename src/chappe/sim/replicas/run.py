@@ -9,16 +9,16 @@ from random import Random
 from typing import Final
 
 from chappe.channel import consumer
+from chappe.kv import clone_writes, followers, group_commit, receiving, snapshots
 from chappe.sim.replicas.members import CloneHost, MasterHost
 from chappe.sim.replicas.world import ReplicaWorld, StoreCores
 from chappe.sim.run import Outcome
 from chappe.sim.truth import Violation
-from chappe.stores import clone_writes, committing, followers, receiving, snapshots
 
 TICK_S: Final = 0.25
 SETTLE_S: Final = 100.0
 EVENTS_MAX: Final = 2_000_000
-_PLACES: Final = (consumer, clone_writes, committing, followers, receiving, snapshots)
+_PLACES: Final = (consumer, clone_writes, group_commit, followers, receiving, snapshots)
 _CHOICES: Final[dict[str, tuple[int, ...]]] = {
     "CHANNEL_ACK_EVENTS": (1, 8, 256),
     "CHANNEL_NACK_MAX": (2, 1_024),

@@ -6,6 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from chappe.kv.actions import Notify, Resolve, Send
+from chappe.kv.clone import KvClone
+from chappe.kv.commands import AckClone, Clear, SnapshotOffer, decode_message
+from chappe.kv.entity import Entity, chappe_entity
+from chappe.kv.master import KvMaster
 from chappe.sim.clock import Clock
 from chappe.sim.replicas.checkers import Checker, all_checkers
 from chappe.sim.replicas.keeping import SimBackend
@@ -14,11 +19,6 @@ from chappe.sim.replicas.rogues import any_command, any_message
 from chappe.sim.replicas.truth import PENDING, Asked, ReplicaTruth
 from chappe.sim.replicas.wire import Wire
 from chappe.sim.truth import Violation
-from chappe.stores.actions import Notify, Resolve, Send
-from chappe.stores.clone import StoreClone
-from chappe.stores.commands import AckClone, Clear, SnapshotOffer, decode_message
-from chappe.stores.entity import Entity, chappe_entity
-from chappe.stores.master import StoreMaster
 
 NOTICE_S = (0.0, 0.5, 20.0)  # how long until a member hears that another is out of reach
 
@@ -27,8 +27,8 @@ NOTICE_S = (0.0, 0.5, 20.0)  # how long until a member hears that another is out
 class StoreCores:
     """What is under test; broken ones are put here to see that the checkers notice."""
 
-    master: type[StoreMaster] = StoreMaster
-    clone: type[StoreClone] = StoreClone
+    master: type[KvMaster] = KvMaster
+    clone: type[KvClone] = KvClone
 
 
 class ReplicaWorld:

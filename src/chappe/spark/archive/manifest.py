@@ -17,9 +17,9 @@ from typing import Final, Self
 import msgspec
 
 from chappe.data.topic import Filter
-from chappe.drivers.disk import FULL, FileLock, sync_directory, sync_file
 from chappe.errors import StorageError, StorageFormat, StorageFull, StorageLocked, UnknownTopic, UsageError
 from chappe.spark.archive.layout import LOCK, META, STAGING
+from chappe.system.disk import FULL, FileLock, sync_directory, sync_file
 
 FORMAT: Final = 1
 KEEP: Final = 2  # manifests: a reader may have listed the one before the newest

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from chappe.defaults import MIB
-from chappe.drivers.disk import sync_file
 from chappe.spark.archive.layout import file_schema
+from chappe.system.disk import sync_file
 
 GROUP_BYTES: Final = 8 * MIB  # of a row group, before it is compressed: replay holds one of each partition in memory
 GROUP_ROWS: Final = 131_072

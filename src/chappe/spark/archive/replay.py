@@ -28,14 +28,14 @@ import numpy as np
 import platformdirs
 import pyarrow as pa
 
+from chappe.api.log.producer import Producer
 from chappe.api.pace import SHOW_S, Pace
-from chappe.api.producer import Producer
 from chappe.defaults import KIB, TOWER_HOST, TOWER_SUB_PORT
-from chappe.drivers.disk import sync_file
 from chappe.errors import StorageFormat, TimedOut, UsageError
 from chappe.spark.archive.manifest import Manifest, load, path_of
 from chappe.spark.archive.order import EARLIEST_US, LATEST_US, Run, Wanted, plan, sweep
 from chappe.spark.encode import encode_rows, encoded_headers
+from chappe.system.disk import sync_file
 
 if TYPE_CHECKING:
     from chappe.spark.archive.order import Group

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import platformdirs
 
-from chappe.drivers.disk import FileLock
 from chappe.errors import ChappeError
+from chappe.system.disk import FileLock
 
 STATE_BYTES_MAX: Final = 1 << 20
 SAME_START_S: Final = 2.0  # start times are told by a clock that may be set

@@ -1,0 +1,1 @@
+"""Data stores as their users hold them."""

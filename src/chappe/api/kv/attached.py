@@ -1,0 +1,292 @@
+"""The master or a clone of a data store on its endpoint: what both faces of it, blocking and asyncio, stand on.
+
+Nothing here waits, but for ``close``: what has an outcome is an ``Asked``, and each face waits for it in its own way.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from chappe.api.mesh.arguments import expiry_ns
+from chappe.api.mesh.questions import Asked, Questions
+from chappe.data.convert import to_python, to_value
+from chappe.defaults import CLOSE_S
+from chappe.errors import BufferFull, Closed, MemberStopped, StaleData, TimedOut, WriteUnknown
+from chappe.kv.actions import Action, Notify
+from chappe.kv.backend import Backend
+from chappe.kv.clone import KvClone
+from chappe.kv.engine import Engine
+from chappe.kv.events import WriteFailed
+from chappe.kv.master import KvMaster
+from chappe.runtime.kv_node import KvNode
+from chappe.system.forking import own
+
+if TYPE_CHECKING:
+    from chappe.api.mesh.hosting import Host
+    from chappe.mesh.events import PeerLost
+
+Core = KvMaster | KvClone
+Method = Callable[..., list[Action]]
+Write = tuple[Method, tuple[object, ...]]  # a method of the core, and its arguments
+
+
+class Closing(Protocol):
+    """What ends with its store."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+class Watching(Closing, Protocol):
+    """What is told of changes."""
+
+    def notify(self, action: Notify) -> None:
+        """A key has changed; the lock is held."""
+
+
+class AttachedStore:
+    """A master or clone, its place on the node, and who asks and watches it.
+
+    Args:
+        endpoint: Where it is attached.
+        core: The master or clone.
+        backend: Of a durable master; closed with it.
+    """
+
+    def __init__(self, endpoint: Host, core: Core, backend: Backend | None = None) -> None:
+        own(self)
+        self.endpoint = endpoint
+        self.core = core
+        self.name = core.name
+        self.closed = False
+        self.lost_peer: PeerLost | None = None  # the last peering that was lost since it is attached
+        self.immediate = isinstance(core, KvMaster) and backend is None  # a write is done when the core returns
+        self._node = endpoint.node
+        self._lock = endpoint.node.lock
+        self._turns = endpoint.node.turns
+        self._questions = Questions()
+        self._watches: list[Watching] = []
+        self._proxies: list[Closing] = []
+        self.member = KvNode(endpoint.node, core, endpoint.new_number, self, backend)
+
+    def begin(self) -> None:
+        """Take part; the lock is held."""
+        self.member.start()
+        self.endpoint.add_store(self)
+
+    def check(self) -> None:
+        """Raise Closed if it is, or MemberStopped if its endpoint was stopped; the lock is held."""
+        self._turns.check()
+        if self.closed or self._turns.closed:
+            raise Closed(f"store {self.name!r} was closed")
+
+    # -- reading --------------------------------------------------------------------------------------
+
+    def engine(self) -> Engine:
+        """The data, of a master without what has expired by now. Raises what ``unreadable`` tells."""
+        if self.member.entries is None:
+            raise self.unreadable()
+        if self.member.master is not None and time.monotonic() >= self.member.due:
+            with self._lock:
+                self.member.do_what_is_due()
+        return self.core.engine
+
+    def unreadable(self) -> StaleData | MemberStopped | Closed:
+        """Why it cannot be read."""
+        if self._turns.halted is not None:
+            return MemberStopped(self._turns.halted)
+        if not self.closed and isinstance(self.core, KvClone):
+            try:
+                self.core.readable_engine()
+            except StaleData as stale:
+                return stale
+        return Closed(f"store {self.name!r} was closed")
+
+    # -- writing --------------------------------------------------------------------------------------
+
+    def try_write(
+        self, write: Write, expiry_s: float | None, wait: bool, found: list[Any] | None = None
+    ) -> Asked | None:
+        """Make a write; the question that its outcome answers, None if nobody wants to know or it is done.
+
+        A master adds to ``found`` what is under the key then: nobody else's write comes between.
+
+        Raises:
+            BufferFull: There is no ``room`` at present.
+        """
+        method, args = write
+        options: dict[str, Any] = {}
+        if expiry_s is not None:
+            options["expiry_ns"] = expiry_ns(expiry_s)
+        if not wait or (self.immediate and method != self.core.put_unique):
+            with self._lock:
+                self.member.write(method, args, options, False)
+                self._look(args, found)
+                self._turns.tell()
+            self._node.keep_up()
+            return None
+        with self._lock:
+            ticket = self.endpoint.new_number()
+            asked = self._questions.begin(self._node, ticket)
+            options["ticket"] = ticket
+            try:
+                self.member.write(method, args, options, True)
+            except BaseException:
+                self._questions.forget(ticket)
+                raise
+            self._look(args, found)
+            self._turns.tell()
+        return asked
+
+    def _look(self, args: tuple[object, ...], found: list[Any] | None) -> None:
+        if found is not None and self.member.master is not None:
+            found.append(to_python(self.core.engine.get(to_value(args[0]))))
+
+    def try_put_many(
+        self, items: list[tuple[object, object]], expiry_s: float | None, asked: list[Asked]
+    ) -> tuple[int, Exception | None]:
+        """Make as many writes as there is room for; how many were made, and what the next one raised."""
+        taken = 0
+        put = self.core.put
+        with self._lock:
+            gatherer = self._node.gatherer
+            gatherer.hold()
+            try:
+                for item in items:
+                    try:
+                        made = self.try_write((put, item), expiry_s, True)
+                    except Exception as problem:
+                        return taken, problem
+                    taken += 1
+                    if made is not None:
+                        asked.append(made)
+            finally:
+                gatherer.let_go()
+        return taken, None
+
+    def room(self) -> bool:
+        """Whether a write would not wait for room."""
+        return self.closed or self.member.room()
+
+    def no_room(self) -> NoReturn:
+        """Raise what a write raises that found no room in time."""
+        self.check()
+        raise BufferFull(f"store {self.name!r} had no room for another write in time; the write is not done")
+
+    def too_late(self) -> str:
+        """The text of a TimedOut."""
+        return f"the write to store {self.name!r} is not confirmed yet; it may still be done"
+
+    # -- waiting --------------------------------------------------------------------------------------
+
+    def begin_await_idle(self, timeout: float | None) -> Asked:
+        """``await_idle`` up to the wait; what has expired by now is among what is waited for."""
+        with self._lock:
+            self.check()
+            self.member.do_what_is_due()
+            return self._ask(self.core.await_idle, timeout)
+
+    def idle_outcome(self, asked: Asked) -> bool:
+        """The answer of ``await_idle``, after the wait."""
+        try:
+            return asked.take("") is None
+        except (TimedOut, WriteUnknown):
+            return False
+
+    def begin_await_ready(self) -> Asked:
+        """Wait until a clone may be read."""
+        assert isinstance(self.core, KvClone)
+        with self._lock:
+            return self._ask(self.core.await_ready, None)
+
+    def _ask(self, method: Method, timeout: float | None) -> Asked:
+        ticket = self.endpoint.new_number()
+        asked = self._questions.begin(self._node, ticket)
+        self.member.ask(method, ticket, math.inf if timeout is None else timeout)
+        return asked
+
+    # -- the end --------------------------------------------------------------------------------------
+
+    @property
+    def unconfirmed(self) -> int:
+        """Writes of a clone of which its master has not said that they are done."""
+        return self.core.unconfirmed if isinstance(self.core, KvClone) else 0
+
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """See ``DataStore.close``; ``timeout_s`` is how long to wait for writes."""
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+            watches, proxies = list(self._watches), list(self._proxies)
+        self.member.close(timeout_s)
+        with self._lock:
+            unconfirmed = self.unconfirmed
+            lost = WriteUnknown(f"store {self.name!r} was closed before its master had confirmed the write")
+            if unconfirmed and not self._questions:
+                self.endpoint.report(WriteFailed(self.name, f"{unconfirmed} writes", lost))
+            self._questions.end(lost)
+            self._turns.news = True
+            self.endpoint.forget_store(self)
+        for watch in watches:
+            watch.close()
+        for proxy in proxies:
+            proxy.close()
+        with self._lock:
+            self._turns.tell()
+
+    # -- for watches and proxies ----------------------------------------------------------------------
+
+    def add_watch(self, watch: Watching) -> None:
+        """Have a watch told of changes. Raises Closed."""
+        with self._lock:
+            self.check()
+            self._watches.append(watch)
+            self.core.notify = True
+
+    def forget_watch(self, watch: Watching) -> None:
+        """A watch is closed; the lock is held."""
+        if watch in self._watches:
+            self._watches.remove(watch)
+        self.core.notify = bool(self._watches)
+
+    def add_proxy(self, proxy: Closing) -> None:
+        """Have a proxy closed with the store. Raises Closed."""
+        with self._lock:
+            self.check()
+            self._proxies.append(proxy)
+
+    def forget_proxy(self, proxy: Closing) -> None:
+        """A proxy is closed; the lock is held."""
+        if proxy in self._proxies:
+            self._proxies.remove(proxy)
+
+    def stop(self, watch: Watching, on: bool) -> None:
+        """A watch has no room for further changes, or has some again; the lock is held."""
+        if on:
+            self.member.stopped.add(watch)
+        else:
+            self.member.stopped.discard(watch)
+            self._turns.news = True
+        number = min(self.member.topics)
+        if bool(self.member.stopped) is on:
+            self.endpoint.pause(number, on)
+
+    # -- the listener of the member, with the lock held -------------------------------------------------
+
+    def resolved(self, ticket: int, outcome: object) -> None:
+        """A call is over."""
+        if self._questions.resolve(ticket, outcome):
+            self._turns.news = True
+
+    def notified(self, action: Notify) -> None:
+        """A key has changed."""
+        for watch in list(self._watches):
+            watch.notify(action)
+
+    def reported(self, event: object) -> None:
+        """Something happened."""
+        self.endpoint.report(event)

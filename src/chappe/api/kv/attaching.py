@@ -1,0 +1,138 @@
+"""Attaching the master or a clone of a data store to an endpoint."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import secrets
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from chappe.api.kv.attached import AttachedStore
+from chappe.api.kv.data_store import DataStore
+from chappe.api.mesh.questions import Asked
+from chappe.errors import MasterExists, NoMaster, StaleData, TimedOut, UsageError
+from chappe.kv.backend import Backend
+from chappe.kv.clone import KvClone
+from chappe.kv.entity import Entity, chappe_entity
+from chappe.kv.master import KvMaster
+from chappe.kv.topics import check_name
+from chappe.storage.kv_rocksdb import RocksdbBackend
+from chappe.storage.kv_sqlite import SqliteBackend
+
+if TYPE_CHECKING:
+    from chappe.api.mesh.hosting import Host
+
+_BACKENDS: Final[dict[str, Callable[..., Backend]]] = {"sqlite": SqliteBackend, "rocksdb": RocksdbBackend}
+_LIFE_BITS: Final = 32
+
+
+def attach_master(endpoint: Host, name: str, backend: str, options: dict[str, Any]) -> DataStore:
+    """See ``Endpoint.attach_master``."""
+    check_name(name)
+    _refuse_second(endpoint, name)
+    kept = _open(backend, options)
+    try:
+        loaded = None if kept is None else kept.load()
+        with endpoint.node.lock:
+            endpoint.check()
+            _refuse_second(endpoint, name)
+            core = KvMaster(
+                name, _entity(endpoint), now=time.monotonic(), wall_ns=time.time_ns(),
+                durable=kept is not None, loaded=loaded, notify=False,
+            )  # fmt: skip
+            made = AttachedStore(endpoint, core, kept)
+            made.begin()
+    except BaseException:
+        if kept is not None:
+            kept.close()
+        raise
+    return DataStore(made)
+
+
+def attach_clone(
+    endpoint: Host, name: str, resync_s: float, stale_s: float, buffer_s: float, timeout: float | None
+) -> DataStore:
+    """See ``Endpoint.attach_clone``."""
+    made = begin_clone(endpoint, name, resync_s, stale_s, buffer_s)
+    if timeout == 0:
+        return DataStore(made)
+    try:
+        asked = made.begin_await_ready()
+        asked.wait(timeout)
+        take_ready(made, asked, timeout)
+    except BaseException:  # Ctrl-C too
+        made.close()
+        raise
+    return DataStore(made)
+
+
+def begin_clone(endpoint: Host, name: str, resync_s: float, stale_s: float, buffer_s: float) -> AttachedStore:
+    """``attach_clone`` up to the wait."""
+    check_name(name)
+    for what, seconds in (("resync_s", resync_s), ("stale_s", stale_s), ("mutation_buffer_s", buffer_s)):
+        if math.isnan(seconds):
+            raise UsageError(f"{what} is a number of seconds, not {seconds!r}")
+    with endpoint.node.lock:
+        endpoint.check()
+        if endpoint.node.stores.has_own_master(name):
+            raise MasterExists(f"this endpoint has the master of store {name!r}: use that one, it has all data")
+        core = KvClone(
+            name, _entity(endpoint), now=time.monotonic(), resync_s=resync_s, stale_s=stale_s,
+            mutation_buffer_s=buffer_s, notify=False,
+        )  # fmt: skip
+        made = AttachedStore(endpoint, core)
+        made.begin()
+    return made
+
+
+def take_ready(made: AttachedStore, asked: Asked, timeout: float | None) -> None:
+    """After the wait for the first snapshot: raise NoMaster if none has come, TimedOut if it has not come whole."""
+    try:
+        asked.take("")
+    except (TimedOut, StaleData):
+        within = "" if timeout is None else f" within {timeout:g} s"
+        with made.endpoint.node.lock:
+            coming = made.core.coming if isinstance(made.core, KvClone) else None
+        if coming is not None:
+            raise TimedOut(
+                f"the master of store {made.name!r} has sent {coming[0]:,} of its {coming[1]:,} entries{within}: "
+                "give it more time"
+            ) from None
+        lost = "" if made.lost_peer is None else f"; meanwhile it has {made.lost_peer}"
+        raise NoMaster(
+            f"no master of store {made.name!r} answered{within}: attach one to an endpoint that this one is peered "
+            f"with{lost}"
+        ) from None
+
+
+def _open(backend: str, options: dict[str, Any]) -> Backend | None:
+    if backend == "memory":
+        if options:
+            raise UsageError(f"a master in memory takes no options, not {', '.join(options)}: choose another backend")
+        return None
+    kind = _BACKENDS.get(backend)
+    if kind is None:
+        raise UsageError(f"the backend is one of memory, {', '.join(_BACKENDS)}, not {backend!r}")
+    known = list(inspect.signature(kind).parameters)
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        raise UsageError(f"the {backend} backend takes {', '.join(known)}, not {', '.join(unknown)}")
+    if "path" not in options:
+        raise UsageError(f"the {backend} backend needs a path: give path=...")
+    return kind(**options)
+
+
+def _refuse_second(endpoint: Host, name: str) -> None:
+    with endpoint.node.lock:
+        stores = endpoint.node.stores
+        if stores.has_clone(name):
+            raise MasterExists(f"this endpoint has a clone of store {name!r}: close it before you attach a master")
+        if stores.has_own_master(name) or stores.has_master_in_reach(name):
+            raise MasterExists(f"store {name!r} has a master already: attach a clone of it, or close the master first")
+
+
+def _entity(endpoint: Host) -> Entity:
+    """A new one for each life: so the ends tell lives apart."""
+    return chappe_entity(endpoint.core.own_id, secrets.randbits(_LIFE_BITS))

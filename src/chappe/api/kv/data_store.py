@@ -1,0 +1,327 @@
+"""A data store as its users hold it: the master of a store, or a clone of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+from chappe.api.kv import writes
+from chappe.api.kv.attached import AttachedStore, Write
+from chappe.api.kv.proxy import DataStoreProxy
+from chappe.api.kv.reading import ReadableStore
+from chappe.api.kv.watch import DataStoreEvent, DataStoreWatch, wanted_keys
+from chappe.api.kv.writes import WAIT_S, ManyPuts
+from chappe.api.mesh.arguments import MISSING, OnFull, as_policy, check_bounds
+from chappe.api.mesh.questions import Asked
+from chappe.api.mesh.waiting import deadline_after, time_left
+from chappe.defaults import SUBSCRIBER_BYTES_MAX, SUBSCRIBER_MESSAGES_MAX
+from chappe.errors import BufferFull
+
+_NO_OPTIONS: Final[dict[str, Any]] = {}
+
+
+class DataStore(ReadableStore):
+    """Keys and values that several endpoints share: one has the master, any number have clones with all data.
+
+    Made by ``Endpoint.attach_master`` and ``attach_clone``. Reading never waits and shows what is in memory here.
+    Writing goes through the master, in one order that every clone sees. Use from several threads is safe. Close it, or
+    use it in a ``with``; closing the endpoint closes it too.
+
+    Keys and values are what ``chappe.data.convert`` can convert, and come back as its table says. Keys are told apart
+    by type: ``1``, ``Count(1)``, ``1.0`` and ``True`` are four keys.
+
+    All writes take ``wait`` and ``timeout``. With ``wait`` they return when the write is done: durable, if the master
+    is, and shown by this clone. Without, they return at once, and a failure is told to ``Endpoint.statuses`` as
+    ``WriteFailed``; what a master refuses at once, it raises. Both wait, at most ``timeout`` seconds, while there is no
+    room for another write.
+
+    Where there is an ``expiry_s``, the key is removed so many seconds later; a later write without it makes it stay.
+
+    Raises (every write):
+        NoMaster: No master was found in time; the write is not done.
+        WriteUnknown: The master was lost before it confirmed the write, and cannot be asked any more.
+        BackendFailure: The master's disk refused it; the write is not done.
+        RecordTooLarge: Key and value have more than 16 MiB.
+        UnsupportedValue: A key or value cannot be converted.
+        BufferFull: There was no room for it in time; the write is not done.
+        TimedOut: It is not confirmed yet; it may still be done.
+        Closed: The store was closed.
+    """
+
+    def __init__(self, attached: AttachedStore) -> None:
+        super().__init__(attached)
+        self.endpoint = attached.endpoint
+        self._node = attached.endpoint.node
+        self._turns = attached.endpoint.node.turns
+        self._immediate = attached.immediate
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self.attached.closed
+
+    # -- writing --------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        key: object,
+        value: object,
+        *,
+        expiry_s: float | None = None,
+        wait: bool = True,
+        timeout: float | None = WAIT_S,
+    ) -> None:
+        """Set a value. For the rest, and for what all writes raise, see the class."""
+        if expiry_s is None and (self._immediate or not wait):
+            try:
+                with self._lock:
+                    self.member.write(self.core.put, (key, value), _NO_OPTIONS, False)
+                    self._turns.tell()
+                self._node.keep_up()
+                return
+            except BufferFull:
+                pass  # wait for room as every other write does
+        self._write(writes.put(self.core, key, value), expiry_s, wait, timeout)
+
+    def put_unique(
+        self, key: object, value: object, *, expiry_s: float | None = None, timeout: float | None = WAIT_S
+    ) -> bool:
+        """Set a value if there is none; whether it did. Of all who try at the same time one does."""
+        return self._write(writes.put_unique(self.core, key, value), expiry_s, True, timeout) is True
+
+    def put_many(
+        self,
+        items: Mapping[Any, Any] | Iterable[tuple[object, object]],
+        *,
+        expiry_s: float | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Set many values, much faster than one by one; returns when all are done, or raises the first error then."""
+        deadline = deadline_after(timeout)
+        puts = ManyPuts(self.attached, items, expiry_s)
+        for full in puts.make():
+            self._node.keep_up()
+            if full:
+                self._wait_for_room(deadline)
+        for each in puts.asked:
+            try:
+                self._outcome(each, time_left(deadline))
+            except Exception as problem:
+                puts.failed.append(problem)
+        puts.check()
+
+    def increment(
+        self,
+        key: object,
+        by: object = 1,
+        *,
+        expiry_s: float | None = None,
+        wait: bool = True,
+        timeout: float | None = WAIT_S,
+    ) -> Any:
+        """Add to a number, timespan or timestamp of the same type; a missing one starts at zero (1970).
+
+        Returns what it has become, if this is the master: of all who add at the same time each gets another number. On
+        a clone None, as its master alone knows; and with ``wait=False`` where a write waits for the disk.
+
+        Raises:
+            TypeClash: The value under the key is of another type.
+            InvalidOperation: The result is out of the bounds of its type.
+        """
+        return self._change(writes.increment(self.core, key, by), expiry_s, wait, timeout)
+
+    def decrement(
+        self,
+        key: object,
+        by: object = 1,
+        *,
+        expiry_s: float | None = None,
+        wait: bool = True,
+        timeout: float | None = WAIT_S,
+    ) -> Any:
+        """Take from a number, timespan or timestamp. Returns and raises as ``increment``; raises NoSuchKey too."""
+        return self._change(writes.decrement(self.core, key, by), expiry_s, wait, timeout)
+
+    def append(
+        self,
+        key: object,
+        text: str | bytes,
+        *,
+        expiry_s: float | None = None,
+        wait: bool = True,
+        timeout: float | None = WAIT_S,
+    ) -> None:
+        """Lengthen a string; a missing one is empty. Raises TypeClash."""
+        self._write(writes.append(self.core, key, text), expiry_s, wait, timeout)
+
+    def insert_into(
+        self,
+        key: object,
+        index: object,
+        value: object = MISSING,
+        *,
+        expiry_s: float | None = None,
+        wait: bool = True,
+        timeout: float | None = WAIT_S,
+    ) -> None:
+        """Put a member into a set, or with a ``value`` a key into a table; a missing one is empty. Raises TypeClash."""
+        self._write(writes.insert_into(self.core, key, index, value), expiry_s, wait, timeout)
+
+    def remove_from(
+        self,
+        key: object,
+        index: object,
+        *,
+        expiry_s: float | None = None,
+        wait: bool = True,
+        timeout: float | None = WAIT_S,
+    ) -> None:
+        """Take a member from a set, or a key from a table, if it is there. Raises TypeClash and NoSuchKey."""
+        self._write(writes.remove_from(self.core, key, index), expiry_s, wait, timeout)
+
+    def push(
+        self,
+        key: object,
+        value: object,
+        *,
+        expiry_s: float | None = None,
+        wait: bool = True,
+        timeout: float | None = WAIT_S,
+    ) -> None:
+        """Put an element at the end of a vector; a missing one is empty. Raises TypeClash."""
+        self._write(writes.push(self.core, key, value), expiry_s, wait, timeout)
+
+    def pop(
+        self, key: object, *, expiry_s: float | None = None, wait: bool = True, timeout: float | None = WAIT_S
+    ) -> None:
+        """Take the last element from a vector, if it has one. Raises TypeClash and NoSuchKey."""
+        self._write(writes.pop(self.core, key), expiry_s, wait, timeout)
+
+    def erase(self, key: object, *, wait: bool = True, timeout: float | None = WAIT_S) -> None:
+        """Remove a key, if it is there."""
+        self._write(writes.erase(self.core, key), None, wait, timeout)
+
+    def clear(self, *, wait: bool = True, timeout: float | None = WAIT_S) -> None:
+        """Remove everything."""
+        self._write(writes.clear(self.core), None, wait, timeout)
+
+    def __setitem__(self, key: object, value: object) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: object) -> None:
+        if not self.exists(key):
+            raise KeyError(key)
+        self.erase(key)
+
+    # -- waiting and watching -------------------------------------------------------------------------
+
+    def await_idle(self, timeout: float | None = WAIT_S, *, callback: Callable[[bool], object] | None = None) -> bool:
+        """Wait until everything is everywhere; False if it is not after ``timeout`` seconds.
+
+        On a master: every clone in reach has all changes, and all is durable. On a clone: it has a master, knows of
+        nothing missing, and its own writes are confirmed and shown. With ``callback`` it returns True at once, and the
+        callback gets the answer, in a thread of its own.
+        """
+        asked = self.attached.begin_await_idle(timeout)
+        if callback is None:
+            asked.wait(None)
+            return self.attached.idle_outcome(asked)
+        self.endpoint.call_when_done(asked, lambda outcome: callback(outcome is None), "chappe-await-idle")
+        return True
+
+    def watch(
+        self,
+        *,
+        key: object = MISSING,
+        prefix: str | None = None,
+        callback: Callable[[DataStoreEvent], object] | None = None,
+        on_full: OnFull = "drop_oldest",
+        messages_max: int = SUBSCRIBER_MESSAGES_MAX,
+        bytes_max: int = SUBSCRIBER_BYTES_MAX,
+    ) -> DataStoreWatch:
+        """Hear what becomes of a key, of all keys that are strings with a ``prefix``, or of all; from now on.
+
+        A clone that finds its master again tells of every difference, without those who wrote.
+
+        Args:
+            key: The only key; or
+            prefix: how the keys begin.
+            callback: Called with each event, by a thread that this watch has for it.
+            on_full: What happens when more waits than the bounds: ``drop_oldest``, ``drop_newest``, ``block`` (this
+                store takes no more writes, and its endpoint reads nothing from its peers, until there is room), or
+                ``disconnect`` (the watch ends). What is dropped is counted and reported.
+            messages_max: How many events may wait.
+            bytes_max: How many bytes, of keys and new values.
+        """
+        check_bounds(messages_max, bytes_max)
+        made = DataStoreWatch(self.attached, wanted_keys(key, prefix), as_policy(on_full), messages_max, bytes_max)
+        self.attached.add_watch(made)
+        if callback is not None:
+            made.call_back(callback)
+        return made
+
+    def proxy(self) -> DataStoreProxy:
+        """Ask now, and take the answers later."""
+        made = DataStoreProxy(self)
+        self.attached.add_proxy(made)
+        return made
+
+    # -- the end --------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Detach from the endpoint. Safe to call twice.
+
+        What is being committed, and what a clone with a master has written, is waited for, at most about four seconds.
+        Whoever waits for another write gets WriteUnknown, whoever watches gets Closed.
+        """
+        self.attached.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<DataStore {self.name!r}, {self.role}>"
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _write(self, write: Write, expiry_s: float | None, wait: bool, timeout: float | None) -> Any:
+        asked = self._begin(write, expiry_s, wait, timeout)
+        return None if asked is None else self._outcome(asked, timeout)
+
+    def _change(self, write: Write, expiry_s: float | None, wait: bool, timeout: float | None) -> Any:
+        """As ``_write``; returns what is under the key then, if that is known."""
+        found: list[Any] = []
+        asked = self._begin(write, expiry_s, wait, timeout, found)
+        if asked is not None:
+            self._outcome(asked, timeout)
+        return found[0] if found and (wait or self._immediate) else None
+
+    def _begin(
+        self,
+        write: Write,
+        expiry_s: float | None,
+        wait: bool,
+        timeout: float | None,
+        found: list[Any] | None = None,
+    ) -> Asked | None:
+        deadline: float | None = None
+        while True:
+            try:
+                return self.attached.try_write(write, expiry_s, wait, found)
+            except BufferFull:
+                deadline = deadline_after(timeout) if deadline is None else deadline
+                self._wait_for_room(deadline)
+
+    def _wait_for_room(self, deadline: float) -> None:
+        if not self._turns.wait(self.attached.room, time_left(deadline)):
+            self.attached.no_room()
+
+    def _outcome(self, asked: Asked, timeout: float | None) -> Any:
+        asked.wait(timeout)
+        return asked.take(self.attached.too_late())

@@ -1,0 +1,181 @@
+"""Asking a data store now and taking the answers later."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+from chappe.api.kv import writes
+from chappe.api.kv.reading import ReadableStore
+from chappe.api.mesh.arguments import MISSING
+from chappe.api.mesh.questions import Asked
+from chappe.api.mesh.waiting import Waiting
+from chappe.errors import BufferFull, ChappeError, NoSuchKey
+from chappe.system.forking import own
+
+ANSWERS_MAX: Final = 65_536  # questions that were asked and whose answers nobody has taken
+
+
+@dataclass(frozen=True, slots=True)
+class DataStoreAnswer:
+    """The answer to one question: its number, and what came of it. ``error`` is set if it failed."""
+
+    id: int
+    value: Any = None
+    error: ChappeError | None = None
+
+    def take(self) -> Any:
+        """The value; raises the error if there is one."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class DataStoreProxy:
+    """Asks a store without waiting. Every question has a number, which its answer has too.
+
+    Made by ``DataStore.proxy``. Answers come in the order of the questions, but for those of ``put_unique``, which come
+    when the master has decided. Use from several threads is safe.
+    """
+
+    def __init__(self, store: ReadableStore) -> None:
+        own(self)
+        self._store = store
+        self._node = store.attached.endpoint.node
+        self._lock = self._node.lock
+        self._last = 0
+        self._asked: dict[int, Asked] = {}
+        self._answers: deque[DataStoreAnswer] = deque()
+        self._waiting = Waiting(self._node.turns, self._filled, lambda: self._filled() or self._waiting.closed)
+
+    # -- asking ---------------------------------------------------------------------------------------
+
+    def get(self, key: object) -> int:
+        """Ask for the value under a key; NoSuchKey is the error if there is none."""
+
+        def read() -> Any:
+            found = self._store.get(key, MISSING)
+            if found is MISSING:
+                raise NoSuchKey(f"nothing is stored under {key!r}")
+            return found
+
+        return self._read(read)
+
+    def exists(self, key: object) -> int:
+        """Ask whether there is a value under a key."""
+        return self._read(lambda: self._store.exists(key))
+
+    def keys(self) -> int:
+        """Ask for all keys."""
+        return self._read(self._store.keys)
+
+    def get_index_from_value(self, key: object, index: object) -> int:
+        """Ask what lies at an index of a value; NoSuchKey is the error if there is nothing."""
+
+        def read() -> Any:
+            found = self._store.get_index_from_value(key, index, MISSING)
+            if found is MISSING:
+                raise NoSuchKey(f"nothing is stored under {key!r} at {index!r}")
+            return found
+
+        return self._read(read)
+
+    def put_unique(self, key: object, value: object, *, expiry_s: float | None = None) -> int:
+        """Set a value if there is none; the answer is whether it did.
+
+        Raises:
+            BufferFull: There is no room for another write at present, or too many answers were not taken.
+        """
+        number = self._number()
+        with self._lock:
+            try:
+                write = writes.put_unique(self._store.core, key, value)
+                asked = self._store.attached.try_write(write, expiry_s, True)
+            except BufferFull:
+                raise
+            except ChappeError as problem:
+                self._answer(DataStoreAnswer(number, None, problem))
+            else:
+                assert asked is not None
+                self._asked[number] = asked
+                asked.then(lambda: self._written(number))
+        return number
+
+    # -- answers --------------------------------------------------------------------------------------
+
+    def receive(self, timeout: float | None = None) -> DataStoreAnswer | None:
+        """The next answer, or None after ``timeout`` seconds (None: wait for ever; Ctrl-C ends the wait).
+
+        Raises:
+            Closed: The proxy, its store or its endpoint was closed, and all answers were taken.
+        """
+        return self._waiting.take(self._answers, timeout)
+
+    @property
+    def available(self) -> int:
+        """How many answers are there."""
+        return len(self._answers)
+
+    def ready(self) -> bool:
+        """Whether ``receive`` would not wait."""
+        return self._filled() or self._waiting.closed
+
+    def fd(self) -> int:
+        """A descriptor that is readable while answers are there: for select, poll and event loops, not to be read."""
+        return self._waiting.fileno()
+
+    def close(self) -> None:
+        """Ask no more; writes that were asked for are still done. Safe to call twice."""
+        with self._lock:
+            if self._waiting.closed:
+                return
+            self._store.attached.forget_proxy(self)
+            self._asked.clear()
+            self._waiting.close()
+            self._node.turns.tell()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _filled(self) -> bool:
+        return bool(self._answers)
+
+    def _number(self) -> int:
+        with self._lock:
+            self._waiting.check()
+            if len(self._answers) + len(self._asked) >= ANSWERS_MAX:
+                raise BufferFull(f"{ANSWERS_MAX:,} answers of this proxy wait: receive them before asking more")
+            self._last += 1
+            return self._last
+
+    def _read(self, read: Callable[[], Any]) -> int:
+        number = self._number()
+        try:
+            answer = DataStoreAnswer(number, read())
+        except ChappeError as problem:
+            answer = DataStoreAnswer(number, None, problem)
+        with self._lock:
+            self._answer(answer)
+        return number
+
+    def _written(self, number: int) -> None:
+        """The master has decided; the lock is held."""
+        asked = self._asked.pop(number, None)
+        if asked is not None:
+            failed = asked.outcome if isinstance(asked.outcome, ChappeError) else None
+            self._answer(DataStoreAnswer(number, None if failed is not None else asked.outcome, failed))
+
+    def _answer(self, answer: DataStoreAnswer) -> None:
+        self._answers.append(answer)
+        self._waiting.changed()
+        self._node.turns.tell()

@@ -1,0 +1,134 @@
+"""What can be read of a data store, without ever waiting: the same for both faces, blocking and asyncio."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final, Literal
+
+from chappe.api.kv.attached import AttachedStore
+from chappe.api.kv.watch import DataStoreEntry, DataStoreEvent, event_of_change
+from chappe.api.mesh.arguments import MISSING
+from chappe.data.convert import to_python, to_value
+from chappe.data.scalars import Count, EnumValue, Port
+from chappe.errors import NoSuchKey
+from chappe.kv.engine import Entry, index_of
+from chappe.kv.entity import Entity
+from chappe.kv.master import KvMaster
+from chappe.system.forking import own
+
+_PLAIN: Final = frozenset({str, int, float, bool, type(None), Count, EnumValue, Port})  # values as they are in Python
+
+
+class ReadableStore:
+    """The reading half of ``DataStore`` and ``AsyncDataStore``."""
+
+    def __init__(self, attached: AttachedStore) -> None:
+        own(self)
+        self.attached = attached
+        self.core = attached.core
+        self.member = attached.member
+        self.name = attached.name
+        self.role: Literal["master", "clone"] = "master" if isinstance(self.core, KvMaster) else "clone"
+        self._lock = attached.endpoint.node.lock
+
+    # -- what it is -----------------------------------------------------------------------------------
+
+    @property
+    def entity(self) -> Entity:
+        """Who this is: the publisher of its writes."""
+        return self.core.entity
+
+    @property
+    def ready(self) -> bool:
+        """Whether it may be read: a master always, a clone once it has all data, until it is stale."""
+        return self.member.entries is not None
+
+    # -- reading --------------------------------------------------------------------------------------
+
+    def get(self, key: object, default: Any = None) -> Any:
+        """The value under a key, or ``default``.
+
+        Raises:
+            StaleData: A clone was without its master for too long, or has never had one. So does all reading.
+        """
+        entries = self.member.entries
+        if entries is None:
+            raise self.attached.unreadable()
+        entry = entries.get(key if type(key) is str else index_of(to_value(key)))
+        if entry is None or (entry.expires_ns is not None and entry.expires_ns <= time.time_ns()):
+            return default
+        value = entry.value
+        return value if type(value) in _PLAIN else to_python(value)
+
+    def get_index_from_value(self, key: object, index: object, default: Any = None) -> Any:
+        """What lies at an index of the value under a key; ``default`` if there is nothing.
+
+        That is an element of a vector, the value under a key of a table, or whether it is a member of a set; of
+        anything else the value itself.
+
+        Raises:
+            TypeClash: A vector is indexed by something else than a number from 0 on.
+        """
+        try:
+            return to_python(self.attached.engine().get_index(to_value(key), to_value(index)))
+        except NoSuchKey:
+            return default
+
+    def exists(self, key: object) -> bool:
+        """Whether there is a value under a key."""
+        return self.attached.engine().exists(to_value(key))
+
+    def keys(self) -> list[Any]:
+        """All keys, the oldest first."""
+        with self._lock:
+            found = self.attached.engine().keys()
+        return [to_python(key) for key in found]
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """All keys and values, the oldest first."""
+        return [(to_python(each.key), to_python(each.value)) for each in self._entries()]
+
+    def snapshot(self) -> list[DataStoreEntry]:
+        """All entries, of one moment."""
+        return [
+            DataStoreEntry(to_python(each.key), to_python(each.value), each.expires_ns, each.version, each)
+            for each in self._entries()
+        ]
+
+    @property
+    def version(self) -> int:
+        """The number of the last change here."""
+        return self.core.engine.version
+
+    def changes_since(self, version: int) -> list[DataStoreEvent] | None:
+        """What has changed after ``version``; None if that is not remembered any more: take a ``snapshot`` then.
+
+        A durable master shows changes a moment before they are durable; None if one of them was taken back.
+        """
+        with self._lock:
+            found = self.attached.engine().changes_since(version)
+        return None if found is None else [event_of_change(each) for each in found]
+
+    def __getitem__(self, key: object) -> Any:
+        found = self.get(key, MISSING)
+        if found is MISSING:
+            raise KeyError(key)
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        return self.exists(key)
+
+    def __len__(self) -> int:
+        return len(self.attached.engine())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.keys())
+
+    def __bool__(self) -> bool:
+        """True also while it is empty."""
+        return True
+
+    def _entries(self) -> list[Entry]:
+        with self._lock:
+            return list(self.attached.engine().items())

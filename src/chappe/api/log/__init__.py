@@ -1,0 +1,1 @@
+"""The log as its users hold it."""

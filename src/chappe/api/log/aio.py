@@ -1,0 +1,206 @@
+"""The same for asyncio: nothing here blocks the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from chappe.api.log.consumed_batch import ConsumedBatch
+from chappe.api.log.consumer import Consumer, ResetLike
+from chappe.api.log.ending import LOOK_S, ToEnd
+from chappe.api.log.producer import Producer
+from chappe.api.log.topic_writers import TopicProgress
+from chappe.errors import BufferFull
+from chappe.log.batch import Record
+from chappe.system.forking import own
+
+ROOM_S = 0.005  # how often a full buffer is looked at again
+
+
+class AsyncProducer:
+    """As ``Producer``; at the bound of the buffer ``send`` waits without blocking the loop.
+
+    Use as ``async with AsyncProducer(topic) as producer``; the arguments are those of ``Producer`` but
+    ``on_full``. With an identity ``send`` waits for the disk now and then, so it runs in a thread.
+    """
+
+    def __init__(self, topic: str | None = None, **options: Any) -> None:
+        own(self)
+        self._producer = Producer(topic, on_full="error", **options)
+        self._journaled = options.get("identity") is not None
+
+    # -- looking ------------------------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> str | None:
+        """Where records go that do not say otherwise."""
+        return self._producer.topic
+
+    @property
+    def topics(self) -> dict[str, TopicProgress]:
+        """See ``Producer.topics``."""
+        return self._producer.topics
+
+    @property
+    def partition(self) -> str:
+        """The name of our partition."""
+        return self._producer.partition
+
+    @property
+    def next_offset(self) -> int:
+        """See ``Producer.next_offset``."""
+        return self._producer.next_offset
+
+    @property
+    def stored(self) -> int:
+        """See ``Producer.stored``."""
+        return self._producer.stored
+
+    @property
+    def connected(self) -> int:
+        """Members that we know of."""
+        return self._producer.connected
+
+    @property
+    def tower(self) -> bool:
+        """Whether a tower hears us."""
+        return self._producer.tower
+
+    def events(self) -> list[object]:
+        """See ``Producer.events``."""
+        return self._producer.events()
+
+    def __repr__(self) -> str:
+        return repr(self._producer).replace("Producer", "AsyncProducer", 1)
+
+    # -- sending ------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        value: bytes | str | None,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]] | None = None,
+        timestamp: int | datetime | None = None,
+        topic: str | None = None,
+    ) -> int:
+        """See ``Producer.send``."""
+        while True:
+            try:
+                if self._journaled:
+                    return await asyncio.to_thread(self._producer.send, value, key, headers, timestamp, topic)
+                return self._producer.send(value, key, headers, timestamp, topic)
+            except BufferFull:
+                await asyncio.sleep(ROOM_S)
+
+    async def wait_ready(self, timeout: float | None = 10.0) -> None:
+        """See ``Producer.wait_ready``."""
+        await asyncio.to_thread(self._producer.wait_ready, timeout)
+
+    async def delivered(self, offset: int, topic: str | None = None) -> int:
+        """Wait until ``min_acks`` stores hold a record; returns its offset. See ``Producer.delivered``."""
+        return await asyncio.wrap_future(self._producer.delivered(offset, topic))
+
+    async def send_and_wait(
+        self,
+        value: bytes | str | None,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]] | None = None,
+        timestamp: int | datetime | None = None,
+        topic: str | None = None,
+    ) -> int:
+        """Send a record and wait until ``min_acks`` stores hold it; returns its offset. Raises as both do."""
+        return await self.delivered(await self.send(value, key, headers, timestamp, topic), topic)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """See ``Producer.flush``."""
+        await asyncio.to_thread(self._producer.flush, timeout)
+
+    async def close(self, timeout: float | None = 10.0) -> None:
+        """See ``Producer.close``."""
+        await asyncio.to_thread(self._producer.close, timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._producer.__exit__, kind, error, trace)
+
+
+class AsyncConsumer:
+    """As ``Consumer``: ``async for record in consumer``, or ``await consumer.poll()`` for batches."""
+
+    def __init__(self, *topics: str, reset: ResetLike = "earliest", **options: Any) -> None:
+        own(self)
+        self._loop = asyncio.get_running_loop()
+        self._ready = asyncio.Event()
+        self.consumer = Consumer(*topics, reset=reset, **options)
+        self.consumer.on_ready = self._wake
+
+    def _wake(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._ready.set)
+        except RuntimeError:
+            pass  # the loop is gone; nobody waits
+
+    async def poll(self, timeout: float | None = None) -> ConsumedBatch | None:
+        """The next batch, or None after ``timeout`` seconds (None: wait for ever)."""
+        deadline = None if timeout is None else self._loop.time() + timeout
+        while True:
+            self._ready.clear()
+            found = self.consumer.take()
+            if found is not None:
+                return found
+            left = None if deadline is None else deadline - self._loop.time()
+            try:
+                await asyncio.wait_for(self._ready.wait(), left)
+            except TimeoutError:
+                return None
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        """Records one after the other, for ever."""
+        while True:
+            batch = await self.poll()
+            assert batch is not None
+            for record in self.consumer.iterate(batch):
+                yield record
+
+    async def to_end(self, timeout: float | None = 10.0) -> AsyncIterator[Record]:
+        """See ``Consumer.to_end``."""
+        async for batch in self.batches_to_end(timeout):
+            for record in self.consumer.iterate(batch):
+                yield record
+
+    async def batches_to_end(self, timeout: float | None = 10.0) -> AsyncIterator[ConsumedBatch]:
+        """See ``Consumer.batches_to_end``."""
+        reading = ToEnd(self.consumer, timeout)
+        while not reading.done:
+            self._ready.clear()
+            batch = reading.take()
+            if batch is not None:
+                yield batch
+            elif not reading.done:
+                try:
+                    await asyncio.wait_for(self._ready.wait(), LOOK_S)
+                except TimeoutError:
+                    pass
+
+    async def wait_ready(self, timeout: float | None = 10.0) -> None:
+        """See ``Consumer.wait_ready``."""
+        await asyncio.to_thread(self.consumer.wait_ready, timeout)
+
+    async def close(self) -> None:
+        """Leave."""
+        await asyncio.to_thread(self.consumer.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

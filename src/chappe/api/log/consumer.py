@@ -1,0 +1,408 @@
+"""Reading topics, live and from the beginning."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from operator import length_hint
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from chappe.api.identity import log_event, new_address, state_directory
+from chappe.api.log.consumed_batch import ConsumedBatch
+from chappe.api.log.ending import LOOK_S, ToEnd
+from chappe.api.log.readiness import no_tower, wait_until
+from chappe.api.times import as_micros
+from chappe.data.topic import Filter
+from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
+from chappe.errors import Closed, OffsetOutOfRange, UsageError
+from chappe.log.actions import Deliver
+from chappe.log.batch import Record
+from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
+from chappe.log.events import OutOfRange, Stopped, TowerFound
+from chappe.log.sources import Key
+from chappe.runtime.log_node import Node
+from chappe.storage.positions import Positions
+from chappe.system.forking import own
+from chappe.transports.addresses import TowerAddress
+
+ResetLike = Literal["earliest", "latest"] | int | datetime
+
+
+class Consumer:
+    """Every record of the wanted topics; of each partition in order, without gaps or repeats.
+
+    Args:
+        topics: ``name``, or ``prefix*`` for all topics that start so.
+        tower: ``HOST[:PORT]``, several separated by commas.
+        listen: Host to listen on; ``*`` for all interfaces.
+        reset: Where to start in partitions without a position: ``earliest``, so that nothing is missed; ``latest``,
+            which begins once stores were found, see ``wait_ready``; an offset, or a datetime with a time zone.
+            Positions that retention removed restart there too, with an event.
+        identity: A name whose committed positions survive restarts; see ``commit``.
+        directory: Where identities are kept; the user's data directory by default.
+
+    Raises:
+        IdentityInUse: Another consumer uses the identity.
+        StorageFull, StorageError: Its directory cannot be used.
+        UsageError: An argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
+        listen: str = TOWER_HOST,
+        reset: ResetLike = "earliest",
+        identity: str | None = None,
+        directory: str | Path | None = None,
+    ) -> None:
+        own(self)
+        if not topics:
+            raise UsageError("a consumer needs at least one topic: Consumer('metrics') or Consumer('metrics.*')")
+        towers = TowerAddress.parse_many(tower)
+        self._at_tower, self._tower_at = tower, math.inf
+        self._topics = topics
+        for each in topics:
+            if not isinstance(each, str):
+                raise UsageError(f"topics are given one by one: Consumer('a', 'b'), or Consumer(*names); not {each!r}")
+        filters = [Filter.parse(each) for each in topics]
+        where = _reset(reset)
+        self._positions: Positions | None = None
+        if identity is not None:
+            self._positions = Positions(state_directory("consumers", identity, directory))
+        self._core = LogConsumer(
+            new_address(), filters, where, {} if self._positions is None else dict(self._positions.committed)
+        )
+        self._queue: deque[ConsumedBatch] = deque()
+        self._taken: dict[Key, int] = {}  # offset after the last record handed to the user
+        self._open: ConsumedBatch | None = None  # what a loop over records is in, and ...
+        self._ahead: Iterator[int] = iter(())  # ... the offsets of it that the loop did not get to
+        self._events: deque[object] = deque(maxlen=1000)
+        self._error: OffsetOutOfRange | None = None
+        self.on_ready: Callable[[], None] | None = None  # called from the node's thread when records came
+        try:
+            self._node = Node(self._core, towers, listen, on_report=self._report, perform={Deliver: self._deliver})
+        except BaseException:
+            self._release_identity()
+            raise
+        self._lock = self._node.lock
+        self._started = time.monotonic()
+        self._node.start()
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    def poll(self, timeout: float | None = 0.0) -> ConsumedBatch | None:
+        """The next batch, or None after ``timeout`` seconds (None: wait for ever; Ctrl-C ends the wait).
+
+        Raises:
+            OffsetOutOfRange: An offset given to ``seek`` or ``reset`` is not there.
+            Closed: The consumer was closed.
+            MemberStopped: It met a defect; so says every further call.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (found := self.take()) is None:
+            left = 0.5 if deadline is None else min(0.5, deadline - time.monotonic())
+            self._node.pump(max(left, 0.0), self.has_come)
+            if left <= 0:
+                return self.take()
+        return found
+
+    def take(self) -> ConsumedBatch | None:
+        """A batch that came already, or None; never waits. Raises as ``poll`` does."""
+        with self._lock:
+            self._check()
+            rest = self._rest()
+            self._open = None
+            if rest is not None:
+                return rest
+            if not self._queue:
+                return None
+            found = self._queue.popleft()
+            self._taken[found.topic, found.partition] = found.next
+            self._release(len(found.batch.raw))
+            return found
+
+    def _rest(self) -> ConsumedBatch | None:
+        """What a loop over records that was left early did not get to."""
+        batch, left = self._open, length_hint(self._ahead)
+        return (
+            None
+            if batch is None or not left
+            else ConsumedBatch(batch.topic, batch.partition, batch.batch, batch.next - left)
+        )
+
+    def _release(self, size: int) -> None:
+        """So many bytes of the queue were taken out: more may be read."""
+        was_paused = self._core.paused
+        self._node.perform(self._core.taken(size, time.monotonic()))
+        if was_paused and not self._core.paused:
+            self._node.resume()
+            self._node.wake()
+
+    def batches(self, timeout: float | None = None) -> Iterator[ConsumedBatch]:
+        """Batches one after the other; ends when none came for ``timeout`` seconds (None: never).
+
+        That none came does not mean that there is none: for all that there is take ``batches_to_end``.
+        """
+        while (found := self.poll(timeout)) is not None:
+            yield found
+
+    def to_end(self, timeout: float | None = 10.0) -> Iterator[Record]:
+        """Every record up to the end, as it is when the loop begins; then the loop ends, also on a live topic.
+
+        The end is asked of the stores: whatever one that is found had acknowledged before is in front of it, and
+        what producers have told of. Where there is no store, what producers keep is. Records that come while the
+        loop runs may be among those you get. A topic that nobody has has an end at once. The next loop goes on from
+        there.
+
+        Args:
+            timeout: Seconds until the end is known, and for each batch after that; None waits for ever. A consumer
+                that was just made needs about 0.3 s to meet all stores, or 1.3 s to know that there is none.
+
+        Raises:
+            TimedOut: No tower answers, or no store and no producer was heard; or something before the end did not come.
+            OffsetOutOfRange: As ``poll``.
+        """
+        for batch in self.batches_to_end(timeout):
+            yield from self.iterate(batch)
+
+    def batches_to_end(self, timeout: float | None = 10.0) -> Iterator[ConsumedBatch]:
+        """As ``to_end``, in batches; the last one of a partition may go beyond the end."""
+        reading = ToEnd(self, timeout)
+        while not reading.done:
+            batch = reading.take()
+            if batch is not None:
+                yield batch
+            elif not reading.done:
+                self._node.pump(LOOK_S, reading.may_go_on)
+
+    def __iter__(self) -> Iterator[Record]:
+        """Records one after the other, for ever. A loop that was left goes on with the next record."""
+        while True:
+            batch = self.poll(None)
+            assert batch is not None
+            yield from self.iterate(batch)
+
+    def iterate(self, batch: ConsumedBatch) -> Iterator[Record]:
+        """The records of a batch; meanwhile ``position`` and ``commit`` count one record after the other.
+
+        What is left of it when the loop ends early is what the next ``poll`` returns.
+        """
+        # One offset is taken for each record made, so what is left of them tells where the loop is: the loop itself
+        # need not.
+        self._open, self._ahead = batch, iter(range(batch.batch.base, batch.next))
+        return batch.batch.records(batch.topic, batch.partition, batch.first, self._ahead)
+
+    # -- positions --------------------------------------------------------------------------------------------
+
+    def position(self) -> dict[Key, int]:
+        """The offset of the next record you get, by (topic, partition)."""
+        self._node.check()
+        with self._lock:
+            waiting = {(each.topic, each.partition): each.first for each in reversed(self._queue)}
+            return {**self._core.positions(), **waiting, **self._taken_now()}
+
+    def heads(self) -> dict[Key, int]:
+        """The offset after the last record known to exist, by (topic, partition)."""
+        self._node.check()
+        with self._lock:
+            return self._core.heads()
+
+    def lag(self) -> dict[Key, int]:
+        """How many records you have not got yet, by (topic, partition)."""
+        positions = self.position()
+        return {key: max(0, head - positions.get(key, 0)) for key, head in self.heads().items()}
+
+    def seek(self, topic: str, partition: str, offset: int) -> None:
+        """Go on at ``offset`` in one partition. If it is not there the next ``poll`` raises OffsetOutOfRange."""
+        if offset < 0:
+            raise UsageError(f"an offset is at least 0, not {offset}")
+        with self._lock:
+            self._check()
+            kept = [each for each in self._queue if (each.topic, each.partition) != (topic, partition)]
+            gone = sum(len(each.batch.raw) for each in self._queue) - sum(len(each.batch.raw) for each in kept)
+            self._queue.clear()
+            self._queue.extend(kept)
+            rest = self._rest()
+            self._open = None
+            if rest is not None and (rest.topic, rest.partition) != (topic, partition):
+                self._queue.appendleft(rest)
+                self._taken[rest.topic, rest.partition] = rest.first
+                gone -= len(rest.batch.raw)  # taken once already, and once more when it is polled
+            self._taken[topic, partition] = offset
+            self._release(gone)
+            self._node.call(self._core.seek, topic, partition, offset)
+
+    def at_end(self) -> bool:
+        """Whether every record known to exist was handed to you; False until a store has listed what it has."""
+        self._node.check()
+        with self._lock:
+            return not self._queue and self._core.synced and self._core.caught_up
+
+    def wait_ready(self, timeout: float | None = 10.0) -> None:
+        """Wait until whatever is sent from now on will be delivered, also with ``reset="latest"``.
+
+        That is so when a tower hears us and the stores have said what they hold: what is not in it is new. Where no
+        store is found, it takes 1.3 s to meet every producer, and only what a producer still keeps can be delivered;
+        one that is met later is read from the first record that it keeps.
+
+        Raises:
+            TimedOut: No tower answers, or a store does not say what it holds.
+        """
+
+        def ready() -> bool:
+            return self.tower and self._core.ready(self._tower_at, time.monotonic())
+
+        wait_until(self._node, self._check, ready, self.missing, timeout)
+
+    @property
+    def synced(self) -> bool:
+        """Whether a store was found and has listed its partitions."""
+        with self._lock:
+            return self._core.synced
+
+    @property
+    def tower(self) -> bool:
+        """Whether a tower hears us."""
+        return self._node.discovery.tower
+
+    @property
+    def connected(self) -> int:
+        """Members that we know of."""
+        return self._node.discovery.peers
+
+    def commit(self) -> None:
+        """Keep the present positions on disk: a consumer of the same identity goes on from them.
+
+        Raises:
+            UsageError: The consumer has no identity.
+            StorageFull, StorageError: The disk; what was committed before still is.
+        """
+        if self._positions is None:
+            raise UsageError("only a consumer with an identity can commit: Consumer(..., identity='name')")
+        if self._node.closed:
+            raise Closed("the consumer was closed: commit before that")
+        self._positions.commit(self.position())
+
+    def events(self) -> list[object]:
+        """What happened since the last call: lost records, lost towers and the like (``chappe.log.events``)."""
+        with self._lock:
+            found = list(self._events)
+            self._events.clear()
+        if not found:
+            self._node.check()
+        return found
+
+    def close(self) -> None:
+        """Leave. Positions are not committed by this."""
+        self._node.close()
+        self._release_identity()
+
+    def __repr__(self) -> str:
+        topics = ", ".join(map(repr, self._topics))
+        state = "closed" if self._node.closed else f"{self.connected} members known" if self.tower else "no tower"
+        return f"<Consumer of {topics} at {self._at_tower}, {state}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- of the end: for ``ToEnd`` --------------------------------------------------------------------------------
+
+    def ask_for_end(self) -> None:
+        """Have everybody asked what there is."""
+        with self._lock:
+            self._check()
+            self._node.call(self._core.seek_end)
+
+    def end_known(self, since: float) -> bool:
+        """Whether it is known where partitions ended at ``since``."""
+        return self._core.end_known(since, time.monotonic())
+
+    def has_come(self) -> bool:
+        """Whether ``take`` has something to return, or to raise."""
+        return bool(self._queue) or self._error is not None
+
+    def unread(self, since: float, now: float) -> dict[Key, int] | None:
+        """Where partitions end that were not read so far; None until it is known where they ended at ``since``."""
+        with self._lock:
+            self._check()
+            end = self._core.end(since, now)
+            position = {} if end is None else self.position()
+            return None if end is None else {key: each for key, each in end.items() if position.get(key, 0) < each}
+
+    def still_unread(self, left: dict[Key, int]) -> dict[Key, int]:
+        """What of ``left`` is still to come."""
+        with self._lock:
+            queued = {(each.topic, each.partition) for each in self._queue}
+            lacking = self._core.lacking(left)
+            return {key: end for key, end in left.items() if key in lacking or key in queued}
+
+    def missing(self, when: str) -> str:
+        """Why it is not known what there is, in a sentence."""
+        if not self.tower:
+            return no_tower(self._at_tower, when)
+        if self._core.stores:
+            return f"not all of the {self._core.stores} stores that were found have said {when} what they hold"
+        topics = " and ".join(map(repr, self._topics))
+        return (
+            f"the tower at {self._at_tower} knows no store, and no producer of {topics} was heard {when}; "
+            "start a store with: chappe store DIRECTORY"
+        )
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _release_identity(self) -> None:
+        if self._positions is not None:
+            self._positions.close()
+
+    def _deliver(self, action: Deliver) -> None:
+        self._queue.append(ConsumedBatch(action.topic, action.partition, action.batch, action.start))
+        if self.on_ready is not None:
+            self.on_ready()
+
+    def _taken_now(self) -> dict[Key, int]:
+        rest = self._rest()
+        return dict(self._taken) if rest is None else {**self._taken, (rest.topic, rest.partition): rest.first}
+
+    def _check(self) -> None:
+        if self._node.closed:
+            raise Closed("the consumer was closed")
+        self._node.check()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _report(self, event: object) -> None:
+        log_event(event)
+        self._events.append(event)
+        if isinstance(event, TowerFound):
+            self._tower_at = time.monotonic()
+        if isinstance(event, Stopped) and self.on_ready is not None:
+            self.on_ready()  # whoever waits is told by the next call
+        if isinstance(event, OutOfRange) and event.strict:
+            self._error = OffsetOutOfRange(str(event))
+            self._taken.pop((event.topic, event.partition), None)  # the core has gone on elsewhere
+            if self.on_ready is not None:
+                self.on_ready()
+
+
+def _reset(reset: ResetLike) -> Reset:
+    if reset == "earliest":
+        return EARLIEST
+    if reset == "latest":
+        return LATEST
+    if isinstance(reset, datetime):
+        return Reset("time", as_micros(reset))
+    if isinstance(reset, int) and not isinstance(reset, bool) and reset >= 0:
+        return Reset("offset", reset)
+    raise UsageError(f"reset is 'earliest', 'latest', an offset or a datetime, not {reset!r}")

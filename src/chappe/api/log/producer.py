@@ -1,0 +1,490 @@
+"""Publishing to topics."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from chappe import errors
+from chappe.api import at_exit
+from chappe.api.identity import log_event, new_address, state_directory
+from chappe.api.log.deliveries import Deliveries
+from chappe.api.log.readiness import no_tower, wait_until
+from chappe.api.log.topic_writer import Common, TopicWriter
+from chappe.api.log.topic_writers import TopicProgress, TopicWriters, counted
+from chappe.api.times import as_micros
+from chappe.data.topic import check_topic
+from chappe.defaults import (
+    BATCH_BYTES,
+    EXIT_ERROR_S,
+    FULL_PEER_WAIT_LIVE_S,
+    FULL_PEER_WAIT_S,
+    PRODUCER_BUFFER_BYTES,
+    TOWER_HOST,
+    TOWER_SUB_PORT,
+)
+from chappe.errors import ChappeError, Closed, IdentityInUse, MemberStopped, StorageError, TimedOut, UsageError
+from chappe.log.actions import Persist, Progress, Trim
+from chappe.log.batch import Batch, as_headers
+from chappe.log.events import IdentityClash, IdentityRolledBack, Stopped
+from chappe.log.producer import LogProducer
+from chappe.log.producers import LogProducers
+from chappe.runtime.log_node import Node
+from chappe.storage.journals import Journals
+from chappe.system.forking import own
+from chappe.transports.addresses import TowerAddress
+
+logger = logging.getLogger(__name__)
+
+_NO_TOPIC = LogProducer("", "")  # never ``plain``: who names no topic takes the long way, and is told so
+CHUNK = 4096  # records of an iterable taken at once
+
+
+class Producer:
+    """The one writer of one partition of a topic, or of several topics.
+
+    Offsets are given at once; records are published as soon as the sender pauses or a batch is full, and kept
+    until ``min_acks`` stores hold them. Use from several threads is safe. Close it, or use it in a ``with``; a program
+    that ends without that flushes for at most five seconds, one after an error, and says what is left.
+
+    Args:
+        topic: Where records go that do not say otherwise; at most 255 bytes, no NUL. None: each ``send`` says it.
+        tower: ``HOST[:PORT]``, several separated by commas.
+        listen: Host to listen on; ``*`` for all interfaces.
+        min_acks: Stores that must hold a record before it is let go; 0 keeps the newest 16 MiB of a topic for those who
+            missed them and waits for nobody.
+        buffer_bytes: Records not yet acknowledged, of all topics; at this bound ``send`` blocks or raises.
+        on_full: What ``send`` does at the bound: ``block`` or ``error`` (BufferFull).
+        identity: A name under which the partitions go on after a restart, without repeating or skipping an
+            offset: every batch is written to a journal on disk before it is published. While the journal refuses,
+            nothing is published and ``send`` raises; what was taken before is sent once it works again, with the
+            offsets that it has. After a restart new records are first published when the stores have said how far
+            they hold the partition, at the latest after 3 s. None: new partitions.
+        directory: Where identities are kept; the user's data directory by default.
+
+    Raises:
+        IdentityInUse: Another producer uses the identity.
+        StorageFull: No room for the journal.
+        UsageError: An argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        topic: str | None = None,
+        *,
+        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
+        listen: str = TOWER_HOST,
+        min_acks: int = 1,
+        buffer_bytes: int = PRODUCER_BUFFER_BYTES,
+        on_full: Literal["block", "error"] = "block",
+        identity: str | None = None,
+        directory: str | Path | None = None,
+    ) -> None:
+        own(self)
+        towers = TowerAddress.parse_many(tower)
+        self._at_tower = tower
+        if topic is not None:
+            check_topic(topic)
+        if min_acks < 0 or (identity is not None and not min_acks):
+            raise UsageError("min_acks is at least 0, and at least 1 for a producer with an identity")
+        if on_full not in ("block", "error"):
+            raise UsageError(f"on_full is 'block' or 'error', not {on_full!r}")
+        self._journals: Journals | None = None
+        if identity is not None:
+            self._journals = Journals(state_directory("producers", identity, directory), topic, new_address())
+        self.topic = topic
+        self._min_acks = min_acks
+        self._core = LogProducers(new_address() if self._journals is None else self._journals.address)
+        self._error: ChappeError | None = None
+        self._error_said = False
+        self._events: deque[object] = deque(maxlen=1000)
+        self._topics = TopicWriters(self._core, self._journals, min_acks)
+        self._writers = self._topics.by_topic
+        try:
+            self._node = Node(
+                self._core,
+                towers,
+                listen,
+                on_report=self._report,
+                perform={
+                    Persist: lambda action: self._writers[action.topic].persist(action.body),
+                    Progress: lambda action: self._deliveries.progress(self._writers[action.topic].core),
+                    Trim: lambda action: self._writers[action.topic].trim(action.offset),
+                },
+                idle=self._topics.idle,
+                full_peer_wait_s=FULL_PEER_WAIT_S if min_acks else FULL_PEER_WAIT_LIVE_S,
+            )
+        except BaseException:
+            if self._journals:
+                self._journals.close()
+            raise
+        self._deliveries = Deliveries(self._node.later)
+        self._lock = self._node.lock
+        self._acquire, self._unlock = self._lock.acquire, self._lock.release
+        common = Common(self._node, self._check, self._core, max(buffer_bytes, BATCH_BYTES), on_full == "block")
+        self._topics.begin(topic, common)
+        self._main = _NO_TOPIC if topic is None else self._writers[topic].core
+        self._node.start()
+        at_exit.add(self)
+
+    # -- sending ------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        value: bytes | str | None,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]] | None = None,
+        timestamp: int | datetime | None = None,
+        topic: str | None = None,
+    ) -> int:
+        """Add a record; returns its offset at once.
+
+        Args:
+            value: Text becomes UTF-8; None is a tombstone (the key is deleted).
+            key: As ``value``.
+            headers: Names and values.
+            timestamp: Microseconds since 1970 UTC, or a datetime with a time zone; now by default.
+            topic: Where it goes; the producer's own topic by default.
+
+        Raises:
+            UsageError: An argument is out of its range, or no topic is named; nothing was sent.
+            RecordTooLarge: Over 8 MiB; nothing was sent.
+            BufferFull: The bound is reached and ``on_full`` is ``error``; nothing was sent.
+            StorageFull, StorageError: The journal of the identity refuses; this record was not taken.
+            IdentityInUse, IdentityRolledBack: Another copy of the identity is in use, or it is older than what stores
+                hold; nothing is sent any more. So says every further call.
+            Closed: The producer was closed.
+            MemberStopped: It met a defect.
+        """
+        core = self._main if topic is None else self._writer(topic).core
+        # The one path that runs once for each record. The lock is taken by hand (``with`` costs twice as much) and
+        # within the ``try``, so that a Ctrl-C at any moment leaves it released.
+        try:
+            self._acquire()
+            if core.plain and type(value) is bytes and key is None and headers is None and timestamp is None:
+                room = core.room - len(value) - 4
+                if room > 0:  # what ``core.append`` does, written out
+                    core.room = room
+                    core.values.append(value)
+                    offset = core.next_offset
+                    core.next_offset = offset + 1
+                    return offset
+            stamp = None if timestamp is None else as_micros(timestamp)
+            return self._writer(topic).send(value, key, as_headers(headers), stamp)
+        finally:
+            try:
+                self._unlock()
+            except RuntimeError:  # the wait for the lock was interrupted: it is not ours
+                pass
+
+    def send_many(
+        self,
+        values: Iterable[bytes | str | None],
+        *,
+        timestamp: int | datetime | None = None,
+        topic: str | None = None,
+    ) -> range:
+        """Add many records with values only, all to one topic; returns their offsets.
+
+        If another thread sends meanwhile, its records are among them.
+
+        Raises:
+            BufferFull, StorageFull, StorageError: The bound was reached, or the journal refuses; those before it were
+                sent, as ``next_offset`` tells.
+        """
+        stamp = None if timestamp is None else as_micros(timestamp)
+        source = iter(values)
+        self._check()
+        writer = self._writer(topic)
+        first = writer.core.next_offset
+        while chunk := list(islice(source, CHUNK)):  # without the lock: it may take its time
+            with self._lock:
+                writer.send_chunk(chunk, stamp)
+        return range(first, writer.core.next_offset)
+
+    def send_batch(self, batch: bytes | Batch, *, topic: str | None = None) -> range:
+        """Publish records that are encoded as a batch already, without unpacking them; returns their offsets.
+
+        Keys, headers and timestamps stay as they are; the offsets in the batch are replaced.
+
+        Args:
+            batch: As ``chappe.log.batch`` describes it; with an identity it is best larger than 100 KiB, since each is
+                synced to disk.
+            topic: Where it goes; the producer's own topic by default.
+
+        Raises:
+            ProtocolError: It is not a batch; nothing was sent.
+            BufferFull: The bound is reached and ``on_full`` is ``error``; nothing was sent.
+            StorageFull, StorageError: The journal of the identity refuses; nothing of it was taken.
+            Closed: The producer was closed.
+        """
+        raw = bytes(batch.raw if isinstance(batch, Batch) else batch)
+        with self._lock:
+            return self._writer(topic).send_batch(raw)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Publish everything, of all topics, and wait until ``min_acks`` stores hold it.
+
+        Args:
+            timeout: Seconds; None waits for ever (Ctrl-C ends the wait).
+
+        Raises:
+            TimedOut: Not everything is stored yet; it still may be.
+            StorageFull, StorageError: The journal of the identity refuses: what was taken is sent once it works again.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            self._check()
+            self._topics.flush()
+            goals = [(core, core.next_offset) for core in self._topics.cores()]
+            # Where no store is waited for, those who listen are to have it, or to have lost it.
+            out = self._node.published()
+            self._topics.hurry(True)
+
+        def done() -> bool:
+            return all(core.stored >= goal for core, goal in goals) and (self._min_acks > 0 or out())
+
+        try:
+            while not done():
+                self._check()
+                left = 0.2 if deadline is None else min(0.2, deadline - time.monotonic())
+                if left <= 0:
+                    missing = counted((core.topic, goal - core.stored) for core, goal in goals)
+                    if not missing:
+                        raise TimedOut(f"a member has not taken all records after {timeout:g} s")
+                    raise TimedOut(
+                        f"{missing} are not stored after {timeout:g} s: "
+                        "is a store running and connected to the same tower?"
+                    )
+                self._node.pump(left, done)
+        finally:
+            with self._lock:
+                self._topics.hurry(False)
+
+    def delivered(self, offset: int, topic: str | None = None) -> Future[int]:
+        """A future that is done, with the offset, as soon as ``min_acks`` stores hold the record.
+
+        Its callbacks are called by the producer's thread, which does nothing else meanwhile: they must be quick. With
+        ``min_acks=0`` no store is asked, and done only means that the record was handed to who listened at that moment.
+
+        Args:
+            offset: As ``send`` returned it.
+            topic: Of the record; the producer's own by default.
+
+        Returns:
+            It fails with TimedOut if the producer is closed before, and with the error that stops the producer, such as
+            IdentityInUse, IdentityRolledBack or MemberStopped. Cancelling it does not take the record back.
+
+        Raises:
+            UsageError: There is no record with this offset.
+            BufferFull: A million records are waited for.
+            Closed: The producer was closed.
+        """
+        with self._lock:
+            core = self._writer(topic).core
+            if not 0 <= offset < core.next_offset:
+                raise UsageError(f"topic {core.topic!r} has no record at offset {offset}: wait for what send returned")
+            if offset >= core.stored:
+                self._check()
+            return self._deliveries.wait(core, offset)
+
+    def wait_ready(self, timeout: float | None = 10.0) -> None:
+        """Wait until a tower hears us and ``min_acks`` stores listen; with ``min_acks=0``, anybody to the topic.
+
+        Nothing is lost by who sends before: it is kept for them, within the bounds.
+
+        Raises:
+            TimedOut: With what is missing.
+        """
+
+        def ready() -> bool:
+            wanted = self._core.stores >= self._min_acks if self._min_acks else self._core.wanted
+            return self.tower and wanted
+
+        def missing(when: str) -> str:
+            if not self.tower:
+                return no_tower(self._at_tower, when)
+            if not self._min_acks:
+                topics = " or ".join([f"topic {each!r}" for each in self._writers]) or "any topic"
+                return f"nobody listened to {topics} {when}: is a consumer connected to the same tower?"
+            return (
+                f"{self._core.stores} of the {self._min_acks} stores that min_acks asks for were heard {when} through "
+                f"the tower at {self._at_tower}; start one with: chappe store DIRECTORY"
+            )
+
+        wait_until(self._node, self._check, ready, missing, timeout)
+
+    # -- looking --------------------------------------------------------------------------------------------
+
+    @property
+    def partition(self) -> str:
+        """The name of our partition, the same in each topic."""
+        return self._core.address
+
+    @property
+    def topics(self) -> dict[str, TopicProgress]:
+        """How far each topic is, in the order of their first records; with an identity those of former lives too."""
+        return self._topics.progress()
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next record of the producer's own topic gets; for others see ``topics``."""
+        return self._writer(None).core.next_offset
+
+    @property
+    def stored(self) -> int:
+        """Every offset before this one, of the producer's own topic, is held by ``min_acks`` stores."""
+        return self._writer(None).core.stored
+
+    @property
+    def connected(self) -> int:
+        """Members that we know of."""
+        return self._node.discovery.peers
+
+    @property
+    def tower(self) -> bool:
+        """Whether a tower hears us."""
+        return self._node.discovery.tower
+
+    def events(self) -> list[object]:
+        """What happened since the last call (``chappe.log.events``)."""
+        with self._lock:
+            found = list(self._events)
+            self._events.clear()
+        if not found:
+            self._node.check()
+        return found
+
+    # -- the end ----------------------------------------------------------------------------------------------
+
+    def close(self, timeout: float | None = 10.0) -> None:
+        """Flush, then leave.
+
+        Raises:
+            TimedOut: Not everything was stored within ``timeout`` seconds. The producer is closed all the same;
+                with an identity the rest is published again after a restart, without one it is lost.
+            StorageFull, StorageError: The journal refuses. What was taken before is not synced, and sent by the next
+                producer with the identity, as the text says.
+        """
+        if self._node.closed:
+            return
+        at_exit.remove(self)
+        try:
+            if self._error is None or not self._error_said:
+                self.flush(timeout)  # which says what no call has said yet
+        except StorageError as error:
+            left = counted((core.topic, core.next_offset - core.published) for core in self._topics.cores())
+            kept = f"; {left} are not synced to disk, the next producer with this identity sends them" if left else ""
+            raise type(error)(f"{error}{kept}") from None
+        finally:
+            self._node.close()
+            self._deliveries.fail(_unknown)()
+            if self._journals:
+                self._journals.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Leave after an error of the user's program: give what is gathered a moment, and do not hide the error."""
+        try:
+            self.close(EXIT_ERROR_S)
+        except ChappeError as error:
+            logger.warning("%s", error)
+
+    def begin_leave(self) -> None:
+        """The program ends, see ``at_exit``: publish what is gathered."""
+        with self._lock:
+            if not self._node.closed and self._node.halted is None:
+                with suppress(ChappeError):  # ``leave`` tells
+                    self._topics.flush()
+
+    def leave(self, timeout_s: float) -> list[str]:
+        """The program ends, see ``at_exit``: flush as far as that goes, and tell what is left."""
+        ended = "the program ended without closing its producer:"
+        try:
+            self.close(timeout_s)
+        except (TimedOut, MemberStopped):
+            pass  # what is left says it
+        except ChappeError as error:
+            return [f"{ended} {error}"]
+        left = counted((core.topic, core.next_offset - core.stored) for core in self._topics.cores())
+        if not left:
+            return []
+        if self._journals:
+            fate = (
+                "not stored yet; they are in the journal of its identity, and sent again by the next producer with it"
+            )
+        else:
+            fate = "lost: no store had them in time; is a store running and connected to the same tower?"
+        return [f"{ended} {left} are {fate}"]
+
+    def __repr__(self) -> str:
+        closed = "closed " if self._node.closed else ""
+        return f"<{closed}Producer of partition {self.partition[:8]}, {self._topics}>"
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _writer(self, topic: str | None) -> TopicWriter:
+        found = self._writers.get(self.topic if topic is None else topic)  # type: ignore[arg-type]
+        return self._new(topic) if found is None else found
+
+    def _new(self, topic: str | None) -> TopicWriter:
+        """Begin to write one more topic."""
+        if topic is None:
+            raise UsageError("this producer has no topic of its own: name one, as in send(value, topic='metrics')")
+        check_topic(topic)
+        with self._lock:
+            self._check()
+            return self._writers.get(topic) or self._topics.open(topic)  # or another thread did, just now
+
+    def _check(self) -> None:
+        if self._node.closed:
+            raise Closed("the producer was closed")
+        self._node.check()
+        self._raise_error()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            self._error_said = True
+            raise self._error
+
+    def _report(self, event: object) -> None:
+        log_event(event)
+        self._events.append(event)
+        if isinstance(event, Stopped):
+            self._topics.look_again()
+            self._node.later(self._deliveries.fail(lambda topic, offset: MemberStopped(event.reason)))
+        if isinstance(event, IdentityClash) and self._node.discovery.newcomer(time.monotonic()):
+            self._fail(IdentityInUse(f"{event}; this one gives way"))
+        elif isinstance(event, IdentityRolledBack):
+            self._fail(errors.IdentityRolledBack(str(event)))
+
+    def _fail(self, error: ChappeError) -> None:
+        """Every call raises it from now on."""
+        self._error, self._error_said = error, False
+        self._topics.look_again()
+        self._node.later(self._deliveries.fail(lambda topic, offset: error))
+
+
+def _unknown(topic: str, offset: int) -> TimedOut:
+    return TimedOut(
+        f"the producer was closed before stores said that they hold the record at offset {offset} of topic {topic!r}"
+    )

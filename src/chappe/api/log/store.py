@@ -1,0 +1,156 @@
+"""A store in this process."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from chappe.api.identity import log_event, new_address
+from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
+from chappe.log.storage import Hole, Retention
+from chappe.runtime.store_node import StoreNode
+from chappe.storage.segments import SegmentStorage
+from chappe.storage.staged_files import StagedFiles
+from chappe.system.forking import own
+from chappe.system.limits import need_descriptors
+from chappe.transports.addresses import TowerAddress
+
+EVENTS_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """What a store did since it was opened; sizes in bytes."""
+
+    store_id: str
+    endpoint: str
+    peers: int
+    tower: bool
+    topics: int
+    written_records: int
+    written_bytes: int
+    duplicates: int
+    malformed: int
+    refusing: bool
+    holes: tuple[Hole, ...]
+    scrubbed_us: int  # when everything kept was last read and checked, since 1970; 0 if it never was
+
+
+class Store:
+    """Keeps every record that it hears of in ``directory``, and acknowledges what is on disk.
+
+    Args:
+        directory: Made if it is not there; one store at a time.
+        tower: ``HOST[:PORT]``, several separated by commas.
+        listen: Host to listen on; ``*`` for all interfaces.
+        retention: Pairs of a topic or ``prefix*`` and what to keep of it; the first that matches counts.
+
+    Raises:
+        StorageLocked: Another process uses the directory.
+        StorageFormat: The directory was written by a newer chappe.
+        StorageError: The directory cannot be used.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
+        listen: str = TOWER_HOST,
+        retention: Sequence[tuple[str, Retention]] = (),
+    ) -> None:
+        own(self)
+        towers = TowerAddress.parse_many(tower)
+        need_descriptors()
+        self._directory = str(directory)
+        self._storage = SegmentStorage(Path(directory))
+        self._events: deque[object] = deque(maxlen=EVENTS_MAX)
+        try:
+            staged = StagedFiles(directory)
+        except BaseException:
+            self._storage.close()
+            raise
+        try:
+            self._node = StoreNode(
+                new_address(), self._storage, staged, towers, listen, retention=retention, on_report=self._report
+            )
+        except BaseException:
+            staged.close()
+            self._storage.close()
+            raise
+        self._node.start()
+
+    def _report(self, event: object) -> None:
+        log_event(event)
+        self._events.append(event)
+
+    @property
+    def store_id(self) -> str:
+        """The lasting id of the directory; acknowledgements carry it."""
+        return self._storage.store_id
+
+    @property
+    def endpoint(self) -> str:
+        """The query socket: what Spark and other readers connect to."""
+        return self._node.endpoint
+
+    def events(self) -> list[object]:
+        """What happened since the last call: damage, refused writes and the like (``chappe.log.events``).
+
+        Raises MemberStopped if nothing did, because it met a defect.
+        """
+        with self._node.node.lock:
+            found = list(self._events)
+            self._events.clear()
+        if not found:
+            self._node.node.check()
+        return found
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait while it runs, at most ``timeout`` seconds (None: for ever; Ctrl-C ends the wait).
+
+        Raises:
+            MemberStopped: It met a defect, and serves nobody any more.
+        """
+        self._node.node.halt_event.wait(timeout)
+        self._node.node.check()
+
+    def status(self) -> StoreStatus:
+        """Numbers for people and monitors. Raises MemberStopped if it met a defect."""
+        self._node.node.check()
+        node, core = self._node.node, self._node.core
+        with node.lock:
+            return StoreStatus(
+                self.store_id,
+                self.endpoint,
+                node.discovery.peers,
+                node.discovery.tower,
+                len(self._storage.topics()),
+                core.written_records,
+                core.written_bytes,
+                core.duplicates,
+                node.malformed,
+                core.refusing,
+                tuple(self._storage.holes()),
+                self._storage.scrubbed_us,
+            )
+
+    def close(self) -> None:
+        """Finish the write under way and release the directory."""
+        self._node.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._node.node.closed else self.endpoint
+        return f"<Store {self.store_id} in {self._directory}, {state}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

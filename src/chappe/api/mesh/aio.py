@@ -1,0 +1,228 @@
+"""The mesh for asyncio: nothing here blocks the event loop, and the loop itself reads the endpoint's sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+from uuid import UUID
+
+from chappe.api.kv.aio import AsyncDataStore, attach_clone_aio, attach_master_aio
+from chappe.api.mesh.arguments import as_id, encode_topic, encode_value
+from chappe.api.mesh.endpoint import AWAIT_S, RETRY_S, Endpoint
+from chappe.api.mesh.loop_watch import Watch
+from chappe.api.mesh.received import Received
+from chappe.api.mesh.statuses import StatusSubscriber
+from chappe.api.mesh.subscriber import Subscriber
+from chappe.defaults import CLONE_BUFFER_S, CLONE_RESYNC_S, CLONE_STALE_S
+from chappe.mesh.endpoint import PeerInfo
+from chappe.mesh.messages import NOBODY
+from chappe.system.forking import own
+
+Source = TypeVar("Source", Subscriber, StatusSubscriber)
+
+
+class _AsyncQueue(Generic[Source]):
+    """What subscribers to messages and to statuses have in common."""
+
+    def __init__(self, source: Source, watch: Watch) -> None:
+        own(self)
+        self.source: Source = source
+        self._watch = watch
+
+    @property
+    def available(self) -> int:
+        """How many are there."""
+        return self.source.available
+
+    async def _ready(self, timeout: float | None) -> bool:
+        return self.source.available > 0 or await self._watch.wait(self.source.ready, timeout)
+
+    async def close(self) -> None:
+        """End the subscription."""
+        await asyncio.to_thread(self.source.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncSubscriber(_AsyncQueue[Subscriber]):
+    """As ``Subscriber``: ``async for topic, value in subscriber``, or ``await subscriber.get()``."""
+
+    async def get(self, timeout: float | None = None) -> Received | None:
+        """See ``Subscriber.get``."""
+        while True:
+            ready = await self._ready(timeout)
+            found = self.source.get(0.0)
+            if found is not None or not ready:
+                return found
+
+    async def get_many(self, n: int, timeout: float | None = None) -> list[Received]:
+        """See ``Subscriber.get_many``."""
+        while True:
+            ready = await self._ready(timeout)
+            found = self.source.get_many(n, 0.0)
+            if found or not ready:
+                return found
+
+    async def __aiter__(self) -> AsyncIterator[Received]:
+        """Messages one after the other, for ever."""
+        while True:
+            found = await self.get()
+            assert found is not None
+            yield found
+
+    def add(self, *topics: str) -> None:
+        """See ``Subscriber.add``."""
+        self.source.add(*topics)
+
+    def remove(self, *topics: str) -> None:
+        """See ``Subscriber.remove``."""
+        self.source.remove(*topics)
+
+
+class AsyncStatusSubscriber(_AsyncQueue[StatusSubscriber]):
+    """As ``StatusSubscriber``: ``async for event in statuses``, or ``await statuses.get()``."""
+
+    async def get(self, timeout: float | None = None) -> Any | None:
+        """See ``StatusSubscriber.get``."""
+        while True:
+            ready = await self._ready(timeout)
+            found = self.source.get(0.0)
+            if found is not None or not ready:
+                return found
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """Events one after the other, for ever."""
+        while True:
+            yield await self.get()
+
+
+class AsyncEndpoint:
+    """As ``Endpoint``, with its arguments; made where a loop runs: ``async with AsyncEndpoint() as endpoint``."""
+
+    def __init__(self, **options: Any) -> None:
+        self.endpoint = Endpoint(**options)
+        self._watch = Watch(self.endpoint)
+
+    @classmethod
+    def of(cls, endpoint: Endpoint) -> AsyncEndpoint:
+        """For the event loop that runs, of an endpoint that is there already; ``leave`` it before the loop ends."""
+        made = cls.__new__(cls)
+        made.endpoint = endpoint
+        made._watch = Watch(endpoint)
+        return made
+
+    @property
+    def id(self) -> str:
+        """Its endpoint id."""
+        return self.endpoint.id
+
+    async def listen(self, host: str = "127.0.0.1", port: int = 0) -> int:
+        """See ``Endpoint.listen``."""
+        return await asyncio.to_thread(self.endpoint.listen, host, port)
+
+    async def peer(self, host: str, port: int, *, retry_s: float = RETRY_S, timeout: float | None = None) -> str:
+        """See ``Endpoint.peer``."""
+        asked = self.endpoint.begin_peer(host, port, retry_s)
+        await self._watch.wait(asked.done, timeout)
+        return str(UUID(bytes=asked.take(f"no peering with {host}:{port} yet: is an endpoint listening there?")))
+
+    def peer_nosync(self, host: str, port: int, *, retry_s: float = RETRY_S) -> None:
+        """See ``Endpoint.peer_nosync``."""
+        self.endpoint.peer_nosync(host, port, retry_s=retry_s)
+
+    async def unpeer(self, host: str, port: int, *, timeout: float | None = None) -> None:
+        """See ``Endpoint.unpeer``."""
+        asked = self.endpoint.begin_unpeer(host, port)
+        await self._watch.wait(asked.done, timeout)
+        asked.take(f"{host}:{port} has not said goodbye yet")
+
+    def peers(self) -> list[PeerInfo]:
+        """See ``Endpoint.peers``."""
+        return self.endpoint.peers()
+
+    async def await_peer(self, id: str | UUID, timeout: float | None = AWAIT_S) -> bool:
+        """See ``Endpoint.await_peer``."""
+        asked = self.endpoint.begin_await_peer(id, timeout)
+        await self._watch.wait(asked.done)
+        return asked.take("the endpoint was closed") is True
+
+    def forward(self, *topics: str) -> None:
+        """See ``Endpoint.forward``."""
+        self.endpoint.forward(*topics)
+
+    def subscribe(self, *topics: str, **options: Any) -> AsyncSubscriber:
+        """See ``Endpoint.subscribe``."""
+        return AsyncSubscriber(self.endpoint.subscribe(*topics, **options), self._watch)
+
+    def statuses(self) -> AsyncStatusSubscriber:
+        """See ``Endpoint.statuses``."""
+        return AsyncStatusSubscriber(self.endpoint.statuses(), self._watch)
+
+    async def attach_master(self, name: str, backend: str = "memory", **options: Any) -> AsyncDataStore:
+        """See ``Endpoint.attach_master``."""
+        return await attach_master_aio(self.endpoint, self._watch, name, backend, options)
+
+    async def attach_clone(
+        self,
+        name: str,
+        resync_s: float = CLONE_RESYNC_S,
+        stale_s: float = CLONE_STALE_S,
+        mutation_buffer_s: float = CLONE_BUFFER_S,
+        *,
+        timeout: float | None = AWAIT_S,
+    ) -> AsyncDataStore:
+        """See ``Endpoint.attach_clone``."""
+        return await attach_clone_aio(self.endpoint, self._watch, name, resync_s, stale_s, mutation_buffer_s, timeout)
+
+    async def room(self) -> None:
+        """Wait until ``Endpoint.publish`` would not wait."""
+        if not self.endpoint.room():
+            await self._watch.wait(self.endpoint.room)
+
+    async def publish(self, topic: str, value: object, *, to: str | UUID | None = None) -> int:
+        """See ``Endpoint.publish``; waits for room without blocking the loop."""
+        raw, payload = encode_topic(topic), encode_value(value)
+        receiver = NOBODY if to is None else as_id(to).bytes
+        while (peers := self.endpoint.try_publish(raw, payload, receiver)) is None:
+            await self.room()
+        return peers
+
+    async def publish_batch(self, messages: Iterable[tuple[str, object]]) -> int:
+        """See ``Endpoint.publish_batch``; waits for room without blocking the loop."""
+        total = 0
+        for chunk in self.endpoint.chunks(messages):
+            while (wanted := self.endpoint.try_publish_many(chunk)) is None:
+                await self.room()
+            total += wanted
+        return total
+
+    @property
+    def dropped(self) -> int:
+        """See ``Endpoint.dropped``."""
+        return self.endpoint.dropped
+
+    def leave(self) -> None:
+        """Have the event loop read the endpoint's sockets no more; the endpoint stays."""
+        self._watch.leave()
+
+    async def close(self) -> None:
+        """See ``Endpoint.close``."""
+        self._watch.unread()
+        await asyncio.to_thread(self.endpoint.close)
+        self._watch.leave()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,132 @@
+"""What users hand to the mesh, checked and in the form that the core takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Final, Literal
+from uuid import UUID, uuid4, uuid5
+
+from chappe.data import zeek
+from chappe.data.binary import encode
+from chappe.defaults import MESH_TOPIC_BYTES_MAX
+from chappe.errors import UsageError
+from chappe.mesh.policy import Policy
+from chappe.transports.tls import Contexts
+
+OnFull = Literal["block", "drop_oldest", "drop_newest", "disconnect"]  # what happens when a queue is full
+
+MISSING: Final = object()  # what was left out, where None is a value
+_NS: Final = 1_000_000_000
+_NS_MAX: Final = 2**63 - 1
+
+
+class Encoded:
+    """A value in the bytes that it travels as, for whoever passes messages on. Nobody looks whether they are one."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+
+    def encode(self) -> bytes:
+        """The bytes."""
+        return self._raw
+
+
+_ENCODE: Final = frozenset({zeek.Event, zeek.Batch, zeek.LogCreate, zeek.LogWrite, zeek.IdentifierUpdate, Encoded})
+
+
+def encode_topic(topic: str) -> bytes:
+    """The bytes of a topic. Raises UsageError."""
+    try:
+        raw = topic.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise UsageError(f"{topic!a} is no topic: it holds half of a surrogate pair") from None
+    if len(raw) > MESH_TOPIC_BYTES_MAX:
+        raise UsageError(f"a topic has at most {MESH_TOPIC_BYTES_MAX} bytes, not {len(raw)}")
+    return raw
+
+
+def encode_value(value: object) -> bytes:
+    """The bytes of a value."""
+    return value.encode() if type(value) in _ENCODE else encode(value)  # type: ignore[attr-defined]
+
+
+def chunks(
+    messages: Iterable[tuple[str, object]], messages_max: int, bytes_max: int
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Messages as the core takes them, so many at a time and not many more bytes than ``bytes_max``."""
+    chunk: list[tuple[bytes, bytes]] = []
+    size = 0
+    topic, raw = "", b""
+    for wanted, value in messages:
+        if wanted is not topic:
+            topic, raw = wanted, encode_topic(wanted)
+        payload = encode_value(value)
+        chunk.append((raw, payload))
+        size += len(payload)
+        if len(chunk) >= messages_max or size >= bytes_max:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def own_id(wanted: str | UUID | None, security: Contexts | None) -> bytes:
+    """The id of an endpoint: what its user or its certificate says, else a random one."""
+    named = security.ids if security is not None else frozenset()
+    if wanted is not None:
+        own = as_id(wanted).bytes
+        if named and own not in named:
+            raise UsageError(f"the certificate names another endpoint id than {wanted}: leave out id")
+        return own
+    if named:
+        return min(named)
+    return uuid5(uuid4(), "chappe").bytes  # random, of the version that the original's ids have
+
+
+def as_id(text: str | UUID) -> UUID:
+    """An endpoint id that a user wrote."""
+    try:
+        found = text if isinstance(text, UUID) else UUID(text)
+    except (ValueError, AttributeError, TypeError):
+        raise UsageError(f"{text!r} is no endpoint id: it looks like {uuid5(uuid4(), 'chappe')}") from None
+    if not found.int:
+        raise UsageError("an endpoint id is not all zero")
+    return found
+
+
+def as_policy(on_full: str) -> Policy:
+    """A policy that a user wrote."""
+    try:
+        return Policy(on_full)
+    except ValueError:
+        raise UsageError(f"on_full is 'block', 'drop_oldest', 'drop_newest' or 'disconnect', not {on_full!r}") from None
+
+
+def check_bounds(messages_max: int, bytes_max: int) -> None:
+    """Raise UsageError if these are no bounds of a queue."""
+    if messages_max < 1 or bytes_max < 1:
+        raise UsageError("bounds of a queue are at least 1")
+
+
+def check_port(port: int) -> int:
+    """A port to dial."""
+    if not 0 < port < 65536:
+        raise UsageError(f"{port} is no port to dial: 1 to 65535")
+    return port
+
+
+def check_retry(retry_s: float) -> float | None:
+    """The time between attempts; None for a single one."""
+    if not 0 <= retry_s < math.inf:
+        raise UsageError(f"retry_s is a number of seconds, 0 for a single attempt, not {retry_s!r}")
+    return retry_s or None
+
+
+def expiry_ns(expiry_s: float) -> int:
+    """Nanoseconds of an expiry."""
+    if not 0 < expiry_s < math.inf:
+        raise UsageError(f"expiry_s is a number of seconds above 0, not {expiry_s!r}")
+    return min(int(expiry_s * _NS), _NS_MAX)

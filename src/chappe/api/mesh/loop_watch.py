@@ -1,0 +1,79 @@
+"""An event loop at an endpoint: it reads the sockets itself, and its coroutines wait for what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from chappe.api.mesh.hosting import Host
+
+
+class Watch:
+    """Lets coroutines of one loop wait until something is so at an endpoint."""
+
+    def __init__(self, endpoint: Host) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._turns = endpoint.node.turns
+        self._waiters: dict[asyncio.Future[None], Callable[[], bool]] = {}  # changed by the loop's thread alone
+        self._called = False  # the loop was asked from another thread to look
+        self._descriptor = self._turns.watch(self._changed)
+        if self._descriptor is not None:
+            self._loop.add_reader(self._descriptor, self._turns.serve)
+
+    async def wait(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until ``until()``, at most so long; returns what it says."""
+        turns = self._turns
+        future = self._loop.create_future()
+        with turns.lock:
+            if until() or turns.closed or turns.halted is not None:
+                return until()
+            self._waiters[future] = until
+        expiry = None if timeout is None else self._loop.call_later(timeout, _end, future)
+        try:
+            await future
+        finally:
+            self._waiters.pop(future, None)
+            if expiry is not None:
+                expiry.cancel()
+        return until()
+
+    def _changed(self) -> None:
+        """There are news; the lock is held."""
+        if not self._waiters:
+            return
+        if threading.get_ident() == self._thread:
+            self._look()
+        elif not self._called:
+            self._called = True
+            try:
+                self._loop.call_soon_threadsafe(self._look)
+            except RuntimeError:
+                pass  # the loop is closed: nobody waits
+
+    def _look(self) -> None:
+        with self._turns.lock:
+            self._called = False
+            ended = self._turns.closed or self._turns.halted is not None
+            over = [future for future, until in self._waiters.items() if ended or until()]
+        for future in over:
+            del self._waiters[future]
+            _end(future)
+
+    def unread(self) -> None:
+        """Have the loop read no more; who waits still hears of what happens."""
+        if self._descriptor is not None:
+            self._loop.remove_reader(self._descriptor)
+            self._descriptor = None
+            self._turns.unserve()
+
+    def leave(self) -> None:
+        """Have the loop read no more, and hear no more."""
+        self.unread()
+        self._turns.unwatch(self._changed)
+
+
+def _end(future: asyncio.Future[None]) -> None:
+    if not future.done():  # or cancelled just now
+        future.set_result(None)

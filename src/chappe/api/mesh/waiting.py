@@ -1,0 +1,127 @@
+"""How users wait for a queue of an endpoint: in a thread, on a descriptor, or by being called back."""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from chappe.errors import ChappeError, Closed
+from chappe.runtime.turns import Turns
+
+logger = logging.getLogger(__name__)
+Item = TypeVar("Item")
+
+
+class Waiting:
+    """The waiting side of one queue.
+
+    Args:
+        turns: Of the endpoint that fills it.
+        filled: Whether something is there; called with the lock held.
+        ready: Whether who waits for it is to look: also when nothing will come.
+    """
+
+    def __init__(self, turns: Turns, filled: Callable[[], bool], ready: Callable[[], bool] | None = None) -> None:
+        self.turns = turns
+        self.closed = False
+        self._filled = filled
+        self._ready = filled if ready is None else ready
+        self._ends: tuple[socket.socket, socket.socket] | None = None
+        self._raised = False  # the descriptor is readable
+        self._thread: threading.Thread | None = None
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait until something is there, at most so long; False if nothing is. Ctrl-C ends the wait."""
+        return self.turns.wait(lambda: self.closed or self._ready(), timeout_s) and not self.closed
+
+    def take(self, queue: deque[Item], timeout_s: float | None) -> Item | None:
+        """The first of ``queue``, which is what is filled; None after ``timeout_s``. Raises as ``check``."""
+        while True:
+            with self.turns.lock:
+                if queue:
+                    found = queue.popleft()
+                    self.changed()
+                    return found
+                self.check()
+            if not self.wait(timeout_s):
+                with self.turns.lock:
+                    if not queue:
+                        self.check()
+                        return None
+
+    def changed(self) -> None:
+        """The queue was filled or emptied; the lock is held."""
+        filled = self._filled()
+        if filled:
+            self.turns.news = True
+        if self._ends is not None and filled is not self._raised:
+            self._raised = filled
+            if filled:
+                self._ends[1].send(b"\0")
+            else:
+                self._ends[0].recv(1)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while something is there: for select, poll and event loops."""
+        with self.turns.lock:
+            self.check()
+            if self._ends is None:
+                self._ends = socket.socketpair()
+                self.changed()
+            return self._ends[0].fileno()
+
+    def call_back(self, get: Callable[[None], Any], function: Callable[[Any], object], name: str) -> None:
+        """Have ``function`` called with each item that ``get(None)`` waits for, by a thread of its own."""
+        self._thread = threading.Thread(target=self._call, args=(get, function), name=name, daemon=True)
+        self._thread.start()
+
+    def _call(self, get: Callable[[None], Any], function: Callable[[Any], object]) -> None:
+        while True:
+            try:
+                item = get(None)
+            except ChappeError as error:
+                if not isinstance(error, Closed):
+                    logger.warning("%s", error)
+                return
+            if item is None:
+                continue
+            try:
+                function(item)
+            except Exception:
+                logger.exception("a callback failed; it is called again with what comes next")
+
+    def check(self) -> None:
+        """Raise Closed, or MemberStopped if a defect has stopped the endpoint."""
+        if self.closed or self.turns.closed:
+            raise Closed("it was closed")
+        self.turns.check()
+
+    def close(self) -> None:
+        """Release everybody who waits; the lock is held."""
+        self.closed = True
+        self.turns.news = True
+        if self._ends is not None:
+            for end in self._ends:
+                end.close()
+            self._ends = None
+
+    def join(self, timeout_s: float) -> None:
+        """After ``close``, without the lock: wait for a callback that is running, unless it is who calls this."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+
+
+def deadline_after(timeout_s: float | None) -> float:
+    """The moment, in monotonic seconds, until which somebody waits who starts now; None: for ever."""
+    return math.inf if timeout_s is None else time.monotonic() + timeout_s
+
+
+def time_left(deadline: float) -> float | None:
+    """The timeout that is left until then."""
+    return None if deadline == math.inf else max(0.0, deadline - time.monotonic())

@@ -1,0 +1,282 @@
+"""From a topic of the log into a data store: the latest record of each key is what the store has under it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from chappe.api.log.consumed_batch import ConsumedBatch
+from chappe.api.log.consumer import Consumer
+from chappe.bridges.kv_form import POSITION, Entry, entry_of, is_mark
+from chappe.bridges.latest import NOWHERE, Place, TopicNow, place_of
+from chappe.data.topic import Filter
+from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
+from chappe.errors import BackendFailure, ChappeError, Closed, InvalidData, OffsetOutOfRange, TimedOut, UsageError
+from chappe.system.forking import own
+
+if TYPE_CHECKING:
+    from chappe.api.kv.data_store import DataStore
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.25  # so often it is looked whether this is to end
+RECORDS_MAX: Final = 16_384  # taken into the store at once
+RETRY_S: Final = 1.0  # what a store's disk has refused is tried again after so long
+POSITION_S: Final = 1.0  # so often the place is written down while records come; and when they pause
+
+
+@dataclass(slots=True)
+class Taken:
+    """How far a store is that is kept from a topic.
+
+    Args:
+        records: Taken from the topic, of this run.
+        changes: Keys that were set or erased, of this run.
+        skipped: Records without a key, and damaged ones.
+        ready: Whether it has begun: before that nothing is taken.
+    """
+
+    records: int = 0
+    changes: int = 0
+    skipped: int = 0
+    ready: bool = False
+
+
+class TopicToDataStore:
+    """Keeps a topic as a table in a data store, until it is closed; a context.
+
+    A record sets its key, one without a value erases it. The latest counts, as in ``chappe.spark.read_table``: by
+    timestamp, then partition, then offset, in whatever order records come. What retention removes from the topic stays
+    in the store.
+
+    The place up to which the topic was taken is kept in the store itself, under keys that are vectors beginning with
+    ``chappe/from-topic``, and is written after the records before it are done. So a store that lasts goes on where it
+    was, one in memory begins anew with the topic, and neither misses a record. Where it goes on, the keys of older
+    records are read once more to know which are the latest; what is in the store is not written again.
+
+    Nobody else should write the same keys.
+
+    Args:
+        store: The master.
+        topic: The topic of the log.
+        tower: ``HOST[:PORT]``, several separated by commas.
+        listen: Interface of the consumer.
+
+    Raises:
+        UsageError: The store is a clone, or an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        store: DataStore,
+        topic: str,
+        *,
+        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
+        listen: str = TOWER_HOST,
+    ) -> None:
+        own(self)
+        if store.role != "master":
+            raise UsageError(f"a topic is kept in the master of a store; here {store.name!r} is a clone")
+        if Filter.parse(topic).prefix:
+            raise UsageError(f"a store is kept from one topic, not from all of {topic}")
+        self.topic = topic
+        self._store = store
+        self._tower = tower
+        self._positions = self._kept()
+        self._saved: dict[str, int] = dict(self._positions)
+        self._saved_at = time.monotonic()
+        self._places: dict[bytes, Place] = {}
+        self._done = Taken()
+        self._stopping = False
+        self._error: ChappeError | None = None
+        self._news = threading.Condition()
+        self._consumer = Consumer(topic, tower=tower, listen=listen, reset="earliest")
+        for partition, offset in self._positions.items():
+            self._consumer.seek(topic, partition, offset)
+        self._thread = threading.Thread(target=self._run, name=f"chappe topic {topic} to {store.name}", daemon=True)
+        self._thread.start()
+
+    def progress(self) -> Taken:
+        """How far it is."""
+        done = self._done
+        return Taken(done.records, done.changes, done.skipped, done.ready)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every record that is known to be in the topic is in the store.
+
+        Raises:
+            TimedOut: Not yet; or no store of the log is there to tell what the topic has.
+            Closed: This, the store or its endpoint was closed.
+            ChappeError: It has failed for good; the text says why.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._news:
+            while not self._is_at_end():
+                self._check()
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise TimedOut(
+                        f"store {self._store.name!r} does not have all of topic {self.topic!r} after {timeout:g} s: "
+                        "is a store of the log running, and connected to the same tower?"
+                    )
+                self._news.wait(LOOK_S if left is None else min(left, LOOK_S))
+
+    def close(self) -> Taken:
+        """Leave, after what was taken is done and its place written down; returns the account. Safe to call twice."""
+        self._stopping = True
+        self._thread.join()
+        self._consumer.close()
+        return self.progress()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._begin()
+            while not self._stopping:
+                self._turn()
+            self._save()
+        except Closed:
+            pass  # the store went first
+        except ChappeError as error:
+            logger.warning("topic %r is no longer kept in store %r: %s", self.topic, self._store.name, error)
+            self._error = error
+        finally:
+            with self._news:
+                self._news.notify_all()
+
+    def _begin(self) -> None:
+        """Find out which records of the keys are in the store; waits for stores of the log."""
+        told = False
+        while self._positions and not self._stopping:
+            try:
+                self._read_places()
+                break
+            except (TimedOut, OffsetOutOfRange) as error:
+                if not told:
+                    told = True
+                    logger.warning("topic %r waits to be kept in %r: %s", self.topic, self._store.name, error)
+                self._wait(LOOK_S)
+        self._done.ready = True
+
+    def _read_places(self) -> None:
+        self._places = {}
+        for record in TopicNow(self.topic, self._tower).records(self._positions):
+            key, place = record.key, place_of(record)
+            if key is not None and place > self._places.get(key, NOWHERE):
+                self._places[key] = place
+
+    def _turn(self) -> None:
+        """Take what is there, or wait a while for more."""
+        try:
+            batch = self._consumer.poll(LOOK_S)
+        except OffsetOutOfRange as error:  # retention was faster; the consumer goes on with the earliest there is
+            logger.warning("%s", error)
+            return
+        found: dict[bytes, Entry] = {}
+        reached: dict[str, int] = {}
+        count = 0
+        while batch is not None:
+            self._take(batch, found)
+            reached[batch.partition] = batch.next
+            count += len(batch)
+            batch = self._consumer.take() if count < RECORDS_MAX else None
+        self._apply(found)
+        self._positions.update(reached)
+        self._done.records += count
+        self._done.changes += len(found)
+        if not count or time.monotonic() >= self._saved_at + POSITION_S:
+            self._save()
+        with self._news:
+            self._news.notify_all()
+
+    def _take(self, batch: ConsumedBatch, found: dict[bytes, Entry]) -> None:
+        for record in batch:
+            key, place = record.key, place_of(record)
+            if key is None:
+                self._done.skipped += 1
+                continue
+            if place <= self._places.get(key, NOWHERE):
+                continue
+            self._places[key] = place
+            try:
+                entry = entry_of(key, record.value, record.headers)
+            except InvalidData as problem:
+                self._done.skipped += 1
+                logger.warning("a record of topic %r is left out: %s (%s)", self.topic, problem, place)
+                continue
+            if not is_mark(entry.key):
+                found[key] = entry
+
+    def _apply(self, found: Mapping[bytes, Entry]) -> None:
+        """Set and erase, and wait until that is done: durably, on a master that lasts, and whose disk may be full."""
+        told = False
+        while True:
+            try:
+                self._change(found)
+                return
+            except BackendFailure as error:
+                if self._stopping:
+                    raise
+                if not told:
+                    told = True
+                    logger.warning("%s; still trying", error)
+                self._wait(RETRY_S)
+
+    def _change(self, found: Mapping[bytes, Entry]) -> None:
+        now_ns = time.time_ns()
+        lasting: list[tuple[Any, Any]] = []
+        for each in found.values():
+            if each.gone or (each.expires_ns is not None and each.expires_ns <= now_ns):
+                self._store.erase(each.key, timeout=None)
+            elif each.expires_ns is None:
+                lasting.append((each.key, each.value))
+            else:
+                self._store.put(each.key, each.value, expiry_s=(each.expires_ns - now_ns) / 1e9, timeout=None)
+        if lasting:
+            self._store.put_many(lasting)
+
+    def _save(self) -> None:
+        """Write the place down; everything before it is done."""
+        new = {name: offset for name, offset in self._positions.items() if self._saved.get(name) != offset}
+        if new:
+            self._store.put_many([((POSITION, self.topic, name), offset) for name, offset in new.items()])
+            self._saved.update(new)
+        self._saved_at = time.monotonic()
+
+    def _kept(self) -> dict[str, int]:
+        """The place that an earlier run has written down."""
+        found: dict[str, int] = {}
+        for key, offset in self._store.items():
+            if is_mark(key) and key[:2] == (POSITION, self.topic):
+                found[str(key[2])] = int(offset)
+        return found
+
+    def _wait(self, seconds: float) -> None:
+        with self._news:
+            self._news.wait(seconds)
+
+    def _is_at_end(self) -> bool:
+        if not self._done.ready or not self._consumer.at_end():
+            return False
+        taken = self._positions
+        return all(taken.get(partition, 0) >= head for (_, partition), head in self._consumer.heads().items())
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if not self._thread.is_alive():
+            raise Closed(f"topic {self.topic!r} is no longer kept in store {self._store.name!r}: it was closed")

@@ -1,1 +1,0 @@
-"""The only sockets, files, clocks and threads."""

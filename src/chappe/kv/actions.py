@@ -1,0 +1,58 @@
+"""What the cores of a store ask of their driver, besides ``core.Report``; done in order, each before the next."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from chappe.core import Report
+from chappe.data.values import Value
+from chappe.kv.backend import Operation
+from chappe.kv.engine import Kind
+from chappe.kv.entity import Entity
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Publish a command message on ``topic``; with a ``receiver`` to that endpoint only, whatever it subscribed to."""
+
+    topic: bytes
+    receiver: bytes | None
+    payload: bytes
+
+
+class Notify(msgspec.Struct, frozen=True):
+    """Tell those who watch the store that a key has changed.
+
+    ``value`` is what it has now and ``before`` what it had, None where there is nothing (``kind`` tells that from a
+    stored none). ``expiry_ns`` is what was asked for with the write. ``publisher`` is who wrote, None if unknown.
+    ``version`` is the engine's number of the change.
+    """
+
+    kind: Kind
+    key: Value
+    value: Value
+    before: Value
+    expiry_ns: int | None
+    publisher: Entity | None
+    version: int
+
+
+class Resolve(msgspec.Struct, frozen=True):
+    """A call that was given ``ticket`` is over: ``outcome`` is its result, or the exception that it raises."""
+
+    ticket: int
+    outcome: object
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """Have the backend do all of these at once, durably, then call ``handle_committed`` or ``handle_commit_failed``.
+
+    There is never more than one under way: what comes meanwhile goes into the next, which makes one sync serve many.
+    """
+
+    number: int
+    operations: tuple[Operation, ...]
+
+
+Action: TypeAlias = Send | Notify | Resolve | Commit | Report

@@ -1,0 +1,72 @@
+"""The backend port: where a master's entries last. What is in memory is always complete; a backend only keeps it.
+
+``commit`` does all of its operations or none, and is durable when it returns. It runs on a thread of its own while the
+core goes on. Keys and values are in their binary form; ``clone`` rows say which writes of clones are contained, so that
+none is done twice when its author repeats it to a restarted master.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from chappe.data.values import Value
+from chappe.kv.entity import Entity
+
+
+class PutRow(msgspec.Struct, frozen=True):
+    """Set a key; ``expires_ns`` is nanoseconds since 1970, or None."""
+
+    key: bytes
+    value: bytes
+    expires_ns: int | None
+
+
+class EraseRow(msgspec.Struct, frozen=True):
+    """Remove a key, if it is there."""
+
+    key: bytes
+
+
+class ClearRows(msgspec.Struct, frozen=True):
+    """Remove all keys."""
+
+
+class WriterRow(msgspec.Struct, frozen=True):
+    """The writes of ``entity`` up to ``applied`` are contained; ``outcomes``: those that did not go well."""
+
+    entity: Entity
+    applied: int
+    outcomes: tuple[tuple[int, int], ...]
+    heard_ns: int  # nanoseconds since 1970: a clone not heard of for long is forgotten
+
+
+class ForgetWriter(msgspec.Struct, frozen=True):
+    """Remove what is known of a clone."""
+
+    entity: Entity
+
+
+Operation: TypeAlias = PutRow | EraseRow | ClearRows | WriterRow | ForgetWriter
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """All that a backend keeps."""
+
+    entries: tuple[tuple[Value, Value, int | None], ...] = ()
+    writers: tuple[WriterRow, ...] = ()
+
+
+class Backend(Protocol):
+    """Where a master's entries last."""
+
+    def load(self) -> Loaded:
+        """All of it; raises StorageError (Damaged for bytes that are no values)."""
+
+    def commit(self, operations: Sequence[Operation]) -> None:
+        """Do all of them durably; raises StorageError, StorageFull for a full disk, and then none is done."""
+
+    def close(self) -> None:
+        """Let go of the files; may be called again."""

@@ -1,0 +1,271 @@
+"""A clone of a store: all data in memory, writes sent to the master and seen when they come back.
+
+A clone looks for a master until it is closed. It takes the first that answers, makes itself equal to the master's
+snapshot (telling watchers of every difference), and follows its events. When the master is lost, it serves what it has
+for ``stale_s`` and then refuses to be read; it keeps writes for ``mutation_buffer_s`` and then refuses them. When a
+master is found again, writes that were not confirmed are repeated in order. A master of chappe remembers which it has
+done, so none is done twice; of an original that is gone nobody can know, so what it may have done is reported as
+``WriteUnknown`` and not repeated.
+
+Source: Zeek Broker, ``clone_actor.cc``, and its documentation of stale, resync and buffer intervals, which the program
+no longer has. Departures: all that follows from coming back; heartbeats of the master are heard; failures are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from chappe.core import Report
+from chappe.data.convert import to_value
+from chappe.data.values import Value
+from chappe.defaults import (
+    CHANNEL_HEARTBEAT_S,
+    CHANNEL_NACK_S,
+    CLONE_BUFFER_MAX_S,
+    CLONE_BUFFER_S,
+    CLONE_RESYNC_S,
+    CLONE_STALE_S,
+)
+from chappe.errors import ProtocolError, TimedOut, UsageError
+from chappe.kv import commands as cmd
+from chappe.kv.actions import Action, Resolve
+from chappe.kv.clone_writes import CloneWrites
+from chappe.kv.engine import Engine
+from chappe.kv.entity import NOBODY, Entity
+from chappe.kv.events import CommandRefused
+from chappe.kv.following import Following
+from chappe.kv.replica import Replica
+from chappe.kv.uplink import Uplink
+
+
+class KvClone:
+    """See the module.
+
+    Every method that does something takes ``now``, monotonic seconds, and returns actions. Writes return at once;
+    their ``ticket`` is resolved when the master has done them durably and this clone shows the result: with None, with
+    whether it inserted for ``put_unique``, or with a StoreError. Failures of writes without a ticket are reported.
+
+    Args:
+        name: Of the store.
+        entity: Who this clone is; made by ``entity.chappe_entity``, new in each life.
+        resync_s: Longest pause between two attempts to find a master.
+        stale_s: Without a master for longer, reading raises StaleData; negative for never.
+        mutation_buffer_s: Without a master for longer, writes are refused; 0 refuses them at once. At most
+            ``defaults.CLONE_BUFFER_MAX_S``.
+        notify: Whether changes are told to watchers.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        entity: Entity,
+        *,
+        now: float,
+        resync_s: float = CLONE_RESYNC_S,
+        stale_s: float = CLONE_STALE_S,
+        mutation_buffer_s: float = CLONE_BUFFER_S,
+        heartbeat_s: float = CHANNEL_HEARTBEAT_S,
+        notify: bool = True,
+    ) -> None:
+        if not 0 <= mutation_buffer_s <= CLONE_BUFFER_MAX_S:
+            raise UsageError(f"mutation_buffer_s is 0 to {CLONE_BUFFER_MAX_S:g} seconds, not {mutation_buffer_s:g}")
+        if resync_s < CHANNEL_NACK_S:
+            raise UsageError(f"resync_s is at least {CHANNEL_NACK_S:g} seconds, not {resync_s:g}")
+        self.name = name
+        self.entity = entity
+        uplink = Uplink(name, entity)
+        self._replica = Replica(notify=notify)
+        self.engine = self._replica.engine
+        self._writes = CloneWrites(name, uplink, now=now, buffer_s=mutation_buffer_s, heartbeat_s=heartbeat_s)
+        self._following = Following(
+            name, entity, uplink, self._replica, self._writes, now=now, resync_s=resync_s, stale_s=stale_s
+        )
+        self._requests = 0
+        self._waits: dict[int, float] = {}  # await_idle: until when
+
+    # -- application: its state ---------------------------------------------------------------------------------
+
+    @property
+    def master(self) -> Entity | None:
+        """The one that is followed, or was last."""
+        return self._following.master
+
+    @property
+    def connected(self) -> bool:
+        """Whether a master is followed."""
+        return self._following.connected
+
+    @property
+    def notify(self) -> bool:
+        """Whether changes are told to watchers."""
+        return self._replica.notify
+
+    @notify.setter
+    def notify(self, notify: bool) -> None:
+        self._replica.notify = notify
+
+    @property
+    def readable(self) -> bool:
+        """Whether it may be read."""
+        return self._following.unreadable is None
+
+    @property
+    def coming(self) -> tuple[int, int] | None:
+        """Of a master's snapshot that comes: how many of its entries are here, and how many there are."""
+        return self._following.coming
+
+    @property
+    def room(self) -> bool:
+        """Whether another write of ordinary size is taken at once."""
+        return self._writes.room
+
+    @property
+    def refusing(self) -> bool:
+        """Whether writes are refused, since there was no master for too long."""
+        return self._writes.refusing
+
+    @property
+    def unconfirmed(self) -> int:
+        """Writes whose outcome is not known yet."""
+        return self._writes.unconfirmed
+
+    # -- application: reading -----------------------------------------------------------------------------------
+
+    def get(self, key: object) -> Value:
+        """The value under a key; raises NoSuchKey or StaleData."""
+        if self._following.unreadable is not None:
+            raise self._following.stale()
+        return self.engine.get(key if type(key) is str else to_value(key))
+
+    def get_index(self, key: object, index: object) -> Value:
+        """What lies at an index of the value under a key; raises NoSuchKey, TypeClash or StaleData."""
+        return self.readable_engine().get_index(to_value(key), to_value(index))
+
+    def exists(self, key: object) -> bool:
+        """Whether there is a value under a key; raises StaleData."""
+        return self.readable_engine().exists(to_value(key))
+
+    def readable_engine(self) -> Engine:
+        """All data, to be read only; raises StaleData."""
+        if self._following.unreadable is not None:
+            raise self._following.stale()
+        return self.engine
+
+    def idle(self) -> bool:
+        """Whether it is attached, knows of nothing missing, and all its writes are confirmed and shown."""
+        return self._following.idle() and self._writes.idle()
+
+    def await_ready(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
+        """Resolve the ticket with None once it may be read, with StaleData after ``timeout_s``."""
+        return self._following.await_ready(ticket, timeout_s, now)
+
+    def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
+        """Resolve the ticket with None once ``idle``, with TimedOut after ``timeout_s``."""
+        if self.idle():
+            return [Resolve(ticket, None)]
+        self._waits[ticket] = now + timeout_s
+        self._writes.hurry(now)
+        return []
+
+    # -- application: writing -----------------------------------------------------------------------------------
+
+    def put(
+        self, key: object, value: object, *, now: float, expiry_ns: int | None = None, ticket: int | None = None
+    ) -> list[Action]:
+        """Set a value; raises NoMaster or BufferFull if the write is not taken."""
+        command = cmd.Put(to_value(key), to_value(value), expiry_ns, self.entity)
+        return self._writes.write(command, ticket, now)
+
+    def put_unique(
+        self, key: object, value: object, *, now: float, expiry_ns: int | None = None, ticket: int | None = None
+    ) -> list[Action]:
+        """Set a value if there is none."""
+        self._requests += 1
+        key, value = to_value(key), to_value(value)
+        command = cmd.PutUnique(key, value, expiry_ns, self.entity, self._requests, self.entity)
+        return self._writes.write(command, ticket, now, self._requests)
+
+    def erase(self, key: object, *, now: float, ticket: int | None = None) -> list[Action]:
+        """Remove a key, if it is there."""
+        return self._writes.write(cmd.Erase(to_value(key), self.entity), ticket, now)
+
+    def add(
+        self, key: object, value: object, init: int, *, now: float, expiry_ns: int | None = None,
+        ticket: int | None = None,
+    ) -> list[Action]:  # fmt: skip
+        """Add to a value, by default the empty one of the type with tag ``init``."""
+        command = cmd.Add(to_value(key), to_value(value), init, expiry_ns, self.entity)
+        return self._writes.write(command, ticket, now)
+
+    def subtract(
+        self, key: object, value: object, *, now: float, expiry_ns: int | None = None, ticket: int | None = None
+    ) -> list[Action]:
+        """Take away from a value."""
+        return self._writes.write(cmd.Subtract(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now)
+
+    def clear(self, *, now: float, ticket: int | None = None) -> list[Action]:
+        """Remove everything."""
+        return self._writes.write(cmd.Clear(self.entity), ticket, now)
+
+    # -- world --------------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Action]:
+        """Begin: look for a master."""
+        return self.handle_timeout(now)
+
+    def leave(self) -> list[Action]:
+        """The end: a master of chappe need not wait for it any more."""
+        actions: list[Action] = []
+        self._following.leave(actions)
+        return actions
+
+    def handle_messages(self, payloads: Iterable[bytes], now: float) -> list[Action]:
+        """Command messages have come on the clones' topic."""
+        actions: list[Action] = []
+        for payload in payloads:
+            try:
+                message = cmd.decode_message(payload)
+                if message.receiver == self.entity or message.receiver == NOBODY:
+                    self._following.handle(message, len(payload), now, actions)
+            except ProtocolError as problem:
+                actions.append(Report(CommandRefused(self.name, str(problem))))
+        self._following.settle(actions)
+        self._check_waits(now, actions)
+        return actions
+
+    def handle_gone(self, endpoint: bytes, now: float) -> list[Action]:
+        """An endpoint is out of reach."""
+        actions: list[Action] = []
+        self._following.handle_gone(endpoint, now, actions)
+        return actions
+
+    def hurry(self, now: float) -> None:
+        """There may be a master now that was not before: look for it at the next ``handle_timeout``."""
+        self._following.hurry(now)
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """Look for a master, acknowledge, ask for what is missing, grow stale."""
+        actions: list[Action] = []
+        self._following.handle_timeout(now, actions)
+        self._following.settle(actions)
+        self._check_waits(now, actions)
+        return actions
+
+    def next_timeout(self) -> float:
+        """When ``handle_timeout`` is due."""
+        return min([self._following.next_timeout(), *self._waits.values()])
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _check_waits(self, now: float, actions: list[Action]) -> None:
+        if self._waits:
+            self._check_idle(now, actions)
+        self._following.check_waits(now, actions)
+
+    def _check_idle(self, now: float, actions: list[Action]) -> None:
+        if self.idle():
+            actions += [Resolve(ticket, None) for ticket in self._waits]
+            self._waits.clear()
+        for ticket in [ticket for ticket, until in self._waits.items() if now >= until]:
+            del self._waits[ticket]
+            actions.append(Resolve(ticket, TimedOut(f"store {self.name!r} did not become idle in time")))

@@ -1,0 +1,182 @@
+"""A clone's writes: each is kept on its way to a master until it is known what became of it."""
+
+from __future__ import annotations
+
+import math
+
+from chappe.channel import ChannelProducer, Event, Handshake, Heartbeat, ProducerAction, ToAll, ToConsumer
+from chappe.core import Report
+from chappe.defaults import CLONE_WINDOW, CLONE_WRITES_BYTES_MAX, CLONE_WRITES_MAX, STORE_ENTRY_BYTES_MAX
+from chappe.errors import NoMaster, RecordTooLarge, WriteUnknown
+from chappe.kv import commands as cmd
+from chappe.kv.actions import Action
+from chappe.kv.entity import Entity
+from chappe.kv.events import WritesRefused
+from chappe.kv.pending import Pending, PendingWrites, State
+from chappe.kv.sizes import entry_fits
+from chappe.kv.uplink import Uplink
+
+
+class CloneWrites:
+    """The channel of one clone to its master, and who waits for what was written.
+
+    Args:
+        name: Of the store.
+        uplink: Addresses what is sent.
+        buffer_s: Without a master for longer, writes are refused; 0 refuses them at once.
+        heartbeat_s: Longest silence towards the master while something is not confirmed.
+    """
+
+    def __init__(self, name: str, uplink: Uplink, *, now: float, buffer_s: float, heartbeat_s: float) -> None:
+        self.refusing = buffer_s == 0  # since there was no master for too long
+        self._name = name
+        self._uplink = uplink
+        self._buffer_s = buffer_s
+        self._heartbeat_s = heartbeat_s
+        self._channel: ChannelProducer[Entity, bytes] = ChannelProducer(
+            len, now=now, heartbeat_s=heartbeat_s, events_max=CLONE_WRITES_MAX,
+            bytes_max=CLONE_WRITES_BYTES_MAX, lasting=True, window=CLONE_WINDOW,
+        )  # fmt: skip
+        self._pending = PendingWrites(name)
+        self._sent = 0  # the last write that any master may have received
+
+    @property
+    def room(self) -> bool:
+        """Whether another write of ordinary size is taken at once."""
+        return not self.refusing and self._channel.room(0)
+
+    @property
+    def unconfirmed(self) -> int:
+        """Writes whose outcome is not known yet."""
+        return len(self._pending)
+
+    @property
+    def seq(self) -> int:
+        """The number of the last write."""
+        return self._channel.seq
+
+    def idle(self) -> bool:
+        """Whether all are confirmed and shown."""
+        return not self._pending and self._channel.floor == self._channel.seq
+
+    def greeting(self) -> cmd.AttachWriter:
+        """What opens the channel at a master."""
+        return cmd.AttachWriter(self._channel.floor, cmd.ticks(self._heartbeat_s))
+
+    # -- application ------------------------------------------------------------------------------------------------
+
+    def write(self, command: cmd.Action, ticket: int | None, now: float, request: int | None = None) -> list[Action]:
+        """One more; ``request`` is that of a put_unique. Raises RecordTooLarge, NoMaster or BufferFull."""
+        key, value = getattr(command, "key", None), getattr(command, "value", None)
+        if not entry_fits(key, value):
+            raise RecordTooLarge(f"key and value have more than {STORE_ENTRY_BYTES_MAX:,} bytes")
+        if self.refusing:
+            raise NoMaster(f"store {self._name!r} has no master, and keeps writes for {self._buffer_s:g} s only")
+        actions: list[Action] = []
+        produced = self._channel.produce(cmd.encode_command(command), now)
+        self._pending.add(self._channel.seq, Pending(ticket, f"{type(command).__name__} of {key!r:.60}", request))
+        self._apply(produced, actions)
+        return actions
+
+    def hurry(self, now: float) -> None:
+        """Have the master say soon how far it is."""
+        self._channel.hurry(now)
+
+    # -- masters come and go ----------------------------------------------------------------------------------------
+
+    def accept(self) -> None:
+        """There is a master: writes are taken."""
+        self.refusing = False
+
+    def begin(self, master: Entity, now: float, actions: list[Action]) -> None:
+        """Send a master all that is not confirmed, in order, and what is written from now on."""
+        self._apply(self._channel.add(master, now, replay=True), actions)
+
+    def end(self, master: Entity) -> None:
+        """The master is gone, or is to be sent everything again."""
+        self._channel.drop(master, "")
+
+    def doubt(self, actions: list[Action]) -> None:
+        """The master before may have done what it was sent, and the one that is there cannot know."""
+        lost = "the master was lost, and whether it did the write cannot be known; read the key to see"
+        actions += self._pending.fail(self._sent, WriteUnknown, lost)
+        self._channel.skip_to(self._sent)
+
+    def settle_confirmed(self, actions: list[Action]) -> None:
+        """Tell callers of all that is confirmed: the clone shows it."""
+        actions += self._pending.settle(None)[1]
+
+    def refuse_at(self, lost_at: float) -> float:
+        """When writes are refused if the master that was lost at ``lost_at`` stays away; infinity if they are."""
+        return math.inf if self.refusing else lost_at + self._buffer_s
+
+    def refuse(self, actions: list[Action]) -> None:
+        """Without a master for too long: give up all writes that wait, and take no more."""
+        self.refusing = True
+        self.settle_confirmed(actions)
+        count = len(self._pending)
+        lost = "the master was lost before it confirmed the write; read the key to see whether it was done"
+        actions += self._pending.fail(self._sent, WriteUnknown, lost)
+        actions += self._pending.fail(self._channel.seq, NoMaster, f"no master was found within {self._buffer_s:g} s")
+        self._channel.skip_to(self._channel.seq)
+        if count:
+            actions.append(Report(WritesRefused(self._name, count)))
+
+    # -- what the master says, and time -----------------------------------------------------------------------------
+
+    def handle_state(self, master: Entity, command: cmd.WriterState, now: float, actions: list[Action]) -> None:
+        """A master of chappe says how far it is, and what went wrong."""
+        self._apply(self._channel.handle_ack(master, command.applied, now), actions)
+        self._pending.confirm(State(command.applied, command.output, dict(command.outcomes)))
+
+    def handle_ack(self, master: Entity, seq: int, now: float, actions: list[Action]) -> None:
+        """An original says how far it is."""
+        self._apply(self._channel.handle_ack(master, seq, now), actions)
+        actions += self._pending.acknowledged(seq)
+
+    def handle_nack(self, master: Entity, seqs: tuple[int, ...], now: float, actions: list[Action]) -> None:
+        """A master misses writes; one of chappe has confirmed those before only when it says what became of them."""
+        self._apply(self._channel.handle_nack(master, seqs, now, confirms=not master.is_chappe), actions)
+
+    def handle_answer(self, answer: cmd.PutUniqueResult, actions: list[Action]) -> None:
+        """An original says what became of a put_unique."""
+        actions += self._pending.answered(answer.request, answer.inserted)
+
+    def settle(self, master: Entity, next_event: int, actions: list[Action]) -> None:
+        """Tell callers what became of their writes, once this clone shows what is before ``next_event``."""
+        known, resolved = self._pending.settle(next_event)
+        actions += resolved
+        if known:
+            self._uplink.send(cmd.Settled(known), master, actions)
+
+    def handle_timeout(self, now: float, actions: list[Action]) -> None:
+        """Heartbeats."""
+        self._apply(self._channel.handle_timeout(now), actions)
+
+    def next_timeout(self) -> float:
+        """When ``handle_timeout`` is due."""
+        return self._channel.next_timeout()
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _apply(self, produced: list[ProducerAction[Entity]], actions: list[Action]) -> None:
+        """What the channel has to say."""
+        for each in produced:
+            if isinstance(each, ToConsumer):
+                message = each.message
+                if isinstance(message, Event):
+                    self._sent = max(self._sent, message.seq)
+                    self._uplink.send_event(message, each.consumer, actions)
+                elif isinstance(message, Handshake):
+                    greeting = cmd.AttachWriter(message.offset, cmd.ticks(message.heartbeat_s))
+                    self._uplink.send(greeting, each.consumer, actions)
+                else:
+                    self._uplink.send(cmd.RetransmitFailed(message.seq), each.consumer, actions)
+            elif isinstance(each, ToAll) and isinstance(each.message, Heartbeat):
+                self._beat(each.message.seq, actions)
+
+    def _beat(self, seq: int, actions: list[Action]) -> None:
+        """Acknowledgements are a sign of life enough for a master of chappe that has confirmed all writes."""
+        (master,) = self._channel.consumers
+        if not master.is_chappe or not self.idle():
+            self._uplink.send(cmd.Keepalive(seq), master, actions)

@@ -1,0 +1,294 @@
+"""The key-value engine: typed keys and values with expiry, versions and a feed of changes, all in memory.
+
+Pure and without a notion of who writes or where it is kept: masters, clones and others build on it. Every change has a
+version, one more than the last; ``changes_since`` hands out the latest ones.
+
+Keys are told apart by type, as in sets and tables: ``1``, ``Count(1)``, ``1.0`` and ``True`` are four keys. Times are
+nanoseconds since 1970. An entry may be read until somebody calls ``expire``: the owner keeps the clock.
+
+A change can be undone (``revert``), the latest first, for owners whose disk may refuse what was done.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from chappe.data.order import same, sort_key
+from chappe.data.values import Value
+from chappe.defaults import STORE_CHANGES_BYTES_MAX, STORE_CHANGES_MAX
+from chappe.errors import NoSuchKey
+from chappe.kv import operations
+from chappe.kv.sizes import CONTAINERS, Weight, grown, weigh
+
+Index = object  # what a key is found by: a plain string itself, anything else its sort key
+Kind = Literal["insert", "update", "erase", "expire"]
+_HEAP_SLACK: Final = 64  # outdated deadlines that are not worth a clean-up
+_SIZED: Final = CONTAINERS | {str, bytes}
+_LARGE: Final = 512  # members or characters; smaller values are not counted
+_MEMBER_BYTES: Final = 8  # of what refers to a member; members are shared by all that a container was
+
+
+class Entry:
+    """One key and its value; replaced as a whole, never changed."""
+
+    __slots__ = ("expires_ns", "key", "value", "version", "weight")
+
+    def __init__(self, key: Value, value: Value, expires_ns: int | None, version: int) -> None:
+        self.weight: Weight | None = None  # of a container that has grown
+        self.key = key
+        self.value = value
+        self.expires_ns = expires_ns
+        self.version = version
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What became of one key: ``entry`` is what is there now, ``before`` what was."""
+
+    kind: Kind
+    version: int
+    entry: Entry | None
+    before: Entry | None
+
+    @property
+    def key(self) -> Value:
+        """The key."""
+        found = self.entry or self.before
+        assert found is not None
+        return found.key
+
+
+def index_of(key: Value) -> Index:
+    """What a key is found by; raises UnsupportedValue for what is no value."""
+    return key if type(key) is str else sort_key(key)
+
+
+class Engine:
+    """See the module.
+
+    Args:
+        version: Of the last change before this engine was made.
+        changes_max: Changes that are remembered; older ones are forgotten.
+    """
+
+    def __init__(self, version: int = 0, changes_max: int = STORE_CHANGES_MAX) -> None:
+        self.version = version
+        self.entries: dict[Index, Entry] = {}
+        self._deadlines: list[tuple[int, int, Index]] = []  # when, the entry's version, which
+        self._changes: deque[Change] = deque(maxlen=changes_max)
+        self._large: deque[tuple[int, int]] = deque()  # of them, those that hold much: version and about how much
+        self._large_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    def get(self, key: Value) -> Value:
+        """The value under a key; raises NoSuchKey."""
+        entry = self.entries.get(key if type(key) is str else sort_key(key))
+        if entry is None:
+            raise NoSuchKey(f"nothing is stored under {key!r}")
+        return entry.value
+
+    def find(self, key: Value) -> Entry | None:
+        """The entry of a key, if there is one."""
+        return self.entries.get(key if type(key) is str else sort_key(key))
+
+    def get_index(self, key: Value, index: Value) -> Value:
+        """What lies at ``index`` of the value under a key (``operations.retrieve``); raises NoSuchKey or TypeClash."""
+        return operations.retrieve(self.get(key), index)
+
+    def exists(self, key: Value) -> bool:
+        """Whether there is a value under the key."""
+        return self.find(key) is not None
+
+    def keys(self) -> list[Value]:
+        """All keys, the oldest first."""
+        return [entry.key for entry in self.entries.values()]
+
+    def items(self) -> Iterator[Entry]:
+        """All entries as they are now, the oldest first."""
+        return iter(list(self.entries.values()))
+
+    def changes_since(self, version: int) -> list[Change] | None:
+        """All changes after ``version``; None if they are not remembered any more: take everything instead."""
+        missing = self.version - version
+        if missing > len(self._changes):
+            return None
+        return [self._changes[place] for place in range(len(self._changes) - missing, len(self._changes))]
+
+    def frozen(self, without: Sequence[Change] = ()) -> list[Entry]:
+        """All entries as they are now, the oldest first, and stay: entries are replaced, never changed.
+
+        ``without`` are the latest changes, in their order, if it is to show how things were before them.
+        """
+        if not without:
+            return list(self.entries.values())
+        entries: dict[Index, Entry | None] = dict(self.entries)
+        for change in reversed(without):
+            entries[index_of(change.key)] = change.before
+        return [entry for entry in entries.values() if entry is not None]
+
+    def next_expiry_ns(self) -> int | None:
+        """When the next entry expires."""
+        heap = self._deadlines
+        while heap:
+            expires_ns, version, index = heap[0]
+            entry = self.entries.get(index)
+            if entry is not None and entry.version == version:
+                return expires_ns
+            heapq.heappop(heap)
+        return None
+
+    # -- writing ----------------------------------------------------------------------------------------------
+
+    def put(self, key: Value, value: Value, expires_ns: int | None = None) -> Change:
+        """Set a value; without ``expires_ns`` it stays, whatever the one before had."""
+        index = key if type(key) is str else sort_key(key)
+        before = self.entries.get(index)
+        self.version = version = self.version + 1
+        entry = Entry(key, value, expires_ns, version)
+        self.entries[index] = entry
+        if expires_ns is not None:
+            self._expires(index, entry)
+        change = Change("insert" if before is None else "update", version, entry, before)
+        self._changes.append(change)
+        if type(value) in _SIZED and len(value) > _LARGE:  # type: ignore[arg-type]
+            self._keep_few(version, value)
+        return change
+
+    def put_unique(self, key: Value, value: Value, expires_ns: int | None = None) -> Change | None:
+        """Set a value if there is none; None if there is one."""
+        return None if self.exists(key) else self.put(key, value, expires_ns)
+
+    def add(self, key: Value, operand: Value, init: int, expires_ns: int | None = None) -> Change:
+        """Add to a value, by default the empty one of type ``init``; raises TypeClash or InvalidOperation."""
+        before = self.find(key)
+        stored = operations.initial(init) if before is None else before.value
+        made = operations.add(stored, operand)
+        if type(made) not in CONTAINERS:
+            return self.put(key, made, expires_ns)
+        known = None if before is None else before.weight
+        weight = grown(made, known or weigh(stored), operand)
+        change = self.put(key, made, expires_ns)
+        assert change.entry is not None
+        change.entry.weight = weight
+        return change
+
+    def subtract(self, key: Value, operand: Value, expires_ns: int | None = None) -> Change:
+        """Take away from a value; raises NoSuchKey, TypeClash or InvalidOperation."""
+        before = self.find(key)
+        change = self.put(key, operations.subtract(self.get(key), operand), expires_ns)
+        assert change.entry is not None
+        change.entry.weight = None if before is None else before.weight
+        return change
+
+    def erase(self, key: Value, kind: Literal["erase", "expire"] = "erase") -> Change | None:
+        """Remove a key; None if there is none."""
+        entry = self.entries.pop(key if type(key) is str else sort_key(key), None)
+        if entry is None:
+            return None
+        self.version += 1
+        change = Change(kind, self.version, None, entry)
+        self._changes.append(change)
+        return change
+
+    def clear(self) -> list[Change]:
+        """Remove everything."""
+        return [change for entry in list(self.entries.values()) if (change := self.erase(entry.key)) is not None]
+
+    def expire(self, now_ns: int) -> list[Change]:
+        """Remove what has lived its time."""
+        changes = []
+        while (due_ns := self.next_expiry_ns()) is not None and due_ns <= now_ns:
+            _, _, index = heapq.heappop(self._deadlines)
+            change = self.erase(self.entries[index].key, "expire")
+            assert change is not None
+            changes.append(change)
+        return changes
+
+    def revert(self, change: Change) -> None:
+        """Undo the latest change that was not undone yet; versions go on rising."""
+        index = index_of(change.key)
+        if change.before is None:
+            del self.entries[index]
+        else:
+            self.entries[index] = change.before
+            if change.before.expires_ns is not None:
+                self._expires(index, change.before)
+        self.version += 1
+        self._changes.clear()  # who asks for what is new takes everything
+
+    def replace(self, staged: Staged, *, tell: bool) -> list[Change]:
+        """Become what was staged, in one step for all who read ``entries``; the changes, if there are few or ``tell``.
+
+        What is staged was compared with the entries as they still are.
+        """
+        before, self.entries = self.entries, staged.entries
+        first = self.version + 1
+        gone = [entry for index, entry in before.items() if index not in staged.entries]
+        self.version = staged.version + len(gone)
+        self._deadlines = []
+        remembered = self._changes.maxlen or 0
+        if not tell and self.version + 1 - first > remembered:
+            self._changes.clear()
+            return []
+        changes = []
+        for index, entry in staged.entries.items():
+            if entry.version >= first:
+                old = before.get(index)
+                changes.append(Change("insert" if old is None else "update", entry.version, entry, old))
+        changes += [Change("erase", staged.version + place, None, entry) for place, entry in enumerate(gone, 1)]
+        self._changes.extend(changes)
+        return changes
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _keep_few(self, version: int, value: Any) -> None:
+        """A change holds a large value: forget the oldest of those, and what lies before, beyond the bound."""
+        held = len(value) * (_MEMBER_BYTES if type(value) in CONTAINERS else 1)
+        self._large.append((version, held))
+        self._large_bytes += held
+        while self._large_bytes > STORE_CHANGES_BYTES_MAX:
+            oldest, size = self._large.popleft()
+            self._large_bytes -= size
+            while self._changes and self._changes[0].version <= oldest:
+                self._changes.popleft()
+
+    def _expires(self, index: Index, entry: Entry) -> None:
+        assert entry.expires_ns is not None
+        heapq.heappush(self._deadlines, (entry.expires_ns, entry.version, index))
+        if len(self._deadlines) > 2 * len(self.entries) + _HEAP_SLACK:
+            self._deadlines = [
+                (each.expires_ns, each.version, where)
+                for where, each in self.entries.items()
+                if each.expires_ns is not None
+            ]
+            heapq.heapify(self._deadlines)
+
+
+class Staged:
+    """Entries that an engine will have, gathered beside it while it does not change."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.entries: dict[Index, Entry] = {}
+        self.version = engine.version  # of the last that is new
+        self._engine = engine
+
+    def add(self, key: Value, value: Value) -> None:
+        """One more; what the engine has already stays the same entry. Of one key twice the last value stays."""
+        index = index_of(key)
+        twice = self.entries.get(index)
+        if twice is not None and twice.version > self._engine.version:
+            self.entries[index] = Entry(key, value, None, twice.version)
+            return
+        found = self._engine.entries.get(index)
+        if found is None or not same(found.value, value):
+            self.version += 1
+            found = Entry(key, value, None, self.version)
+        self.entries[index] = found

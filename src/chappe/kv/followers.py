@@ -1,0 +1,239 @@
+"""The clones that follow a master: each is sent all there is once, and from then on every change in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final
+
+from chappe.channel import (
+    ChannelProducer,
+    Dropped,
+    Event,
+    Heartbeat,
+    ProducerAction,
+    RetransmitFailed,
+    ToAll,
+    ToConsumer,
+)
+from chappe.core import Report
+from chappe.defaults import CHANNEL_EVENTS_MAX, CHANNEL_TICK_S, STORE_CLONES_MAX, STORE_SNAPSHOT_BYTES_MAX
+from chappe.kv import commands as cmd
+from chappe.kv.actions import Action, Send
+from chappe.kv.engine import Entry
+from chappe.kv.entity import NOBODY, Entity
+from chappe.kv.events import CloneAttached, CloneDropped, StoreNearsBound
+from chappe.kv.snapshots import Snapshots
+from chappe.kv.topics import check_name, clone_topic
+from chappe.kv.wholes import TooLarge, Wholes
+from chappe.kv.writers import Writers
+
+_STRANGER: Final = 0  # the number of no event: of all that is missed nothing can be had
+
+
+class Followers:
+    """The output channel of a master, and what else is sent to clones.
+
+    Args:
+        name: Of the store.
+        entity: The master.
+        writers: Those among the clones that write; one that is dropped is detached there.
+        frozen: All entries that are durable, as they are now and stay.
+        heartbeat_s: Longest silence towards the clones.
+    """
+
+    def __init__(
+        self, name: str, entity: Entity, writers: Writers, frozen: Callable[[], list[Entry]], *, now: float,
+        heartbeat_s: float,
+    ) -> None:  # fmt: skip
+        self.has_clones = False  # whether there are clones; asked with every write
+        self.tick_at = now + heartbeat_s  # when to look after all channels of the master; an event brings it forward
+        self._name = name
+        self._entity = entity
+        self._topic = clone_topic(check_name(name))
+        self._writers = writers
+        self._snapshots = Snapshots(frozen)  # for clones of chappe ...
+        self._wholes = Wholes(frozen)  # ... and of originals
+        self._originals: set[Entity] = set()
+        self._heartbeat_s = heartbeat_s
+        self._output: ChannelProducer[Entity, bytes] = ChannelProducer(
+            len, now=now, heartbeat_s=heartbeat_s, events_max=CHANNEL_EVENTS_MAX
+        )
+        self._greeted: set[Entity] = set()  # originals that have not said yet that they have everything
+        self._beat_at = now + heartbeat_s
+
+    @property
+    def clones(self) -> tuple[Entity, ...]:
+        """Those that are attached."""
+        return self._output.consumers
+
+    @property
+    def seq(self) -> int:
+        """The number of the last event."""
+        return self._output.seq
+
+    @property
+    def endpoints(self) -> set[bytes]:
+        """Where there are clones that something is expected of."""
+        return {clone.endpoint for clone in (*self.clones, *self._snapshots.takers)}
+
+    def idle(self, gone: Collection[bytes]) -> bool:
+        """Whether every clone has everything, but those at endpoints that are ``gone``."""
+        return self._output.idle(lambda clone: clone.endpoint in gone) and all(
+            clone.endpoint in gone for clone in self._snapshots.takers
+        )
+
+    # -- what the master has to say ---------------------------------------------------------------------------------
+
+    def tell(self, commands: Iterable[cmd.Told], now: float, actions: list[Action]) -> None:
+        """Events for all of them, if there are any."""
+        if self.has_clones:
+            for command in commands:
+                if isinstance(command, cmd.Changed):
+                    body = cmd.encode_command(command.whole if self._originals else command.change)
+                else:
+                    body = cmd.encode_command(command)
+                if self._originals:
+                    self._wholes.changed(len(body))
+                self._apply(self._output.produce(body, now), now, actions)
+            self.tick_at = min(self.tick_at, now + CHANNEL_TICK_S)
+
+    def send(self, clone: Entity, command: cmd.Command, actions: list[Action]) -> None:
+        """Say something to one of them."""
+        payload = cmd.encode_message(0, self._entity, clone, cmd.encode_command(command))
+        actions.append(Send(self._topic, clone.endpoint, payload))
+
+    def drop(self, clone: Entity, reason: str, now: float, actions: list[Action]) -> None:
+        """Forget one, if it is known."""
+        self._apply(self._output.drop(clone, reason), now, actions)
+
+    def hurry(self, now: float) -> None:
+        """Have them say at once what they have."""
+        self._output.hurry(now)
+        self.tick_at = now
+
+    # -- what clones say, and time ----------------------------------------------------------------------------------
+
+    def handle_ack(self, clone: Entity, seq: int, now: float, actions: list[Action]) -> None:
+        """One has everything up to ``seq``; the first time that an original says so it is attached."""
+        self._apply(self._output.handle_ack(clone, seq, now), now, actions)
+        if clone in self._greeted and clone in self._output.consumers:
+            self._greeted.discard(clone)
+            self._wholes.close(clone)
+            actions.append(Report(CloneAttached(self._name, clone)))
+
+    def handle_nack(self, clone: Entity, seqs: tuple[int, ...], now: float, actions: list[Action]) -> None:
+        """One misses events, or asks for everything."""
+        if not seqs or seqs[0] != 0:
+            self._apply(self._output.handle_nack(clone, seqs, now), now, actions)
+        elif clone not in self._output.consumers and len(self._output.consumers) >= STORE_CLONES_MAX:
+            self._refuse(clone, f"{STORE_CLONES_MAX:,} follow it already", actions)
+        elif clone.is_chappe:
+            view = self._snapshots.open(clone, self._output.seq, self._output.floor, now)
+            if view is not None:
+                interval = cmd.ticks(self._heartbeat_s)
+                self._output.add(clone, now, behind=view.offset)
+                self.has_clones = True
+                self.send(clone, cmd.SnapshotOffer(view.number, view.offset, interval, len(view.entries)), actions)
+                self._send_pieces(clone, self._snapshots.ahead(clone), actions)
+        else:
+            self._greet(clone, now, actions)
+
+    def handle_taken(self, clone: Entity, command: cmd.SnapshotTaken, now: float, actions: list[Action]) -> None:
+        """One says how much of its snapshot it has; with all of it, it is attached."""
+        if clone not in self._output.consumers:
+            self.send(clone, cmd.RetransmitFailed(_STRANGER), actions)
+        elif self._snapshots.takes(clone):
+            self._send_pieces(clone, self._snapshots.taken(clone, command, now), actions)
+            if not self._snapshots.takes(clone):
+                actions.append(Report(CloneAttached(self._name, clone)))
+
+    def handle_timeout(self, now: float, actions: list[Action]) -> None:
+        """Heartbeats, clones that are gone, and how large the store is."""
+        self._apply(self._output.handle_timeout(now), now, actions)
+        for clone in self._snapshots.silent(now):
+            self.drop(clone, "it did not take what it asked for", now, actions)
+        if self._originals:
+            self._warn(self._wholes.measure(now), actions)
+        if not self._output.consumers and now >= self._beat_at:
+            self._beat(self._output.seq, now, actions)  # only another master can hear it
+
+    def next_timeout(self) -> float:
+        """When ``handle_timeout`` is due."""
+        if not self._output.consumers:
+            return self._beat_at
+        due = min(self._output.next_timeout(), self._snapshots.next_timeout())
+        return min(due, self._wholes.next_timeout()) if self._originals else due
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _apply(self, produced: list[ProducerAction[Entity]], now: float, actions: list[Action]) -> None:
+        """What the output channel has to say."""
+        for each in produced:
+            if isinstance(each, ToAll):
+                if isinstance(each.message, Heartbeat):
+                    self._beat(each.message.seq, now, actions)
+                else:
+                    actions.append(self._event(each.message, None))
+            elif isinstance(each, Dropped):
+                self.has_clones = bool(self._output.consumers)
+                self._forget(each.consumer)
+                self._writers.detach(each.consumer)
+                actions.append(Report(CloneDropped(self._name, each.consumer, each.reason)))
+            elif isinstance(each, ToConsumer):
+                message = each.message
+                if isinstance(message, Event):
+                    actions.append(self._event(message, each.consumer.endpoint))
+                elif isinstance(message, RetransmitFailed):
+                    self.send(each.consumer, cmd.RetransmitFailed(message.seq), actions)
+
+    def _event(self, event: Event[Any], receiver: bytes | None) -> Send:
+        return Send(self._topic, receiver, cmd.encode_message(event.seq, self._entity, NOBODY, event.payload))
+
+    def _beat(self, seq: int, now: float, actions: list[Action]) -> None:
+        """Clones of the original only listen to heartbeats that are addressed to them."""
+        self._beat_at = now + self._heartbeat_s
+        body = cmd.encode_command(cmd.Keepalive(seq))
+        actions.append(Send(self._topic, None, cmd.encode_message(0, self._entity, NOBODY, body)))
+        for clone in self._output.consumers:
+            if not clone.is_chappe:
+                actions.append(Send(self._topic, clone.endpoint, cmd.encode_message(0, self._entity, clone, body)))
+
+    def _greet(self, clone: Entity, now: float, actions: list[Action]) -> None:
+        """Send an original everything, as far as it is durable."""
+        seq = self._output.seq
+        try:
+            pairs = self._wholes.open(clone, seq, now)
+        except TooLarge as problem:
+            self._output.drop(clone, "")
+            self._forget(clone)
+            self.has_clones = bool(self._output.consumers)
+            if problem.new:
+                reason = f"it is an original's, and the store has more than the {STORE_SNAPSHOT_BYTES_MAX:,} bytes that"
+                self._refuse(clone, f"{reason} those can take; clones of chappe can", actions)
+            return
+        if pairs is None:
+            return
+        self._output.add(clone, now)
+        self.has_clones = True
+        self._originals.add(clone)
+        self._greeted.add(clone)
+        self._warn(self._wholes.measured(len(pairs)), actions)
+        body = cmd.encode_command(cmd.AckClone(seq, cmd.ticks(self._heartbeat_s), pairs))
+        actions.append(Send(self._topic, clone.endpoint, cmd.encode_message(seq, self._entity, clone, body)))
+
+    def _send_pieces(self, clone: Entity, pieces: list[cmd.SnapshotPiece], actions: list[Action]) -> None:
+        for piece in pieces:
+            self.send(clone, piece, actions)
+
+    def _refuse(self, clone: Entity, reason: str, actions: list[Action]) -> None:
+        actions.append(Report(CloneDropped(self._name, clone, reason)))
+
+    def _forget(self, clone: Entity) -> None:
+        self._snapshots.close(clone)
+        self._wholes.close(clone)
+        self._greeted.discard(clone)
+        self._originals.discard(clone)
+
+    def _warn(self, size: int | None, actions: list[Action]) -> None:
+        if size is not None:
+            actions.append(Report(StoreNearsBound(self._name, size, STORE_SNAPSHOT_BYTES_MAX)))

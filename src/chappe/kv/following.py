@@ -1,0 +1,468 @@
+"""A clone's master: it is looked for, followed event by event, and found again, or another one, when it is lost."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from chappe.channel import ChannelConsumer, Consume, ConsumerAction, Lost, ToProducer
+from chappe.core import Report
+from chappe.defaults import CHANNEL_NACK_S, CHANNEL_TICK_S, MASTER_CONFLICT_S, MASTER_SILENT_S
+from chappe.errors import ProtocolError, StaleData, StoreError
+from chappe.kv import commands as cmd
+from chappe.kv.actions import Action, Resolve
+from chappe.kv.clone_writes import CloneWrites
+from chappe.kv.engine import Staged
+from chappe.kv.entity import NOBODY, Entity
+from chappe.kv.events import CloneStale, CommandRefused, MasterFound, MasterLost, SnapshotGivenUp, TwoMasters
+from chappe.kv.receiving import GivenUp, Receiving
+from chappe.kv.replica import Replica
+from chappe.kv.uplink import Uplink
+
+_ORIGINAL_KEEPS_S: Final = 40.0  # an original forgets a silent clone after 50 s; before that the channel just goes on
+# An original that still knows us must not be asked for a snapshot: it would keep it, and give us the same one the next
+# time, however old that is then. Its heartbeat, every half second, tells that it is there; so we listen first.
+_ORIGINAL_LISTEN_S: Final = 1.2
+_ORIGINAL_FORGETS_S: Final = 52.0
+
+
+class Following:
+    """Which master a clone follows, how far, and whether its data may be read.
+
+    Args:
+        name: Of the store.
+        entity: The clone.
+        uplink: Addresses what is sent.
+        replica: Is made what the master has.
+        writes: Go to the master that is followed.
+        resync_s: Longest pause between two attempts to find a master.
+        stale_s: Without a master for longer, or without changes that it missed, reading raises StaleData; negative for
+            never.
+    """
+
+    def __init__(
+        self, name: str, entity: Entity, uplink: Uplink, replica: Replica, writes: CloneWrites, *, now: float,
+        resync_s: float, stale_s: float,
+    ) -> None:  # fmt: skip
+        self.master: Entity | None = None  # the one that is followed, or was last
+        self.connected = False
+        self.unreadable: str | None = "it has not found a master yet"
+        self._name = name
+        self._entity = entity
+        self._uplink = uplink
+        self._replica = replica
+        self._writes = writes
+        self._resync_s = resync_s
+        self._stale_s = stale_s if stale_s >= 0 else math.inf
+        self._input: ChannelConsumer[cmd.Action] = self._new_input(now)
+        self._syncing = False  # events are missing for good: a snapshot is needed, also if the master was lost since
+        self._receiving: Receiving | None = None  # a snapshot that comes
+        self._lost_at = now
+        self._stale_from = now  # its data is as old as that; infinity while it is up to date
+        self._heard_at = now
+        self._search_at = now
+        self._search_s = CHANNEL_NACK_S
+        self._resumed = False  # the master is there again, and it is not known yet whether changes were missed
+        self._probe = False  # the next attempt asks the old master whether it still knows us
+        self._waits: dict[int, float] = {}  # await_ready: until when
+        self._conflicts: dict[Entity, float] = {}
+
+    def idle(self) -> bool:
+        """Whether it is attached, and knows of nothing missing."""
+        return self.connected and not (self._syncing or self._resumed) and self._input.idle()
+
+    @property
+    def coming(self) -> tuple[int, int] | None:
+        """Of a snapshot that comes: how many of its entries are here, and how many there are."""
+        return None if self._receiving is None else (self._receiving.taken, self._receiving.offer.entries)
+
+    def stale(self) -> StaleData:
+        """Why it may not be read."""
+        coming = "" if self.coming is None else "; {:,} of {:,} entries of its master have come".format(*self.coming)
+        return StaleData(f"store {self._name!r} cannot be read: {self.unreadable}{coming}")
+
+    # -- application ------------------------------------------------------------------------------------------------
+
+    def await_ready(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
+        """Resolve the ticket with None once it may be read, with StaleData after ``timeout_s``."""
+        if self.unreadable is None:
+            return [Resolve(ticket, None)]
+        self._waits[ticket] = now + timeout_s
+        return []
+
+    def leave(self, actions: list[Action]) -> None:
+        """The end: a master of chappe need not wait for it any more."""
+        master = self.master if self.connected or self._receiving is None else self._receiving.master
+        if (self.connected or self._receiving is not None) and master is not None and master.is_chappe:
+            self._uplink.send(cmd.Leave(self._writes.seq), master, actions)
+
+    def hurry(self, now: float) -> None:
+        """There may be a master now that was not before: look for it at the next ``handle_timeout``."""
+        if not self.connected and self._receiving is None:
+            self._search_at = now + self._listen_s()
+            self._search_s = CHANNEL_NACK_S
+            self._probe = False
+
+    # -- world ------------------------------------------------------------------------------------------------------
+
+    def handle(self, message: cmd.Message, size: int, now: float, actions: list[Action]) -> None:
+        """A message of ``size`` bytes for this clone or for all; raises ProtocolError."""
+        command, sender = message.command, message.sender
+        known = sender == self.master
+        alone = message.receiver == self._entity
+        if isinstance(command, cmd.SnapshotOffer):
+            if alone:
+                self._offered(sender, command, now, actions)
+            return
+        if self._receiving is not None and sender == self._receiving.master:
+            if known:
+                self._heard_at = now
+            if not self._receive(self._receiving, message, size, now, actions):
+                return
+        if isinstance(command, cmd.AckClone):
+            if not alone or (self.connected and not self._syncing and known):
+                return
+            if not self.connected or known:
+                self._heard_at = now
+                self._attach(sender, command, now, actions)
+                return
+        if not known:
+            if self.connected:
+                self._conflict(sender, now, actions)
+            return
+        self._heard_at = now
+        if not self.connected:
+            if self._syncing or not self._input.initialized:
+                return  # it has gone on behind a gap, or never began: only a snapshot helps
+            if not sender.is_chappe and now >= self._lost_at + _ORIGINAL_KEEPS_S:
+                self._search_at = max(self._search_at, self._lost_at + _ORIGINAL_FORGETS_S)
+                return
+            self._resume(now, actions)
+        if isinstance(command, cmd.ACTIONS):
+            if not self._syncing:
+                self._take(self._input.handle_event(message.seq, command, now), now, actions)
+        elif isinstance(command, cmd.Keepalive):
+            if not self._syncing:
+                self._take(self._input.handle_heartbeat(command.seq, now), now, actions)
+                self._is_current(command.seq, actions)
+        elif alone and not isinstance(command, cmd.SnapshotPiece):
+            self._control(sender, command, now, actions)
+
+    def handle_gone(self, endpoint: bytes, now: float, actions: list[Action]) -> None:
+        """An endpoint is out of reach."""
+        if self._receiving is not None and self._receiving.master.endpoint == endpoint:
+            self._give_up("its endpoint is out of reach", now, actions)
+        if self.connected and self.master is not None and self.master.endpoint == endpoint:
+            self._lose("its endpoint is out of reach", now, actions)
+
+    def settle(self, actions: list[Action]) -> None:
+        """Tell callers what became of their writes, as far as the clone shows it."""
+        if self.connected and not self._syncing and self.master is not None:
+            self._writes.settle(self.master, self._input.next, actions)
+
+    def handle_timeout(self, now: float, actions: list[Action]) -> None:
+        """Look for a master, acknowledge, ask for what is missing, grow stale."""
+        if self.connected:
+            if now >= self._heard_at + MASTER_SILENT_S:
+                self._lose(f"nothing was heard of it for {MASTER_SILENT_S:g} s", now, actions)
+            else:
+                if not self._syncing:
+                    self._take(self._input.handle_timeout(now), now, actions)
+                self._writes.handle_timeout(now, actions)
+        else:
+            if now >= self._writes.refuse_at(self._lost_at):
+                self._writes.refuse(actions)
+        if self._receiving is not None:
+            self._tend(self._receiving, now, actions)
+        if now >= self._stale_from + self._stale_s and self.unreadable is None:
+            what = "changes" if self._syncing or self._resumed else "its master"
+            self.unreadable = f"it lost {what} more than {self._stale_s:g} s ago"
+            actions.append(Report(CloneStale(self._name)))
+        if self._searches and now >= self._search_at:
+            self._search(now, actions)
+
+    @property
+    def _searches(self) -> bool:
+        """Whether it asks for a snapshot now and then."""
+        return (not self.connected or self._syncing) and self._receiving is None
+
+    def check_waits(self, now: float, actions: list[Action]) -> None:
+        """Those who have waited too long until it may be read."""
+        if not self._waits:
+            return
+        for ticket in [ticket for ticket, until in self._waits.items() if now >= until]:
+            del self._waits[ticket]
+            actions.append(Resolve(ticket, self.stale()))
+
+    def next_timeout(self) -> float:
+        """When ``handle_timeout`` is due, and ``check_waits``."""
+        due = [*self._waits.values()]
+        if self.connected:
+            due += [self._heard_at + MASTER_SILENT_S, self._writes.next_timeout()]
+            if not self._syncing:
+                due.append(self._input.next_timeout())
+        else:
+            due.append(self._writes.refuse_at(self._lost_at))
+        if self.unreadable is None:
+            due.append(self._stale_from + self._stale_s)
+        if self._receiving is not None:
+            due.append(self._receiving.next_timeout())
+        if self._searches:
+            due.append(self._search_at)
+        return min(due)
+
+    # -- inside: finding and losing a master ------------------------------------------------------------------------
+
+    def _new_input(self, now: float) -> ChannelConsumer[cmd.Action]:
+        return ChannelConsumer(now=now, search_max_s=math.inf)
+
+    def _search(self, now: float, actions: list[Action]) -> None:
+        """Ask for a master: whether the old one still knows us, and all others, by turns."""
+        self._search_at = now + self._search_s
+        self._search_s = min(2 * self._search_s, self._resync_s)
+        probe, self._probe = self._probe, not self._probe
+        old = self.master
+        if probe and old is not None and old.is_chappe and not self._syncing and self._input.initialized:
+            self._uplink.send(self._writes.greeting(), old, actions)
+            self._search_at = min(self._search_at, now + CHANNEL_NACK_S)
+            return
+        # While it is followed a master is asked by name: another one that answered would be a second master.
+        self._uplink.ask(old if self.connected and old is not None else NOBODY, actions)
+
+    def _listen_s(self) -> float:
+        """How long to wait for a sign of the master that was lost, before masters are asked for a snapshot."""
+        original = self.master is not None and not self.master.is_chappe and self._input.initialized
+        return _ORIGINAL_LISTEN_S if original else 0.0
+
+    def _lose(self, reason: str, now: float, actions: list[Action]) -> None:
+        assert self.master is not None
+        self.connected = False
+        self._resumed = False
+        if self._receiving is not None and self._receiving.master == self.master:
+            self._receiving = None
+        self._writes.end(self.master)
+        self._lost_at = now
+        self._stale_from = min(self._stale_from, now)
+        self._search_at = now + self._listen_s()
+        self._search_s = CHANNEL_NACK_S
+        self._probe = True
+        actions.append(Report(MasterLost(self._name, self.master, reason)))
+        if now >= self._writes.refuse_at(now):
+            self._writes.refuse(actions)
+
+    def _follow(self, master: Entity) -> None:
+        """It is there, again or for the first time, and writes go to it."""
+        self.connected = True
+        self._search_s = CHANNEL_NACK_S
+        self._writes.accept()
+        self.master = master
+
+    def _current(self, actions: list[Action]) -> None:
+        """The data are its master's as they are now: they may be read, and those who waited for that hear of it."""
+        assert self.master is not None
+        self._resumed = False
+        self._stale_from = math.inf
+        self.unreadable = None
+        actions.append(Report(MasterFound(self._name, self.master)))
+        actions += [Resolve(ticket, None) for ticket in self._waits]
+        self._waits.clear()
+
+    def _is_current(self, seq: int, actions: list[Action]) -> None:
+        """The master's last event is ``seq``; behind an interruption that tells whether nothing is missing."""
+        if self._resumed and not self._syncing and self._input.next > seq:
+            self._current(actions)
+
+    def _resume(self, now: float, actions: list[Action]) -> None:
+        """The master that was lost is there again: the channels go on where they were.
+
+        The data is as old as it was, until the master's last event is known and has come.
+        """
+        assert self.master is not None
+        if self._receiving is not None:  # another one's
+            self._decline(self._receiving.offer, self._receiving.master, actions)
+            self._receiving = None
+        self._follow(self.master)
+        self._resumed = True
+        self._writes.begin(self.master, now, actions)
+        self._uplink.send(cmd.CumulativeAck(self._input.next - 1), self.master, actions)
+
+    def _attach(self, master: Entity, command: cmd.AckClone, now: float, actions: list[Action]) -> None:
+        """A master has sent all it has, in one message: one of the original."""
+        pairs = command.pairs()
+        again = master == self.master
+        if again and master.is_chappe and self._input.initialized and command.offset < self._input.next - 1:
+            return  # an old one that was on its way for long
+        if not (again and self._input.initialized and command.offset < self._input.next - 1):
+            # Otherwise an original sends the offset that it once gave; what lies between has come already.
+            self._input = self._new_input(now)
+        staged = Staged(self._replica.engine)
+        for key, value in pairs:
+            staged.add(key, value)
+        self._become(master, staged, actions)
+        self._writes.settle_confirmed(actions)
+        self._take(self._input.handle_handshake(command.offset, command.ticks * CHANNEL_TICK_S, now), now, actions)
+        self._writes.begin(master, now, actions)
+
+    def _become(self, master: Entity, staged: Staged, actions: list[Action]) -> None:
+        """Take over what a master has, and follow it."""
+        again = master == self.master
+        if self.connected:
+            self._writes.end(master)
+        self._receiving = None
+        self._replica.become(staged, master, actions)
+        if not again and self.master is not None and not (self.master.is_chappe and master.is_chappe):
+            self._writes.doubt(actions)
+        self._syncing = False
+        self._follow(master)
+        self._current(actions)
+
+    def _conflict(self, other: Entity, now: float, actions: list[Action]) -> None:
+        if now < self._conflicts.get(other, -math.inf) + MASTER_CONFLICT_S:
+            return
+        assert self.master is not None
+        if other.is_chappe and other.endpoint == self.master.endpoint:
+            self._lose("another master has taken its place", now, actions)  # an endpoint has but one at a time
+            self._probe = False
+            return
+        self._conflicts = {each: at for each, at in self._conflicts.items() if now < at + MASTER_CONFLICT_S}
+        self._conflicts[other] = now
+        actions.append(Report(TwoMasters(self._name, self.master, other)))
+
+    # -- inside: a snapshot in pieces -------------------------------------------------------------------------------
+
+    def _offered(self, master: Entity, offer: cmd.SnapshotOffer, now: float, actions: list[Action]) -> None:
+        """A master is about to send all it has, which was asked for."""
+        known = master == self.master
+        receiving = self._receiving
+        wanted = (not self.connected or (self._syncing and known)) and (receiving is None or receiving.master == master)
+        if not wanted or (receiving is not None and receiving.offer == offer):
+            if receiving is None or receiving.master != master:
+                self._decline(offer, master, actions)
+            return
+        if known:
+            self._heard_at = now
+        self._receiving = receiving = Receiving(master, offer, self._replica.engine, now)
+        for each in receiving.begin(now):
+            self._uplink.say(each, master, actions)
+        if receiving.whole:
+            self._complete(receiving, now, actions)
+
+    def _decline(self, offer: cmd.SnapshotOffer, master: Entity, actions: list[Action]) -> None:
+        """Its master need not wait for us."""
+        self._uplink.send(cmd.SnapshotTaken(offer.snapshot, offer.entries), master, actions)
+
+    def _receive(
+        self, receiving: Receiving, message: cmd.Message, size: int, now: float, actions: list[Action]
+    ) -> bool:
+        """Its master has said something; whether that concerns not only the snapshot."""
+        command = message.command
+        receiving.heard(now)
+        try:
+            if isinstance(command, cmd.SnapshotPiece):
+                if message.receiver == self._entity and receiving.handle_piece(command, now):
+                    if receiving.whole:
+                        self._complete(receiving, now, actions)
+                    else:
+                        taken = cmd.SnapshotTaken(receiving.offer.snapshot, receiving.taken)
+                        self._uplink.send(taken, receiving.master, actions)
+                return False
+            if isinstance(command, cmd.RetransmitFailed) and message.receiver != self._entity:
+                return False
+            for each in receiving.handle(message, size, now):
+                self._uplink.say(each, receiving.master, actions)
+        except GivenUp as problem:
+            self._give_up(str(problem), now, actions)
+            return False
+        except ProtocolError as problem:
+            self._give_up(str(problem), now, actions)
+            raise
+        follows = self.connected and receiving.master == self.master
+        return follows and isinstance(command, cmd.WriterState | cmd.CumulativeAck | cmd.MissingEvents)
+
+    def _tend(self, receiving: Receiving, now: float, actions: list[Action]) -> None:
+        """Acknowledge, and ask again for what does not come."""
+        try:
+            said, ask = receiving.handle_timeout(now)
+        except GivenUp as problem:
+            self._give_up(str(problem), now, actions)
+            return
+        for each in said:
+            self._uplink.say(each, receiving.master, actions)
+        if ask:
+            taken = cmd.SnapshotTaken(receiving.offer.snapshot, receiving.taken, again=True)
+            self._uplink.send(taken, receiving.master, actions)
+
+    def _complete(self, receiving: Receiving, now: float, actions: list[Action]) -> None:
+        """All of it is here: become it, and do what has changed since."""
+        master = receiving.master
+        again = master == self.master
+        self._uplink.send(cmd.SnapshotTaken(receiving.offer.snapshot, receiving.taken), master, actions)
+        self._input = receiving.input
+        self._heard_at = now
+        self._become(master, receiving.staged, actions)
+        if not again:
+            self._writes.settle_confirmed(actions)
+        for command in receiving.events:
+            self._do(command, now, actions)
+        self._writes.begin(master, now, actions)
+
+    def _give_up(self, reason: str, now: float, actions: list[Action]) -> None:
+        """It does not become whole: ask again."""
+        assert self._receiving is not None
+        actions.append(Report(SnapshotGivenUp(self._name, self._receiving.master, reason)))
+        self._receiving = None
+        self._search_at = now + CHANNEL_NACK_S
+        self._search_s = CHANNEL_NACK_S
+
+    # -- inside: following it ---------------------------------------------------------------------------------------
+
+    def _control(self, master: Entity, command: Any, now: float, actions: list[Action]) -> None:
+        """What the master says to this clone alone."""
+        if isinstance(command, cmd.WriterState):
+            self._writes.handle_state(master, command, now, actions)
+            if not self._syncing:
+                self._take(self._input.handle_heartbeat(command.output, now), now, actions)
+                self._is_current(command.output, actions)
+        elif isinstance(command, cmd.CumulativeAck):
+            self._writes.handle_ack(master, command.seq, now, actions)
+        elif isinstance(command, cmd.MissingEvents):
+            self._writes.handle_nack(master, command.seqs, now, actions)
+        elif isinstance(command, cmd.RetransmitFailed):
+            if not self._syncing:
+                self._take(self._input.handle_retransmit_failed(command.seq, now), now, actions)
+        else:
+            actions.append(Report(CommandRefused(self._name, f"{master} sent a clone's {type(command).__name__}")))
+
+    def _take(self, taken: list[ConsumerAction[cmd.Action]], now: float, actions: list[Action]) -> None:
+        """What the channel from the master has to say."""
+        for each in taken:
+            if isinstance(each, Consume):
+                if not self._syncing:  # otherwise it is in the snapshot that is to come
+                    self._do(each.payload, now, actions)
+            elif isinstance(each, Lost):
+                self._resync(now, actions)
+            elif isinstance(each, ToProducer) and self.master is not None:
+                self._uplink.say(each, self.master, actions)
+
+    def _do(self, command: cmd.Action, now: float, actions: list[Action]) -> None:
+        """The master's next event."""
+        if type(command) is cmd.PutUniqueResult:
+            if command.who == self._entity:
+                self._writes.handle_answer(command, actions)
+            return
+        if self._syncing:
+            return
+        try:
+            self._replica.do(command, actions)
+        except StoreError as problem:  # the master did it, so this is no copy of what it has
+            actions.append(Report(CommandRefused(self._name, f"a change does not fit what is here: {problem}")))
+            self._resync(now, actions)
+
+    def _resync(self, now: float, actions: list[Action]) -> None:
+        """Changes are missing for good: only a snapshot helps."""
+        if not self._syncing:
+            self._syncing = True
+            self._resumed = False
+            self._stale_from = min(self._stale_from, now)
+            self._search_s = CHANNEL_NACK_S
+            self._search(now, actions)

@@ -1,0 +1,169 @@
+"""Group commit: what a master has done in memory, and how much of it its backend has made durable.
+
+Operations change the engine at once and wait here until they are durable; only then is anybody told. Operations that
+come while a commit is under way go into the next one. If a commit fails, it is undone together with all that came
+after it, which was built on it.
+
+Of several changes of one key a commit holds the last. A container that grows is encoded when it is committed and not
+with every member, so that n insertions into one set cost as many encodings of it as there are commits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+
+from chappe.data.binary import encode
+from chappe.defaults import STORE_COMMIT_BYTES, STORE_COMMIT_OPERATIONS
+from chappe.kv.actions import Commit
+from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, Operation, PutRow, WriterRow
+from chappe.kv.commands import Action as Command
+from chappe.kv.commands import Told
+from chappe.kv.engine import Change, Engine, Index, index_of
+from chappe.kv.entity import Entity
+
+
+class Done(msgspec.Struct, frozen=True):
+    """One operation as it was done: what to tell when it is durable."""
+
+    command: Command
+    changes: tuple[Change, ...]
+    broadcast: tuple[Told, ...]
+    result: object  # for the caller: None, True or False, or the exception
+    ticket: int | None = None
+    writer: Entity | None = None
+    seq: int = 0
+
+
+Row: TypeAlias = PutRow | EraseRow | ClearRows | Change  # a change is encoded when it is committed
+RowOf: TypeAlias = Callable[[Entity], WriterRow | None]
+
+
+class Committing:
+    """What waits for the backend."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Done, tuple[Row, ...], int]] = deque()
+        self._growing: set[Index] = set()  # containers that are counted since the last commit began
+        self._under_way: list[Done] = []
+        self._number = 0
+        self._waiting_bytes = 0
+        self._forgotten: list[Operation] = []
+
+    @property
+    def count(self) -> int:
+        """Operations that are not durable."""
+        return len(self._waiting) + len(self._under_way)
+
+    @property
+    def full(self) -> bool:
+        """Whether so much waits that no more should come: two commits' worth."""
+        return len(self._waiting) >= 2 * STORE_COMMIT_OPERATIONS or self._waiting_bytes >= 2 * STORE_COMMIT_BYTES
+
+    def changes(self) -> list[Change]:
+        """All changes that are not durable, in order."""
+        dones = [*self._under_way, *(each[0] for each in self._waiting)]
+        return [change for done in dones for change in done.changes]
+
+    def add(self, done: Done) -> None:
+        """An operation was done in memory."""
+        rows, size = self._rows(done)
+        self._waiting.append((done, rows, size))
+        self._waiting_bytes += size
+
+    def forget(self, entity: Entity) -> None:
+        """With the next commit, what is kept of a clone's writes goes."""
+        self._forgotten.append(ForgetWriter(entity))
+
+    def start(self, row_of: RowOf) -> Commit | None:
+        """The next commit, unless one is under way or nothing waits.
+
+        ``row_of`` says what is known of a clone that writes, None if it is forgotten: it goes with the clone's writes.
+        """
+        if self._under_way or not self._waiting:
+            return None
+        operations, self._forgotten = self._forgotten, []
+        gathered: list[Row] = []
+        size = 0
+        touched: dict[Entity, int] = {}
+        self._growing.clear()
+        while self._waiting and len(gathered) < STORE_COMMIT_OPERATIONS and size < STORE_COMMIT_BYTES:
+            done, rows, row_bytes = self._waiting.popleft()
+            self._under_way.append(done)
+            gathered += rows
+            size += row_bytes
+            self._waiting_bytes -= row_bytes
+            if done.writer is not None:
+                touched[done.writer] = done.seq
+        operations += _last_of_each(gathered)
+        for entity, seq in touched.items():
+            row = row_of(entity)
+            if row is not None:
+                outcomes = tuple(each for each in row.outcomes if each[0] <= seq)
+                operations.append(WriterRow(entity, seq, outcomes, row.heard_ns))
+        self._number += 1
+        return Commit(self._number, tuple(operations))
+
+    def committed(self, number: int) -> list[Done]:
+        """The commit is durable: what can now be told."""
+        assert number == self._number
+        done, self._under_way = self._under_way, []
+        return done
+
+    def failed(self, number: int, engine: Engine) -> list[Done]:
+        """The commit was refused: it and all after it are undone in the engine and returned."""
+        assert number == self._number
+        undone = [*self._under_way, *(each[0] for each in self._waiting)]
+        for done in reversed(undone):
+            for change in reversed(done.changes):
+                engine.revert(change)
+        self._under_way = []
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        return undone
+
+    def _rows(self, done: Done) -> tuple[tuple[Row, ...], int]:
+        """What is to be kept of an operation, and about how many bytes it is."""
+        if len(done.changes) > 1 and all(change.kind == "erase" for change in done.changes):
+            return (ClearRows(),), 0
+        rows: list[Row] = []
+        size = 0
+        for change in done.changes:
+            if change.entry is not None and change.entry.weight is not None:
+                index = index_of(change.key)
+                if index not in self._growing:
+                    self._growing.add(index)
+                    size += change.entry.weight.size
+                rows.append(change)
+                continue
+            row = _encoded(change)
+            rows.append(row)
+            size += len(row.key) + (len(row.value) if isinstance(row, PutRow) else 0)
+        return tuple(rows), size
+
+
+def _encoded(change: Change) -> PutRow | EraseRow:
+    key = encode(change.key)
+    return EraseRow(key) if change.entry is None else PutRow(key, encode(change.entry.value), change.entry.expires_ns)
+
+
+def _last_of_each(rows: list[Row]) -> list[Operation]:
+    """The rows without those that a later one makes void."""
+    last: dict[bytes, Row] = {}
+    cleared = False
+    for row in rows:
+        if isinstance(row, ClearRows):
+            last.clear()
+            cleared = True
+            continue
+        key = encode(row.key) if isinstance(row, Change) else row.key
+        last.pop(key, None)
+        last[key] = row
+    found: list[Operation] = [ClearRows()] if cleared else []
+    for row in last.values():
+        assert not isinstance(row, ClearRows)
+        found.append(_encoded(row) if isinstance(row, Change) else row)
+    return found

@@ -1,0 +1,300 @@
+"""The master of a store: all writes go through it, in one order that every clone sees.
+
+Its own operations are done at once; those of clones come through a channel of each clone, and the results go out to all
+clones through one channel. With a backend, an operation is told to anybody only once it is durable (``Commit``);
+reading the master itself shows it a moment earlier.
+
+Source: Zeek Broker, ``master_actor.cc``. Departures: a clone of chappe is told what became of its writes
+(``WriterState``), and repeats itself after an interruption without anything being done twice; results beyond a type's
+bounds are refused; a second master of the name is reported; buffers are bounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from chappe.core import Report
+from chappe.data.convert import to_value
+from chappe.data.values import Value
+from chappe.defaults import CHANNEL_HEARTBEAT_S, CHANNEL_TICK_S, CONFLICTS_MAX, MASTER_CONFLICT_S
+from chappe.errors import ProtocolError, StorageError, TimedOut
+from chappe.kv import commands as cmd
+from chappe.kv.actions import Action, Resolve
+from chappe.kv.backend import Loaded
+from chappe.kv.engine import Engine
+from chappe.kv.entity import NOBODY, Entity
+from chappe.kv.events import CommandRefused, TwoMasters
+from chappe.kv.followers import Followers
+from chappe.kv.ordering import Ordering
+from chappe.kv.taking import Taking
+from chappe.kv.writers import Writers
+
+
+class KvMaster:
+    """See the module.
+
+    Every method that does something takes ``now`` (monotonic seconds) and ``wall_ns`` (nanoseconds since 1970), and
+    returns actions. Operations raise StoreError, UnsupportedValue or RecordTooLarge at once, and then nothing was done;
+    their ``ticket`` is resolved when they are durable.
+
+    Args:
+        name: Of the store.
+        entity: Who this master is; made by ``entity.chappe_entity``, new in each life.
+        durable: Whether there is a backend, to be asked by ``Commit``.
+        loaded: What the backend had.
+        notify: Whether changes are told to watchers.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        entity: Entity,
+        *,
+        now: float,
+        wall_ns: int,
+        durable: bool = False,
+        loaded: Loaded | None = None,
+        heartbeat_s: float = CHANNEL_HEARTBEAT_S,
+        notify: bool = True,
+    ) -> None:
+        self.name = name
+        self.entity = entity
+        self.engine = engine = Engine()
+        self._writers = Writers(loaded.writers if loaded is not None else ())
+        self._followers = Followers(
+            name, entity, self._writers, lambda: self._ordering.frozen(), now=now, heartbeat_s=heartbeat_s
+        )
+        self._ordering = Ordering(
+            name, entity, engine, self._writers, self._followers, now=now, durable=durable, notify=notify
+        )
+        self._taking = Taking(name, self._writers, self._ordering, self._followers, now=now)
+        self._gone: set[bytes] = set()  # endpoints out of reach
+        self._waits: dict[int, float] = {}  # await_idle: until when
+        self._conflicts: dict[Entity, float] = {}
+        for key, value, expires_ns in loaded.entries if loaded is not None else ():
+            engine.put(key, value, expires_ns)
+
+    # -- application: reading -----------------------------------------------------------------------------------
+
+    @property
+    def clones(self) -> tuple[Entity, ...]:
+        """Those that are attached."""
+        return self._followers.clones
+
+    @property
+    def room(self) -> bool:
+        """Whether the backend keeps up; if not, the driver lets writers wait."""
+        return self._ordering.room
+
+    @property
+    def notify(self) -> bool:
+        """Whether changes are told to watchers."""
+        return self._ordering.notify
+
+    @notify.setter
+    def notify(self, notify: bool) -> None:
+        self._ordering.notify = notify
+
+    def get(self, key: object) -> Value:
+        """The value under a key; raises NoSuchKey."""
+        return self.engine.get(key if type(key) is str else to_value(key))
+
+    def get_index(self, key: object, index: object) -> Value:
+        """What lies at an index of the value under a key; raises NoSuchKey or TypeClash."""
+        return self.engine.get_index(to_value(key), to_value(index))
+
+    def exists(self, key: object) -> bool:
+        """Whether there is a value under a key."""
+        return self.engine.exists(to_value(key))
+
+    def idle(self) -> bool:
+        """Whether every clone in reach has everything, nothing of theirs is missing, and all is durable."""
+        return self._ordering.settled and self._followers.idle(self._gone) and self._taking.idle(self._gone)
+
+    # -- application: writing -----------------------------------------------------------------------------------
+
+    def put(
+        self, key: object, value: object, *, now: float, wall_ns: int, expiry_ns: int | None = None,
+        ticket: int | None = None,
+    ) -> list[Action]:  # fmt: skip
+        """Set a value; without ``expiry_ns`` it stays for good, whatever the one before had."""
+        ordering = self._ordering
+        if (
+            expiry_ns is None
+            and ticket is None
+            and not (ordering.durable or ordering.notify or self._followers.has_clones)
+        ):
+            return ordering.put_alone(to_value(key), to_value(value), now, wall_ns)
+        return ordering.do(cmd.Put(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now, wall_ns)
+
+    def put_unique(
+        self, key: object, value: object, *, now: float, wall_ns: int, expiry_ns: int | None = None,
+        ticket: int | None = None,
+    ) -> list[Action]:  # fmt: skip
+        """Set a value if there is none; the ticket's outcome is whether it did."""
+        command = cmd.PutUnique(to_value(key), to_value(value), expiry_ns, NOBODY, 0, self.entity)
+        return self._ordering.do(command, ticket, now, wall_ns)
+
+    def erase(self, key: object, *, now: float, wall_ns: int, ticket: int | None = None) -> list[Action]:
+        """Remove a key, if it is there."""
+        return self._ordering.do(cmd.Erase(to_value(key), self.entity), ticket, now, wall_ns)
+
+    def add(
+        self, key: object, value: object, init: int, *, now: float, wall_ns: int, expiry_ns: int | None = None,
+        ticket: int | None = None,
+    ) -> list[Action]:  # fmt: skip
+        """Add to a value, by default the empty one of the type with tag ``init``; raises TypeClash."""
+        command = cmd.Add(to_value(key), to_value(value), init, expiry_ns, self.entity)
+        return self._ordering.do(command, ticket, now, wall_ns)
+
+    def subtract(
+        self, key: object, value: object, *, now: float, wall_ns: int, expiry_ns: int | None = None,
+        ticket: int | None = None,
+    ) -> list[Action]:  # fmt: skip
+        """Take away from a value; raises NoSuchKey or TypeClash."""
+        return self._ordering.do(
+            cmd.Subtract(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now, wall_ns
+        )
+
+    def clear(self, *, now: float, wall_ns: int, ticket: int | None = None) -> list[Action]:
+        """Remove everything."""
+        return self._ordering.do(cmd.Clear(self.entity), ticket, now, wall_ns)
+
+    def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
+        """Resolve the ticket with None once ``idle``, with TimedOut after ``timeout_s``."""
+        if self.idle():
+            return [Resolve(ticket, None)]
+        self._waits[ticket] = now + timeout_s
+        self._followers.hurry(now)
+        return []
+
+    # -- world --------------------------------------------------------------------------------------------------
+
+    def start(self, now: float, wall_ns: int) -> list[Action]:
+        """Begin: what expired while the store was closed goes."""
+        actions: list[Action] = []
+        self._taking.forget(now, wall_ns)
+        self._ordering.expire(now, wall_ns, actions)
+        return actions
+
+    def handle_messages(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
+        """Command messages have come on the master's topic."""
+        actions: list[Action] = []
+        for payload in payloads:
+            try:
+                message = cmd.decode_message(payload)
+            except ProtocolError as problem:
+                actions.append(Report(CommandRefused(self.name, str(problem))))
+                continue
+            if message.receiver == self.entity or message.receiver == NOBODY:
+                self._gone.discard(message.sender.endpoint)
+                self._handle(message, now, wall_ns, actions)
+        self._flush(actions)
+        if self._waits:
+            self._check_idle(now, actions)
+        self._followers.tick_at = min(self._followers.tick_at, now + CHANNEL_TICK_S)
+        return actions
+
+    def handle_clone_topic(self, payload: bytes, now: float) -> list[Action]:
+        """A command message has come on the clones' topic: only another master sends there."""
+        try:
+            sender = cmd.decode_message(payload).sender
+        except ProtocolError as problem:
+            return [Report(CommandRefused(self.name, str(problem)))]
+        if sender == self.entity or now < self._conflicts.get(sender, -math.inf) + MASTER_CONFLICT_S:
+            return []
+        self._conflicts = {each: at for each, at in self._conflicts.items() if now < at + MASTER_CONFLICT_S}
+        if len(self._conflicts) >= CONFLICTS_MAX:
+            return []
+        self._conflicts[sender] = now
+        return [Report(TwoMasters(self.name, self.entity, sender))]
+
+    def handle_gone(self, endpoint: bytes, now: float) -> list[Action]:
+        """An endpoint is out of reach: ``idle`` no longer waits for it."""
+        self._gone.add(endpoint)
+        self._gone &= self._followers.endpoints | self._taking.endpoints  # of others nobody waits for anything
+        actions: list[Action] = []
+        self._check_idle(now, actions)
+        return actions
+
+    def handle_committed(self, number: int, now: float, wall_ns: int) -> list[Action]:
+        """A commit is durable."""
+        actions: list[Action] = []
+        self._ordering.committed(number, now, wall_ns, actions)
+        self._flush(actions)
+        self._check_idle(now, actions)
+        return actions
+
+    def handle_commit_failed(self, number: int, error: StorageError, now: float) -> list[Action]:
+        """A commit was refused: everything that waits is undone and refused."""
+        actions: list[Action] = []
+        self._ordering.failed(number, error, now, actions)
+        self._flush(actions)
+        self._check_idle(now, actions)
+        return actions
+
+    def handle_timeout(self, now: float, wall_ns: int) -> list[Action]:
+        """Expire, acknowledge, ask for what is missing, forget who is gone."""
+        actions: list[Action] = []
+        self._ordering.expire(now, wall_ns, actions)
+        if now >= self._followers.tick_at:
+            self._followers.handle_timeout(now, actions)
+            self._taking.handle_timeout(now, wall_ns, actions)
+            self._flush(actions)
+            self._check_idle(now, actions)
+            self._plan(now)
+        self._ordering.start_commit(actions)
+        return actions
+
+    def next_timeout(self, now: float, wall_ns: int) -> float:
+        """When ``handle_timeout`` is due."""
+        expiry_at = self._ordering.next_expiry(now, wall_ns)
+        return self._followers.tick_at if expiry_at is None else min(self._followers.tick_at, expiry_at)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _handle(self, message: cmd.Message, now: float, wall_ns: int, actions: list[Action]) -> None:
+        command, sender = message.command, message.sender
+        if isinstance(command, cmd.ACTIONS):
+            self._taking.handle_write(sender, message.seq, command, now, wall_ns, actions)
+        elif isinstance(command, cmd.CumulativeAck):
+            self._followers.handle_ack(sender, command.seq, now, actions)
+        elif isinstance(command, cmd.MissingEvents):
+            self._followers.handle_nack(sender, command.seqs, now, actions)
+        elif isinstance(command, cmd.AttachWriter):
+            self._taking.attach(sender, command, now, wall_ns, actions)
+        elif isinstance(command, cmd.Keepalive):
+            self._taking.handle_heartbeat(sender, command.seq, now, wall_ns, actions)
+        elif isinstance(command, cmd.RetransmitFailed):
+            self._taking.handle_retransmit_failed(sender, command.seq, now, wall_ns, actions)
+        elif isinstance(command, cmd.Settled):
+            self._taking.handle_settled(sender, command.seq)
+        elif isinstance(command, cmd.SnapshotTaken):
+            self._followers.handle_taken(sender, command, now, actions)
+        elif isinstance(command, cmd.Leave):
+            self._followers.drop(sender, "it was closed", now, actions)
+            self._writers.detach(sender)
+        else:
+            actions.append(Report(CommandRefused(self.name, f"{sender} sent a master's {type(command).__name__}")))
+
+    def _flush(self, actions: list[Action]) -> None:
+        """Have what was done made durable, and confirm what is."""
+        self._ordering.start_commit(actions)
+        self._taking.confirm(actions)
+
+    def _check_idle(self, now: float, actions: list[Action]) -> None:
+        if not self._waits:
+            return
+        if self.idle():
+            actions += [Resolve(ticket, None) for ticket in self._waits]
+            self._waits.clear()
+            return
+        for ticket in [ticket for ticket, until in self._waits.items() if now >= until]:
+            del self._waits[ticket]
+            actions.append(Resolve(ticket, TimedOut(f"store {self.name!r} did not become idle in time")))
+
+    def _plan(self, now: float) -> None:
+        """When to look again."""
+        at = min([self._followers.next_timeout(), self._taking.next_timeout(), *self._waits.values()])
+        self._followers.tick_at = max(at, now + CHANNEL_TICK_S)

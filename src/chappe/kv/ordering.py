@@ -1,0 +1,233 @@
+"""A master's writes, its own and those of clones, in the one order that everybody sees.
+
+Each is done in memory at once. Without a backend it is told at once; with one it is told when it is durable, or undone
+if it cannot be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from chappe.core import Report
+from chappe.data.values import Value
+from chappe.defaults import DISK_RETRY_S, STORE_ENTRY_BYTES_MAX
+from chappe.errors import BackendFailure, InvalidOperation, RecordTooLarge, StorageError, StoreError
+from chappe.kv import commands as cmd
+from chappe.kv.actions import Action, Notify, Resolve
+from chappe.kv.engine import Change, Engine, Entry
+from chappe.kv.entity import NOBODY, Entity
+from chappe.kv.events import CommitFailed
+from chappe.kv.executing import Executed, execute
+from chappe.kv.followers import Followers
+from chappe.kv.group_commit import Committing, Done
+from chappe.kv.outcomes import NOT_INSERTED, code_of
+from chappe.kv.sizes import entry_fits
+from chappe.kv.writers import NS, Writer, Writers
+
+_TOO_LARGE: Final = f"key and value have more than {STORE_ENTRY_BYTES_MAX:,} bytes"
+
+
+class Ordering:
+    """Does writes, has them made durable, and tells everybody who is to know.
+
+    Args:
+        name: Of the store.
+        entity: The master.
+        engine: The data.
+        writers: What is known of the clones that write.
+        followers: The clones that are told.
+        durable: Whether there is a backend, to be asked by ``Commit``.
+        notify: Whether changes are told to watchers.
+    """
+
+    def __init__(
+        self, name: str, entity: Entity, engine: Engine, writers: Writers, followers: Followers, *,
+        now: float, durable: bool, notify: bool,
+    ) -> None:  # fmt: skip
+        self.notify = notify
+        self.durable = durable
+        self._name = name
+        self._entity = entity
+        self._engine = engine
+        self._commits = Committing()
+        self._writers = writers
+        self._followers = followers
+        self._expire_from = now  # not before, since the disk was full
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that was done is durable."""
+        return not self._commits.count
+
+    @property
+    def room(self) -> bool:
+        """Whether the backend keeps up."""
+        return not self._commits.full
+
+    def frozen(self) -> list[Entry]:
+        """All entries that are durable, as they are now and stay."""
+        return self._engine.frozen(self._commits.changes())
+
+    # -- writes -----------------------------------------------------------------------------------------------------
+
+    def do(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
+        """A write of the master's own; raises StoreError or RecordTooLarge, and then nothing was done."""
+        if not _fits(command):
+            raise RecordTooLarge(_TOO_LARGE)
+        actions: list[Action] = []
+        expired = self._due(now, wall_ns)
+        try:
+            changes, broadcast, result = self._execute(command, wall_ns)
+        except StoreError:
+            for change in reversed(expired):  # who hears of the error hears of nothing else: it expires a moment later
+                self._engine.revert(change)
+            raise
+        self._expired(expired, now, actions)
+        self._finish(Done(command, changes, broadcast, result, ticket), now, actions)
+        self.start_commit(actions)
+        return actions
+
+    def put_alone(self, key: Value, value: Value, now: float, wall_ns: int) -> list[Action]:
+        """What ``do`` comes to for a put of which nobody is to be told."""
+        if not entry_fits(key, value):
+            raise RecordTooLarge(_TOO_LARGE)
+        actions: list[Action] = []
+        self.expire(now, wall_ns, actions)
+        self._engine.put(key, value)
+        return actions
+
+    def do_for(
+        self, writer: Writer, seq: int, command: cmd.Action, now: float, wall_ns: int, actions: list[Action]
+    ) -> None:
+        """The write ``seq`` of a clone; if it cannot be done, that is what the clone will be told."""
+        self.expire(now, wall_ns, actions)
+        writer.taken = seq
+        writer.heard_ns = wall_ns
+        try:
+            if not _fits(command):
+                raise InvalidOperation(_TOO_LARGE)
+            changes, broadcast, result = self._execute(command, wall_ns)
+            done = Done(command, changes, broadcast, result, None, writer.entity, seq)
+            self._outcome(done, None)
+        except StoreError as problem:
+            told: tuple[cmd.Action, ...] = ()
+            if isinstance(command, cmd.PutUnique) and command.who != NOBODY:
+                told = (cmd.PutUniqueResult(False, command.who, command.request, self._entity),)
+            done = Done(command, (), told, problem, None, writer.entity, seq)
+            self._outcome(done, problem)
+        self._finish(done, now, actions)
+
+    def expire(self, now: float, wall_ns: int, actions: list[Action]) -> None:
+        """What is due to expire goes."""
+        expired = self._due(now, wall_ns)
+        if expired:
+            self._expired(expired, now, actions)
+            self.start_commit(actions)
+
+    def next_expiry(self, now: float, wall_ns: int) -> float | None:
+        """When ``expire`` is due; None for never."""
+        due_ns = self._engine.next_expiry_ns()
+        return None if due_ns is None else max(now + max(0.0, (due_ns - wall_ns) / NS), self._expire_from)
+
+    # -- commits ----------------------------------------------------------------------------------------------------
+
+    def start_commit(self, actions: list[Action]) -> None:
+        """Ask for the next commit, if something waits for one."""
+        if self.durable and self._commits.count:
+            commit = self._commits.start(self._writers.row)
+            if commit is not None:
+                actions.append(commit)
+
+    def committed(self, number: int, now: float, wall_ns: int, actions: list[Action]) -> None:
+        """A commit is durable."""
+        for done in self._commits.committed(number):
+            self._release(done, now, actions)
+        self.catch_up()
+        self.expire(now, wall_ns, actions)
+
+    def failed(self, number: int, error: StorageError, now: float, actions: list[Action]) -> None:
+        """A commit was refused: everything that waits is undone and refused."""
+        undone = self._commits.failed(number, self._engine)
+        self._expire_from = now + DISK_RETRY_S
+        actions.append(Report(CommitFailed(self._name, len(undone), str(error))))
+        failure = BackendFailure(f"the write is not done: {error}")
+        for done in undone:
+            self._outcome(done, failure)
+            self._release(Done(done.command, (), (), failure, done.ticket, done.writer, done.seq), now, actions)
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """With nothing on its way to the disk, all that was taken from clones is applied."""
+        if not self._commits.count:
+            for writer in self._writers.attached.values():
+                writer.applied = max(writer.applied, writer.taken)
+
+    def forget(self, writer: Entity) -> None:
+        """With the next commit, what the backend keeps of a clone's writes goes."""
+        self._commits.forget(writer)
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _execute(self, command: cmd.Action, wall_ns: int) -> Executed:
+        """Do it in memory; raises StoreError if it cannot be done, and then nothing was."""
+        return execute(self._engine, self._entity, command, wall_ns)
+
+    def _due(self, now: float, wall_ns: int) -> Sequence[Change]:
+        """Take out of the engine what is due to expire; nobody is told yet."""
+        due_ns = self._engine.next_expiry_ns()
+        if due_ns is None or due_ns > wall_ns or now < self._expire_from:
+            return ()
+        return self._engine.expire(wall_ns)
+
+    def _expired(self, changes: Sequence[Change], now: float, actions: list[Action]) -> None:
+        """What was taken out has expired for everybody."""
+        for change in changes:
+            command = cmd.Expire(change.key, self._entity)
+            self._finish(Done(command, (change,), (command,), None), now, actions)
+
+    def _finish(self, done: Done, now: float, actions: list[Action]) -> None:
+        """An operation was done in memory; with a backend it is told later."""
+        if self.durable:
+            self._commits.add(done)
+        else:
+            self._release(done, now, actions)
+
+    def _release(self, done: Done, now: float, actions: list[Action]) -> None:
+        """Tell everybody."""
+        if self.notify:
+            for change in done.changes:
+                actions.append(_notice(change, done.command))
+        self._followers.tell(done.broadcast, now, actions)
+        if done.ticket is not None:
+            actions.append(Resolve(done.ticket, done.result))
+        if done.writer is not None:
+            self._writers.apply(done.writer, done.seq)
+
+    def _outcome(self, done: Done, error: StoreError | None) -> None:
+        """Remember what a clone is to be told of its write."""
+        if done.writer is None or not done.writer.is_chappe:
+            return
+        writer = self._writers.known.get(done.writer)
+        if writer is not None:
+            if error is not None:
+                writer.outcomes[done.seq] = code_of(error)
+            elif done.result is False:
+                writer.outcomes[done.seq] = NOT_INSERTED
+
+
+def _fits(command: cmd.Action) -> bool:
+    return entry_fits(getattr(command, "key", None), getattr(command, "value", None))
+
+
+def _notice(change: Change, command: cmd.Action) -> Notify:
+    entry, before = change.entry, change.before
+    return Notify(
+        change.kind,
+        change.key,
+        None if entry is None else entry.value,
+        None if before is None else before.value,
+        getattr(command, "expiry_ns", None),
+        command.publisher,
+        change.version,
+    )

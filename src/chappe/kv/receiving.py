@@ -1,0 +1,128 @@
+"""A master's snapshot on its way to a clone: entries gathered piece by piece, and the events that follow it.
+
+What is gathered is seen by nobody until it is whole. Events are taken in order and acknowledged meanwhile, so that the
+master need not keep them, and done when the snapshot is there; beyond ``CLONE_STAGED_EVENTS_MAX`` or
+``CLONE_STAGED_BYTES_MAX`` of them it is given up. A piece that does not come is asked for again.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from chappe.channel import ChannelConsumer, Consume, ConsumerAction, Lost, ToProducer
+from chappe.defaults import (
+    CHANNEL_NACK_S,
+    CHANNEL_TICK_S,
+    CLONE_STAGED_BYTES_MAX,
+    CLONE_STAGED_EVENTS_MAX,
+    MASTER_SILENT_S,
+)
+from chappe.errors import ProtocolError
+from chappe.kv import commands as cmd
+from chappe.kv.engine import Engine, Staged
+from chappe.kv.entity import Entity
+
+_ASK_S: Final = 2.0  # what takes longer than that, and than a few pieces took before, is asked for again ...
+_ASK_MAX_S: Final = 5.0  # ... but so often, since the master gives up who is silent
+_PIECES: Final = 4
+
+
+class GivenUp(Exception):
+    """It cannot become whole; the text says why."""
+
+
+class Receiving:
+    """One snapshot.
+
+    Args:
+        master: Who sends it.
+        offer: What it has said of it.
+        engine: What the clone has now; it does not change meanwhile.
+    """
+
+    def __init__(self, master: Entity, offer: cmd.SnapshotOffer, engine: Engine, now: float) -> None:
+        self.master = master
+        self.offer = offer
+        self.staged = Staged(engine)
+        self.events: list[cmd.Action] = []  # behind the snapshot, in order
+        self.input: ChannelConsumer[cmd.Action] = ChannelConsumer(now=now, search_max_s=math.inf)
+        self.taken = 0  # entries
+        self._events_bytes = 0  # of what came, some of it perhaps twice
+        self._heard_at = now
+        self._came_at = now
+        self._ask_s = _ASK_S
+        self._ask_at = now + _ASK_S
+
+    @property
+    def whole(self) -> bool:
+        """Whether all entries have come."""
+        return self.taken == self.offer.entries
+
+    def begin(self, now: float) -> list[ToProducer]:
+        """The channel begins behind the snapshot."""
+        return self._gather(self.input.handle_handshake(self.offer.offset, self.offer.ticks * CHANNEL_TICK_S, now))
+
+    def handle_piece(self, piece: cmd.SnapshotPiece, now: float) -> bool:
+        """Some entries have come; whether they were the next ones. Raises ProtocolError for what is no piece of it."""
+        if piece.snapshot != self.offer.snapshot or piece.first < self.taken:
+            return False
+        if piece.first > self.taken:
+            self._ask_at = min(self._ask_at, now + CHANNEL_NACK_S)  # one is missing, or takes another way
+            return False
+        pairs = piece.pairs()
+        if not pairs or self.taken + len(pairs) > self.offer.entries:
+            raise ProtocolError(f"a piece has {len(pairs)} entries of a snapshot of {self.offer.entries}")
+        for key, value in pairs:
+            self.staged.add(key, value)
+        self.taken += len(pairs)
+        self._ask_s = min(max(_ASK_S, _PIECES * (now - self._came_at)), _ASK_MAX_S)
+        self._came_at = now
+        self._ask_at = now + self._ask_s
+        return True
+
+    def handle(self, message: cmd.Message, size: int, now: float) -> list[ToProducer]:
+        """Something else for the channel has come, of so many bytes. Raises GivenUp."""
+        command = message.command
+        if isinstance(command, cmd.ACTIONS):
+            if message.seq >= self.input.next:
+                self._events_bytes += size
+            return self._gather(self.input.handle_event(message.seq, command, now))
+        if isinstance(command, cmd.Keepalive):
+            return self._gather(self.input.handle_heartbeat(command.seq, now))
+        if isinstance(command, cmd.RetransmitFailed):
+            if not command.seq:
+                raise GivenUp("its master does not send it any more")
+            return self._gather(self.input.handle_retransmit_failed(command.seq, now))
+        return []
+
+    def heard(self, now: float) -> None:
+        """The master has said something."""
+        self._heard_at = now
+
+    def handle_timeout(self, now: float) -> tuple[list[ToProducer], bool]:
+        """What the channel has to say, and whether to ask again for what does not come. Raises GivenUp."""
+        if now >= self._heard_at + MASTER_SILENT_S:
+            raise GivenUp(f"nothing was heard of it for {MASTER_SILENT_S:g} s")
+        ask = now >= self._ask_at
+        if ask:
+            self._ask_s = min(2 * self._ask_s, _ASK_MAX_S)
+            self._ask_at = now + self._ask_s
+        return self._gather(self.input.handle_timeout(now)), ask
+
+    def next_timeout(self) -> float:
+        """When ``handle_timeout`` is due."""
+        return min(self._heard_at + MASTER_SILENT_S, self._ask_at, self.input.next_timeout())
+
+    def _gather(self, actions: list[ConsumerAction[cmd.Action]]) -> list[ToProducer]:
+        said = []
+        for each in actions:
+            if isinstance(each, Consume):
+                self.events.append(each.payload)
+            elif isinstance(each, Lost):
+                raise GivenUp("changes that followed it can no longer be had")
+            elif isinstance(each, ToProducer):
+                said.append(each)
+        if len(self.events) > CLONE_STAGED_EVENTS_MAX or self._events_bytes > CLONE_STAGED_BYTES_MAX:
+            raise GivenUp("more has changed meanwhile than a clone keeps")
+        return said

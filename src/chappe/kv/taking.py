@@ -1,0 +1,170 @@
+"""Takes the writes of clones from their channels, has each done once, and confirms it when it is durable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Final
+
+from chappe.channel import Ack, ChannelConsumer, Consume, ConsumerAction, Lost, Nack, ToProducer
+from chappe.core import Report
+from chappe.defaults import CHANNEL_SILENT_S, CHANNEL_TICK_S, STORE_WRITER_FORGET_S
+from chappe.kv import commands as cmd
+from chappe.kv.actions import Action
+from chappe.kv.entity import Entity
+from chappe.kv.events import CommandRefused
+from chappe.kv.followers import Followers
+from chappe.kv.ordering import Ordering
+from chappe.kv.writers import NS, Writer, Writers
+
+_FORGET_NS: Final = int(CHANNEL_SILENT_S * NS)
+_OFFSET_MAX: Final = 2**62  # numbers of writes stay within what backends can keep
+
+
+class Taking:
+    """The input channels of a master, one from each clone that writes.
+
+    Args:
+        name: Of the store.
+        writers: What is known of the clones that write.
+        ordering: Does what they ask for.
+        followers: Carries the answers.
+    """
+
+    def __init__(self, name: str, writers: Writers, ordering: Ordering, followers: Followers, *, now: float) -> None:
+        self._name = name
+        self._writers = writers
+        self._ordering = ordering
+        self._followers = followers
+        self._forget_at = now
+
+    @property
+    def endpoints(self) -> set[bytes]:
+        """Where there are clones that write."""
+        return {writer.entity.endpoint for writer in self._writers.attached.values()}
+
+    def idle(self, gone: Collection[bytes]) -> bool:
+        """Whether no write of theirs is missing, but of those at endpoints that are ``gone``."""
+        return all(
+            writer.entity.endpoint in gone or (writer.channel is not None and writer.channel.idle())
+            for writer in self._writers.attached.values()
+        )
+
+    # -- what clones say --------------------------------------------------------------------------------------------
+
+    def attach(
+        self, entity: Entity, command: cmd.AttachWriter, now: float, wall_ns: int, actions: list[Action]
+    ) -> None:
+        """A clone opens its channel, or opens it again: what is done already is not taken again."""
+        if command.offset > _OFFSET_MAX:
+            actions.append(Report(CommandRefused(self._name, f"{entity} begins with write {command.offset}")))
+            return
+        writer = self._writers.known.get(entity) or self._writers.make(entity, command.offset, wall_ns)
+        if writer is None:
+            actions.append(Report(CommandRefused(self._name, f"{entity} is one writing clone too many")))
+            return
+        writer.heard_ns = wall_ns
+        if writer.channel is None:
+            self._writers.attach(writer, ChannelConsumer(now=now, search_max_s=math.inf))
+            assert writer.channel is not None
+            writer.taken = max(writer.taken, command.offset)
+            heartbeat_s = command.ticks * CHANNEL_TICK_S
+            taken = writer.channel.handle_handshake(writer.taken, heartbeat_s, now)
+            self._take(writer, taken, now, wall_ns, actions)
+        else:
+            writer.taken = max(writer.taken, command.offset)
+            self._take(writer, writer.channel.skip_to(command.offset, now), now, wall_ns, actions)
+        self._ordering.catch_up()
+        self._writers.due[entity] = None
+
+    def handle_write(
+        self, entity: Entity, seq: int, command: cmd.Action, now: float, wall_ns: int, actions: list[Action]
+    ) -> None:
+        """A clone has written; it says so again if there is no room now."""
+        writer = self._writers.attached.get(entity)
+        if writer is not None and writer.channel is not None and not writer.full and self._ordering.room:
+            if entity.is_chappe:  # an original names an object of another number
+                command = cmd.bound(command, entity)
+            self._take(writer, writer.channel.handle_event(seq, command, now), now, wall_ns, actions)
+
+    def handle_heartbeat(self, entity: Entity, seq: int, now: float, wall_ns: int, actions: list[Action]) -> None:
+        """A clone lives, and its last write was ``seq``; it hears how far it is done."""
+        writer = self._writers.attached.get(entity)
+        if writer is not None and writer.channel is not None:
+            writer.heard_ns = wall_ns
+            self._writers.due[entity] = None
+            self._take(writer, writer.channel.handle_heartbeat(seq, now), now, wall_ns, actions)
+
+    def handle_retransmit_failed(
+        self, entity: Entity, seq: int, now: float, wall_ns: int, actions: list[Action]
+    ) -> None:
+        """A clone has given up a write."""
+        writer = self._writers.attached.get(entity)
+        if writer is not None and writer.channel is not None:
+            self._take(writer, writer.channel.handle_retransmit_failed(seq, now), now, wall_ns, actions)
+
+    def handle_settled(self, entity: Entity, seq: int) -> None:
+        """A clone knows what became of everything up to ``seq``."""
+        writer = self._writers.attached.get(entity)
+        if writer is not None:
+            writer.settle(seq)
+
+    # -- confirming, and time ---------------------------------------------------------------------------------------
+
+    def confirm(self, actions: list[Action]) -> None:
+        """Confirm writes, once for all of a writer's that were done meanwhile."""
+        for entity in self._writers.due:
+            writer = self._writers.known.get(entity)
+            if writer is not None and entity.is_chappe:
+                self._followers.send(
+                    entity, cmd.WriterState(writer.applied, self._followers.seq, writer.told()), actions
+                )
+        self._writers.due.clear()
+
+    def handle_timeout(self, now: float, wall_ns: int, actions: list[Action]) -> None:
+        """Acknowledge, ask for what is missing, let go of who is gone."""
+        for writer in list(self._writers.attached.values()):
+            if writer.channel is not None:
+                self._take(writer, writer.channel.handle_timeout(now), now, wall_ns, actions)
+            if wall_ns - writer.heard_ns > _FORGET_NS and writer.entity not in self._followers.clones:
+                self._writers.detach(writer.entity)
+        if now >= self._forget_at:
+            self.forget(now, wall_ns)
+
+    def next_timeout(self) -> float:
+        """When ``handle_timeout`` is due."""
+        channels = [each.channel.next_timeout() for each in self._writers.attached.values() if each.channel is not None]
+        return min(channels, default=math.inf)
+
+    def forget(self, now: float, wall_ns: int) -> None:
+        """Forget clones that have been away for very long."""
+        self._forget_at = now + STORE_WRITER_FORGET_S / 24
+        for entity in self._writers.forget(wall_ns):
+            self._ordering.forget(entity)
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _take(
+        self, writer: Writer, taken: list[ConsumerAction[cmd.Action]], now: float, wall_ns: int, actions: list[Action]
+    ) -> None:
+        """What a writer's channel has to say."""
+        for each in taken:
+            if isinstance(each, Consume):
+                self._ordering.do_for(writer, each.seq, each.payload, now, wall_ns, actions)
+            elif isinstance(each, Lost):
+                writer.taken = each.seq
+                self._ordering.catch_up()
+            elif isinstance(each, ToProducer):
+                message = each.message
+                if isinstance(message, Ack):
+                    if not writer.entity.is_chappe:  # it hears of each commit, and asks if it does not
+                        self._followers.send(writer.entity, cmd.CumulativeAck(writer.applied), actions)
+                elif isinstance(message, Nack) and self._may_ask(writer):
+                    self._followers.send(writer.entity, cmd.MissingEvents(message.seqs), actions)
+
+    def _may_ask(self, writer: Writer) -> bool:
+        """Whether it may be asked for what is missing.
+
+        To an original that says that everything before has arrived, so it must not run ahead of the disk.
+        """
+        return not writer.full and (writer.entity.is_chappe or writer.applied == writer.taken)

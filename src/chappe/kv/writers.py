@@ -1,0 +1,104 @@
+"""What a master knows of the clones that write to it: how far each is done, and which writes did not go well.
+
+It is kept beyond the end of a connection, and in the backend beyond the end of the master, because a clone that comes
+back repeats what was not confirmed to it, and nothing may be done twice.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from chappe.channel import ChannelConsumer
+from chappe.defaults import STORE_OUTCOMES_MAX, STORE_WRITER_FORGET_S, STORE_WRITERS_MAX
+from chappe.kv.backend import WriterRow
+from chappe.kv.commands import Action
+from chappe.kv.entity import Entity
+
+NS: int = 1_000_000_000
+Channel: TypeAlias = ChannelConsumer[Action]
+
+
+class Writer:
+    """One clone that writes, or wrote.
+
+    ``taken`` counts what was done in memory, ``applied`` what is durable and may be confirmed.
+    """
+
+    __slots__ = ("applied", "channel", "entity", "heard_ns", "outcomes", "taken")
+
+    def __init__(self, entity: Entity, applied: int, heard_ns: int) -> None:
+        self.entity = entity
+        self.applied = applied
+        self.taken = applied
+        self.outcomes: dict[int, int] = {}  # by the number of the write; in order
+        self.heard_ns = heard_ns
+        self.channel: Channel | None = None  # while it is attached
+
+    @property
+    def full(self) -> bool:
+        """Whether it must first settle what went wrong."""
+        return len(self.outcomes) >= STORE_OUTCOMES_MAX
+
+    def row(self) -> WriterRow:
+        """As a backend keeps it, all that was taken included."""
+        return WriterRow(self.entity, self.taken, tuple(self.outcomes.items()), self.heard_ns)
+
+    def told(self) -> tuple[tuple[int, int], ...]:
+        """The outcomes that it may be told."""
+        return tuple([each for each in self.outcomes.items() if each[0] <= self.applied])
+
+    def settle(self, seq: int) -> None:
+        """It knows what became of everything up to ``seq``."""
+        self.outcomes = {each: code for each, code in self.outcomes.items() if each > seq}
+
+
+class Writers:
+    """All of them."""
+
+    def __init__(self, rows: tuple[WriterRow, ...] = ()) -> None:
+        self.known: dict[Entity, Writer] = {}
+        self.attached: dict[Entity, Writer] = {}
+        self.due: dict[Entity, None] = {}  # who is to be told how far it is done; in order
+        for row in rows:
+            writer = self.known[row.entity] = Writer(row.entity, row.applied, row.heard_ns)
+            writer.outcomes = dict(row.outcomes)
+
+    def make(self, entity: Entity, applied: int, wall_ns: int) -> Writer | None:
+        """A new one; None if there are too many that must be remembered."""
+        if len(self.known) >= STORE_WRITERS_MAX and not self.forget(wall_ns):
+            return None
+        writer = self.known[entity] = Writer(entity, applied, wall_ns)
+        return writer
+
+    def row(self, entity: Entity) -> WriterRow | None:
+        """What a backend keeps of a clone that writes, or has left since; None if it is forgotten."""
+        writer = self.known.get(entity)
+        return None if writer is None else writer.row()
+
+    def attach(self, writer: Writer, channel: Channel) -> None:
+        """Its channel begins."""
+        writer.channel = channel
+        self.attached[writer.entity] = writer
+
+    def apply(self, entity: Entity, seq: int) -> None:
+        """Its write ``seq`` may be confirmed."""
+        writer = self.known.get(entity)
+        if writer is not None:
+            writer.applied = max(writer.applied, seq)
+            self.due[entity] = None
+
+    def detach(self, entity: Entity) -> None:
+        """Its channel ends; of an original nothing is remembered, for it never repeats itself."""
+        writer = self.attached.pop(entity, None)
+        if writer is not None:
+            writer.channel = None
+            if not entity.is_chappe:
+                del self.known[entity]
+
+    def forget(self, wall_ns: int) -> list[Entity]:
+        """Forget those not heard of for ``STORE_WRITER_FORGET_S``, and say whom."""
+        old = wall_ns - int(STORE_WRITER_FORGET_S * NS)
+        gone = [entity for entity, each in self.known.items() if each.heard_ns < old and each.channel is None]
+        for entity in gone:
+            del self.known[entity]
+        return gone

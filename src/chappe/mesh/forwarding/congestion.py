@@ -1,0 +1,134 @@
+"""Whom to read less from: peers whose messages go on to a peer that is full, where its policy is to block.
+
+Who publishes here waits for room; who publishes elsewhere cannot. So nothing is read from the peer that its messages
+come from, whose own outbox then fills, and so on back to the publisher: nothing is lost on the way.
+
+In a ring of endpoints that are all full each could wait for the next one for ever. So it is only waited for a peer that
+takes something now and then; beyond that messages are dropped at the bound, and counted.
+
+A slow subscriber takes something from its own queue now and then, while its endpoint reads nothing for much longer. So
+an endpoint that does not read *claims* that it gets on, to all its peers of chappe, in the token of its pings: its id
+and a number that rises whenever its subscriber takes something. Who waits for it passes the claim on as it is, so that
+those wait too who wait for him. A claim counts only while its number rises: it cannot go round in a ring for ever, and
+a subscriber that has stopped is not waited for.
+"""
+
+from __future__ import annotations
+
+import struct
+from math import inf
+from typing import Final
+
+from chappe.defaults import CLAIMS_MAX, PASS_ON_WAIT_S
+from chappe.mesh.links.link import Link
+
+_CLAIM: Final = struct.Struct(">16sQ")  # whose, and its number
+
+
+class _Full:
+    """A link that had no room for what came from other links."""
+
+    __slots__ = ("link", "moved_at", "sources", "taken")
+
+    def __init__(self, link: Link, now: float) -> None:
+        self.link = link
+        self.sources: set[int] = set()
+        self.taken = link.outbox.taken
+        self.moved_at = now
+
+
+class Congestion:
+    """Links that are full of what other links bring, and what is claimed about it.
+
+    Args:
+        own: Id of this endpoint.
+        number: Of its first claim; higher than any of an earlier life of this id.
+        patience_s: So long a peer is waited for that claims, or shows by its answers, that it gets on.
+    """
+
+    def __init__(self, own: bytes, number: int, patience_s: float) -> None:
+        self._own = own
+        self._number = number
+        self._patience_s = patience_s
+        self._rose_at = -inf  # when our number rose last
+        self._paused = False
+        self._full: dict[int, _Full] = {}
+        self._heard: dict[bytes, int] = {}  # endpoint: its highest number
+        self._claims: dict[int, tuple[bytes, float]] = {}  # connection: its last claim that was news, and when
+
+    def note(self, full: Link, source: Link, now: float) -> None:
+        """What came from ``source`` filled a link."""
+        found = self._full.get(full.conn)
+        if found is None:
+            found = self._full[full.conn] = _Full(full, now)
+        found.sources.add(source.conn)
+
+    def is_over(self, conn: int) -> None:
+        """A link has room again, or is gone."""
+        self._full.pop(conn, None)
+
+    def forget(self, conn: int) -> None:
+        """A link is gone."""
+        self._full.pop(conn, None)
+        self._claims.pop(conn, None)
+
+    def holds_back(self, conn: int, now: float) -> bool:
+        """Whether nothing is to be read from a link for a while."""
+        held = False
+        for each in self._full.values():
+            if conn in each.sources:
+                if each.taken != each.link.outbox.taken:
+                    each.taken = each.link.outbox.taken
+                    each.moved_at = now
+                until = max(each.moved_at + PASS_ON_WAIT_S, each.link.progress_at + self._patience_s)
+                held = held or now < until
+        return held
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing may be read from some link, so that its pings are not answered."""
+        return self._paused or bool(self._full)
+
+    # -- claims -----------------------------------------------------------------------------------
+
+    def pause(self, on: bool, now: float) -> None:
+        """A subscriber here is full, so that nothing is read, or no longer."""
+        self._paused = on
+        if on:
+            self.drained(1, now)  # it has only just become full
+
+    def drained(self, count: int, now: float) -> None:
+        """The subscriber that is full has taken so many messages."""
+        self._number += count
+        self._rose_at = now
+
+    def progressed(self, link: Link, now: float) -> bool:
+        """A peer has shown that it reads; returns whether somebody waits for that."""
+        if link.conn not in self._full:
+            return False
+        self._number += 1
+        self._rose_at = now
+        return True
+
+    def claim(self, now: float) -> bytes:
+        """What to claim: nothing while nobody waits for us, or while nothing gets on."""
+        found = (self._rose_at, _CLAIM.pack(self._own, self._number)) if self._paused or self._full else (-inf, b"")
+        for conn in self._full:
+            if conn in self._claims:
+                claim, heard_at = self._claims[conn]
+                found = max(found, (heard_at, claim))
+        return found[1] if now < found[0] + self._patience_s else b""
+
+    def claimed(self, link: Link, claim: bytes, now: float) -> bool:
+        """A peer of chappe claims something; returns whether it is to be passed on at once."""
+        if len(claim) != _CLAIM.size:
+            return False
+        endpoint, number = _CLAIM.unpack(claim)
+        if endpoint == self._own or number <= self._heard.get(endpoint, 0):
+            return False
+        while len(self._heard) >= CLAIMS_MAX and endpoint not in self._heard:
+            del self._heard[next(iter(self._heard))]
+        self._heard[endpoint] = number
+        self._claims[link.conn] = (claim, now)
+        link.progress_at = now
+        return link.conn in self._full

@@ -1,0 +1,1 @@
+"""The connections of an endpoint: how they begin, live and end. No I/O."""

@@ -1,0 +1,307 @@
+"""One connection, from its first byte to established.
+
+::
+
+    who dialled        who accepted           the smaller id is the originator
+    hello         -->
+                  <--  probe                  both at once
+                       id smaller?            no: hello -->, and the dialler originates
+    originator: version select, syn -->       responder: syn-ack -->       originator: ack -->
+
+Only the originator decides which of several connections between two endpoints stays (``mesh.peers``). What is wrong is
+answered as the original answers it, and ends the connection.
+
+Departures from the original: a time limit and a size limit; a filter that does not fit is announced in part and the
+owner sends the rest as a routing update; ids are checked to be the same throughout, and not ours or nil; drop_conn is
+understood in every state.
+
+The filter that is sent names one reserved topic besides, by which endpoints of chappe know each other: originals keep
+it like any other, and nobody publishes to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+from typing import Any, Final, TypeAlias
+
+from chappe.data.varbyte import pack_varbyte
+from chappe.defaults import HANDSHAKE_FRAME_BYTES_MAX, HANDSHAKE_TIMEOUT_S
+from chappe.mesh.filters import Filter, announced
+from chappe.mesh.links.greetings import (
+    VERSION,
+    Code,
+    DropConn,
+    Fault,
+    Greeting,
+    Hello,
+    OriginatorAck,
+    OriginatorSyn,
+    Probe,
+    ResponderSynAck,
+    VersionSelect,
+    pack_greeting,
+    parse_greeting,
+)
+from chappe.mesh.links.peers import Claim, PeerTable, Role
+from chappe.mesh.messages import ID_BYTES, NOBODY
+
+CHAPPE_MARK: Final = b"<$>/chappe/1"
+_FILTER_BYTES_MAX: Final = HANDSHAKE_FRAME_BYTES_MAX - 64  # room for type, count and mark
+
+
+class State(Enum):
+    """What comes next."""
+
+    AWAIT_HELLO_OR_VERSION_SELECT = "await_hello_or_version_select"  # dialled
+    AWAIT_HELLO = "await_hello"  # accepted
+    AWAIT_VERSION_SELECT = "await_version_select"
+    AWAIT_ORIGINATOR_SYN = "await_orig_syn"
+    AWAIT_RESPONDER_SYN_ACK = "await_resp_syn_ack"
+    AWAIT_ORIGINATOR_ACK = "await_orig_ack"
+    PAUSED = "paused"
+    ESTABLISHED = "fin"
+    ENDED = "err"
+
+
+@dataclass(frozen=True, slots=True)
+class SendFrame:
+    """Send ``frame``, its length included."""
+
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Established:
+    """The connection stands; what comes next are messages. ``peer_filter`` is minimal and without the mark."""
+
+    peer_id: bytes
+    peer_filter: Filter
+    role: Role
+    chappe: bool  # False: an original
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Close after what was to be sent. ``code`` is one of Broker's error codes, ``reason`` a sentence for people."""
+
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Redundant:
+    """Close after what was to be sent: another connection has the peer, so who dialled has what he wanted."""
+
+    peer_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Call ``handle_woken`` of the handshakes of these connections, in this order, after what stands before."""
+
+    conns: tuple[int, ...]
+
+
+Step: TypeAlias = SendFrame | Established | Failed | Redundant | Wake
+
+_FINAL: Final = frozenset({State.ESTABLISHED, State.ENDED})
+_GREETING: Final = frozenset({State.AWAIT_HELLO_OR_VERSION_SELECT, State.AWAIT_HELLO, State.AWAIT_VERSION_SELECT})
+
+
+class Handshake:
+    """The handshake of the connection ``conn``. Every method returns what to do, in order."""
+
+    def __init__(
+        self, conn: int, own: bytes, dialled: bool, filter: Sequence[bytes], peers: PeerTable, now: float
+    ) -> None:
+        assert len(own) == ID_BYTES
+        assert own != NOBODY
+        self.conn = conn
+        self.dialled = dialled
+        self.state = State.AWAIT_HELLO_OR_VERSION_SELECT if dialled else State.AWAIT_HELLO
+        self.peer_id: bytes | None = None  # known from the first frame that names it
+        self.role: Role | None = None  # known with the claim
+        self.filter_sent: Filter | None = None  # without the mark; differs from ``filter`` if it did not fit
+        self._own = own
+        self._filter = announced(filter)
+        self._peers = peers
+        self._deadline = now + HANDSHAKE_TIMEOUT_S
+        self._peer_filter: Filter = ()
+        self._chappe = False
+
+    def start(self) -> list[Step]:
+        """The connection is open (and its TLS stands)."""
+        return [_send(Hello(self._own) if self.dialled else Probe())]
+
+    def handle_frame(self, body: bytes) -> list[Step]:
+        """A frame came. After the end nothing happens: what follows ESTABLISHED is not for the handshake."""
+        if self.state in _FINAL:
+            return []
+        if not 0 < len(body) <= HANDSHAKE_FRAME_BYTES_MAX:
+            return self._end(Failed(Code.INVALID_MESSAGE, f"the peer sent a frame of {len(body)} bytes to begin with"))
+        try:
+            greeting = parse_greeting(body)
+        except Fault as fault:
+            return self._refuse(fault.code, str(fault))
+        if isinstance(greeting, DropConn):
+            return self._handle_drop_conn(greeting)
+        if isinstance(greeting, Probe) and self.state in _GREETING:
+            return []
+        handle = _TRANSITIONS.get((self.state, type(greeting)))
+        if handle is None:
+            what = f"the peer sent {type(greeting).__name__} in state {self.state.value}"
+            return self._end(Failed(Code.UNEXPECTED_MESSAGE, what))
+        return handle(self, greeting)
+
+    def handle_woken(self) -> list[Step]:
+        """The connection that this one waited for was settled, or failed."""
+        if self.state is not State.PAUSED:
+            return []
+        return self._originate()
+
+    def handle_closed(self, reason: str) -> list[Step]:
+        """The connection is gone, or the driver refused what came, for instance a frame that is too large."""
+        if self.state in _FINAL:
+            return []
+        return self._end(Failed(Code.DISCONNECTED, reason))
+
+    def handle_timeout(self, now: float) -> list[Step]:
+        """Give up if the time limit has passed."""
+        if now < self.next_timeout():
+            return []
+        return self._end(Failed(Code.TIMED_OUT, f"the handshake was not done within {HANDSHAKE_TIMEOUT_S:g} s"))
+
+    def next_timeout(self) -> float:
+        """When ``handle_timeout`` wants to be called; infinity after the end."""
+        return inf if self.state in _FINAL else self._deadline
+
+    # -- greeting ---------------------------------------------------------------------------------
+
+    def _handle_hello(self, hello: Hello) -> list[Step]:
+        refused = self._check_sender(hello.sender)
+        if refused:
+            return refused
+        if not hello.version_min <= VERSION <= hello.version_max:
+            offered = f"it offers versions {hello.version_min} to {hello.version_max} of the protocol"
+            return self._refuse(
+                Code.PEER_INCOMPATIBLE, "unsupported versions offered", f"{offered}, and we speak {VERSION}"
+            )
+        if self._own < hello.sender:
+            return self._originate()
+        if self.dialled:  # the smaller id would have selected a version
+            return self._end(Failed(Code.UNEXPECTED_MESSAGE, "the peer should lead the handshake and did not"))
+        self.state = State.AWAIT_VERSION_SELECT
+        return [_send(Hello(self._own))]
+
+    def _handle_version_select(self, select: VersionSelect) -> list[Step]:
+        refused = self._check_sender(select.sender)
+        if refused:
+            return refused
+        if select.version != VERSION:
+            chosen = f"it chose version {select.version} of the protocol, and we offered {VERSION}"
+            return self._refuse(Code.PEER_INCOMPATIBLE, "unsupported version selected", chosen)
+        if self._own < select.sender:
+            return self._end(Failed(Code.UNEXPECTED_MESSAGE, "the peer led the handshake and should not"))
+        self.role = Role.RESPONDER
+        if self._peers.claim(self.conn, select.sender, Role.RESPONDER) is not Claim.PROCEED:
+            return self._refuse(Code.LOGIC_ERROR, "detected redundant connection at the responder")
+        self.state = State.AWAIT_ORIGINATOR_SYN
+        return []
+
+    def _handle_drop_conn(self, drop: DropConn) -> list[Step]:
+        if drop.code == Code.REDUNDANT and self._peers.has_other(self.conn, drop.sender):
+            return self._end(Redundant(drop.sender))
+        return self._end(Failed(drop.code, f"the peer refused the connection: {drop.reason}"))
+
+    def _check_sender(self, sender: bytes) -> list[Step]:
+        """Refuse ids that cannot be; else remember who is there."""
+        if sender == self._own:
+            return self._refuse(Code.PEER_INVALID, "an endpoint cannot peer with itself")
+        if sender == NOBODY or (self.peer_id is not None and sender != self.peer_id):
+            return self._refuse(Code.PEER_INVALID, "the id of an endpoint is nil or changed during the handshake")
+        self.peer_id = sender
+        return []
+
+    # -- filters ----------------------------------------------------------------------------------
+
+    def _originate(self) -> list[Step]:
+        assert self.peer_id is not None
+        self.role = Role.ORIGINATOR
+        match self._peers.claim(self.conn, self.peer_id, Role.ORIGINATOR):
+            case Claim.PROCEED:
+                self.state = State.AWAIT_RESPONDER_SYN_ACK
+                return [_send(VersionSelect(self._own)), _send(OriginatorSyn(self._filter_to_send()))]
+            case Claim.PAUSE:
+                self.state = State.PAUSED
+                return []
+            case Claim.REDUNDANT:
+                drop = DropConn(self._own, Code.REDUNDANT, "redundant connection")
+                return [_send(drop), *self._end(Redundant(self.peer_id))]
+
+    def _handle_syn(self, syn: OriginatorSyn) -> list[Step]:
+        self._note_filter(syn.filter)
+        self.state = State.AWAIT_ORIGINATOR_ACK
+        return [_send(ResponderSynAck(self._filter_to_send()))]
+
+    def _handle_syn_ack(self, syn_ack: ResponderSynAck) -> list[Step]:
+        self._note_filter(syn_ack.filter)
+        return [_send(OriginatorAck()), *self._establish()]
+
+    def _handle_ack(self, _ack: OriginatorAck) -> list[Step]:
+        return self._establish()
+
+    def _note_filter(self, received: Filter) -> None:
+        self._chappe = CHAPPE_MARK in received
+        self._peer_filter = announced([topic for topic in received if topic != CHAPPE_MARK])
+
+    def _filter_to_send(self) -> Filter:
+        self.filter_sent = _fitting(self._filter)
+        return (*self.filter_sent, CHAPPE_MARK)
+
+    # -- ends -------------------------------------------------------------------------------------
+
+    def _establish(self) -> list[Step]:
+        assert self.peer_id is not None
+        assert self.role is not None
+        self.state = State.ESTABLISHED
+        paused = self._peers.settle(self.conn, self.peer_id)
+        established = Established(self.peer_id, self._peer_filter, self.role, self._chappe)
+        return [established, Wake(paused)] if paused else [established]
+
+    def _refuse(self, code: Code, reason: str, here: str | None = None) -> list[Step]:
+        """Tell the peer ``reason``, in the original's words where it has some; ``here`` says more."""
+        return [_send(DropConn(self._own, code, reason)), *self._end(Failed(code, here or reason))]
+
+    def _end(self, outcome: Failed | Redundant) -> list[Step]:
+        self.state = State.ENDED
+        paused = self._peers.release(self.conn, self.peer_id) if self.peer_id is not None else ()
+        return [outcome, Wake(paused)] if paused else [outcome]
+
+
+def _send(greeting: Greeting) -> SendFrame:
+    return SendFrame(pack_greeting(greeting))
+
+
+def _fitting(wanted: Filter) -> Filter:
+    """As many prefixes from the front as a frame of the handshake holds."""
+    room = _FILTER_BYTES_MAX
+    for at, topic in enumerate(wanted):
+        room -= len(topic) + len(pack_varbyte(len(topic)))
+        if room < 0:
+            return wanted[:at]
+    return wanted
+
+
+# What each state waits for. Probes (ignored before a version is selected) and drop_conn are looked at before.
+_TRANSITIONS: Final[dict[tuple[State, type], Callable[[Handshake, Any], list[Step]]]] = {
+    (State.AWAIT_HELLO, Hello): Handshake._handle_hello,
+    (State.AWAIT_HELLO_OR_VERSION_SELECT, Hello): Handshake._handle_hello,
+    (State.AWAIT_HELLO_OR_VERSION_SELECT, VersionSelect): Handshake._handle_version_select,
+    (State.AWAIT_VERSION_SELECT, VersionSelect): Handshake._handle_version_select,
+    (State.AWAIT_ORIGINATOR_SYN, OriginatorSyn): Handshake._handle_syn,
+    (State.AWAIT_RESPONDER_SYN_ACK, ResponderSynAck): Handshake._handle_syn_ack,
+    (State.AWAIT_ORIGINATOR_ACK, OriginatorAck): Handshake._handle_ack,
+}

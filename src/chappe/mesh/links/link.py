@@ -1,0 +1,148 @@
+"""Links: the connections of an endpoint as its core keeps them, and how an application sees them."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from math import inf
+from uuid import UUID
+
+from chappe.defaults import HEARTBEAT_S, PEER_BYTES_MAX, PEER_MESSAGES_MAX
+from chappe.errors import Address
+from chappe.mesh.actions import Flush
+from chappe.mesh.filters import NOTHING, Filter
+from chappe.mesh.forwarding.outbox import Outbox
+from chappe.mesh.links.dialling import Target
+from chappe.mesh.links.handshake import Handshake
+from chappe.mesh.links.peers import PeerStatus
+from chappe.mesh.messages import NOBODY
+from chappe.mesh.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointOptions:
+    """How an endpoint behaves.
+
+    Args:
+        forwarding: Whether messages pass through it from one peer to another.
+        heartbeat_s: Every link is pinged so often, and lost when it was silent for three times that.
+        peer_messages_max: How many messages may wait for one peer.
+        peer_bytes_max: How many bytes.
+        peer_policy: What happens then.
+        contains: Whether a defect of ours that something from a peer brings to light costs that connection alone, and
+            is reported. Otherwise it is raised, which ends the endpoint: what simulators and tests want.
+        first_number: Of publications and of link states. Higher than any of an earlier life of this id: microseconds
+            since 1970, say; an endpoint with a random id needs none.
+    """
+
+    forwarding: bool = True
+    heartbeat_s: float = HEARTBEAT_S
+    peer_messages_max: int = PEER_MESSAGES_MAX
+    peer_bytes_max: int = PEER_BYTES_MAX
+    peer_policy: Policy = Policy.BLOCK
+    contains: bool = False
+    first_number: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """A direct peer, or what is being dialled; then ``peer_id`` is None. Counters only rise while a link lasts."""
+
+    peer_id: bytes | None
+    address: Address
+    status: PeerStatus
+    dialled: bool  # by us, or for us
+    original: bool = False  # it is no chappe
+    buffered: int = 0  # messages that wait for it
+    sent: int = 0  # frames
+    sent_bytes: int = 0
+    received: int = 0
+    dropped: int = 0  # messages, because it took less than was published
+
+    @property
+    def id(self) -> str | None:
+        """The id as people read it."""
+        return None if self.peer_id is None else str(UUID(bytes=self.peer_id))
+
+
+class Link:
+    """One connection, from its first byte on."""
+
+    __slots__ = (
+        "address",
+        "announced",
+        "blocked",
+        "bye",
+        "bye_until",
+        "chappe",
+        "confirmed",
+        "conn",
+        "dropped_told",
+        "ended",
+        "established_at",
+        "filter",
+        "flush",
+        "handshake",
+        "heard_at",
+        "left",
+        "moved_at",
+        "outbox",
+        "peer_id",
+        "pinged_at",
+        "pings",
+        "probes",
+        "progress_at",
+        "received",
+        "target",
+        "tickets",
+        "told",
+        "unprobed",
+    )
+
+    def __init__(
+        self, conn: int, address: Address, target: Target | None, handshake: Handshake, outbox: Outbox, now: float
+    ) -> None:
+        self.conn = conn
+        self.address = address
+        self.target = target  # it was dialled for this one
+        self.handshake = handshake
+        self.outbox = outbox
+        self.flush = Flush(conn)
+        self.peer_id = NOBODY  # until it is established
+        self.chappe = False
+        self.established_at: float | None = None
+        self.ended = False  # nothing that came with what ended it counts any more
+        self.filter: Filter = NOTHING  # what an original wants
+        self.announced: Filter | None = None  # what an original was told that we want
+        self.told = False  # others know of this link to another endpoint of chappe
+        self.blocked = False  # nothing passes to or from this original
+        self.bye: bytes | None = None  # we are leaving: the token whose return we wait for ...
+        self.bye_until = 0.0  # ... at most until then
+        self.left = False  # the peer is leaving
+        self.tickets: list[int] = []  # of those who wait for the end
+        self.heard_at = now  # something came
+        self.moved_at = now  # it took bytes again after it had been full
+        self.pinged_at = now
+        self.probes: deque[int] = deque()  # of heartbeats on their way: messages sent before each
+        self.unprobed = 0  # bytes sent since the last of them
+        self.confirmed = 0  # messages that the peer has certainly read
+        self.progress_at = -inf  # it showed that it reads, or claimed that it will
+        self.pings: dict[bytes, int] = {}  # tokens of pings that somebody waits for: their tickets
+        self.received = 0
+        self.dropped_told = 0
+
+    def info(self) -> PeerInfo:
+        """How an application sees it."""
+        outbox = self.outbox
+        return PeerInfo(
+            self.peer_id,
+            self.address,
+            PeerStatus.PEERED,
+            self.target is not None,
+            not self.chappe,
+            len(outbox),
+            outbox.taken,
+            outbox.taken_bytes,
+            self.received,
+            outbox.dropped,
+        )

@@ -1,0 +1,414 @@
+"""The peerings of an endpoint: how its connections become links, and how they end. ``heartbeats`` has how they live."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Final
+from uuid import UUID
+
+from chappe.core import Report
+from chappe.defaults import CLOSE_FLUSH_S, DEFECT_FRAME_BYTES, UNPEER_S
+from chappe.errors import Address, Closed, PeerIncompatible, PeerInvalid, PeerUnavailable
+from chappe.mesh.actions import Action, Close, Resolve
+from chappe.mesh.events import DefectContained, PeerAdded, PeerLost, PeerRemoved
+from chappe.mesh.forwarding.outbox import Outbox
+from chappe.mesh.forwarding.routing import Router
+from chappe.mesh.links.dialling import Dialling, Target
+from chappe.mesh.links.greetings import Code
+from chappe.mesh.links.handshake import Established, Failed, Handshake, Redundant, SendFrame, Step, Wake
+from chappe.mesh.links.heartbeats import HEARTBEAT, Heartbeats
+from chappe.mesh.links.link import EndpointOptions, Link, PeerInfo
+from chappe.mesh.links.peers import PeerStatus, PeerTable
+from chappe.mesh.messages import BYE, PING, Message, bye_token, pack_ping, pack_pong, ping_token
+
+_FINAL: Final = {Code.PEER_INCOMPATIBLE: PeerIncompatible, Code.PEER_INVALID: PeerInvalid}  # dialling again is no use
+_STALE: Final = frozenset({Code.REDUNDANT, Code.LOGIC_ERROR})  # it believes in a connection that we know to be gone
+
+Ended = type[PeerLost] | type[PeerRemoved]
+
+
+class Peerings:
+    """Connections, from the first byte to the last. ``links`` are those that live, by connection."""
+
+    def __init__(self, own: bytes, options: EndpointOptions, now: float) -> None:
+        self.links: dict[int, Link] = {}
+        self.router = Router(own, options, self._handle_ping, self.contain, now)
+        self._own = own
+        self._options = options
+        self._table = PeerTable()
+        self._dialling = Dialling()
+        self._greeting: dict[int, Link] = {}  # not established, the oldest first
+        self._leaving: dict[int, Link] = {}  # we said goodbye
+        self._closing: dict[int, tuple[Link, float]] = {}  # only to be emptied, until then at most
+        self._awaited: dict[int, tuple[bytes, float]] = {}  # ticket: peer, and until when
+        self._heartbeats = Heartbeats(own, options.heartbeat_s, self.router.congestion)
+        self._closed = False
+        self._byes = 0
+
+    # -- connections ------------------------------------------------------------------------------
+
+    def accepted(self, conn: int, address: Address, now: float) -> list[Action]:
+        """See ``EndpointCore.handle_accepted``."""
+        if self._closed:
+            return [Close(conn, "the endpoint is being closed")]
+        return self._open(conn, address, None, now)
+
+    def dialled(self, conn: int, dial: int, now: float) -> list[Action]:
+        """See ``EndpointCore.handle_dialled``."""
+        target = self._dialling.answered(dial)
+        if target is None:
+            return [Close(conn, "nobody wants it any more")]
+        target.conn = conn
+        return self._open(conn, target.address, target, now)
+
+    def dial_failed(self, dial: int, reason: str, now: float) -> list[Action]:
+        """See ``EndpointCore.handle_dial_failed``."""
+        target = self._dialling.answered(dial)
+        return [] if target is None else self._dial_failed(target, None, reason, None, now)
+
+    def _dial_failed(
+        self, target: Target, code: int | None, reason: str, peer_id: bytes | None, now: float
+    ) -> list[Action]:
+        host, port = target.address
+        kind = _FINAL.get(Code(code)) if code in _FINAL else None
+        error = (kind or PeerUnavailable)(f"cannot peer with {host}:{port}: {reason}", target.address, peer_id)
+        return self._dialling.failed(target, error, kind is not None, code in _STALE, now)
+
+    def _open(self, conn: int, address: Address, target: Target | None, now: float) -> list[Action]:
+        options = self._options
+        wanted = self.router.subscriptions.filter
+        handshake = Handshake(conn, self._own, target is not None, wanted, self._table, now)
+        outbox = Outbox(options.peer_messages_max, options.peer_bytes_max, options.peer_policy)
+        link = Link(conn, address, target, handshake, outbox, now)
+        self.links[conn] = self._greeting[conn] = link
+        return self._do(link, handshake.start(), now)
+
+    def greet(self, link: Link, body: bytes, now: float) -> list[Action]:
+        """A frame of the handshake came."""
+        try:
+            return self._do(link, link.handshake.handle_frame(body), now)
+        except Exception as defect:
+            return self.contain(link, defect, body, now)
+
+    def _do(self, link: Link, steps: Sequence[Step], now: float, broken: bool = False) -> list[Action]:
+        actions: list[Action] = []
+        for step in steps:
+            match step:
+                case SendFrame(frame):
+                    link.outbox.put_control(frame)
+                    actions.append(link.flush)
+                case Established():
+                    actions += self._established(link, step, now)
+                case Failed(code, reason):
+                    actions += self._forget(link, reason, now, broken)
+                    if link.target is not None:
+                        actions += self._dial_failed(link.target, code, reason, link.handshake.peer_id, now)
+                case Redundant(peer_id):
+                    actions += self._forget(link, "there is another connection to this peer", now, broken)
+                    if link.target is not None:
+                        actions += self._redundant(link.target, peer_id, now)
+                case Wake(conns):
+                    actions += self._wake(conns, now)
+        return actions
+
+    def _wake(self, conns: Sequence[int], now: float) -> list[Action]:
+        actions: list[Action] = []
+        for conn in conns:
+            if conn in self._greeting:
+                link = self._greeting[conn]
+                actions += self._do(link, link.handshake.handle_woken(), now)
+        return actions
+
+    def _forget(self, link: Link, reason: str, now: float, broken: bool) -> list[Action]:
+        """The connection is of no further use; ``broken`` if the driver said so."""
+        link.ended = True
+        self.links.pop(link.conn, None)
+        self._greeting.pop(link.conn, None)
+        self._leaving.pop(link.conn, None)
+        if broken:
+            return []
+        self._closing[link.conn] = (link, now + CLOSE_FLUSH_S)
+        return [Close(link.conn, reason)]
+
+    def _redundant(self, target: Target, peer_id: bytes, now: float) -> list[Action]:
+        """Another connection has the peer, or will have it in a moment: then that is what was dialled."""
+        conn = self._table.connection(peer_id)
+        link = None if conn is None else self.links.get(conn)
+        if link is None:
+            return self._dialling.lost(target, 0.0, now)
+        target.peer_id = peer_id
+        target.conn = None
+        return [] if link.established_at is None else self._dialling.stand(target, peer_id, None)
+
+    def _established(self, link: Link, step: Established, now: float) -> list[Action]:
+        self._greeting.pop(link.conn, None)
+        peer_id = link.peer_id = step.peer_id
+        link.chappe = step.chappe
+        link.established_at = now
+        self._heartbeats.begin(link, now)
+        self._table.peered(peer_id)
+        sent = link.handshake.filter_sent
+        assert sent is not None
+        actions = self.router.link_up(link, step.peer_filter, sent, now)
+        actions.append(Report(PeerAdded(peer_id, link.address)))
+        if link.target is not None:
+            actions += self._dialling.stand(link.target, peer_id, link.conn)
+        for target in self._dialling.of_peer(peer_id):
+            if target is not link.target:
+                actions += self._dialling.stand(target, peer_id, None)
+        actions += self.resolve_awaited()
+        if self._closed:
+            actions += self._leave(link, now)
+        return actions
+
+    def closed(self, conn: int, reason: str, now: float) -> list[Action]:
+        """See ``EndpointCore.handle_closed``."""
+        link = self.links.get(conn)
+        if link is None:
+            self._closed_at_last(conn)
+            return []
+        if link.established_at is None:
+            return self._do(link, link.handshake.handle_closed(reason), now, broken=True)
+        return self._end(link, PeerLost, reason, now, broken=True)
+
+    def _end(self, link: Link, ended: Ended, reason: str, now: float, broken: bool = False) -> list[Action]:
+        """An established link ends."""
+        assert link.established_at is not None
+        # After a goodbye what waits is still sent, as long as the connection takes it.
+        lost = self.router.discard(link) if broken or link.bye is None else 0
+        unconfirmed = max(0, link.outbox.messages - link.confirmed)
+        status: PeerLost | PeerRemoved = ended(link.peer_id, link.address, reason, lost, unconfirmed)
+        if link.bye is not None:
+            status = PeerRemoved(link.peer_id, link.address, "", lost, unconfirmed)
+        elif link.left and ended is PeerLost:
+            status = PeerLost(link.peer_id, link.address, "it said goodbye", lost, unconfirmed, left=True)
+        actions = self._forget(link, status.reason or "the peering was ended", now, broken)
+        actions.append(Report(status))
+        actions += self.router.link_down(link, now)
+        woken = self._table.release(link.conn, link.peer_id)
+        actions += [Resolve(ticket, True) for ticket in link.tickets]
+        gone = PeerUnavailable("the peering ended before the peer answered", link.address, link.peer_id)
+        actions += [Resolve(ticket, gone) for ticket in link.pings.values()]
+        for target in self._dialling.of_peer(link.peer_id):
+            actions += self._dialling.lost(target, now - link.established_at, now)
+        return actions + self._wake(woken, now)
+
+    def contain(self, link: Link, defect: Exception, frame: bytes, now: float) -> list[Action]:
+        """What came over a link brought a defect of ours to light: end that link alone, or raise the defect."""
+        if not self._options.contains:
+            raise defect
+        actions: list[Action] = [Report(DefectContained(link.address, defect, frame[:DEFECT_FRAME_BYTES]))]
+        if link.ended:
+            return actions
+        why = f"what came from it met a defect of ours ({type(defect).__name__})"
+        if link.established_at is None:
+            return actions + self._do(link, link.handshake.handle_closed(why), now)
+        return actions + self._end(link, PeerLost, why, now)
+
+    # -- what the application asks for ------------------------------------------------------------
+
+    def peer(self, address: Address, retry_s: float | None, ticket: int, now: float) -> list[Action]:
+        """See ``EndpointCore.peer``."""
+        if self._closed:
+            return [Resolve(ticket, Closed("the endpoint was closed"))]
+        return self._dialling.peer(address, retry_s, ticket, now)
+
+    def unpeer(self, address: Address, ticket: int, now: float) -> list[Action]:
+        """See ``EndpointCore.unpeer``."""
+        link = self._linked(address)
+        if link is not None:
+            link.tickets.append(ticket)
+            # At once: if the same is dialled again meanwhile, that is a new wish.
+            for each in self._dialling.of_peer(link.peer_id):
+                self._dialling.remove(each, Closed("the peering was ended"))
+            return self._leave(link, now)
+        target = self._dialling.find(address)
+        if target is None:
+            text = f"cannot end a peering with {address[0]}:{address[1]}: there is none"
+            return [Report(PeerInvalid(text, address)), Resolve(ticket, PeerInvalid(text, address))]
+        why = PeerUnavailable("dialling was ended by unpeer", address)
+        actions = self._dialling.remove(target, why)
+        begun = None if target.conn is None else self.links.get(target.conn)
+        if begun is not None:
+            begun.target = None
+            actions += self._do(begun, begun.handshake.handle_closed("dialling was ended by unpeer"), now)
+        return [*actions, Resolve(ticket, True)]
+
+    def _linked(self, address: Address) -> Link | None:
+        """The link that was dialled at an address, stands for it, or was accepted from it."""
+        target = self._dialling.find(address)
+        wanted = None if target is None else target.peer_id
+        for link in self.links.values():
+            if link.established_at is not None and (link.address == address or link.peer_id == wanted):
+                return link
+        return None
+
+    def _leave(self, link: Link, now: float) -> list[Action]:
+        if link.bye is not None:
+            return []
+        self._byes += 1
+        link.bye = bye_token(self._byes)
+        link.bye_until = now + UNPEER_S
+        self._leaving[link.conn] = link
+        link.outbox.put_control(pack_ping(self._own, link.peer_id, link.bye))
+        return [link.flush]
+
+    def await_peer(self, peer_id: bytes, timeout_s: float | None, ticket: int, now: float) -> list[Action]:
+        """See ``EndpointCore.await_peer``."""
+        if self._is_there(peer_id):
+            return [Resolve(ticket, True)]
+        if self._closed:
+            return [Resolve(ticket, False)]
+        self._awaited[ticket] = (peer_id, inf if timeout_s is None else now + timeout_s)
+        return []
+
+    def resolve_awaited(self) -> list[Action]:
+        """Tell those who wait for an endpoint that is there now."""
+        if not self._awaited:
+            return []
+        found = [ticket for ticket, (peer_id, _) in self._awaited.items() if self._is_there(peer_id)]
+        for ticket in found:
+            del self._awaited[ticket]
+        return [Resolve(ticket, True) for ticket in found]
+
+    def _is_there(self, peer_id: bytes) -> bool:
+        return self._table.status(peer_id) is PeerStatus.PEERED or self.router.topology.reaches(peer_id)
+
+    def ping(self, peer_id: bytes, ticket: int) -> list[Action]:
+        """See ``EndpointCore.ping``."""
+        for link in self.links.values():
+            if link.established_at is not None and link.peer_id == peer_id:
+                token = ping_token(ticket)
+                link.pings[token] = ticket
+                if not link.outbox.put_control(pack_ping(self._own, peer_id, token)):
+                    self.router.overflowed[link.conn] = link
+                return [link.flush]
+        return [Resolve(ticket, PeerInvalid(f"{UUID(bytes=peer_id)} is no direct peer", None, peer_id))]
+
+    def infos(self) -> list[PeerInfo]:
+        """Direct peers, then what is being dialled."""
+        found = [link.info() for link in self.links.values() if link.established_at is not None]
+        for target in self._dialling:
+            if target.conn is None and target.peer_id is None:
+                status = PeerStatus.CONNECTING if target.dial is not None else PeerStatus.DISCONNECTED
+                found.append(PeerInfo(None, target.address, status, True))
+            elif target.conn is not None and target.peer_id is None:
+                found.append(PeerInfo(None, target.address, PeerStatus.CONNECTING, True))
+        return found
+
+    def shutdown(self, now: float) -> list[Action]:
+        """See ``EndpointCore.shutdown``."""
+        self._closed = True
+        actions: list[Action] = []
+        for target in self._dialling:
+            actions += self._dialling.remove(target, Closed("the endpoint was closed"))
+        for ticket in self._awaited:
+            actions.append(Resolve(ticket, False))
+        self._awaited.clear()
+        for link in list(self.links.values()):
+            if link.established_at is None:
+                link.target = None
+                actions += self._do(link, link.handshake.handle_closed("the endpoint was closed"), now)
+            else:
+                actions += self._leave(link, now)
+        return actions
+
+    # -- signs of life ----------------------------------------------------------------------------
+
+    def pause(self, on: bool, now: float) -> None:
+        """See ``EndpointCore.handle_paused``."""
+        self._heartbeats.pause(on, self.links.values(), now)
+
+    def drained(self, count: int, now: float) -> None:
+        """See ``EndpointCore.handle_drained``."""
+        self._heartbeats.drained(count, now)
+
+    def _handle_ping(self, link: Link, message: Message, now: float) -> list[Action]:
+        """A ping, or a pong, of an established link."""
+        if message.kind != PING:
+            if link.bye is not None and message.payload == link.bye:
+                link.confirmed = link.outbox.messages
+                return self._end(link, PeerRemoved, "", now)
+            if message.payload.startswith(HEARTBEAT):
+                self._heartbeats.answered(link, now)
+                return []
+            asked = link.pings.pop(message.payload, None)
+            return [] if asked is None else [Resolve(asked, True)]
+        if message.payload.startswith(BYE):
+            link.left = True
+            link.confirmed = link.outbox.accepted  # it waits until it has our answer, and so all before that
+        claim = message.payload.removeprefix(HEARTBEAT)
+        if link.chappe and claim != message.payload and self.router.congestion.claimed(link, claim, now):
+            self._heartbeats.claims(now)
+        if not link.outbox.put_control(pack_pong(self._own, link.peer_id, message.payload)):
+            self.router.overflowed[link.conn] = link
+        return [link.flush]
+
+    def drop_overflowed(self, now: float) -> list[Action]:
+        """End the links that took so little that nothing more can be kept for them."""
+        actions: list[Action] = []
+        for link in list(self.router.overflowed.values()):
+            actions += self._end(link, PeerRemoved, "it took less than was sent", now)
+        return actions
+
+    def take(self, conn: int, bytes_max: int) -> list[bytes]:
+        """See ``EndpointCore.take``."""
+        link = self.links.get(conn)
+        if link is not None:
+            frames = self._heartbeats.take(link, bytes_max)
+            if conn in self.router.full:
+                self.router.taken(link)
+            return frames
+        if conn not in self._closing:
+            return []
+        frames = self._closing[conn][0].outbox.take(bytes_max)
+        if not frames:
+            del self._closing[conn]
+        return frames
+
+    def _closed_at_last(self, conn: int) -> None:
+        """A connection that was to be emptied is gone."""
+        if conn in self._closing:
+            self.router.discard(self._closing.pop(conn)[0])
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """Everything that is due."""
+        actions = self.drop_overflowed(now)
+        for link in [each for each in self._greeting.values() if now >= each.handshake.next_timeout()]:
+            actions += self._do(link, link.handshake.handle_timeout(now), now)
+        for link in [each for each in self._leaving.values() if now >= each.bye_until]:
+            actions += self._end(link, PeerRemoved, "", now)
+        for conn in [conn for conn, (_, until) in self._closing.items() if now >= until]:
+            self._closed_at_last(conn)
+        for ticket in [ticket for ticket, (_, until) in self._awaited.items() if now >= until]:
+            del self._awaited[ticket]
+            actions.append(Resolve(ticket, False))
+        if now >= self._heartbeats.due():
+            actions += self._beat(now)
+        actions += [*self._dialling.handle_timeout(now), *self.router.handle_timeout(now)]
+        return actions + self.resolve_awaited()
+
+    def next_timeout(self) -> float:
+        """When ``handle_timeout`` has something to do."""
+        if self.router.overflowed:
+            return -inf
+        due = min(self._heartbeats.due(), self._dialling.next_timeout(), self.router.next_timeout())
+        if self._greeting:
+            due = min(due, next(iter(self._greeting.values())).handshake.next_timeout())
+        if self._leaving:
+            due = min(due, next(iter(self._leaving.values())).bye_until)
+        if self._closing:
+            due = min(due, next(iter(self._closing.values()))[1])
+        if self._awaited:
+            due = min(due, min(until for _, until in self._awaited.values()))
+        return due
+
+    def _beat(self, now: float) -> list[Action]:
+        links = [each for each in self.links.values() if each.established_at is not None]
+        actions, silent = self._heartbeats.beat(links, now)
+        self.router.overflowed.update({each.conn: each for each in links if each.outbox.overflowed})
+        for link in silent:
+            seconds = now - max(link.heard_at, link.moved_at)
+            actions += self._end(link, PeerLost, f"nothing came from it for {seconds:.1f} s", now)
+        return actions

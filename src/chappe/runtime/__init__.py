@@ -1,0 +1,1 @@
+"""What runs the cores: the only threads and clocks."""

@@ -1,0 +1,597 @@
+"""A mesh node: one endpoint's core on its sockets.
+
+Whoever publishes writes to the sockets at once, and whoever waits for messages reads them (``mesh_turns``); what a
+socket does not take waits in the core's bounded outboxes. Dialling never blocks (``mesh_dial``). All but what stands
+under "from any thread" runs with the lock held.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import selectors
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from chappe.core import Report
+from chappe.defaults import CLOSE_FLUSH_S, CLOSE_S, HANDSHAKE_FRAME_BYTES_MAX, HANDSHAKE_SPARED_S, HANDSHAKES_MAX
+from chappe.errors import AddressInUse, UsageError
+from chappe.mesh.actions import Action, Close, Deliver, Dial, Flush, Resolve
+from chappe.mesh.endpoint import EndpointCore
+from chappe.mesh.events import EndpointHalted, EndpointUnreachable, PeerLost
+from chappe.mesh.links.greetings import DropConn, Fault, Hello, VersionSelect, parse_greeting
+from chappe.runtime.kv_node import KvNodes
+from chappe.runtime.turns import Ready, Turns
+from chappe.system.forking import own
+from chappe.system.limits import need_descriptors
+from chappe.transports.dialling import Dial as Dialling
+from chappe.transports.gathering import Gatherer
+from chappe.transports.tcp import READ_BYTES, Link, LinkLost
+from chappe.transports.tls import Contexts
+from chappe.transports.tls_bindings import Bindings
+from chappe.transports.unfinished import TOO_MUCH, Unfinished
+
+logger = logging.getLogger(__name__)
+
+BACKLOG: Final = 128
+ACCEPT_MAX: Final = 16  # connections taken from a listening socket before the others get their turn
+HELD_LOOK_S: Final = 0.02  # how often it is looked whether links that were held back may be read again
+DRAINED_S: Final = 0.02  # how often the core hears what a full subscriber takes; it tells others far less often
+FULL_S: Final = 1.0  # no descriptor left: listening pauses so long
+READS_MAX: Final = 8  # reads from one socket before the others get their turn
+_READ: Final = selectors.EVENT_READ
+_WRITE: Final = selectors.EVENT_WRITE
+
+
+class MeshNode:
+    """Runs one endpoint.
+
+    Args:
+        core: The endpoint.
+        security: What its connections are made of; None for plain ones.
+        perform: What to do with ``Deliver``, ``Resolve`` and ``Report``; called with the lock held.
+    """
+
+    def __init__(
+        self, core: EndpointCore, security: Contexts | None, perform: dict[type, Callable[[Any], None]]
+    ) -> None:
+        own(self)
+        need_descriptors()
+        assert {Deliver, Resolve, Report} <= set(perform)
+        self.core = core
+        self.turns = Turns(self._handle, self._due, self._halted, "chappe-endpoint")
+        self.lock = self.turns.lock
+        self.paused = False  # a subscriber has no room: nothing is read from peers
+        self._security = security
+        self._bindings = Bindings(frozenset() if security is None else security.ids | {core.own_id})
+        self._perform: dict[type, Callable[[Any], None]] = {
+            Flush: self._flush,
+            Close: self._close_link,
+            Dial: self._dial,
+            **perform,
+            Deliver: self._deliver,
+            Report: self._report,
+        }
+        self._to_user: Callable[[Deliver], None] = perform[Deliver]
+        self._tell_user: Callable[[Report], None] = perform[Report]
+        self.gatherer = Gatherer(self._flush, self.turns.look_again_at, core.peer_messages_max)
+        self.stores = KvNodes(core)
+        self._selector = self.turns.selector
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._links: dict[int, Link] = {}
+        self._closing: dict[int, Link] = {}  # being flushed; the core has forgotten them
+        self._young: dict[int, float] = {}  # accepted, not established: since when, the oldest first
+        self._dials: dict[int, Dialling] = {}  # being connected
+        self._held: dict[int, Link] = {}  # not read, as what they bring has nowhere to go ...
+        self._held_look_at = math.inf  # ... for now
+        self._drained = 0  # messages taken of which the core has not heard ...
+        self._drained_at = -math.inf  # ... since then
+        self._met: Exception | None = None  # a defect of a store's core, while frames are handled
+        self.unfinished = Unfinished()
+        self._listeners: list[socket.socket] = []
+        self._deaf_until = math.inf  # listening pauses
+        self._next_conn = 1
+        self.turns.start()
+
+    # -- from any thread ------------------------------------------------------------------------------
+
+    def call(self, method: Callable[..., Sequence[Action]], *args: Any) -> None:
+        """Make one call into the core and carry out its answer; nothing happens on a node that is closed or halted."""
+        with self.lock:
+            if not self.turns.closed and self.turns.halted is None:
+                self.perform(method(*args, now=time.monotonic()))
+                self.turns.tell()
+                self.turns.look_again()
+
+    def perform(self, actions: Sequence[Action]) -> None:
+        """Carry out actions in order; the lock is held."""
+        table = self._perform
+        for action in actions:
+            table[type(action)](action)
+
+    def send_soon(self, flushes: Sequence[Flush], now: float) -> None:
+        """Write a published message to its sockets, perhaps a moment later with others; the lock is held."""
+        self.gatherer.add(flushes)
+        self.gatherer.soon(now)
+
+    @property
+    def links(self) -> int:
+        """How many connections there are."""
+        return len(self._links)
+
+    def keep_up(self) -> None:
+        """After a write, without the lock: read what has come back, in the thread of who writes much.
+
+        Otherwise the node's thread does, and the two wait for each other more than they do.
+        """
+        if self.gatherer.many:
+            self.gatherer.many = False
+            self.turns.serve()
+
+    def listen(self, host: str, port: int) -> int:
+        """Accept connections; returns the port.
+
+        Raises:
+            MemberStopped: A defect has stopped the node.
+            AddressInUse: Somebody listens there.
+            UsageError: The host is not one of this machine.
+        """
+        sock = _listening_socket(host, port)
+        with self.lock:
+            if self.turns.halted is not None:
+                sock.close()
+            self.turns.check()
+            self._listeners.append(sock)
+            self._selector.register(sock, _READ, lambda mask: self._accept(sock))
+            self.turns.wake()
+            found: int = sock.getsockname()[1]
+            return found
+
+    def forked(self) -> None:
+        """We are a child's copy: without its sockets, so that peers notice when the parent ends."""
+        inherited: list[socket.socket | Link | selectors.BaseSelector] = [*self._listeners, *self._links.values()]
+        for each in [*inherited, *self._closing.values(), self._selector]:
+            with suppress(OSError):  # where selectors are not inherited
+                each.close()
+
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """Say goodbye to all peers, wait for their answers at most ``timeout_s``, release everything."""
+        with self.lock:
+            if self.turns.closed:
+                return
+            self._open_no_more()
+        self.call(self.core.shutdown)
+        try:
+            self.turns.wait(lambda: not self._links and not self._closing, timeout_s)
+        finally:
+            self.turns.stop()
+            with self.lock:
+                for link in (*self._links.values(), *self._closing.values()):
+                    link.close()
+                self._links.clear()
+                self._closing.clear()
+                for dial in self._dials.values():
+                    dial.abandon()
+                self.turns.release()
+
+    def _open_no_more(self) -> None:
+        for listener in self._listeners:
+            self._forget(listener)
+        self._listeners.clear()
+        for dial in list(self._dials.values()):
+            self._give_up(dial)
+
+    def _halted(self, reason: str) -> None:
+        """A defect stopped us; the lock is held. Peers see at once that we are gone, and stores refuse every call."""
+        self.stores.halt()
+        for link in (*self._links.values(), *self._closing.values()):
+            self._drop(link)
+        self._open_no_more()
+        self._tell_user(Report(EndpointHalted(reason)))
+
+    # -- reading, with the lock held ------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Read no messages any more: a subscriber is full and its policy is to slow down who publishes."""
+        self.paused = True
+        self.core.handle_paused(True, time.monotonic())
+
+    def drained(self, count: int) -> None:
+        """A subscriber for which nothing is read has taken so many messages; the core hears of them together."""
+        self._drained += count
+        now = time.monotonic()
+        if now >= self._drained_at + DRAINED_S:  # for each message it would cost as much as the message
+            self._drained_at = now
+            count, self._drained = self._drained, 0
+            self.core.handle_drained(count, now)
+            self.turns.look_again()
+
+    def resume(self) -> None:
+        """Read again."""
+        self.paused = False
+        now = time.monotonic()
+        self.core.handle_paused(False, now)
+        for link in self._links.values():
+            self.unfinished.begin_again(link, now)
+            if not link.reading and link.number not in self._held:
+                link.reading = True
+                self._watch(link)
+        self.turns.wake()
+
+    def _hold_back(self, link: Link, now: float) -> bool:
+        if not self.core.holds_back(link.number, now):
+            return False
+        link.reading = False
+        self._watch(link)
+        self._held[link.number] = link
+        self._held_look_at = now + HELD_LOOK_S
+        return True
+
+    def _look_at_held(self, now: float) -> None:
+        for link in list(self._held.values()):
+            self.core.handle_heard(link.number, now)  # it cannot be heard, so its silence means nothing
+            if not self.core.holds_back(link.number, now):
+                del self._held[link.number]
+                self.unfinished.begin_again(link, now)
+                if not self.paused:
+                    link.reading = True
+                    self._watch(link)
+        self._held_look_at = now + HELD_LOOK_S if self._held else math.inf
+
+    def _handle(self, ready: Ready) -> None:
+        for key, mask in ready:
+            data = key.data
+            if type(data) is Link:
+                if not data.lost:  # by what was handled just before
+                    self._serve_link(data, mask)
+            else:
+                data(mask)
+        now = time.monotonic()
+        if now >= self._own_due():
+            self._own_timeouts(now)
+        if now >= self.core.next_timeout():
+            self.perform(self.core.handle_timeout(now))
+        self.stores.handle_timeouts()
+
+    def _serve_link(self, link: Link, mask: int) -> None:
+        try:
+            if mask & _READ:
+                if link.closing_at is not None:
+                    link.receive(self._buffer)  # only to notice that it is closed
+                elif self.paused and link.established:
+                    link.reading = False
+                    self._watch(link)
+                else:
+                    self._read(link)
+            if mask & _WRITE and not link.lost:
+                self._write(link)
+        except LinkLost as error:
+            self._lose(link, str(error))
+
+    def _read(self, link: Link) -> None:
+        was_handshaking = link.handshaking
+        for _ in range(READS_MAX):
+            if not link.receive(self._buffer):
+                break
+            if was_handshaking:
+                self._write(link)  # TLS has something to say, and perhaps what waited for it
+                was_handshaking = link.handshaking
+            frames = link.frames(self.core.frames_max(link.number))
+            if not frames:
+                self.core.handle_heard(link.number, time.monotonic())
+            while frames:
+                if not link.established and self._security is not None:
+                    self._check_id(link, frames[0])
+                self._take_frames(link, frames)
+                if link.lost or link.closing_at is not None:
+                    return
+                if not link.established:
+                    self._look_whether_established(link)
+                frames = link.frames(self.core.frames_max(link.number))
+            if link.established and (self.paused or self._hold_back(link, time.monotonic())):
+                break
+        if link.established:
+            self._note_unfinished(link)
+
+    def _note_unfinished(self, link: Link) -> None:
+        self.unfinished.note(link, time.monotonic())
+        slow = self.unfinished.surplus(time.monotonic())
+        if slow is link:
+            raise LinkLost(TOO_MUCH)
+        if slow is not None:
+            self._lose(slow, TOO_MUCH)
+        if link.begun_at is not None:
+            self.turns.look_again_at(link.too_late_at())
+
+    def _take_frames(self, link: Link, frames: list[bytes]) -> None:
+        """Have the core handle frames. What a store cannot cope with ends the link that brought it, and no other."""
+        self._met = None
+        self.perform(self.core.handle_frames(link.number, frames, time.monotonic()))
+        if self._met is not None:
+            defect, self._met = self._met, None
+            now = time.monotonic()
+            self.perform(self.core.contain(link.number, defect, frames[0], now))
+
+    def _deliver(self, action: Deliver) -> None:
+        try:
+            if self.stores.deliver(action.subscriber, action.messages):
+                return
+        except Exception as defect:
+            self._met = defect  # the actions that follow are carried out first
+            return
+        self._to_user(action)
+
+    def _report(self, action: Report) -> None:
+        self._tell_user(action)
+        if isinstance(action.event, EndpointUnreachable | PeerLost):
+            self.stores.gone(action.event.peer_id)
+
+    def _check_id(self, link: Link, body: bytes) -> None:
+        """Raise LinkLost if the peer says that it has an id that is not for its certificate."""
+        try:
+            greeting = parse_greeting(body)
+        except Fault:
+            return  # the core says what is wrong
+        if not isinstance(greeting, Hello | VersionSelect | DropConn) or greeting.sender == self.core.own_id:
+            return
+        link.stated = greeting.sender
+        refusal = self._bindings.refusal(link.stated, link.named, link.certificate)
+        if refusal is not None:
+            raise LinkLost(refusal)
+        if link.named:
+            for other in [each for each in self._links.values() if each.stated == link.stated and not each.named]:
+                self._lose(other, "the certificate of another peer names the endpoint id that it had claimed")
+
+    def _look_whether_established(self, link: Link) -> None:
+        link.bytes_max = self.core.frame_bytes_max(link.number)
+        if link.bytes_max > HANDSHAKE_FRAME_BYTES_MAX:
+            link.established = True
+            self._grown(link.number)
+
+    # -- writing --------------------------------------------------------------------------------------
+
+    def _flush(self, action: Flush) -> None:
+        link = self._links.get(action.conn)
+        if link is not None and not link.writing:
+            try:
+                self._write(link)
+            except LinkLost as error:
+                self._lose(link, str(error))
+
+    def _write(self, link: Link) -> None:
+        before = link.sent_bytes
+        waiting = not link.send(self.core.take)
+        if link.writing and link.sent_bytes != before:
+            self.core.handle_moved(link.number, time.monotonic())
+        if waiting is not link.writing:
+            link.writing = waiting
+            self._watch(link)
+            self.turns.news = True  # a publisher may have room again
+        if self._held:
+            self._look_at_held(time.monotonic())
+        if link.closing_at is not None and not waiting:
+            self._drop(link)
+
+    def _watch(self, link: Link) -> None:
+        mask = (_READ if link.reading else 0) | (_WRITE if link.writing else 0)
+        if not mask:
+            if link.watched:
+                self._selector.unregister(link)
+        elif link.watched:
+            self._selector.modify(link, mask, link)
+        else:
+            self._selector.register(link, mask, link)
+        link.watched = bool(mask)
+
+    # -- links come and go ----------------------------------------------------------------------------
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(ACCEPT_MAX):
+            if len(self._young) >= HANDSHAKES_MAX and not self._make_room(time.monotonic()):
+                self._stop_listening()
+                return
+            try:
+                sock, address = listener.accept()
+            except (BlockingIOError, ConnectionError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    logger.warning("no connection can be accepted for a while: %s", error.strerror)
+                    self._stop_listening()
+                return
+            sock.setblocking(False)
+            link = self._add(sock, None)
+            if link is not None:
+                now = self._young[link.number] = time.monotonic()
+                self._begin(link, self.core.handle_accepted(link.number, (address[0], address[1]), now))
+
+    def _make_room(self, now: float) -> bool:
+        """Give up the connection that is the longest in its handshake, if that is long for one."""
+        number, since = next(iter(self._young.items()))
+        if now < since + HANDSHAKE_SPARED_S:
+            return False
+        self._lose(self._links[number], "its handshake takes long, and others wait")
+        return True
+
+    def _stop_listening(self) -> None:
+        if self._deaf_until == math.inf:
+            for listener in self._listeners:
+                self._selector.unregister(listener)
+        self._deaf_until = time.monotonic() + FULL_S
+
+    def _listen_again(self) -> None:
+        self._deaf_until = math.inf
+        for each in self._listeners:
+            self._selector.register(each, _READ, lambda mask, sock=each: self._accept(sock))
+
+    def _add(self, sock: socket.socket, host: str | None) -> Link | None:
+        number = self._next_conn
+        self._next_conn += 1
+        try:
+            link = Link(sock, number, self._security, host)
+        except (OSError, ValueError) as error:  # it broke already, or TLS does not take the name of the host
+            sock.close()
+            logger.info("a connection was given up: %s", error)
+            return None
+        link.bytes_max = HANDSHAKE_FRAME_BYTES_MAX
+        self._links[number] = link
+        self._watch(link)
+        return link
+
+    def _begin(self, link: Link, actions: Sequence[Action]) -> None:
+        try:
+            link.start()
+            self.perform(actions)
+            if not link.lost:
+                self._write(link)
+        except LinkLost as error:
+            self._lose(link, str(error))
+
+    def _close_link(self, action: Close) -> None:
+        link = self._links.pop(action.conn, None)
+        if link is None:
+            return
+        self._grown(link.number)
+        self._held.pop(link.number, None)
+        self.unfinished.forget(link)
+        link.reading = True  # to notice that it is closed
+        link.closing_at = time.monotonic() + CLOSE_FLUSH_S
+        self._closing[link.number] = link
+        self._watch(link)
+        try:
+            self._write(link)
+        except LinkLost:
+            self._drop(link)
+
+    def _lose(self, link: Link, reason: str) -> None:
+        """A link broke: tell the core, unless it was the core that closed it."""
+        told = link.number not in self._links
+        self._drop(link)
+        if not told:
+            self.perform(self.core.handle_closed(link.number, reason, time.monotonic()))
+
+    def _drop(self, link: Link) -> None:
+        if link.lost:
+            return
+        link.lost = True
+        if link.watched:
+            self._selector.unregister(link)
+            link.watched = False
+        link.close()
+        self._links.pop(link.number, None)
+        self._closing.pop(link.number, None)
+        self._held.pop(link.number, None)
+        self.unfinished.forget(link)
+        self._grown(link.number)
+        self.turns.news = True
+
+    def _grown(self, conn: int) -> None:
+        """A connection is young no more."""
+        self._young.pop(conn, None)
+
+    # -- dialling -------------------------------------------------------------------------------------
+
+    def _dial(self, action: Dial) -> None:
+        dial = Dialling(action.dial, action.host, action.port)
+        self._dials[action.dial] = dial
+        dial.resolve(self._resolved)
+
+    def _resolved(self, dial: Dialling) -> None:
+        with self.lock:
+            if self._dials.get(dial.number) is dial and not self.turns.closed:
+                self._connect(dial)
+                self.turns.tell()
+                self.turns.look_again()
+
+    def _connect(self, dial: Dialling) -> None:
+        if dial.connect_next(time.monotonic()):
+            sock = dial.sock
+            assert sock is not None
+            self._selector.register(sock, _WRITE, lambda mask: self._connected(dial, sock))
+            self.turns.look_again()
+        else:
+            self._dials.pop(dial.number, None)
+            self.perform(self.core.handle_dial_failed(dial.number, dial.reason, time.monotonic()))
+
+    def _connected(self, dial: Dialling, sock: socket.socket) -> None:
+        if dial.sock is not sock:
+            return  # given up by what was handled just before
+        self._selector.unregister(sock)
+        if dial.finish() is None:
+            self._connect(dial)
+            return
+        del self._dials[dial.number]
+        link = self._add(sock, dial.host)
+        now = time.monotonic()
+        if link is None:
+            self.perform(self.core.handle_dial_failed(dial.number, "the connection broke", now))
+        else:
+            self._begin(link, self.core.handle_dialled(link.number, dial.number, (dial.host, dial.port), now))
+
+    def _give_up(self, dial: Dialling) -> None:
+        if dial.sock is not None:
+            self._selector.unregister(dial.sock)
+        dial.abandon()
+        self._dials.pop(dial.number, None)
+
+    # -- time -----------------------------------------------------------------------------------------
+
+    def _due(self) -> float:
+        return min(self.core.next_timeout(), self._own_due(), self.stores.due())
+
+    def _own_due(self) -> float:
+        due = min(self._deaf_until, self._held_look_at, self.gatherer.due, self.unfinished.due())
+        for dial in self._dials.values():
+            if dial.sock is not None:
+                due = min(due, dial.until)
+        for link in self._closing.values():
+            due = min(due, link.closing_at or 0.0)
+        return due
+
+    def _own_timeouts(self, now: float) -> None:
+        if now >= self.gatherer.due:
+            self.gatherer.at_once()
+        if now >= self._deaf_until:
+            self._listen_again()
+        if now >= self._held_look_at:
+            self._look_at_held(now)
+        for link in self.unfinished.too_late(now):
+            self._lose(link, f"it has begun a message and not finished it in {now - (link.begun_at or now):.0f} s")
+        for dial in [each for each in self._dials.values() if each.sock is not None and now >= each.until]:
+            assert dial.sock is not None
+            self._selector.unregister(dial.sock)
+            dial.reason = "it does not answer"
+            self._connect(dial)
+        for link in [each for each in self._closing.values() if now >= (each.closing_at or 0.0)]:
+            self._drop(link)
+
+    def _forget(self, listener: socket.socket) -> None:
+        if self._deaf_until == math.inf:
+            self._selector.unregister(listener)
+        listener.close()
+
+
+def _listening_socket(host: str, port: int) -> socket.socket:
+    everywhere = host in ("*", "")
+    dual = everywhere and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual or ":" in host else socket.AF_INET
+    try:
+        sock = socket.create_server(
+            ("" if everywhere else host, port), family=family, backlog=BACKLOG, dualstack_ipv6=dual
+        )
+    except OverflowError:
+        raise UsageError(f"{port} is no port: 0 to 65535, 0 for any that is free") from None
+    except (TypeError, UnicodeError):  # what the resolver cannot even be asked for
+        raise UsageError(f"{host!a} is no name or address of this machine") from None
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise AddressInUse(
+                f"port {port} on {host} is in use: stop the program that listens there, or choose another port"
+            ) from None
+        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    sock.setblocking(False)
+    return sock

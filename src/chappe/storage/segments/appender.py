@@ -1,0 +1,195 @@
+"""The writing side of one topic: the segment being filled, and the ones that are sealed.
+
+Everything here belongs to the thread that writes. A commit is staged, written, synced and only then entered
+into the table; if anything fails before that, ``revert`` cuts the file back and the table knows nothing.
+
+Two failures cannot be mended by cutting back: a cut that fails itself, and a failed sync, after which the
+kernel may have dropped the pages it could not write. Then the segment is sealed at its last good length (its
+index says where that is), and the next write begins another one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from chappe.log.storage import Append
+from chappe.storage.segments.blocks import SEGMENT_HEADER, encode_header, segment_seed
+from chappe.storage.segments.directory import segment_path
+from chappe.storage.segments.files import Buffer, FileOps, sync_directory, write_all
+from chappe.storage.segments.index import Summary, encode_index
+from chappe.storage.segments.index_files import forget_index, save_index
+from chappe.storage.segments.manifest import Mark
+from chappe.storage.segments.table import Row, Table
+
+logger: Final = logging.getLogger(__name__)
+
+
+class Appender:
+    """Appends to the segments of one topic.
+
+    Args:
+        ops: The operating system.
+        folder: Where the segments are; exists.
+        topic: The topic.
+        store_id: The store's id.
+        table: The segment to go on with; a new, empty one if its file does not exist yet.
+        sealed: The other segments, oldest first.
+        indexed: Whether the table's segment has a valid index, which must go before anything is appended.
+    """
+
+    def __init__(
+        self, ops: FileOps, folder: str, topic: str, store_id: str, table: Table, sealed: list[Summary], indexed: bool
+    ) -> None:
+        self.folder = folder
+        self.topic = topic
+        self.table = table
+        self.sealed = sealed
+        self.fd = -1
+        self._ops = ops
+        self._store_id = store_id
+        self._seed = segment_seed(store_id, topic, table.number)
+        self._indexed = indexed
+        self._exists = os.path.exists(segment_path(folder, table.number))
+        self._must_seal = False
+        self._new_entry = False  # the folder must be synced before the commit counts
+        self._staged: list[Row] = []
+
+    def is_over(self, segment_bytes: int, segment_entries: int) -> bool:
+        """Whether the segment must be sealed before the next write."""
+        return self._must_seal or self.table.length >= segment_bytes or len(self.table) >= segment_entries
+
+    def write(self, appends: Sequence[Append]) -> None:
+        """Write blocks behind the end, not synced.
+
+        Raises:
+            OSError: ``revert`` must follow.
+        """
+        self._staged = []
+        self._open()
+        position = self.table.length
+        starts: dict[str, int] = {}
+        addresses: dict[str, bytes] = {}
+        buffers: list[Buffer] = []
+        for place, each in enumerate(appends):
+            name = each.partition
+            address = addresses.get(name)
+            if address is None:
+                address = addresses[name] = name.encode("utf-8", "surrogateescape")
+                known = self.table.start(name)
+                starts[name] = each.base if known is None else known
+            header = encode_header(self._seed, position, address, each, starts[name], place)
+            buffers += (header, each.body)
+            size = len(header) + len(each.body)
+            self._staged.append(
+                Row(name, each.base, each.count, position, size, each.timestamp_min, each.timestamp_max, each.heal)
+            )
+            position += size
+        write_all(self._ops, self.fd, buffers, self.table.length)
+
+    def sync(self) -> None:
+        """Make what was written durable.
+
+        Raises:
+            OSError: ``revert`` must follow.
+        """
+        try:
+            self._ops.fdatasync(self.fd)
+        except OSError:
+            self._must_seal = True
+            raise
+        if self._new_entry:
+            sync_directory(self._ops, self.folder)
+            self._new_entry = False
+
+    def mark(self) -> Mark:
+        """What is acknowledged of the segment once what is staged is."""
+        spans: dict[str, tuple[int, int]] = {}
+        for row in self._staged:
+            first, next_ = spans.get(row.partition, (row.base, 0))
+            spans[row.partition] = min(first, row.base), max(next_, row.base + row.records)
+        end = self._staged[-1].position + self._staged[-1].size if self._staged else self.table.length
+        return Mark(self.table.number, end, spans)
+
+    def accept(self) -> tuple[int, int]:
+        """Enter the blocks into the table; return their first row and the one behind the last."""
+        start = len(self.table)
+        for row in self._staged:
+            self.table.append(row)
+        if self._staged:
+            self.table.length = self._staged[-1].position + self._staged[-1].size
+        self._staged = []
+        return start, len(self.table)
+
+    def revert(self) -> None:
+        """Undo what was written since the last ``accept``; never raises."""
+        self._staged = []
+        if not self._exists:
+            return
+        try:
+            fd = self.fd if self.fd >= 0 else self._ops.open(segment_path(self.folder, self.table.number), os.O_WRONLY)
+            self.fd = fd
+            self._ops.ftruncate(fd, self.table.length)
+            self._ops.fdatasync(fd)
+        except OSError as error:
+            logger.warning("cannot cut back a segment of topic %r: %s", self.topic, error)
+            self._must_seal = True
+        if self._must_seal:
+            try:
+                self.seal()
+            except OSError as error:
+                logger.warning("cannot seal a segment of topic %r: %s", self.topic, error)
+
+    def seal(self, *, durable: bool = True) -> int:
+        """Write the segment's index and begin another one; return the number of the sealed one.
+
+        Raises:
+            OSError: It is not sealed, and nothing may be appended to it until it is.
+        """
+        table = self.table
+        self._must_seal = True
+        if not self._indexed or table.damaged:
+            save_index(self._ops, self.folder, table.number, encode_index(table), durable=durable)
+        self._must_seal = False
+        self.release()
+        low = min(table.timestamp_min, default=0)
+        high = max(table.timestamp_max, default=0)
+        self.sealed.append(Summary(table.number, table.length, table.records, low, high))
+        self._begin(table.number + 1)
+        return table.number
+
+    def release(self) -> None:
+        """Close the file for now."""
+        if self.fd >= 0:
+            self._ops.close(self.fd)
+            self.fd = -1
+
+    def close(self) -> None:
+        """Write the index, so that the next start need not scan, and close the file."""
+        if self._exists and (not self._indexed or self.table.damaged):
+            try:
+                self.seal(durable=self._must_seal)
+            except OSError as error:
+                logger.warning("topic %r is closed without an index and will be scanned: %s", self.topic, error)
+        self.release()
+
+    def _begin(self, number: int) -> None:
+        self.table = Table(number)
+        self._seed = segment_seed(self._store_id, self.topic, number)
+        self._indexed = self._exists = False
+
+    def _open(self) -> None:
+        path = segment_path(self.folder, self.table.number)
+        if self._indexed:
+            forget_index(self._ops, self.folder, self.table.number)
+            self._indexed = False
+            self._new_entry = True
+        if self.fd < 0:
+            self.fd = self._ops.open(path, os.O_WRONLY | (0 if self._exists else os.O_CREAT | os.O_EXCL))
+        if not self._exists:
+            self._exists = self._new_entry = True
+        if self.table.length < len(SEGMENT_HEADER):
+            write_all(self._ops, self.fd, [SEGMENT_HEADER], 0)
+            self.table.length = len(SEGMENT_HEADER)

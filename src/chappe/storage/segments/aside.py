@@ -1,0 +1,94 @@
+"""What recovery takes out of a topic's folder is not thrown away: it goes to the folder ``aside`` of the store.
+
+The unfinished end of a write, or a whole segment in which no block is sound. Nothing acknowledged should be there, but
+if it is, somebody can look. Bounded: ``ASIDE_BYTES_MAX`` in all, ``ASIDE_S`` for each.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import Final
+
+from chappe.defaults import ASIDE_BYTES_MAX, ASIDE_S, MIB
+from chappe.storage.segments.files import FileOps, read_some, sync_directory, write_all
+
+logger: Final = logging.getLogger(__name__)
+_PIECE_BYTES: Final = 4 * MIB
+
+
+class Aside:
+    """The folder ``path``; made when something is put there."""
+
+    def __init__(self, ops: FileOps, path: str) -> None:
+        self.path = path
+        self._ops = ops
+
+    def keep_end(self, segment: str, position: int) -> None:
+        """Copy what a segment has from ``position`` on, durably; nothing if that is all zeros.
+
+        Raises:
+            OSError: It is not kept, and must not be cut off.
+        """
+        fd = self._ops.open(segment, os.O_RDONLY)
+        try:
+            size = os.fstat(fd).st_size
+            if not self._has_content(fd, position, size):
+                return
+            target = self._target(segment, position)
+            out = self._ops.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            try:
+                for at in range(position, size, _PIECE_BYTES):
+                    piece = read_some(self._ops, fd, min(_PIECE_BYTES, size - at), at)
+                    write_all(self._ops, out, [piece], at - position)
+                self._ops.fsync(out)
+            finally:
+                self._ops.close(out)
+            sync_directory(self._ops, self.path)
+        finally:
+            self._ops.close(fd)
+        logger.warning("%d bytes cut off %s are kept in %s", size - position, segment, target)
+        self.prune()
+
+    def _has_content(self, fd: int, position: int, size: int) -> bool:
+        pieces = range(position, size, _PIECE_BYTES)
+        return any(read_some(self._ops, fd, min(_PIECE_BYTES, size - at), at).strip(b"\0") for at in pieces)
+
+    def take(self, segment: str) -> None:
+        """Move a whole segment here, durably; raises OSError."""
+        target = self._target(segment, 0)
+        self._ops.replace(segment, target)
+        sync_directory(self._ops, self.path)
+        sync_directory(self._ops, os.path.dirname(segment))
+        logger.warning("%s has nothing that can be used; it is kept as %s", segment, target)
+        self.prune()
+
+    def _target(self, segment: str, position: int) -> str:
+        if not os.path.isdir(self.path):
+            self._ops.mkdir(self.path)
+            sync_directory(self._ops, os.path.dirname(self.path))
+        folder, name = os.path.split(segment)
+        topic = os.path.basename(folder)[:100]
+        return os.path.join(self.path, f"{time.time_ns() // 1000}-{topic}-{os.path.splitext(name)[0]}-{position}.bin")
+
+    def found(self) -> list[tuple[str, int]]:
+        """Paths and sizes of what is kept, oldest first."""
+        if not os.path.isdir(self.path):
+            return []
+        paths = sorted(os.path.join(self.path, name) for name in os.listdir(self.path))
+        return [(path, os.path.getsize(path)) for path in paths]
+
+    def prune(self) -> None:
+        """Remove what is too old, and the oldest of what is too much; never raises."""
+        try:
+            kept = self.found()
+            left = sum(size for _, size in kept)
+            for path, size in kept[:-1] if left > ASIDE_BYTES_MAX else kept:
+                old = time.time() - os.path.getmtime(path) > ASIDE_S
+                if old or left > ASIDE_BYTES_MAX:
+                    logger.warning("%s, which was kept aside, is removed", path)
+                    self._ops.unlink(path)
+                    left -= size
+        except OSError as error:
+            logger.warning("cannot look after %s: %s", self.path, error)

@@ -1,0 +1,239 @@
+"""A block is one batch in a segment file, and scanning a segment finds its blocks again.
+
+A segment is 32 bytes that name it for people, then blocks, one behind the other, of all partitions of one
+topic. A block, little endian::
+
+    magic                             4 bytes
+    crc32c of all that follows here, the address and the first 8 bytes of the body     u32
+    size of the whole block           u32
+    length of the address             u8
+    flags: 1 = heal                   u8
+    place: how many blocks of the same commit stand before this one, 65,535 at most    u16
+    count of records                  u32
+    base offset                       u64
+    start: base offset of the partition's first block in this segment                  u64
+    smallest, largest timestamp       2 x i64
+    address of the partition          bytes
+    body: the batch, see log.batch    bytes
+
+The first eight bytes of a batch are what its own checksum leaves out, so the two checksums together cover
+every byte. The header's checksum starts from a number made of the store's id, the topic, the segment's number
+and the block's position: bytes that were copied from a segment into a record's value never pass for a block.
+
+``start`` tells, when the beginning of a segment is damaged, from where on a partition is missing.
+
+``place`` tells what was torn from what rotted: a commit begins only when the one before it is synced, so whatever
+stands before the first block of a later commit was once on disk. Blocks of format 1 stores have 0 there: each counts as
+a commit of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from chappe.defaults import BATCH_BYTES_MAX, KIB, MIB
+from chappe.log.storage import Append
+from chappe.storage.segments.files import FileOps, read_some
+
+SEGMENT_HEADER: Final = b"chappe segment, format 1\n".ljust(32, b"\0")
+MAGIC: Final = b"\xc7BK\x01"
+HEAL: Final = 1
+_CRC: Final = struct.Struct("<I")
+PLACE_MAX: Final = 0xFFFF
+_FIELDS: Final = struct.Struct("<IBBHIQQqq")
+_FIELDS_AT: Final = len(MAGIC) + _CRC.size
+HEADER_BYTES: Final = _FIELDS_AT + _FIELDS.size
+COVERED_BYTES: Final = 8  # of the body, by the header's checksum
+BLOCK_BYTES_MAX: Final = HEADER_BYTES + 255 + BATCH_BYTES_MAX
+WINDOW_BYTES: Final = 4 * MIB
+_PAGE_BYTES: Final = 4 * KIB
+_MASK: Final = 0xFFFF_FFFF
+
+
+class Block(NamedTuple):
+    """What a scan finds; ``sound`` is False when the header is right and the body is not."""
+
+    position: int
+    size: int
+    address: bytes
+    base: int
+    records: int
+    start: int
+    timestamp_min: int
+    timestamp_max: int
+    heal: bool
+    sound: bool
+    place: int
+
+    @property
+    def end(self) -> int:
+        """Where the next one begins."""
+        return self.position + self.size
+
+
+def segment_seed(store_id: str, topic: str, number: int) -> int:
+    """Where the checksums of a segment's headers start from."""
+    text = b"\0".join((store_id.encode(), topic.encode("utf-8", "surrogateescape"), str(number).encode()))
+    return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little")
+
+
+def encode_header(seed: int, position: int, address: bytes, append: Append, start: int, place: int) -> bytes:
+    """Everything of a block but its body; it begins at ``position``, behind ``place`` others of its commit."""
+    body = append.body
+    size = HEADER_BYTES + len(address) + len(body)
+    fields = _FIELDS.pack(
+        size,
+        len(address),
+        HEAL if append.heal else 0,
+        min(place, PLACE_MAX),
+        append.count,
+        append.base,
+        start,
+        append.timestamp_min,
+        append.timestamp_max,
+    )
+    rest = fields + address
+    crc = crc32c(body[:COVERED_BYTES], crc32c(rest, (seed + position) & _MASK))
+    return MAGIC + _CRC.pack(crc) + rest
+
+
+def body_is_sound(body: bytes | memoryview) -> bool:
+    """Whether a batch's own checksum is right."""
+    if len(body) < COVERED_BYTES:
+        return False
+    return bool(crc32c(memoryview(body)[COVERED_BYTES:]) == _CRC.unpack_from(body, 4)[0])
+
+
+def header_is_sound(header: bytes, body: bytes, seed: int, position: int) -> bool:
+    """Whether ``header`` (with its address) and ``body`` are those of the block at ``position``."""
+    if header[:4] != MAGIC or len(header) < HEADER_BYTES:
+        return False
+    crc = crc32c(body[:COVERED_BYTES], crc32c(header[_FIELDS_AT:], (seed + position) & _MASK))
+    return bool(crc == _CRC.unpack_from(header, 4)[0])
+
+
+class _Window:
+    """A piece of the file in memory; pages that cannot be read are zeros, and ``unreadable`` is set."""
+
+    def __init__(self, ops: FileOps, fd: int, size: int, window_bytes: int, fresh: bool) -> None:
+        self._ops = ops
+        self._fd = fd
+        self._at = 0
+        self._data = b""
+        self._view = memoryview(b"")
+        self._window_bytes = window_bytes
+        self._fresh = fresh
+        self.size = size
+        self.unreadable = False
+
+    def view(self, at: int, length: int) -> memoryview:
+        """The bytes from ``at`` on; fewer than ``length`` only at the end of the file."""
+        low = at - self._at
+        if low < 0 or low + length > len(self._data):
+            self._data = self._load(at, min(max(length, self._window_bytes), self.size - at))
+            self._view = memoryview(self._data)
+            self._at, low = at, 0
+        return self._view[low : low + length]
+
+    def find(self, pattern: bytes, at: int) -> int:
+        """Where ``pattern`` next begins, -1 if nowhere."""
+        while at + len(pattern) <= self.size:
+            self.view(at, len(pattern))
+            found = self._data.find(pattern, at - self._at)
+            if found >= 0:
+                return self._at + found
+            at = max(at + 1, self._at + len(self._data) - len(pattern) + 1)
+        return -1
+
+    def _load(self, at: int, length: int) -> bytes:
+        if self._fresh:
+            self._ops.drop_cache(self._fd, at, length)
+        try:
+            return self._pread(at, length)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+        pieces = []
+        for page in range(at, at + length, _PAGE_BYTES):
+            wanted = min(_PAGE_BYTES, at + length - page)
+            try:
+                pieces.append(self._pread(page, wanted))
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                pieces.append(bytes(wanted))
+                self.unreadable = True
+        return b"".join(pieces)
+
+    def _pread(self, at: int, length: int) -> bytes:
+        parts = []
+        while length > 0:
+            part = read_some(self._ops, self._fd, length, at)
+            if not part:
+                break
+            parts.append(part)
+            at += len(part)
+            length -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _block_at(window: _Window, at: int, seed: int) -> Block | None:
+    head = window.view(at, HEADER_BYTES + 255 + COVERED_BYTES)
+    if len(head) < HEADER_BYTES or bytes(head[:4]) != MAGIC:
+        return None
+    (crc,) = _CRC.unpack_from(head, 4)
+    size, length, flags, place, count, base, start, low, high = _FIELDS.unpack_from(head, _FIELDS_AT)
+    end = HEADER_BYTES + length
+    if not end + COVERED_BYTES <= size <= BLOCK_BYTES_MAX or len(head) < end + COVERED_BYTES:
+        return None
+    if crc32c(head[_FIELDS_AT : end + COVERED_BYTES], (seed + at) & _MASK) != crc:
+        return None
+    address = bytes(head[HEADER_BYTES:end])
+    body = window.view(at + end, size - end)
+    sound = len(body) == size - end and body_is_sound(body)
+    return Block(at, size, address, base, count, start, low, high, flags == HEAL, sound, place)
+
+
+class Scan:
+    """The blocks of a segment of ``size`` bytes, in the order of their positions.
+
+    Bytes that are no block are skipped up to the next header whose checksum is right.
+
+    Args:
+        ops: The operating system.
+        fd: The file.
+        size: Where to end.
+        seed: Where the checksums of the headers start from.
+        window_bytes: Read at once.
+        fresh: Read from the disk even what the system has in memory.
+    """
+
+    def __init__(
+        self, ops: FileOps, fd: int, size: int, seed: int, *, window_bytes: int = WINDOW_BYTES, fresh: bool = False
+    ) -> None:
+        self._window = _Window(ops, fd, size, window_bytes, fresh)
+        self._seed = seed
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether the disk refused to give some of the bytes: what they are is not known."""
+        return self._window.unreadable
+
+    def __iter__(self) -> Iterator[Block]:
+        window = self._window
+        at = len(SEGMENT_HEADER)
+        while at < window.size:
+            block = _block_at(window, at, self._seed)
+            if block is not None:
+                yield block
+                at = block.end
+                continue
+            at = window.find(MAGIC, at + 1)
+            if at < 0:
+                return

@@ -1,0 +1,168 @@
+"""The store's directory: its identity, its lock, and one folder for each topic.
+
+::
+
+    chappe-store.json, chappe-store.copy.json      see ``identity``
+    lock                   locked (flock) by the one process that uses the directory; holds its process id
+    topics/<folder>/       see ``folder_name``
+        0000000000000001.seg  .idx     a segment and, once it is sealed, its index
+        partitions                     where partitions start whose first records are gone
+        name                           the topic, where the folder's name cannot hold it
+    indexes/<folder>/      a copy of each index
+    manifest               which segments there are and what was acknowledged, see ``manifest``
+    versions               where the versions of changes go on, see ``versions``
+    aside/                 what was cut off or taken away, see ``aside``
+
+A topic's folder is its bytes with everything but ``A-Z a-z 0-9 _ - .`` as ``%XX``; a leading dot too, and the
+empty topic is ``%00``, which no topic contains. Longer than 200 characters it is ``%%`` and a hash, and the
+file ``name`` has the topic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from typing import Final
+
+from chappe.data.topic import decode_topic
+from chappe.errors import StorageError, StorageFormat, StorageLocked
+from chappe.storage.segments.files import FileOps, make_directories, read_file, storage_error, sync_directory
+from chappe.storage.segments.identity import COPY_FILE, STORE_FILE, exists, load_identity, save_identity
+from chappe.system.disk import FileLock, held_by
+
+LOCK_FILE: Final = "lock"
+TOPICS: Final = "topics"
+COPIES: Final = "indexes"
+ASIDE: Final = "aside"
+MANIFEST: Final = "manifest"
+VERSIONS: Final = "versions"
+NAME_FILE: Final = "name"
+FOLDER_MAX: Final = 200
+_OURS: Final = frozenset(
+    {STORE_FILE + ".tmp", COPY_FILE + ".tmp", LOCK_FILE, TOPICS, COPIES, MANIFEST, VERSIONS, ASIDE, "lost+found"}
+)
+_PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
+_ESCAPED: Final = re.compile(rb"%([0-9A-F]{2})")
+
+
+def folder_name(topic: str) -> str:
+    """The name of a topic's folder; at most ``FOLDER_MAX`` ASCII characters."""
+    raw = topic.encode("utf-8", "surrogateescape")
+    if not raw:
+        return "%00"
+    name = "".join(chr(b) if b in _PLAIN and not (b == 0x2E and i == 0) else f"%{b:02X}" for i, b in enumerate(raw))
+    return name if len(name) <= FOLDER_MAX else "%%" + hashlib.blake2b(raw, digest_size=20).hexdigest()
+
+
+def segment_path(folder: str, number: int) -> str:
+    """The file of a segment."""
+    return os.path.join(folder, f"{number:016d}.seg")
+
+
+def index_path(folder: str, number: int) -> str:
+    """The index file of a segment."""
+    return os.path.join(folder, f"{number:016d}.idx")
+
+
+def copies_folder(folder: str) -> str:
+    """Where the copies of a topic's indexes are."""
+    store = os.path.dirname(os.path.dirname(folder))
+    return os.path.join(store, COPIES, os.path.basename(folder))
+
+
+def copy_path(folder: str, number: int) -> str:
+    """The copy of a segment's index file."""
+    return index_path(copies_folder(folder), number)
+
+
+def topic_of(ops: FileOps, path: str) -> str | None:
+    """The topic of a folder; None if the folder is not one of ours or lost its name."""
+    folder = os.path.basename(path)
+    if folder.startswith("%%"):
+        try:
+            topic = decode_topic(read_file(ops, os.path.join(path, NAME_FILE)))
+        except OSError:
+            return None
+    elif folder == "%00":
+        topic = ""
+    else:
+        raw = folder.encode("utf-8", "surrogateescape")
+        topic = decode_topic(_ESCAPED.sub(lambda m: bytes((int(m[1], 16),)), raw))
+    return topic if folder_name(topic) == folder else None
+
+
+class StoreDirectory:
+    """A locked store directory.
+
+    Args:
+        path: Where it is.
+        ops: The operating system.
+        create: Make it if nothing is there; otherwise a missing store is a StorageError.
+
+    Raises:
+        StorageLocked: Another process, or another object of this one, uses it.
+        StorageFormat: It was written by a newer chappe, or holds something else.
+        StorageError: It is missing, read-only or unreadable.
+    """
+
+    def __init__(self, path: str, ops: FileOps, *, create: bool) -> None:
+        self.path = os.path.abspath(path)
+        self.topics = os.path.join(self.path, TOPICS)
+        self._ops = ops
+        self._held: FileLock | None = None
+        if not create and not exists(self.path):
+            raise StorageError(f"there is no store in {self.path}; give the directory of one, or let one be created")
+        try:
+            make_directories(ops, self.path)
+            entries = [each for each in os.listdir(self.path) if not each.startswith(".")]
+            if not exists(self.path) and not _OURS.issuperset(entries):
+                raise StorageFormat(f"{self.path} holds other files and no store; choose an empty or new directory")
+            self._lock()
+        except OSError as error:
+            raise storage_error(error, f"use {self.path} as a store") from error
+        try:
+            self.store_id, self.proved = self._identify()
+            make_directories(ops, self.topics)
+            sync_directory(ops, self.topics)  # a process may have been killed after it made a folder
+        except OSError as error:
+            self.close()
+            raise storage_error(error, f"use {self.path} as a store") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        if self._held is not None:
+            self._held.close()
+
+    def _lock(self) -> None:
+        path = os.path.join(self.path, LOCK_FILE)
+        try:
+            self._held = FileLock(path)
+        except BlockingIOError as error:
+            raise StorageLocked(
+                f"the store in {self.path} is used by process {held_by(path)}; stop it or use another directory"
+            ) from error
+        os.ftruncate(self._held.fd, 0)
+        os.pwrite(self._held.fd, f"{os.getpid()}\n".encode(), 0)
+
+    def _identify(self) -> tuple[str, bool]:
+        """The store's id, and whether it is known to be right."""
+        if not exists(self.path):
+            if os.path.isdir(self.topics) and os.listdir(self.topics):
+                raise StorageFormat(
+                    f"{os.path.join(self.path, STORE_FILE)} is missing; restore it, its store_id protects the topics "
+                    "beside it"
+                )
+            store_id = os.urandom(16).hex()
+            save_identity(self._ops, self.path, store_id)
+            return store_id, True
+        found = load_identity(self._ops, self.path)
+        return found.store_id, not found.old
+
+    def prove(self) -> None:
+        """The id of a store of format 1 fits its blocks: write it as it is written now."""
+        save_identity(self._ops, self.path, self.store_id)
+        self.proved = True

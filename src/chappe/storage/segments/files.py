@@ -1,0 +1,220 @@
+"""The calls to the operating system that the storage makes, in one object so that tests can make them fail.
+
+``FileOps`` is a thin layer over ``os``; the functions below build on it what the storage needs: complete
+vectored writes, files replaced atomically, directories synced, and errors turned into chappe's own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Sequence
+from typing import Final
+
+from chappe.errors import StorageError, StorageFull
+from chappe.system.disk import FULL, sync_data, sync_file
+from chappe.system.limits import EXHAUSTED, TEXT
+
+IOV_MAX: Final = 1024  # buffers in one pwritev; what Linux and macOS allow
+READ_TRIES: Final = 3  # a read that the disk refuses is made so often in a row
+
+Buffer = bytes | bytearray | memoryview
+
+
+class FileOps:
+    """What the storage asks of the operating system; every method raises OSError as ``os`` does."""
+
+    def open(self, path: str, flags: int) -> int:
+        """Open a file; closed on exec."""
+        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def close(self, fd: int) -> None:
+        """Close a file."""
+        os.close(fd)
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        """Write some or all of at most ``IOV_MAX`` buffers; return how many bytes."""
+        if hasattr(os, "pwritev"):
+            return os.pwritev(fd, buffers, position)
+        return os.pwrite(fd, b"".join(buffers), position)  # macOS before 11
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        """Read up to ``size`` bytes."""
+        return os.pread(fd, size, position)
+
+    def fdatasync(self, fd: int) -> None:
+        """Wait until the file's bytes and its length are on disk."""
+        sync_data(fd)
+
+    def fsync(self, fd: int) -> None:
+        """Wait until everything about the file is on disk."""
+        sync_file(fd)
+
+    def ftruncate(self, fd: int, length: int) -> None:
+        """Cut the file to ``length``."""
+        os.ftruncate(fd, length)
+
+    def replace(self, source: str, target: str) -> None:
+        """Rename, replacing ``target`` atomically."""
+        os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        """Remove a file."""
+        os.unlink(path)
+
+    def mkdir(self, path: str) -> None:
+        """Make a directory that does not exist yet."""
+        os.mkdir(path)
+
+    def drop_cache(self, fd: int, position: int, size: int) -> None:
+        """Have the next read of these bytes come from the disk, as far as the system lets us ask for it."""
+        if hasattr(os, "posix_fadvise"):  # macOS has none
+            os.posix_fadvise(fd, position, size, os.POSIX_FADV_DONTNEED)
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes that an ordinary user may still write on the file system of ``path``."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+
+def storage_error(error: OSError, doing: str) -> StorageError:
+    """The error to raise for ``error``; ``doing`` completes the words "cannot ..."."""
+    if error.errno in FULL:
+        return StorageFull(f"cannot {doing}: the disk is full; free some space and the write is accepted again")
+    if error.errno in EXHAUSTED:
+        return StorageError(f"cannot {doing}: {TEXT}")
+    at = f" ({error.filename})" if error.filename else ""
+    return StorageError(f"cannot {doing}: {error.strerror or error}{at}; check the disk and its permissions")
+
+
+def write_all(ops: FileOps, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+    """Write all buffers from ``position`` on; return the position behind them.
+
+    Raises:
+        OSError: Some of the bytes may have been written.
+    """
+    for start in range(0, len(buffers), IOV_MAX):
+        part = buffers[start : start + IOV_MAX]
+        wanted = sum(map(len, part))
+        written = ops.pwritev(fd, part, position)
+        while written < wanted:
+            rest = memoryview(b"".join(part))[written:]
+            more = ops.pwritev(fd, [rest], position + written)
+            if more <= 0:
+                raise OSError(errno.EIO, "the disk accepts no more bytes")
+            written += more
+        position += wanted
+    return position
+
+
+def read_some(ops: FileOps, fd: int, size: int, position: int) -> bytes:
+    """Read up to ``size`` bytes; an error of the disk may pass, so it is asked ``READ_TRIES`` times.
+
+    Raises:
+        OSError: EIO says that the bytes cannot be read now, and nothing about what they are.
+    """
+    for left in reversed(range(READ_TRIES)):
+        try:
+            return ops.pread(fd, size, position)
+        except OSError as error:
+            if error.errno != errno.EIO or not left:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def descriptors(wanted: int) -> int:
+    """``wanted``, or less where this process may have few files open: an eighth of what it may, at least 8."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if soft == resource.RLIM_INFINITY else max(8, min(wanted, soft // 8))
+
+
+def make_directories(ops: FileOps, path: str) -> None:
+    """Make a directory, and those above it that are missing, so that a power cut does not take them again.
+
+    One that is there already may have been made by a process that was killed before it could sync: it is synced in
+    its parent, where we may read that.
+    """
+    missing = []
+    at = path
+    while not os.path.isdir(at):
+        missing.append(at)
+        at = os.path.dirname(at)
+    for each in reversed(missing):
+        ops.mkdir(each)
+        sync_directory(ops, os.path.dirname(each))
+    if not missing:
+        try:
+            sync_directory(ops, os.path.dirname(path))
+        except PermissionError:
+            pass  # who made it had the right to, and to sync it too
+
+
+def sync_directory(ops: FileOps, path: str) -> None:
+    """Make creations, renames and removals in a directory durable."""
+    fd = ops.open(path, os.O_RDONLY)
+    try:
+        ops.fsync(fd)
+    finally:
+        ops.close(fd)
+
+
+def replace_file(ops: FileOps, path: str, buffers: Sequence[Buffer], *, durable: bool = True) -> None:
+    """Write a file so that always the old or the new content is found, never a mixture.
+
+    Args:
+        ops: The operating system.
+        path: The file.
+        buffers: Its new content.
+        durable: Return only when it is on disk. Without it a power cut may leave an empty file; for
+            content that carries a checksum and can be made again.
+
+    Raises:
+        OSError: The old content is still there.
+    """
+    temporary = path + ".tmp"
+    try:
+        fd = _create(ops, temporary)
+        try:
+            write_all(ops, fd, buffers, 0)
+            if durable:
+                ops.fsync(fd)
+        finally:
+            ops.close(fd)
+        ops.replace(temporary, path)
+    except OSError:
+        try:
+            ops.unlink(temporary)
+        except OSError:
+            pass
+        raise
+    if durable:
+        sync_directory(ops, os.path.dirname(path))
+
+
+def _create(ops: FileOps, path: str) -> int:
+    """Open a file that is new: after a power cut, one that was only cut to nothing may have what it had before."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        return ops.open(path, flags)
+    except FileExistsError:
+        ops.unlink(path)  # a process was killed
+        return ops.open(path, flags)
+
+
+def read_file(ops: FileOps, path: str) -> bytes:
+    """The whole content of a file."""
+    fd = ops.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(fd).st_size
+        parts: list[bytes] = []
+        at = 0
+        while at < size:
+            part = read_some(ops, fd, size - at, at)
+            if not part:
+                break
+            parts.append(part)
+            at += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+    finally:
+        ops.close(fd)

@@ -1,0 +1,333 @@
+"""The index file of a sealed segment: which blocks it has of which partition, to be searched where it lies.
+
+A segment with a valid index is sealed: its good part ends where the index says, whatever else the file holds.
+So the index is also what keeps a refused write, whose bytes could not be taken back, from coming to life at the
+next start. An index that is damaged or missing is made again from its segment.
+
+Layout, 64-bit integers in the machine's own byte order::
+
+    magic "CHPIDX1\\n", crc32c of everything after it
+    number, length, records, smallest and largest timestamp of the segment
+    counts: names, bytes of names, extents, lost, entries
+    columns, see ``_COLUMNS``; the names' bytes, padded to eight
+
+Names are sorted; extents are sorted by name and first offset and do not overlap; entries are sorted as their
+extents are and fill them without a gap. An entry may begin or end inside its block, where blocks overlap.
+An entry's "top" is the largest timestamp up to and including its own block within the extent, so that the
+first entry at or after a time is found by bisection even if timestamps jump.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from itertools import chain, pairwise, repeat
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from chappe.errors import Damaged
+from chappe.storage.segments.blocks import HEADER_BYTES
+from chappe.storage.segments.table import Lost, Row, Table
+
+_MAGIC: Final = 0x0A31_5844_4950_4843  # "CHPIDX1\n" where the machine is little endian
+_HEADER: Final = struct.Struct("=12q")
+_CRC_TO: Final = 16
+_COLUMNS: Final = (
+    "name_at",
+    "name_extents",
+    "extent_first",
+    "extent_next",
+    "extent_bytes",
+    "extent_timestamp_min",
+    "extent_timestamp_max",
+    "extent_entry",
+    "extent_heal",
+    "lost_name",
+    "lost_first",
+    "lost_next",
+    "entry_base",
+    "entry_position",
+    "entry_size",
+    "entry_timestamp",
+    "entry_top",
+)
+
+
+class Piece(NamedTuple):
+    """Offsets ``first`` <= n < ``next``, to be found in the block at ``position``."""
+
+    first: int
+    next: int
+    position: int
+    size: int
+
+
+class Summary(NamedTuple):
+    """What retention needs to know of a sealed segment; ``length`` in bytes."""
+
+    number: int
+    length: int
+    records: int
+    timestamp_min: int
+    timestamp_max: int
+
+
+Span = tuple[int, int, int]  # first, next, row
+
+
+def _resolve(table: Table, spans: list[Span]) -> list[Span]:
+    """What each of a few overlapping blocks contributes: heals first, then the oldest."""
+    taken: list[Span] = []
+    for low, high, row in sorted(spans, key=lambda span: (not table.heal[span[2]], span[2])):
+        at = low
+        for start, end, _ in [*taken, (high, high, -1)]:
+            if at < min(start, high):
+                taken.append((at, min(start, high), row))
+            at = max(at, end)
+        taken.sort()
+    return taken
+
+
+def _disjoint(table: Table, rows: list[int]) -> list[Span]:
+    """What each of a partition's rows, sorted by offset, contributes."""
+    spans = [(table.base[row], table.base[row] + table.count[row], row) for row in rows]
+    if all(a[1] <= b[0] for a, b in pairwise(spans)):
+        return spans
+    found: list[Span] = []
+    cluster: list[Span] = []
+    end = -1
+    for span in spans:
+        if span[0] >= end:
+            found += _resolve(table, cluster)
+            cluster = []
+        cluster.append(span)
+        end = max(end, span[1])
+    return found + _resolve(table, cluster)
+
+
+class _Builder:
+    """Collects the columns of an index."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.columns: dict[str, array[int]] = {name: array("q") for name in _COLUMNS}
+        self.names = bytearray()
+
+    def add_name(self, raw: bytes, rows: list[int]) -> None:
+        columns = self.columns
+        columns["name_at"].append(len(self.names))
+        columns["name_extents"].append(len(columns["extent_first"]))
+        self.names += raw
+        table, end, heal, top = self.table, -1, -1, 0
+        overhead = HEADER_BYTES + len(raw)
+        for low, high, row in _disjoint(table, rows):
+            share = table.size[row] - overhead
+            if high - low != table.count[row]:
+                share = share * (high - low) // table.count[row]
+            if low != end or table.heal[row] != heal:
+                top = table.timestamp_max[row]
+                columns["extent_first"].append(low)
+                columns["extent_next"].append(high)
+                columns["extent_bytes"].append(share)
+                columns["extent_timestamp_min"].append(table.timestamp_min[row])
+                columns["extent_timestamp_max"].append(top)
+                columns["extent_entry"].append(len(columns["entry_base"]))
+                columns["extent_heal"].append(table.heal[row])
+            else:
+                top = max(top, table.timestamp_max[row])
+                columns["extent_next"][-1] = high
+                columns["extent_bytes"][-1] += share
+                columns["extent_timestamp_max"][-1] = top
+                earliest = columns["extent_timestamp_min"]
+                earliest[-1] = min(earliest[-1], table.timestamp_min[row])
+            end, heal = high, table.heal[row]
+            columns["entry_base"].append(low)
+            columns["entry_position"].append(table.position[row])
+            columns["entry_size"].append(table.size[row])
+            columns["entry_timestamp"].append(table.timestamp_max[row])
+            columns["entry_top"].append(top)
+
+    def finish(self, lost: list[tuple[int, int, int]]) -> bytes:
+        columns, table = self.columns, self.table
+        counts = (
+            len(columns["name_at"]),
+            len(self.names),
+            len(columns["extent_first"]),
+            len(lost),
+            len(columns["entry_base"]),
+        )
+        columns["name_at"].append(len(self.names))
+        columns["name_extents"].append(len(columns["extent_first"]))
+        columns["extent_entry"].append(len(columns["entry_base"]))
+        for name, first, next_ in sorted(lost):
+            columns["lost_name"].append(name)
+            columns["lost_first"].append(first)
+            columns["lost_next"].append(next_)
+        low = min(table.timestamp_min, default=0)
+        high = max(table.timestamp_max, default=0)
+        header = _HEADER.pack(_MAGIC, 0, table.number, table.length, table.records, low, high, *counts)
+        parts = [columns[name].tobytes() for name in _COLUMNS]
+        body = b"".join((header[_CRC_TO:], *parts, self.names, bytes(-len(self.names) % 8)))
+        return struct.pack("=qq", _MAGIC, crc32c(body)) + body
+
+
+def encode_index(table: Table) -> bytes:
+    """The index file of a segment; rows known to be damaged are left out and listed as lost."""
+    rows: list[list[int]] = [[] for _ in table.names]
+    lost = list(table.lost)
+    damaged = set(table.damaged)
+    for row, partition in enumerate(table.partition):
+        if row in damaged:
+            base = table.base[row]
+            lost.append(Lost(table.names[partition], base, base + table.count[row]))
+        else:
+            rows[partition].append(row)
+    raw_names = {name: name.encode("utf-8", "surrogateescape") for name in table.names}
+    raw_names.update((each.partition, each.partition.encode("utf-8", "surrogateescape")) for each in lost)
+    builder = _Builder(table)
+    ranks: dict[str, int] = {}
+    for rank, (name, raw) in enumerate(sorted(raw_names.items(), key=lambda item: item[1])):
+        ranks[name] = rank
+        known = table.ids.get(name)
+        builder.add_name(raw, [] if known is None else _by_base(table, rows[known]))
+    return builder.finish([(ranks[each.partition], each.first, each.next) for each in lost])
+
+
+def _by_base(table: Table, rows: list[int]) -> list[int]:
+    return sorted(rows, key=table.base.__getitem__)
+
+
+class Index:
+    """An index file, read or mapped into memory.
+
+    Raises:
+        Damaged: It is not the whole index of segment ``number``.
+    """
+
+    def __init__(self, raw: bytes | mmap.mmap, number: int, *, check: bool = True) -> None:
+        view = memoryview(raw)
+        if len(view) < _HEADER.size or len(view) % 8:
+            raise Damaged("an index file is cut off")
+        magic, crc, found, length, records, low, high, *counts = _HEADER.unpack_from(view)
+        if magic != _MAGIC or found != number or (check and crc32c(view[_CRC_TO:]) != crc):
+            raise Damaged("an index file is damaged")
+        self.summary = Summary(number, length, records, low, high)
+        names, name_bytes, extents, lost, entries = counts
+        sizes = (names + 1, names + 1, *(extents,) * 5, extents + 1, extents, *(lost,) * 3, *(entries,) * 5)
+        if len(view) != _HEADER.size + 8 * sum(sizes) + name_bytes + -name_bytes % 8:
+            raise Damaged("an index file is cut off")
+        self._columns: dict[str, memoryview[int]] = {}
+        at = _HEADER.size
+        for name, size in zip(_COLUMNS, sizes, strict=True):
+            self._columns[name] = view[at : at + 8 * size].cast("q")
+            at += 8 * size
+        self._names = view[at : at + name_bytes]
+        self.names = names
+        self.entries = entries
+
+    def _name(self, index: int) -> bytes:
+        at = self._columns["name_at"]
+        return bytes(self._names[at[index] : at[index + 1]])
+
+    def name(self, index: int) -> str:
+        """The partition at ``index`` of the sorted names."""
+        return self._name(index).decode("utf-8", "surrogateescape")
+
+    def all_names(self) -> list[str]:
+        """All partitions, sorted as their bytes are."""
+        raw = bytes(self._names)
+        return [raw[a:b].decode("utf-8", "surrogateescape") for a, b in pairwise(self._columns["name_at"].tolist())]
+
+    def extents(self) -> Iterator[tuple[str, int, int, int, int, int, int]]:
+        """Partition, first, next, bytes, smallest and largest timestamp, and 1 if it is a heal, of all extents."""
+        columns = self._columns
+        counts = [high - low for low, high in pairwise(columns["name_extents"].tolist())]
+        return zip(
+            chain.from_iterable(map(repeat, self.all_names(), counts)),
+            *(columns[each].tolist() for each in _COLUMNS[2:7]),
+            columns["extent_heal"].tolist(),
+            strict=True,
+        )
+
+    def lost(self) -> Iterator[tuple[str, int, int]]:
+        """What damage took from this segment: partition, first, next."""
+        names = map(self.name, self._columns["lost_name"])
+        return zip(names, self._columns["lost_first"], self._columns["lost_next"], strict=True)
+
+    def _extents_from(self, partition: str, offset: int) -> range:
+        """The extent that has ``offset`` and those that follow it without a gap."""
+        raw = partition.encode("utf-8", "surrogateescape")
+        name = bisect_left(range(self.names), raw, key=self._name)
+        if name == self.names or self._name(name) != raw:
+            return range(0)
+        firsts, ends = self._columns["extent_first"], self._columns["extent_next"]
+        low, high = self._columns["name_extents"][name : name + 2]
+        found = bisect_right(firsts, offset, low, high) - 1
+        if found < low or offset >= ends[found]:
+            return range(0)
+        after = found + 1
+        while after < high and firsts[after] == ends[after - 1]:
+            after += 1
+        return range(found, after)
+
+    def pieces(self, partition: str, offset: int) -> Iterator[Piece]:
+        """What follows without a gap from the piece that has ``offset`` on; nothing if it is not here."""
+        columns = self._columns
+        bases, positions, sizes = columns["entry_base"], columns["entry_position"], columns["entry_size"]
+        for extent in self._extents_from(partition, offset):
+            low, high = columns["extent_entry"][extent : extent + 2]
+            last = columns["extent_next"][extent]
+            for entry in range(max(bisect_right(bases, offset, low, high) - 1, low), high):
+                next_ = bases[entry + 1] if entry + 1 < high else last
+                yield Piece(bases[entry], next_, positions[entry], sizes[entry])
+
+    def within(self, first: int, end: int) -> Iterator[tuple[str, Piece]]:
+        """Partition and place of every block that has a byte in ``first`` <= n < ``end``."""
+        columns = self._columns
+        bounds, names = columns["extent_entry"], columns["name_extents"]
+        bases, positions, sizes = (columns[each].tolist() for each in _COLUMNS[-5:-2])
+        for entry, position in enumerate(positions):
+            if position < end and position + sizes[entry] > first:
+                extent = bisect_right(bounds, entry) - 1
+                next_ = bases[entry + 1] if entry + 1 < bounds[extent + 1] else columns["extent_next"][extent]
+                yield self.name(bisect_right(names, extent) - 1), Piece(bases[entry], next_, position, sizes[entry])
+
+    def at_time(self, partition: str, first: int, next_: int, timestamp: int) -> int | None:
+        """The first offset in ``first`` <= n < ``next_`` whose block ends at or after ``timestamp``.
+
+        All of them follow ``first`` without a gap; None if all are older.
+        """
+        bases = self._columns["entry_base"]
+        for extent in self._extents_from(partition, first):
+            low, high = self._columns["extent_entry"][extent : extent + 2]
+            entry = bisect_left(self._columns["entry_top"], timestamp, low, high)
+            start = max(bisect_right(bases, first, low, high) - 1, low)
+            if entry < start:  # an older block that is no longer readable decided it
+                stamps = self._columns["entry_timestamp"]
+                entry = next((each for each in range(start, high) if stamps[each] >= timestamp), high)
+            if entry < high:
+                return None if bases[entry] >= next_ else max(bases[entry], first)
+        return None
+
+    def table(self) -> Table:
+        """The segment's table again, good enough to be appended to and sealed once more."""
+        table = Table(self.summary.number)
+        table.length = self.summary.length
+        bounds = self._columns["extent_entry"]
+        bases, positions, sizes, stamps = (self._columns[each].tolist() for each in _COLUMNS[-5:-1])
+        rows: list[Row] = []
+        for index, (name, _, next_, _, low, _, heal) in enumerate(self.extents()):
+            start, end = bounds[index], bounds[index + 1]
+            ends = [*bases[start + 1 : end], next_]
+            for entry, after in zip(range(start, end), ends, strict=True):
+                base = bases[entry]
+                size = after - base
+                rows.append(Row(name, base, size, positions[entry], sizes[entry], low, stamps[entry], bool(heal)))
+        for row in sorted(rows, key=lambda row: row.position):
+            table.append(row)
+        table.lost = [Lost(*each) for each in self.lost()]
+        return table

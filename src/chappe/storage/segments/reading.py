@@ -1,0 +1,172 @@
+"""Reading batches of a partition, and finding out what is the matter with those that cannot be read.
+
+Damage is what was read twice with a wrong checksum. What the disk refuses to give may come back: it is a hole for now,
+which other stores may fill, but nothing on disk says so, and it is tried again (``scrub``).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final
+
+from chappe.defaults import ADDRESS_BYTES_MAX, SUSPECTS_MAX
+from chappe.errors import Damaged
+from chappe.log.batch import CRC_AT, Batch
+from chappe.storage.segments.blocks import HEADER_BYTES, body_is_sound, header_is_sound, segment_seed
+from chappe.storage.segments.files import FileOps, read_some, storage_error
+from chappe.storage.segments.handles import Handles
+from chappe.storage.segments.index import Piece
+from chappe.storage.segments.scrub import Suspicion
+from chappe.storage.segments.slots import Extent, Slot
+from chappe.storage.segments.topics import TopicIndex
+
+logger: Final = logging.getLogger(__name__)
+_BASE_COUNT: Final = struct.Struct("<QI")  # of a batch, behind its checksum
+_GONE: Final = frozenset({errno.EIO, errno.ENOENT})  # what cannot be read; other errors are those of the process
+
+
+class Reader:
+    """Belongs to the thread that reads.
+
+    Args:
+        ops: The operating system.
+        store_id: The store's id.
+        touch: Told of partitions that changed.
+    """
+
+    def __init__(self, ops: FileOps, store_id: str, touch: Callable[[TopicIndex, list[Slot]], None]) -> None:
+        self.handles = Handles(ops, store_id)
+        self._ops = ops
+        self._store_id = store_id
+        self._touch = touch
+        self._suspects: deque[Iterator[tuple[TopicIndex, Slot, Extent, Piece]]] = deque()
+
+    def bodies(self, slot: Slot, index: TopicIndex, offset: int, bytes_max: int) -> Iterator[tuple[bytes, int]]:
+        """Batches from ``offset`` on up to the first hole, with the offsets behind them.
+
+        Raises:
+            StorageError: The process cannot read, for want of descriptors and the like.
+        """
+        left = bytes_max
+        extent = slot.find(offset)
+        while extent is not None:
+            try:
+                for piece in index.blocks(extent.segment).pieces(slot.name, offset):
+                    if left < bytes_max and piece.size - HEADER_BYTES - ADDRESS_BYTES_MAX > left:
+                        return  # certainly too large to be wanted
+                    body = self._read(slot, index, extent, piece)
+                    if body is None:
+                        return
+                    offset = min(piece.next, extent.next)
+                    yield body, offset
+                    left -= len(body)
+                    if offset == extent.next:
+                        break
+                else:
+                    raise Damaged("its index lacks offsets that it had")
+            except (OSError, Damaged) as error:
+                if isinstance(error, OSError) and error.errno not in _GONE:
+                    raise storage_error(error, f"read topic {slot.topic!r}") from error
+                logger.error("topic %r: segment %d cannot be read: %s", slot.topic, extent.segment, error)
+                index.set_aside(slot, extent._replace(first=max(extent.first, offset)), None)
+                self._touch(index, [slot])
+                return
+            extent = slot.find(offset) if offset < slot.next else None
+
+    def _read(self, slot: Slot, index: TopicIndex, extent: Extent, piece: Piece) -> bytes | None:
+        """The batch of a piece; None if that is a hole from now on. Raises OSError if the file cannot be had."""
+        try:
+            return self._body(slot, index, extent, piece)
+        except Damaged as error:
+            logger.error("%s", error)
+            index.lose(slot, extent, piece)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            logger.error("topic %r: segment %d cannot be read: %s", slot.topic, extent.segment, error)
+            index.set_aside(slot, extent, piece)
+        self._touch(index, [slot])
+        return None
+
+    def _body(self, slot: Slot, index: TopicIndex, extent: Extent, piece: Piece) -> bytes:
+        """The batch of a piece, clipped to the extent.
+
+        Raises:
+            Damaged: It was read twice, and its checksum is wrong.
+            OSError: It cannot be read now.
+        """
+        fd = self.handles.fd(index.folder, extent.segment)
+        seed = segment_seed(self._store_id, slot.topic, extent.segment)
+        body = self._sound_body(fd, slot, piece, seed)
+        if body is None:
+            self._ops.drop_cache(fd, piece.position, piece.size)
+            body = self._sound_body(fd, slot, piece, seed)
+        if body is None:
+            raise Damaged(
+                f"topic {slot.topic!r}, partition {slot.name!r}: offsets {piece.first} to {piece.next - 1} are damaged "
+                f"in segment {extent.segment} at byte {piece.position}"
+            )
+        first, next_ = max(piece.first, extent.first), min(piece.next, extent.next)
+        base, count = _BASE_COUNT.unpack_from(body, CRC_AT)
+        if base == first and base + count == next_:
+            return body
+        return Batch.parse(body, check=False).slice(first, next_)
+
+    def _sound_body(self, fd: int, slot: Slot, piece: Piece, seed: int) -> bytes | None:
+        """A batch as it is in the file; None if it is not what was written."""
+        head_size = HEADER_BYTES + len(slot.name.encode("utf-8", "surrogateescape"))
+        head = read_some(self._ops, fd, head_size, piece.position)
+        body = read_some(self._ops, fd, piece.size - head_size, piece.position + head_size)
+        whole = len(body) == piece.size - head_size and header_is_sound(head, body, seed, piece.position)
+        return body if whole and body_is_sound(body) else None
+
+    # -- what a scrub suspects --------------------------------------------------------------------------
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether something is still to be examined."""
+        return bool(self._suspects)
+
+    def suspect(self, index: TopicIndex, suspicion: Suspicion) -> None:
+        """Something of a segment looks wrong; ``examine`` looks at it."""
+        if suspicion.gone:
+            self._gone(index, suspicion.segment)
+            return
+        parts = index.parts_within(suspicion.segment, suspicion.first, suspicion.end)
+        self._suspects.append((index, *part) for part in parts)
+
+    def _gone(self, index: TopicIndex, number: int) -> None:
+        """The file of a segment is missing: all that it had is a hole."""
+        self.handles.forget(index.folder, number)  # as long as it is open it looks sound
+        for slot in index.slots.values():
+            extents = [each for each in slot.all() if each.segment == number]
+            for extent in extents:
+                index.set_aside(slot, extent, None)
+            if extents:
+                self._touch(index, [slot])
+
+    def examine(self) -> None:
+        """Read some of what is suspected: damage becomes a hole."""
+        left = SUSPECTS_MAX
+        while self._suspects and left > 0:
+            try:
+                parts = list(islice(self._suspects[0], left))
+            except (OSError, Damaged) as error:
+                logger.error("a segment that looks damaged cannot be examined: %s", error)
+                parts = []
+            if len(parts) < left:
+                self._suspects.popleft()
+            left -= len(parts)
+            for index, slot, extent, piece in parts:
+                self._examine(index, slot, extent, piece)
+
+    def _examine(self, index: TopicIndex, slot: Slot, extent: Extent, piece: Piece) -> None:
+        try:
+            self._read(slot, index, extent, piece)
+        except OSError as error:
+            logger.error("topic %r: segment %d cannot be examined: %s", slot.topic, extent.segment, error)

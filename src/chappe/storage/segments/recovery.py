@@ -1,0 +1,253 @@
+"""Opening a topic's folder: what is there, mended as far as it can be.
+
+Segments with a valid index are believed without a look inside. Others are scanned (``scanning``), after they were
+synced: what a killed process has written may be in memory only. What the indexes, their copies and the manifest say was
+once there and is not is a hole. A segment with damage is not written to any more. Nothing is thrown away: what is no
+part of the log goes to the folder ``aside``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from chappe.errors import Damaged
+from chappe.storage.segments.appender import Appender
+from chappe.storage.segments.aside import Aside
+from chappe.storage.segments.blocks import SEGMENT_HEADER
+from chappe.storage.segments.directory import copies_folder, segment_path
+from chappe.storage.segments.files import FileOps, sync_directory
+from chappe.storage.segments.index import Index, Summary, encode_index
+from chappe.storage.segments.index_files import find_index, forget_index, save_index
+from chappe.storage.segments.manifest import Known, Mark
+from chappe.storage.segments.scanning import scan_segment
+from chappe.storage.segments.table import Lost, Table
+
+logger: Final = logging.getLogger(__name__)
+
+
+def load_index(ops: FileOps, folder: str, topic: str, store_id: str, number: int) -> Index:
+    """The index of a sealed segment, made again if it is damaged or missing.
+
+    Raises:
+        OSError: The segment cannot be read.
+        Damaged: There is neither an index nor a segment.
+    """
+    found = find_index(ops, folder, number)
+    if found.index is not None:
+        return found.index
+    try:
+        scanned = scan_segment(ops, folder, topic, store_id, number, acknowledged=None)
+    except FileNotFoundError as error:
+        raise Damaged(f"{segment_path(folder, number)} is missing, and so is its index") from error
+    table = scanned.table
+    table.length = max(table.length, len(SEGMENT_HEADER))
+    raw = encode_index(table)
+    if scanned.readable and not found.unreadable and len(table):
+        logger.warning("the index of %s is made again", segment_path(folder, number))
+        _save(ops, folder, number, raw)
+    return Index(raw, number)
+
+
+def _save(ops: FileOps, folder: str, number: int, raw: bytes) -> None:
+    try:
+        save_index(ops, folder, number, raw)
+    except OSError as error:
+        logger.warning("the index of %s cannot be written: %s", segment_path(folder, number), error)
+
+
+class TopicOpener:
+    """Opens a topic's folder.
+
+    ``segments()`` gives what each segment has, oldest first; when it is exhausted, ``appender`` goes on with the
+    topic. So no more than one index is in memory at a time.
+
+    Args:
+        ops: The operating system.
+        aside: Where what is no part of the log goes.
+        folder: The topic's.
+        topic: The topic.
+        store_id: The store's id.
+        known: What the manifest says of the topic; None if nothing.
+        segment_bytes: A segment is sealed at this size ...
+        segment_entries: ... or at this many blocks.
+    """
+
+    def __init__(
+        self,
+        ops: FileOps,
+        aside: Aside,
+        folder: str,
+        topic: str,
+        store_id: str,
+        known: Known | None,
+        segment_bytes: int,
+        segment_entries: int,
+    ) -> None:
+        self.newest_us = 0  # when a segment was last written, microseconds since 1970
+        self.missing: set[int] = set()  # segments of which only the index is left
+        self.changed = known is None  # whether the manifest is out of date
+        self.appender: Appender
+        self._ops = ops
+        self._aside = aside
+        self._folder = folder
+        self._topic = topic
+        self._store_id = store_id
+        self._known = known
+        self._segment_bytes = segment_bytes
+        self._segment_entries = segment_entries
+        self._sealed: list[Summary] = []
+        self._table: Table | None = None  # to go on with
+        self._indexed = False
+
+    def segments(self) -> Iterator[Index | Table]:
+        """The sealed segments' indexes, then the table of the one to go on with, if that has anything.
+
+        Raises:
+            OSError: One cannot be read or mended.
+        """
+        segments, numbers = self._numbers()
+        last = max(numbers, default=0)
+        for number in sorted(numbers):
+            mark = None if self._known is None or self._known.mark.segment != number else self._known.mark
+            if number not in segments:
+                index = self._missing(number, mark)
+                if index is not None:
+                    yield index
+                continue
+            mtime_ns = os.stat(segment_path(self._folder, number)).st_mtime_ns
+            self.newest_us = max(self.newest_us, mtime_ns // 1000)
+            if number < last:
+                index = load_index(self._ops, self._folder, self._topic, self._store_id, number)
+                self._sealed.append(index.summary)
+                yield index
+            else:
+                yield self._newest(number, mark)
+        table = Table(last + 1) if self._table is None else self._table
+        args = (self._ops, self._folder, self._topic, self._store_id)
+        self.appender = Appender(*args, table, self._sealed, self._indexed)
+
+    def _numbers(self) -> tuple[set[int], set[int]]:
+        """The segments that are there, and all that should be or of which an index is left."""
+        segments, indexes = segment_numbers(self._folder)
+        copies = segment_numbers(copies_folder(self._folder))[1] if os.path.isdir(copies_folder(self._folder)) else []
+        numbers = segments.union(indexes, copies)
+        if self._known is not None:
+            oldest, mark = self._known
+            if mark.length > len(SEGMENT_HEADER):
+                numbers.add(mark.segment)
+            numbers.update(range(oldest, max(numbers, default=0)))
+            numbers = {each for each in numbers if each >= oldest or each in segments}  # others were removed
+        return segments, numbers
+
+    def _missing(self, number: int, mark: Mark | None) -> Index | None:
+        """What a segment had whose file is gone; None if nobody knows."""
+        path = segment_path(self._folder, number)
+        index = find_index(self._ops, self._folder, number).index
+        if mark is not None and (index is None or index.summary.length < mark.length):
+            table = Table(number) if index is None else index.table()
+            _lose(table, mark)
+            raw = encode_index(table)
+            _save(self._ops, self._folder, number, raw)
+            self.changed = True
+            index = Index(raw, number)
+        if index is None:
+            logger.error("%s is missing, and nothing says what it had; other stores may have it", path)
+            return None
+        logger.error("%s is missing; what it had is fetched from other stores, if they have it", path)
+        self.missing.add(number)
+        self._sealed.append(Summary(number, 0, 0, index.summary.timestamp_min, index.summary.timestamp_max))
+        return index
+
+    def _newest(self, number: int, mark: Mark | None) -> Index | Table:
+        found = find_index(self._ops, self._folder, number)
+        index = found.index
+        if index is not None and mark is not None and index.summary.length < mark.length:
+            logger.error("the index of %s is older than the segment; not used", segment_path(self._folder, number))
+            index = None
+        if index is None:
+            return self._scanned(number, mark, found.unreadable)
+        if self._has_room(index) and self._cut(number, index.summary.length):
+            self._indexed = True
+            self._table = index.table()
+            return self._table
+        self._sealed.append(index.summary)
+        return index
+
+    def _scanned(self, number: int, mark: Mark | None, unreadable: bool) -> Index | Table:
+        """Read the segment that was being written to; ``unreadable`` if it has an index that cannot be read now."""
+        acknowledged = 0 if mark is None else mark.length
+        args = (self._ops, self._folder, self._topic, self._store_id, number)
+        scanned = scan_segment(*args, acknowledged=acknowledged)
+        if not unreadable:
+            forget_index(self._ops, self._folder, number)  # it must not count again when more is appended
+        sync_directory(self._ops, self._folder)
+        table = scanned.table
+        self.changed = self.changed or table.length > acknowledged  # it is acknowledged from now on
+        if scanned.rotten and mark is not None:
+            _lose(table, mark)
+        readable = scanned.readable and not unreadable
+        whole = scanned.synced and readable and not scanned.rotten
+        if whole and not len(table) and scanned.size > len(SEGMENT_HEADER):
+            self._aside.take(segment_path(self._folder, number))
+            self._table = Table(number)
+        elif whole and self._cut(number, table.length):
+            self._table = table
+        else:
+            return self._shelve(table, readable)
+        return self._table
+
+    def _shelve(self, table: Table, readable: bool) -> Index:
+        """Write no more to a segment: it ends at its table's length, whatever else the file holds."""
+        table.length = max(table.length, len(SEGMENT_HEADER))
+        raw = encode_index(table)
+        if readable:
+            _save(self._ops, self._folder, table.number, raw)
+        self.changed = True
+        index = Index(raw, table.number)
+        self._sealed.append(index.summary)
+        return index
+
+    def _has_room(self, index: Index) -> bool:
+        """Whether to go on with a segment that a clean end sealed early."""
+        small = 2 * index.summary.length < self._segment_bytes and 2 * index.entries < self._segment_entries
+        return small and not any(True for _ in index.lost())
+
+    def _cut(self, number: int, length: int) -> bool:
+        """Cut a segment to ``length``; False if what is behind it cannot be kept aside."""
+        path = segment_path(self._folder, number)
+        if os.stat(path).st_size <= length:
+            return True
+        try:
+            self._aside.keep_end(path, length)
+        except OSError as error:
+            logger.warning("the end of %s is left where it is: %s", path, error)
+            return False
+        fd = self._ops.open(path, os.O_RDWR)
+        try:
+            self._ops.ftruncate(fd, length)
+            self._ops.fsync(fd)
+        finally:
+            self._ops.close(fd)
+        return True
+
+
+def _lose(table: Table, mark: Mark) -> None:
+    """What was acknowledged of the segment and is not in the table is lost."""
+    table.lost += [Lost(name, first, next_) for name, (first, next_) in mark.spans.items()]
+
+
+def segment_numbers(folder: str) -> tuple[set[int], set[int]]:
+    """Numbers of the segments and of the indexes in a folder."""
+    segments: set[int] = set()
+    indexes: set[int] = set()
+    for name in os.listdir(folder):
+        stem, kind = os.path.splitext(name)
+        if len(stem) == 16 and stem.isascii() and stem.isdigit():
+            if kind == ".seg":
+                segments.add(int(stem))
+            elif kind == ".idx":
+                indexes.add(int(stem))
+    return segments, indexes

@@ -1,0 +1,260 @@
+"""Reading everything that is kept, piece by piece, so that damage is found while other stores still have good copies.
+
+A scrubber belongs to a thread of its own. It reads from the disk, even what the system has in memory, and decides
+nothing: what looks wrong it passes on as a suspicion, and the thread that reads looks at it again. Only the second
+copies of indexes and identities it mends itself. Where a round has come to is noted in the file ``scrub``, so that a
+restart goes on with it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chappe.defaults import SCRUB_PIECE_BLOCKS, SCRUB_PIECE_BYTES, SCRUB_ROUND_S, SCRUB_SAVE_S
+from chappe.errors import Damaged, StorageFormat
+from chappe.storage.segments.blocks import SEGMENT_HEADER, Scan, segment_seed
+from chappe.storage.segments.directory import copy_path, index_path, segment_path
+from chappe.storage.segments.files import FileOps, read_file, read_some, replace_file
+from chappe.storage.segments.identity import load_identity
+from chappe.storage.segments.index import Index
+from chappe.storage.segments.index_files import find_index, save_copy
+from chappe.storage.segments.topics import Unread
+
+logger: Final = logging.getLogger(__name__)
+SCRUB_FILE: Final = "scrub"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A segment to be read, up to ``length``."""
+
+    topic: str
+    folder: str
+    number: int
+    length: int
+    sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Bytes ``first`` <= n < ``end`` of a segment look wrong; the whole segment if ``gone``."""
+
+    topic: str
+    segment: int
+    first: int
+    end: int
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one call of ``Scrubber.read`` has done; ``ended`` if a round did, ``idle`` if the next one is not due."""
+
+    bytes: int = 0
+    suspicions: tuple[Suspicion, ...] = ()
+    readable: tuple[Unread, ...] = ()
+    ended: bool = False
+    idle: bool = False
+    total: int = 0  # bytes of the round that ended, as far as this process has read them
+    took_s: float = 0.0
+
+
+class Scrubber:
+    """Reads the segments that ``targets`` gives for a topic.
+
+    Args:
+        ops: The operating system.
+        path: The store's directory.
+        store_id: The store's id.
+        topics: All topics, sorted.
+        targets: The segments of one, oldest first.
+        unread: What could not be read lately.
+    """
+
+    def __init__(
+        self,
+        ops: FileOps,
+        path: str,
+        store_id: str,
+        topics: Callable[[], Sequence[str]],
+        targets: Callable[[str], Sequence[Target]],
+        unread: Callable[[], Sequence[Unread]],
+    ) -> None:
+        self.ended_us = 0  # when the last round ended, microseconds since 1970; 0 if none did
+        self._ops = ops
+        self._path = path
+        self._store_id = store_id
+        self._topics = topics
+        self._targets = targets
+        self._unread = unread
+        self._began_us = 0
+        self._at: tuple[str, int] | None = None  # topic and segment that the round has come to
+        self._round: Iterator[tuple[int, Suspicion | None]] | None = None
+        self._saved = time.monotonic()
+        self._total = 0
+        self._load()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a round has begun and not ended."""
+        return self._at is not None
+
+    def read(self) -> Piece:
+        """Read on, at most about ``SCRUB_PIECE_BYTES`` and ``SCRUB_PIECE_BLOCKS``."""
+        if self._round is None:
+            now_us = time.time_ns() // 1000
+            if self._at is None and 0 <= now_us - self._began_us < SCRUB_ROUND_S * 1_000_000:
+                return Piece(readable=self._readable(), idle=True)
+            if self._at is None:
+                self._began_us = now_us
+            self._total = 0
+            self._round = self._all(self._at)
+        size = 0
+        suspicions: list[Suspicion] = []
+        for _ in range(SCRUB_PIECE_BLOCKS):
+            found = next(self._round, None)
+            if found is None:
+                self._end()
+                took_s = (self.ended_us - self._began_us) / 1_000_000
+                return Piece(size, tuple(suspicions), ended=True, total=self._total, took_s=took_s)
+            size += found[0]
+            self._total += found[0]
+            if found[1] is not None:
+                suspicions.append(found[1])
+            if size >= SCRUB_PIECE_BYTES:
+                break
+        return Piece(size, tuple(suspicions))
+
+    def _end(self) -> None:
+        self._round, self._at = None, None
+        self.ended_us = time.time_ns() // 1000
+        self.save()
+
+    def _readable(self) -> tuple[Unread, ...]:
+        """What can be read again of what could not be."""
+        return tuple(each for each in self._unread() if self._can_read(each))
+
+    def _can_read(self, unread: Unread) -> bool:
+        folder = next((each.folder for each in self._targets(unread.topic)), None)
+        if folder is None:
+            return False
+        try:
+            fd = self._ops.open(segment_path(folder, unread.extent.segment), os.O_RDONLY)
+            try:
+                self._ops.drop_cache(fd, unread.position, unread.size)
+                read_some(self._ops, fd, unread.size or 1, unread.position)
+            finally:
+                self._ops.close(fd)
+        except OSError:
+            return False
+        return True
+
+    # -- one round --------------------------------------------------------------------------------------
+
+    def _all(self, start: tuple[str, int] | None) -> Iterator[tuple[int, Suspicion | None]]:
+        """Sizes of what was read, and what is suspected."""
+        self._check_identity()
+        for topic in self._topics():
+            if start is not None and topic < start[0]:
+                continue
+            for target in self._targets(topic):
+                if start is not None and (topic, target.number) < start:
+                    continue
+                self._at = (topic, target.number)
+                yield from self._segment(target)
+                if time.monotonic() - self._saved > SCRUB_SAVE_S:
+                    self.save()
+
+    def _check_identity(self) -> None:
+        try:
+            load_identity(self._ops, self._path)
+        except (OSError, StorageFormat) as error:
+            logger.error("the identity of the store is damaged, it will not start again: %s", error)
+
+    def _segment(self, target: Target) -> Iterator[tuple[int, Suspicion | None]]:
+        path = segment_path(target.folder, target.number)
+        try:
+            fd = self._ops.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            if any(each.number == target.number for each in self._targets(target.topic)):  # else retention removed it
+                logger.error("%s is missing", path)
+                yield 0, Suspicion(target.topic, target.number, 0, target.length, gone=True)
+            return
+        except OSError as error:
+            logger.error("%s cannot be opened: %s", path, error)
+            return
+        try:
+            yield from self._blocks(target, fd)
+        except OSError as error:
+            logger.error("%s cannot be read: %s", path, error)
+        finally:
+            self._ops.close(fd)
+        if target.sealed:
+            yield self._check_indexes(target), None
+
+    def _blocks(self, target: Target, fd: int) -> Iterator[tuple[int, Suspicion | None]]:
+        seed = segment_seed(self._store_id, target.topic, target.number)
+        at = len(SEGMENT_HEADER)
+        scan = Scan(self._ops, fd, target.length, seed, window_bytes=SCRUB_PIECE_BYTES, fresh=True)
+        for block in scan:
+            suspicion = None
+            if block.position != at or not block.sound:
+                end = block.position if block.sound else block.end
+                suspicion = Suspicion(target.topic, target.number, at, end)
+            at = block.end
+            yield block.size, suspicion
+        if at < target.length:
+            yield target.length - at, Suspicion(target.topic, target.number, at, target.length)
+
+    def _check_indexes(self, target: Target) -> int:
+        """See that both copies of an index are sound; returns the bytes read."""
+        size = 0
+        sound: list[bytes | None] = []
+        for path in (index_path(target.folder, target.number), copy_path(target.folder, target.number)):
+            raw = None
+            try:
+                raw = read_file(self._ops, path)
+                size += len(raw)
+                Index(raw, target.number)
+            except (OSError, Damaged) as error:
+                logger.error("%s cannot be used: %s", path, error)
+                raw = None
+            sound.append(raw)
+        if not any(each.number == target.number and each.sealed for each in self._targets(target.topic)):
+            return size  # it was removed meanwhile
+        try:
+            if sound[0] is None:
+                find_index(self._ops, target.folder, target.number)  # mends it
+            elif sound[1] != sound[0]:
+                save_copy(self._ops, target.folder, target.number, sound[0])
+        except OSError as error:
+            logger.error("the copy of an index of topic %r cannot be written: %s", target.topic, error)
+        return size
+
+    # -- where it has come to ---------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Note where the round has come to; never raises."""
+        self._saved = time.monotonic()
+        topic, segment = self._at or ("", 0)
+        raw = topic.encode("utf-8", "surrogateescape").hex()
+        fields = {"ended_us": self.ended_us, "began_us": self._began_us, "topic": raw, "segment": segment}
+        try:
+            replace_file(self._ops, os.path.join(self._path, SCRUB_FILE), [json.dumps(fields).encode()], durable=False)
+        except OSError as error:
+            logger.warning("cannot note where the check of the store has come to: %s", error)
+
+    def _load(self) -> None:
+        try:
+            found = json.loads(read_file(self._ops, os.path.join(self._path, SCRUB_FILE)))
+            self.ended_us, self._began_us = int(found["ended_us"]), int(found["began_us"])
+            topic, segment = bytes.fromhex(found["topic"]).decode("utf-8", "surrogateescape"), int(found["segment"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        self._at = (topic, segment) if segment else None

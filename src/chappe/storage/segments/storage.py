@@ -1,0 +1,492 @@
+"""``SegmentStorage``: the log storage port on disk."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import os
+import time
+from bisect import bisect_left, insort
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from chappe.defaults import DISK_RESERVE_BYTES, SEGMENT_BYTES, SEGMENT_ENTRIES
+from chappe.errors import Damaged, StorageError, StorageFull
+from chappe.log.events import ScrubEnded
+from chappe.log.storage import Append, Hole, PartitionInfo, Read, Retention, Scrubbed
+from chappe.storage.segments.appender import Appender
+from chappe.storage.segments.aside import Aside
+from chappe.storage.segments.blocks import SEGMENT_HEADER
+from chappe.storage.segments.directory import (
+    ASIDE,
+    MANIFEST,
+    NAME_FILE,
+    StoreDirectory,
+    copy_path,
+    folder_name,
+    index_path,
+    segment_path,
+    topic_of,
+)
+from chappe.storage.segments.files import FileOps, descriptors, replace_file, storage_error, sync_directory
+from chappe.storage.segments.index import encode_index
+from chappe.storage.segments.index_files import save_index
+from chappe.storage.segments.manifest import Known, Manifest, Mark
+from chappe.storage.segments.opening import Folders
+from chappe.storage.segments.pins import Pins, load_pins
+from chappe.storage.segments.reading import Reader
+from chappe.storage.segments.recovery import TopicOpener, load_index, segment_numbers
+from chappe.storage.segments.retention import choose, pin_resets, remove_first
+from chappe.storage.segments.scrub import Piece, Scrubber, Target
+from chappe.storage.segments.slots import Slot
+from chappe.storage.segments.table import Table
+from chappe.storage.segments.topics import TopicIndex, Unread
+from chappe.storage.segments.versions import Versions
+
+logger: Final = logging.getLogger(__name__)
+APPENDERS_OPEN_MAX: Final = 128  # segments open for writing
+
+
+@dataclass(slots=True)
+class _Written:
+    """What ``publish`` and ``forget`` need to know."""
+
+    sealed: list[tuple[str, int]] = field(default_factory=list)
+    rows: list[tuple[str, Table, int, int]] = field(default_factory=list)
+    removed: list[tuple[str, set[int], Pins]] = field(default_factory=list)
+
+
+class SegmentStorage:
+    """Batches of all partitions, in segment files below ``directory``.
+
+    ``write`` and ``retain`` may run on one other thread, everything else on the thread that opened it; the
+    results of ``write`` and ``retain`` must be given to ``publish`` and ``forget`` in the order of the calls.
+
+    Args:
+        directory: Where the store is, or is to be.
+        create: Make the store if there is none.
+        segment_bytes: A segment is sealed at this size ...
+        segment_entries: ... or at this many blocks.
+        ops: The operating system.
+
+    Raises:
+        StorageLocked: Somebody else uses the directory.
+        StorageFormat: It was written by a newer chappe, or holds something else.
+        StorageError: It cannot be read or written.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        create: bool = True,
+        segment_bytes: int = SEGMENT_BYTES,
+        segment_entries: int = SEGMENT_ENTRIES,
+        ops: FileOps | None = None,
+    ) -> None:
+        self._ops = ops or FileOps()
+        self._segment_bytes = segment_bytes
+        self._segment_entries = segment_entries
+        self._directory = StoreDirectory(os.fspath(directory), self._ops, create=create)
+        self.store_id = self._directory.store_id
+        # read side
+        self._reader = Reader(self._ops, self.store_id, self._touch)
+        self._index: dict[str, TopicIndex] = {}
+        self._sorted: list[str] = []
+        self._version = 0
+        self._versions = Versions(self._ops, self._directory.path)
+        # write side
+        self._appenders: dict[str, Appender] = {}
+        self._opened: OrderedDict[str, Appender] = OrderedDict()
+        self._open_max = descriptors(APPENDERS_OPEN_MAX)
+        self._manifest = Manifest(self._ops, os.path.join(self._directory.path, MANIFEST), self.store_id)
+        self._left_alone: dict[str, Known] = {}  # topics whose folders hold something else
+        self._sealed: list[tuple[str, int]] = []  # not yet told to the read side, as are ...
+        self._removed: list[tuple[str, set[int], Pins]] = []
+        # from the read side to the write side
+        self._resets: deque[tuple[str, str, int]] = deque()
+        # on a thread of its own
+        path, topics = self._directory.path, lambda: sorted(self._appenders)
+        self._scrubber = Scrubber(self._ops, path, self.store_id, topics, self._targets, self._unread)
+        try:
+            self._load()
+        except OSError as error:
+            self._directory.close()
+            raise storage_error(error, f"open the store in {self._directory.path}") from error
+        except BaseException:
+            self._directory.close()
+            raise
+
+    # -- opening and closing ---------------------------------------------------------------------
+
+    def _load(self) -> None:
+        newest_us = time.time_ns() // 1000
+        aside = Aside(self._ops, os.path.join(self._directory.path, ASIDE))
+        known = self._manifest.load()
+        changed = known is None or not self._manifest.whole
+        for topic, folder in Folders(self._ops, self._directory, known).find().items():
+            of_topic = None if known is None else known.pop(topic, None)
+            args = (self._ops, aside, folder, topic, self.store_id, of_topic)
+            opener = TopicOpener(*args, self._segment_bytes, self._segment_entries)
+            index = self._topic(topic)
+            for segment in opener.segments():
+                if isinstance(segment, Table):
+                    index.load_table(segment)
+                else:
+                    index.load_index(segment, missing=segment.summary.number in opener.missing)
+            index.finish_loading(load_pins(self._ops, folder))
+            self._appenders[topic] = opener.appender
+            newest_us = max(newest_us, opener.newest_us)
+            changed = changed or opener.changed
+        self._left_alone = known or {}
+        aside.prune()
+        if changed:
+            self._renew_manifest()
+        # Versions only grow from one start to the next, whatever the clock does: a reader remembers one.
+        self._version = self._versions.begin(newest_us)
+        for topic in self._sorted:
+            self._touch(self._index[topic], list(self._index[topic].slots.values()))
+            for hole in self._holes_of(self._index[topic]):
+                logger.error(
+                    "topic %r, partition %r: offsets %d to %d are damaged", topic, hole.partition, hole.first, hole.last
+                )
+
+    def _renew_manifest(self) -> None:
+        """Make it anew from what is there; the next write tries again if the disk refuses."""
+        try:
+            self._manifest.renew(self._known())
+        except OSError as error:
+            logger.warning("cannot write %s: %s", self._manifest.path, error)
+
+    def _known(self) -> Iterator[tuple[str, Known]]:
+        """All that the manifest has to say."""
+        for topic, known in self._left_alone.items():
+            if topic not in self._appenders:
+                yield topic, known
+        for topic, appender in self._appenders.items():
+            table = appender.table
+            yield topic, Known(self._oldest(appender), Mark(table.number, table.length, table.spans()))
+
+    @staticmethod
+    def _oldest(appender: Appender) -> int:
+        return appender.sealed[0].number if appender.sealed else appender.table.number
+
+    def close(self) -> None:
+        """Write what makes the next start quick, and release the directory."""
+        for topic, index in self._index.items():
+            appender = self._appenders.get(topic)
+            if appender is None:
+                continue
+            appender.close()
+            for number, positions in index.damaged.items():
+                self._rewrite_index(index, number, positions)
+        try:
+            pin_resets(self._ops, self._appenders, self._resets)
+        except OSError as error:
+            logger.warning("cannot save where partitions start: %s", error)
+        self._sync_manifest()
+        self._manifest.close()
+        self._versions.end(self._version)
+        if self._scrubber.under_way:
+            self._scrubber.save()
+        self._reader.handles.close()
+        self._directory.close()
+
+    def _rewrite_index(self, index: TopicIndex, number: int, positions: set[int]) -> None:
+        try:
+            table = load_index(self._ops, index.folder, index.topic, self.store_id, number).table()
+            table.damaged = {row for row, position in enumerate(table.position) if position in positions}
+            save_index(self._ops, index.folder, number, encode_index(table), durable=False)
+        except (OSError, Damaged) as error:
+            logger.warning("topic %r: cannot note damage in segment %d: %s", index.topic, number, error)
+
+    # -- the writing thread ----------------------------------------------------------------------
+
+    def write(self, appends: Sequence[Append]) -> object:
+        """Make the batches durable; see ``LogStorage``."""
+        by_topic: dict[str, list[Append]] = {}
+        total = 0
+        for each in appends:
+            by_topic.setdefault(each.topic, []).append(each)
+            total += len(each.body)
+        touched: list[Appender] = []
+        synced = 0
+        try:
+            if self._ops.free_bytes(self._directory.path) < total + DISK_RESERVE_BYTES:
+                raise StorageFull(
+                    f"the disk of {self._directory.path} has less than {DISK_RESERVE_BYTES >> 20} MiB left; "
+                    "free some space and the write is accepted again"
+                )
+            for topic, part in by_topic.items():
+                appender = self._appender(topic)
+                touched.append(appender)
+                appender.write(part)
+                if len(touched) - synced >= self._open_max:
+                    synced = self._sync(touched, synced)
+            self._sync(touched, synced)
+            self._note(touched)
+        except BaseException as error:
+            for appender in touched:
+                before = appender.table.number
+                appender.revert()
+                appender.release()
+                if appender.table.number != before:
+                    self._sealed.append((appender.topic, before))
+            if isinstance(error, OSError):
+                raise storage_error(error, f"write to the store in {self._directory.path}") from error
+            raise
+        written = _Written(sealed=self._sealed)
+        self._sealed = []
+        for appender in touched:
+            table = appender.table
+            written.rows.append((appender.topic, table, *appender.accept()))
+        return written
+
+    def _sync(self, touched: list[Appender], start: int) -> int:
+        """Sync those from ``start`` on, and close the files that were used longest ago; returns how many there are."""
+        for appender in touched[start:]:
+            appender.sync()
+        while len(self._opened) > self._open_max:
+            self._opened.popitem(last=False)[1].release()
+        return len(touched)
+
+    def _note(self, touched: list[Appender]) -> None:
+        """Have the manifest say what is about to be acknowledged; raises OSError."""
+        if not self._manifest.whole:
+            self._manifest.renew(self._known())
+        self._manifest.note([(appender.topic, -1, appender.mark()) for appender in touched])
+
+    def _appender(self, topic: str) -> Appender:
+        """The appender of a topic, with room for a write."""
+        appender = self._appenders.get(topic)
+        if appender is None:
+            appender = self._appenders[topic] = self._create(topic)
+        if appender.is_over(self._segment_bytes, self._segment_entries):
+            self._sealed.append((topic, appender.seal()))
+        self._opened[topic] = appender
+        self._opened.move_to_end(topic)
+        return appender
+
+    def _create(self, topic: str) -> Appender:
+        name = folder_name(topic)
+        folder = os.path.join(self._directory.topics, name)
+        if not os.path.isdir(folder) or topic_of(self._ops, folder) != topic:
+            if not os.path.isdir(folder):
+                self._ops.mkdir(folder)
+            if name.startswith("%%"):
+                replace_file(self._ops, os.path.join(folder, NAME_FILE), [topic.encode("utf-8", "surrogateescape")])
+            sync_directory(self._ops, self._directory.topics)
+        elif os.path.basename(folder) not in os.listdir(self._directory.topics):
+            raise StorageError(f"topic {topic!r} differs only in case from another one, which this disk cannot hold")
+        number = max(set().union(*segment_numbers(folder)), default=0) + 1  # a folder without its name may have some
+        return Appender(self._ops, folder, topic, self.store_id, Table(number), [], indexed=False)
+
+    def retain(self, policies: Sequence[tuple[str, Retention]], now_us: int) -> object:
+        """Decide what to remove; see ``LogStorage``."""
+        try:
+            pin_resets(self._ops, self._appenders, self._resets)
+            for topic, appender in self._appenders.items():
+                choice = choose(appender, topic, policies, now_us)
+                if choice.seal:
+                    self._sealed.append((topic, appender.seal()))
+                    choice = choose(appender, topic, policies, now_us)
+                if choice.remove:
+                    firsts = remove_first(self._ops, appender, self.store_id, choice.remove)
+                    self._removed.append((topic, {each.number for each in choice.remove}, firsts))
+            self._tend_manifest()
+        except OSError as error:
+            raise storage_error(error, f"apply retention in {self._directory.path}") from error
+        retained = _Written(sealed=self._sealed, removed=self._removed)
+        self._sealed, self._removed = [], []
+        return retained
+
+    def _tend_manifest(self) -> None:
+        """Note what is removed, and make durable what was noted; raises OSError if a removal cannot be noted."""
+        if self._removed and self._manifest.whole:
+            marks: list[tuple[str, int, Mark]] = []
+            for topic, _, _ in self._removed:
+                table = self._appenders[topic].table
+                marks.append((topic, self._oldest(self._appenders[topic]), Mark(table.number, table.length, {})))
+            self._manifest.note(marks)
+        self._sync_manifest()
+        if self._manifest.large or not self._manifest.whole:
+            self._renew_manifest()
+
+    def _sync_manifest(self) -> None:
+        try:
+            self._manifest.sync()
+        except OSError as error:
+            logger.warning("cannot sync %s: %s", self._manifest.path, error)
+
+    # -- the reading thread: changes -------------------------------------------------------------
+
+    def publish(self, written: object) -> None:
+        """Make a finished write readable and advance the heads."""
+        assert isinstance(written, _Written)
+        for topic, number in written.sealed:
+            self._topic(topic).seal(number)
+        for topic, table, start, end in written.rows:
+            index = self._topic(topic)
+            self._touch(index, index.publish(table, start, end))
+
+    def forget(self, retained: object) -> None:
+        """Carry out what ``retain`` decided."""
+        assert isinstance(retained, _Written)
+        for topic, number in retained.sealed:
+            self._topic(topic).seal(number)
+        for topic, numbers, firsts in retained.removed:
+            index = self._topic(topic)
+            self._touch(index, index.remove(numbers, firsts))
+            for number in sorted(numbers):
+                for path in (copy_path, index_path, segment_path):
+                    self._unlink(path(index.folder, number))
+
+    def reset(self, topic: str, partition: str, first: int) -> None:
+        """Start a partition at ``first``; never lowers it. Durable after the next ``retain`` or ``close``."""
+        index = self._topic(topic)
+        slot = index.reset(partition, first)
+        self._touch(index, [slot])
+        self._resets.append((topic, partition, slot.first))
+
+    def _unlink(self, path: str) -> None:
+        try:
+            self._ops.unlink(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            logger.warning("cannot remove %s, which is no longer needed: %s", path, error)
+
+    def _topic(self, topic: str) -> TopicIndex:
+        index = self._index.get(topic)
+        if index is None:
+            folder = os.path.join(self._directory.topics, folder_name(topic))
+            index = self._index[topic] = TopicIndex(topic, folder, self._reader.handles)
+            insort(self._sorted, topic)
+        return index
+
+    def _touch(self, index: TopicIndex, slots: list[Slot]) -> None:
+        for slot in slots:
+            self._version += 1
+            index.changes.touch(slot, self._version)
+
+    # -- a thread of its own: scrubbing ----------------------------------------------------------
+
+    def scrub(self) -> Scrubbed:
+        """Read on to find damage; see ``LogStorage``."""
+        piece = self._scrubber.read()
+        return Scrubbed(piece.bytes, piece.idle, piece.ended or bool(piece.suspicions or piece.readable), piece)
+
+    def _targets(self, topic: str) -> list[Target]:
+        appender = self._appenders[topic]
+        table = appender.table
+        sealed = [(each.number, each.length, True) for each in list(appender.sealed)]
+        known = [each for each in (*sealed, (table.number, table.length, False)) if each[1] > len(SEGMENT_HEADER)]
+        return [Target(topic, appender.folder, *each) for each in known]
+
+    def _unread(self) -> list[Unread]:
+        some = [each for index in list(self._index.values()) for each in list(index.unread.values())]
+        return list(itertools.chain.from_iterable(some))
+
+    def scrubbed(self, found: Scrubbed) -> ScrubEnded | None:
+        """Look at what seemed wrong; see ``LogStorage``."""
+        piece = found.detail
+        assert isinstance(piece, Piece)
+        for unread in piece.readable:
+            index = self._index[unread.topic]
+            index.take_back(unread)
+            self._touch(index, [unread.slot])
+        for suspicion in piece.suspicions:
+            self._reader.suspect(self._index[suspicion.topic], suspicion)
+        self._reader.examine()
+        return ScrubEnded(piece.total, piece.took_s) if piece.ended else None
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether ``scrubbed`` has something left to look at."""
+        return self._reader.suspicious
+
+    @property
+    def scrubbed_us(self) -> int:
+        """When everything kept was last read and checked, microseconds since 1970; 0 if it never was."""
+        return self._scrubber.ended_us
+
+    # -- the reading thread: questions -----------------------------------------------------------
+
+    def topics(self) -> list[str]:
+        """All topics, sorted."""
+        return list(self._sorted)
+
+    def partition(self, topic: str, partition: str) -> PartitionInfo | None:
+        """One partition, or None."""
+        slot = self._slot(topic, partition)
+        return None if slot is None else slot.info()
+
+    def changed(self, topic_prefix: str, since: int, limit: int) -> list[PartitionInfo]:
+        """Partitions of matching topics changed after version ``since``, oldest change first."""
+        logs = [index.changes.after(since) for index in self._matching(topic_prefix) if index.changes.newest > since]
+        merged = logs[0] if len(logs) == 1 else heapq.merge(*logs, key=lambda change: change[0])
+        return [slot.info() for _, slot in itertools.islice(merged, limit)]
+
+    @property
+    def version(self) -> int:
+        """The version of the newest change."""
+        return self._version
+
+    def holes(self) -> list[Hole]:
+        """Damage known and not healed."""
+        return [hole for topic in self._sorted for hole in self._holes_of(self._index[topic])]
+
+    def offset_at(self, topic: str, partition: str, timestamp: int) -> int:
+        """The first offset whose batch ends at or after ``timestamp``; ``next`` if all are older."""
+        slot = self._slot(topic, partition)
+        if slot is None:
+            return 0
+        index = self._index[topic]
+        for extent in slot.all():
+            if extent.timestamp_max >= timestamp and extent.next > slot.first:
+                first = max(extent.first, slot.first)
+                try:
+                    found = index.blocks(extent.segment).at_time(partition, first, extent.next, timestamp)
+                except (OSError, Damaged):
+                    found = first  # reading will tell what is wrong
+                if found is not None:
+                    return found
+        return slot.next
+
+    def read(self, topic: str, partition: str, offset: int, bytes_max: int) -> Read:
+        """Batches from the one containing ``offset`` on; see ``LogStorage``."""
+        slot = self._slot(topic, partition)
+        if slot is None or not slot.first <= offset < slot.next:
+            return Read(())
+        batches: list[bytes] = []
+        size, at = 0, offset
+        for body, next_ in self._reader.bodies(slot, self._index[topic], offset, bytes_max):
+            if batches and size + len(body) > bytes_max:
+                break
+            batches.append(body)
+            size += len(body)
+            at = next_
+            if size >= bytes_max:
+                break
+        if batches:
+            return Read(tuple(batches))
+        index = self._index[topic]
+        hole = next((hole for hole in index.holes(slot) if hole.first <= at <= hole.last), None)
+        return Read((), hole)
+
+    def _slot(self, topic: str, partition: str) -> Slot | None:
+        index = self._index.get(topic)
+        return None if index is None else index.slots.get(partition)
+
+    def _matching(self, prefix: str) -> Iterator[TopicIndex]:
+        for at in range(bisect_left(self._sorted, prefix), len(self._sorted)):
+            topic = self._sorted[at]
+            if not topic.startswith(prefix):
+                return
+            yield self._index[topic]
+
+    def _holes_of(self, index: TopicIndex) -> list[Hole]:
+        return [hole for slot in list(index.holed.values()) for hole in index.holes(slot)]

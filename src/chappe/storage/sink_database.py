@@ -1,0 +1,218 @@
+"""``SinkDatabase``: what a store remembers of sinks, and the commits that it has decided on, in SQLite."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from chappe.data.topic import decode_topic, encode_topic
+from chappe.errors import StorageError, StorageFormat, StorageFull
+from chappe.log.exactly_once.staged import Intent, SinkState
+from chappe.storage.segments.files import FileOps, storage_error, sync_directory
+from chappe.system.forking import own
+
+DATABASE: Final = "sinks.sqlite"
+FORMAT: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE sinks (sink TEXT PRIMARY KEY, home TEXT, run TEXT, batch INTEGER, lasting INTEGER, touched_us INTEGER);
+CREATE TABLE fenced (sink TEXT, place INTEGER, run TEXT, PRIMARY KEY (sink, place));
+CREATE TABLE ends (sink TEXT, topic BLOB, next INTEGER, PRIMARY KEY (sink, topic));
+CREATE TABLE intents (sink TEXT PRIMARY KEY, plan BLOB);
+"""
+
+Statement = tuple[str, Sequence[object]]
+
+
+class _Plan(msgspec.Struct, array_like=True):
+    """An intent as it is kept."""
+
+    run: str
+    batch: int
+    attempts: list[tuple[int, int, int]]
+    ranges: list[tuple[bytes, str, int, int]]
+
+
+class SinkDatabase:
+    """The database in a folder; it is made with the folder when the first sink is remembered.
+
+    Every method that writes is durable when it returns.
+
+    Args:
+        folder: Where it lies.
+        ops: The operating system.
+    """
+
+    def __init__(self, folder: str, ops: FileOps) -> None:
+        own(self, keep=("_database",))
+        self._folder = folder
+        self._ops = ops
+        self._database: sqlite3.Connection | None = None
+
+    def close(self) -> None:
+        """Release it."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def states(self) -> list[SinkState]:
+        """All sinks."""
+        if self._database is None:
+            return []
+        now_us = time.time_ns() // 1000
+        fenced: dict[str, list[str]] = {}
+        ends: dict[str, list[tuple[str, int]]] = {}
+        for sink, run in self._query("SELECT sink, run FROM fenced ORDER BY sink, place"):
+            fenced.setdefault(sink, []).append(run)
+        for sink, topic, next_ in self._query("SELECT sink, topic, next FROM ends ORDER BY sink, topic"):
+            ends.setdefault(sink, []).append((decode_topic(topic), next_))
+        return [
+            SinkState(
+                sink,
+                home,
+                run,
+                tuple(fenced.get(sink, ())),
+                batch,
+                bool(lasting),
+                tuple(ends.get(sink, ())),
+                max(0, now_us - touched_us) / 1_000_000,
+            )
+            for sink, home, run, batch, lasting, touched_us in self._query(
+                "SELECT sink, home, run, batch, lasting, touched_us FROM sinks ORDER BY sink"
+            )
+        ]
+
+    def remember(self, state: SinkState) -> None:
+        """Make the state of a sink durable; see ``StagedStorage``."""
+        values = (state.sink, state.home, state.run, -1, state.lasting, time.time_ns() // 1000)
+        self._execute(
+            "remember a sink",
+            [
+                (
+                    "INSERT INTO sinks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (sink) DO UPDATE SET "
+                    "home = excluded.home, run = excluded.run, lasting = excluded.lasting, "
+                    "touched_us = excluded.touched_us",
+                    values,
+                ),
+                ("DELETE FROM fenced WHERE sink = ?", (state.sink,)),
+                *(
+                    ("INSERT INTO fenced VALUES (?, ?, ?)", (state.sink, place, run))
+                    for place, run in enumerate(state.fenced)
+                ),
+            ],
+        )
+
+    def forget(self, sinks: Sequence[str]) -> None:
+        """Remove sinks."""
+        tables = ("sinks", "fenced", "ends", "intents")
+        self._execute(
+            "forget sinks", [(f"DELETE FROM {table} WHERE sink = ?", (sink,)) for sink in sinks for table in tables]
+        )
+
+    # -- commits --------------------------------------------------------------------------------------
+
+    def intend(self, intent: Intent) -> None:
+        """Note that a batch is to be committed."""
+        plan = _Plan(
+            intent.run,
+            intent.batch,
+            list(intent.attempts),
+            [(encode_topic(topic), partition, first, end) for topic, partition, first, end in intent.ranges],
+        )
+        row = (intent.sink, msgspec.msgpack.encode(plan))
+        self._execute("write what is committed", [("INSERT OR REPLACE INTO intents VALUES (?, ?)", row)])
+
+    def take_back(self, sink: str) -> None:
+        """Remove a sink's intent."""
+        self._execute("take a commit back", [("DELETE FROM intents WHERE sink = ?", (sink,))])
+
+    def intents(self) -> list[Intent]:
+        """Intents that are not completed."""
+        if self._database is None:
+            return []
+        found: list[Intent] = []
+        for sink, raw in self._query("SELECT sink, plan FROM intents ORDER BY sink"):
+            plan = msgspec.msgpack.decode(raw, type=_Plan)
+            ranges = tuple((decode_topic(topic), partition, first, end) for topic, partition, first, end in plan.ranges)
+            found.append(Intent(sink, plan.run, plan.batch, tuple(plan.attempts), ranges))
+        return found
+
+    def complete(self, intent: Intent) -> None:
+        """Note durably that the batch is committed."""
+        now_us = time.time_ns() // 1000
+        self._execute(
+            "write what is committed",
+            [
+                ("UPDATE sinks SET batch = ?, touched_us = ? WHERE sink = ?", (intent.batch, now_us, intent.sink)),
+                *(
+                    ("INSERT OR REPLACE INTO ends VALUES (?, ?, ?)", (intent.sink, encode_topic(topic), end))
+                    for topic, _, _, end in intent.ranges
+                ),
+                ("DELETE FROM intents WHERE sink = ?", (intent.sink,)),
+            ],
+        )
+
+    # -- inside: the database ---------------------------------------------------------------------------
+
+    def open(self) -> sqlite3.Connection:
+        """Open it, and make it if it is not there; its folder is."""
+        if self._database is not None:
+            return self._database
+        path = os.path.join(self._folder, DATABASE)
+        try:
+            database = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
+            self._database = database
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
+            (format_,) = database.execute("PRAGMA user_version").fetchone()
+            if format_ > FORMAT:
+                raise StorageFormat(f"{path} has format {format_}, written by a newer chappe; this one knows {FORMAT}")
+            if format_ < FORMAT:
+                database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
+                sync_directory(self._ops, self._folder)
+        except sqlite3.Error as error:
+            self.close()
+            raise _database_error(error, f"open {path}") from error
+        return database
+
+    def _query(self, statement: str) -> list[tuple[Any, ...]]:
+        try:
+            return self.open().execute(statement).fetchall()
+        except sqlite3.Error as error:
+            raise _database_error(error, f"read the sinks in {self._folder}") from error
+
+    def _execute(self, doing: str, statements: Iterable[Statement]) -> None:
+        """Run statements in one transaction, durable when this returns."""
+        try:
+            make_folder(self._ops, self._folder)
+            database = self.open()
+            database.execute("BEGIN IMMEDIATE")
+            try:
+                for statement, values in statements:
+                    database.execute(statement, values)
+                database.execute("COMMIT")
+            except BaseException:
+                if database.in_transaction:
+                    database.execute("ROLLBACK")
+                raise
+        except OSError as error:
+            raise storage_error(error, doing) from error
+        except sqlite3.Error as error:
+            raise _database_error(error, doing) from error
+
+
+def make_folder(ops: FileOps, path: str) -> None:
+    """Make a folder, durably, unless it is there."""
+    if not os.path.isdir(path):
+        ops.mkdir(path)
+        sync_directory(ops, os.path.dirname(path))
+
+
+def _database_error(error: sqlite3.Error, doing: str) -> StorageError:
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        return StorageFull(f"cannot {doing}: the disk is full; free some space and run again")
+    return StorageError(f"cannot {doing}: {error}; check the disk and its permissions")

@@ -1,0 +1,1 @@
+"""The only sockets: ZeroMQ's for the log, TCP and TLS for the mesh."""

@@ -1,0 +1,144 @@
+"""A node's connections to the query sockets of stores: each is dialled when something is asked there first."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import zmq
+
+from chappe.errors import ProtocolError
+from chappe.log.actions import Action, Ask
+from chappe.log.queries import Answer, decode_answer, encode_query
+from chappe.transports.zeromq import open_socket
+
+logger = logging.getLogger(__name__)
+
+DEALERS_MAX: Final = 64  # connections; beyond it the one that was idle longest gives way ...
+BUSY_S: Final = 5.0  # ... as does one that has not answered for so long: whoever asked has given up by then
+QUEUED_MAX: Final = 10_000  # requests that wait for a connection; further ones are dropped, and asked again
+
+Drain = Callable[[], bool]
+
+
+class Watcher(Protocol):
+    """The part of ``Node`` that watches sockets."""
+
+    def watch_socket(self, sock: zmq.Socket[bytes], drain: Drain) -> None:
+        """See ``Node.watch_socket``."""
+
+    def unwatch_socket(self, sock: zmq.Socket[bytes]) -> None:
+        """See ``Node.unwatch_socket``."""
+
+    def suspect(self, drain: Drain) -> None:
+        """See ``Node.suspect``."""
+
+    def receive(self, sock: zmq.Socket[bytes], handle: Callable[[list[bytes]], Sequence[Action]]) -> bool:
+        """See ``Node.receive``."""
+
+
+@dataclass(slots=True)
+class _Dealer:
+    socket: zmq.Socket[bytes]
+    drain: Drain
+    asked: int = 0  # requests without an answer yet
+    asked_at: float = 0.0
+
+    def idle(self, now: float) -> bool:
+        """Whether nothing is lost by closing it."""
+        return not self.asked or now - self.asked_at >= BUSY_S
+
+
+class Dealers:
+    """The connections of one node; all is called with its lock held.
+
+    Args:
+        node: Watches them, and carries out what ``answered`` returns.
+        answered: Takes the request's number, the answer and its batches.
+    """
+
+    def __init__(self, node: Watcher, answered: Callable[[int, Answer, list[bytes]], Sequence[Action]]) -> None:
+        self._node = node
+        self._answered = answered
+        self._dialled: OrderedDict[str, _Dealer] = OrderedDict()  # the one used last comes last
+        self._queued: deque[Ask] = deque()
+
+    def ask(self, action: Ask) -> None:
+        """Send a request; nothing comes of it if the store does not take it: the core asks again or elsewhere."""
+        if len(self._queued) < QUEUED_MAX:
+            self._queued.append(action)
+        self._send_queued()
+
+    def close(self) -> None:
+        """Close all; nothing is waited for any more."""
+        for dealer in self._dialled.values():
+            dealer.socket.close()
+
+    def _send_queued(self) -> None:
+        now = time.monotonic()
+        while self._queued:
+            action = self._queued[0]
+            dealer = self._dialled.get(action.endpoint)
+            if dealer is None:
+                if len(self._dialled) >= DEALERS_MAX and not self._make_room(now):
+                    return  # an answer makes room
+                dealer = self._dial(action.endpoint)
+            self._queued.popleft()
+            if dealer is not None:
+                self._send(action, dealer, now)
+
+    def _send(self, action: Ask, dealer: _Dealer, now: float) -> None:
+        self._dialled.move_to_end(action.endpoint)
+        try:
+            frames = [struct.pack(">Q", action.request_id), encode_query(action.request)]
+            dealer.socket.send_multipart(frames, zmq.NOBLOCK)
+            dealer.asked += 1
+            dealer.asked_at = now
+        except zmq.Again:
+            pass
+        self._node.suspect(dealer.drain)
+
+    def _make_room(self, now: float) -> bool:
+        """Close a connection that nobody waits for; returns whether there was one."""
+        endpoint = next((each for each, dealer in self._dialled.items() if dealer.idle(now)), None)
+        if endpoint is None:
+            return False
+        dealer = self._dialled.pop(endpoint)
+        self._node.unwatch_socket(dealer.socket)
+        dealer.socket.close()
+        return True
+
+    def _dial(self, endpoint: str) -> _Dealer | None:
+        sock = None
+        try:
+            sock = open_socket(zmq.DEALER)
+            sock.connect(endpoint)
+        except zmq.ZMQError as error:  # of the address, or no descriptor is left
+            if sock is not None:
+                sock.close()
+            logger.warning("cannot connect to the store at %s: %s", endpoint, error.strerror)
+            return None
+        opened = sock
+
+        def drain() -> bool:
+            return not opened.closed and self._node.receive(opened, lambda frames: self._on_answer(endpoint, frames))
+
+        dealer = self._dialled[endpoint] = _Dealer(opened, drain)
+        self._node.watch_socket(opened, drain)
+        return dealer
+
+    def _on_answer(self, endpoint: str, frames: list[bytes]) -> Sequence[Action]:
+        dealer = self._dialled.get(endpoint)
+        if dealer is not None:
+            dealer.asked = max(0, dealer.asked - 1)
+        if len(frames) < 2 or len(frames[0]) != 8:
+            raise ProtocolError("answer without a request id")
+        (request_id,) = struct.unpack(">Q", frames[0])
+        actions = self._answered(request_id, decode_answer(frames[1]), frames[2:])
+        self._send_queued()
+        return actions

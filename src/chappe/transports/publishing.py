@@ -1,0 +1,118 @@
+"""The socket that a node publishes on: who gets what, and what becomes of a peer that does not take it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from typing import Final
+
+import zmq
+
+from chappe.defaults import BACKLOG_BYTES_MAX, FULL_PEER_LOSSY_MAX_S, FULL_PEER_LOSSY_S, SUBSCRIPTION_BYTES_MAX
+from chappe.errors import ProtocolError
+from chappe.transports.greedy import Greedy
+from chappe.transports.zeromq import open_socket
+
+LINGER_MS: Final = 2_000
+RETRY_S: Final = 0.001  # a full peer is tried again so often
+_LAST: Final = int(zmq.NOBLOCK)
+_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
+
+
+class PublishingSocket:
+    """An XPUB whose subscriptions are set by hand. Nothing waits in it: what a full peer holds up is kept here.
+
+    A peer whose queue is full is waited for a little, and everything behind it waits too; if it stays full, it loses
+    what is published for a while (and fetches that later), each time longer, so that it cannot hold up the others for
+    long.
+
+    Args:
+        full_peer_wait_s: How long a peer whose queue is full is waited for.
+    """
+
+    def __init__(self, full_peer_wait_s: float) -> None:
+        self.socket = open_socket(zmq.XPUB)
+        self.socket.setsockopt(zmq.XPUB_MANUAL, 1)
+        self.socket.setsockopt(zmq.XPUB_NODROP, 1)
+        self.socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX)
+        self._greedy = Greedy()
+        self._full_peer_wait_s = full_peer_wait_s
+        self._lossy = False
+        self._lossy_until = -math.inf
+        self._lossy_s = FULL_PEER_LOSSY_S
+        self._waiting: deque[tuple[bytes, int]] = deque()  # frames with their flags
+        self.waiting_bytes = 0
+        self.kept = self.sent = 0  # frames that ever waited, and those of them that wait no more
+        self._deadline = math.inf  # when the peer that the first of them waits for begins to lose
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits for a full peer: ``retry`` is to be called soon."""
+        return bool(self._waiting)
+
+    @property
+    def choked(self) -> bool:
+        """Whether so much waits that nothing more should be published."""
+        return self.waiting_bytes >= BACKLOG_BYTES_MAX
+
+    def send(self, frames: list[bytes]) -> None:
+        """Send to whoever subscribed, or keep it behind what waits already."""
+        if self._lossy and time.monotonic() >= self._lossy_until:
+            self._lossy = False
+            self.socket.setsockopt(zmq.XPUB_NODROP, 1)
+        last = len(frames) - 1
+        for index, frame in enumerate(frames):
+            flags = _MORE if index < last else _LAST
+            if not self._waiting:
+                try:
+                    self.socket.send(frame, flags)
+                    continue
+                except zmq.Again:
+                    self._deadline = time.monotonic() + self._full_peer_wait_s
+            self._waiting.append((frame, flags))
+            self.waiting_bytes += len(frame)
+            self.kept += 1
+
+    def retry(self, *, patient: bool = True) -> None:
+        """Send what waits, as far as it goes by now; if not ``patient`` full peers lose at once."""
+        while self._waiting:
+            frame, flags = self._waiting[0]
+            try:
+                self.socket.send(frame, flags)
+            except zmq.Again:
+                now = time.monotonic()
+                if patient and now < self._deadline:
+                    return
+                self._lose(now)
+                continue
+            self._waiting.popleft()
+            self.waiting_bytes -= len(frame)
+            self.sent += 1
+            self._deadline = time.monotonic() + self._full_peer_wait_s
+
+    def _lose(self, now: float) -> None:
+        """Drop what full peers would get, for a while."""
+        soon = now - self._lossy_until < 2 * self._full_peer_wait_s
+        self._lossy_s = min(2 * self._lossy_s, FULL_PEER_LOSSY_MAX_S) if soon else FULL_PEER_LOSSY_S
+        self._lossy, self._lossy_until = True, now + self._lossy_s
+        self.socket.setsockopt(zmq.XPUB_NODROP, 0)
+
+    def subscription(self, frames: list[zmq.Frame]) -> tuple[bytes, bool]:
+        """A peer, the one whose message was just received, wants a prefix or no longer: which, and whether it does.
+
+        Raises:
+            ProtocolError: It sent something else, or wants too much and was cut off.
+        """
+        raw = frames[0].bytes
+        on, prefix = raw[:1] == b"\1", raw[1:]
+        if len(frames) != 1 or (not on and raw[:1] != b"\0"):
+            raise ProtocolError("message to a publishing socket")
+        self._greedy.count(frames[0], len(prefix), on)
+        self.socket.setsockopt(zmq.SUBSCRIBE if on else zmq.UNSUBSCRIBE, prefix)
+        if on and prefix[:1] == b"R":
+            # This very peer knows batches: spare it the single records, which it also had to ask for because it
+            # cannot know who sends them only.
+            self.socket.setsockopt(zmq.UNSUBSCRIBE, b"M" + prefix[1:])
+        return prefix, on

@@ -1,0 +1,180 @@
+"""A blocking client of stores' query sockets, for readers outside a node: Spark tasks, the command line."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeVar
+
+import zmq
+
+from chappe.data.topic import encode_topic
+from chappe.defaults import HEARTBEAT_S, MESSAGE_BYTES_MAX, READ_BYTES, RETRY_S
+from chappe.errors import ChappeError, Fenced, ProtocolError, StagedRowsMissing, StorageFull, TimedOut
+from chappe.log.queries import (
+    FENCED,
+    FULL,
+    MISSING,
+    Answer,
+    AttachSink,
+    Commit,
+    CommitAnswer,
+    Drop,
+    ErrorAnswer,
+    FindSink,
+    HeadsAnswer,
+    HeadsRequest,
+    ReadAnswer,
+    ReadRequest,
+    Request,
+    SeekAnswer,
+    SeekRequest,
+    SinkAnswer,
+    StagedAnswer,
+    decode_answer,
+    encode_query,
+)
+from chappe.log.storage import PartitionInfo
+from chappe.system.forking import own
+from chappe.system.limits import need_descriptors
+from chappe.transports.zeromq import new_socket
+
+# What is raised for an answer of each kind; a ProtocolError for all others.
+_ERRORS: Final[dict[str, type[ChappeError]]] = {FENCED: Fenced, MISSING: StagedRowsMissing, FULL: StorageFull}
+_Kind = TypeVar("_Kind", bound=Answer)
+
+
+class StoreClient:
+    """Asks one store, over one connection; not for use by two threads at once.
+
+    Args:
+        endpoint: The store's query socket, ``tcp://host:port``.
+        timeout_s: Seconds to wait for one answer.
+    """
+
+    def __init__(self, endpoint: str, timeout_s: float = 10.0) -> None:
+        own(self)
+        self.endpoint = endpoint
+        self.scrubbed_us = 0  # when the store had last read and checked all that it keeps, as it last said
+        self._timeout_s = timeout_s
+        self._ids = itertools.count(1)
+        self._waiting: dict[bytes, tuple[Answer, list[bytes]] | None] = {}  # asked: the answer, once it is here
+        need_descriptors()
+        self._socket = new_socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
+        self._socket.setsockopt(zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000))
+        self._socket.connect(endpoint)
+
+    def ask(self, request: Request) -> tuple[Answer, list[bytes]]:
+        """Send one request and wait for its answer.
+
+        Raises:
+            TimedOut: The store did not answer in time; asking again, or another store, is safe.
+            Fenced: Another run of this sink took over.
+            StagedRowsMissing: The store lost rows of the batch; it is to be run again.
+            StorageFull: The store's disk has no room.
+            ProtocolError: The store refused for another reason, or answered something that does not decode.
+        """
+        (found,) = self.ask_many([request])
+        return found
+
+    def ask_many(self, requests: Sequence[Request]) -> Iterator[tuple[Answer, list[bytes]]]:
+        """Send requests at once and yield their answers in the order of the requests."""
+        wanted = [self.send(request) for request in requests]
+        try:
+            for raw_id in wanted:
+                yield self.receive(raw_id)
+        finally:
+            self.forget(wanted)
+
+    def send(self, request: Request, payload: bytes | None = None) -> bytes:
+        """Send one request without waiting; the result is what ``receive`` or ``forget`` takes.
+
+        Args:
+            request: The question.
+            payload: The batch of a Stage request; no other has one.
+        """
+        raw_id = struct.pack(">Q", next(self._ids))
+        frames = [raw_id, encode_query(request)]
+        self._socket.send_multipart(frames if payload is None else [*frames, payload], copy=payload is None)
+        self._waiting[raw_id] = None
+        return raw_id
+
+    def receive(self, raw_id: bytes) -> tuple[Answer, list[bytes]]:
+        """Wait for the answer to a request that was sent; answers to others are kept meanwhile. Raises as ``ask``."""
+        deadline = time.monotonic() + self._timeout_s
+        while (found := self._waiting[raw_id]) is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self.forget([raw_id])
+                raise TimedOut(f"the store at {self.endpoint} did not answer within {self._timeout_s:g} s")
+            if not self._socket.poll(int(min(left, RETRY_S) * 1000) + 1):
+                continue
+            frames = self._socket.recv_multipart()
+            deadline = time.monotonic() + self._timeout_s
+            if len(frames) >= 2 and frames[0] in self._waiting:
+                self._waiting[frames[0]] = (decode_answer(frames[1]), frames[2:])
+        self.forget([raw_id])
+        answer, batches = found
+        if isinstance(answer, ErrorAnswer):
+            kind = _ERRORS.get(answer.kind, ProtocolError)
+            raise kind(f"the store at {self.endpoint} refused: {answer.text}")
+        return answer, batches
+
+    def forget(self, raw_ids: Iterable[bytes]) -> None:
+        """The answers to these requests are not wanted any more."""
+        for raw_id in raw_ids:
+            self._waiting.pop(raw_id, None)
+
+    def heads(self, topic_prefix: str = "", since: int = 0) -> tuple[list[PartitionInfo], int]:
+        """Every partition changed after version ``since``, and the version to ask from next."""
+        found: list[PartitionInfo] = []
+        while True:
+            answer, _ = self._ask_for(HeadsAnswer, HeadsRequest(encode_topic(topic_prefix), since))
+            found += answer.infos()
+            since = answer.version
+            self.scrubbed_us = answer.scrubbed_us
+            if not answer.more:
+                return found, since
+
+    def read(
+        self, topic: str, partition: str, offset: int, bytes_max: int = READ_BYTES
+    ) -> tuple[ReadAnswer, list[bytes]]:
+        """Batches from the one containing ``offset`` on, as ``log.batch.Batch.parse`` takes them."""
+        return self._ask_for(ReadAnswer, ReadRequest(encode_topic(topic), encode_topic(partition), offset, bytes_max))
+
+    def seek(self, topic: str, partition: str, timestamp: int) -> int:
+        """The first offset whose batch ends at or after ``timestamp`` (microseconds); -1 if unknown."""
+        answer, _ = self._ask_for(SeekAnswer, SeekRequest(encode_topic(topic), encode_topic(partition), timestamp))
+        return answer.offset
+
+    # -- exactly-once sinks: see ``log.queries`` for what each promises; all raise as ``ask`` --
+
+    def find_sink(self, sink: str) -> SinkAnswer:
+        """What the store knows of a sink."""
+        return self._ask_for(SinkAnswer, FindSink(sink))[0]
+
+    def attach_sink(self, sink: str, run: str, home: str, lasting: bool) -> SinkAnswer:
+        """Tell the store who the home of a sink is; if it is the home, make ``run`` the current run."""
+        return self._ask_for(SinkAnswer, AttachSink(sink, run, home, lasting))[0]
+
+    def commit(self, sink: str, run: str, batch: int, attempts: Sequence[tuple[int, int, int, int]]) -> CommitAnswer:
+        """Make attempts (task, attempt, pieces, rows) visible; safe to ask again after TimedOut."""
+        return self._ask_for(CommitAnswer, Commit(sink, run, batch, list(attempts)))[0]
+
+    def drop(self, sink: str, run: str, batch: int, attempts: Sequence[tuple[int, int]]) -> None:
+        """Remove what attempts (task, attempt) have staged."""
+        self._ask_for(StagedAnswer, Drop(sink, run, batch, list(attempts)))
+
+    def _ask_for(self, kind: type[_Kind], request: Request) -> tuple[_Kind, list[bytes]]:
+        answer, batches = self.ask(request)
+        if not isinstance(answer, kind):
+            raise ProtocolError(f"the store at {self.endpoint} answered another question")
+        return answer, batches
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()

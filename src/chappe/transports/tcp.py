@@ -1,0 +1,281 @@
+"""A link: the non-blocking socket of one connection, TLS on it if wanted, and the frames in it.
+
+A frame is a u32 length and so many bytes. What does not make a whole frame yet is kept; a length beyond the bound ends
+the link before anything is kept for it.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import ssl
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from chappe.defaults import FRAME_BYTES_S, FRAME_S, KIB
+from chappe.transports.tls import Contexts, Wire, digest, explain, named_ids
+
+READ_BYTES: Final = 256 * KIB  # taken from a socket at once
+WRITE_BYTES: Final = 256 * KIB  # joined for one write
+_TLS_READ_BYTES: Final = 64 * KIB  # OpenSSL gives one record, at most 16 KiB, at a time
+_SMALL: Final = 4 * KIB  # parts of a frame up to this are joined at once
+_LENGTH: Final = 4
+_TLS_CONTENT: Final = (0x15, 0x16)  # the first byte of what a TLS endpoint says first: an alert, or its hello
+_TLS_MAJOR: Final = 3
+
+# What the system keeps beyond what the peer has room for only adds to what is lost with a link, and to delays.
+_NOTSENT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+
+_unpack_length: Final = struct.Struct(">I").unpack_from
+
+
+class LinkLost(Exception):
+    """The connection is of no further use; the text says why."""
+
+
+class Link:
+    """One connection.
+
+    Args:
+        sock: Connected, not blocking.
+        number: The core's name for it.
+        security: What its TLS is made of; None for a plain connection.
+        host: The host that was dialled; None for an accepted connection.
+    """
+
+    __slots__ = (
+        "_check_id",
+        "_first",
+        "_have",
+        "_need",
+        "_parts",
+        "_sock",
+        "_unsent",
+        "_wire",
+        "begun_at",
+        "bytes_max",
+        "certificate",
+        "closing_at",
+        "established",
+        "handshaking",
+        "lost",
+        "named",
+        "number",
+        "reading",
+        "sent_bytes",
+        "stated",
+        "watched",
+        "writing",
+    )
+
+    def __init__(self, sock: socket.socket, number: int, security: Contexts | None, host: str | None) -> None:
+        self._sock = sock
+        self.number = number
+        self.lost = False  # the node has closed it
+        self.watched = False  # the node's selector knows it
+        self.reading = True  # whether the node looks whether something came
+        self.writing = False  # whether something waits for room in the socket
+        self.established = False
+        self.sent_bytes = 0  # taken by the socket
+        self.bytes_max = 0
+        self.closing_at: float | None = None  # when it is closed even if something is unsent
+        self._wire: Wire | None = None if security is None else security.wrap(host)
+        self._check_id = security is not None and security.check == "id"
+        self.named: frozenset[bytes] = frozenset()  # the ids that the peer's certificate names
+        self.certificate: bytes | None = None  # its digest
+        self.stated: bytes | None = None  # the id that the peer says it has
+        self._parts: list[bytes] = []  # of a frame that is not complete
+        self.begun_at: float | None = None  # since when such a frame is unfinished, for its owner
+        self._have = 0  # bytes in them
+        self._need = _LENGTH  # bytes that make it worth to look again
+        self._unsent: bytes | memoryview = b""
+        self._first = True
+        self.handshaking = self._wire is not None
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if _NOTSENT is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT, WRITE_BYTES)
+
+    def fileno(self) -> int:
+        """The descriptor of its socket."""
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        """Close the socket; what is unsent is lost."""
+        self._sock.close()
+
+    # -- in -------------------------------------------------------------------------------------------
+
+    def receive(self, buffer: memoryview) -> bool:
+        """Read once, through ``buffer``; False if nothing was there.
+
+        Raises:
+            LinkLost: The peer closed, or what it sent is no TLS or fails in it.
+        """
+        try:
+            size = self._sock.recv_into(buffer)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            raise self._ended(f"the connection broke ({(error.strerror or str(error)).lower()})") from None
+        if not size:
+            raise self._ended("the peer closed the connection")
+        data = bytes(buffer[:size])
+        if self._first:
+            self._look_at_first(data)
+        if self._wire is not None:
+            data = self._decrypt(self._wire, data)
+        if data:
+            self._keep(data)
+        return True
+
+    def _keep(self, data: bytes) -> None:
+        parts = self._parts
+        if parts and len(parts[-1]) + len(data) <= _SMALL:  # a part for each byte would take fifty times as much
+            parts[-1] += data
+        else:
+            parts.append(data)
+        self._have += len(data)
+
+    @property
+    def unfinished(self) -> int:
+        """How many bytes of a frame are here that is not complete."""
+        return self._have
+
+    def too_late_at(self) -> float:
+        """When the unfinished frame has taken too long."""
+        return math.inf if self.begun_at is None else self.begun_at + FRAME_S + self._need / FRAME_BYTES_S
+
+    def _ended(self, how: str) -> LinkLost:
+        if self.handshaking:
+            return LinkLost(f"{how} during the TLS handshake: give both ends the same security")
+        if self._first:
+            return LinkLost(f"{how} before it said anything: if it wants TLS, give both ends the same security")
+        return LinkLost(how)
+
+    def _look_at_first(self, data: bytes) -> None:
+        self._first = False
+        speaks_tls = data[0] in _TLS_CONTENT and data[1:2] in (b"", bytes((_TLS_MAJOR,)))
+        if speaks_tls and self._wire is None:
+            raise LinkLost("the peer speaks TLS and we do not: give both ends the same security")
+        if not speaks_tls and self._wire is not None:
+            raise LinkLost("we speak TLS and the peer does not: give both ends the same security")
+
+    def _decrypt(self, wire: Wire, data: bytes) -> bytes:
+        wire.incoming.write(data)
+        found: list[bytes] = []
+        try:
+            if self.handshaking:
+                wire.tls.do_handshake()
+                self._secured(wire)
+            read = wire.tls.read
+            while piece := read(_TLS_READ_BYTES):
+                found.append(piece)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            raise LinkLost("the peer closed the connection") from None
+        except ssl.SSLError as error:
+            self._send_alert(wire)
+            raise LinkLost(explain(error)) from None
+        return b"".join(found)
+
+    def _secured(self, wire: Wire) -> None:
+        self.handshaking = False
+        self.named = named_ids(wire.tls)
+        self.certificate = digest(wire.tls)
+        if self._check_id and not self.named:
+            raise LinkLost("the peer's certificate names no endpoint id: make one with `chappe keys make NAME --id`")
+
+    def _send_alert(self, wire: Wire) -> None:
+        """Let the peer know why; it is no use to wait for it."""
+        try:
+            self._sock.send(wire.outgoing.read())
+        except OSError:
+            pass
+
+    def frames(self, count_max: int) -> list[bytes]:
+        """Take complete frames, without their lengths, at most ``count_max``.
+
+        Raises:
+            LinkLost: A frame is larger than ``bytes_max``.
+        """
+        if self._have < self._need:
+            return []
+        parts = self._parts
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        found: list[bytes] = []
+        add = found.append
+        at, end, bytes_max = 0, len(data), self.bytes_max
+        need = _LENGTH
+        while end - at >= _LENGTH:
+            (size,) = _unpack_length(data, at)
+            if size > bytes_max:
+                raise LinkLost(f"the peer sent a message of {size} bytes, at most {bytes_max} are taken")
+            stop = at + _LENGTH + size
+            if stop > end:
+                need = _LENGTH + size
+                break
+            if len(found) == count_max:
+                break
+            add(data[at + _LENGTH : stop])
+            at = stop
+        if at:
+            self.begun_at = None
+        self._parts = [data[at:]] if at < end else []
+        self._have = end - at
+        self._need = need
+        return found
+
+    # -- out ------------------------------------------------------------------------------------------
+
+    def send(self, take: Callable[[int, int], list[bytes]]) -> bool:
+        """Write what ``take`` gives until nothing is left; False if the socket took no more.
+
+        Raises:
+            LinkLost: The connection broke.
+        """
+        try:
+            while True:
+                if self._unsent:
+                    sent = self._sock.send(self._unsent)
+                    self.sent_bytes += sent
+                    if sent < len(self._unsent):
+                        self._unsent = memoryview(self._unsent)[sent:]
+                        continue  # until it says that it would block
+                    self._unsent = b""
+                wire = self._wire
+                if self.handshaking:
+                    assert wire is not None
+                    self._unsent = wire.outgoing.read()
+                elif parts := take(self.number, WRITE_BYTES):
+                    data = parts[0] if len(parts) == 1 else b"".join(parts)
+                    if wire is not None:
+                        wire.tls.write(data)
+                        data = wire.outgoing.read()
+                    self._unsent = data
+                elif wire is not None and wire.outgoing.pending:
+                    self._unsent = wire.outgoing.read()
+                if not self._unsent:
+                    return True
+        except (BlockingIOError, InterruptedError):
+            return False
+        except ssl.SSLError as error:
+            raise LinkLost(explain(error)) from None
+        except OSError as error:
+            raise LinkLost(f"the connection broke: {error.strerror or error}") from None
+
+    def start(self) -> None:
+        """Begin the TLS handshake, if there is one; ``send`` sends what it has to say.
+
+        Raises:
+            LinkLost: TLS does not take the host that was dialled.
+        """
+        if self._wire is None:
+            return
+        try:
+            self._wire.tls.do_handshake()
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            raise LinkLost(explain(error)) from None

@@ -1,0 +1,59 @@
+"""The ZeroMQ sockets of a node: their bounds, and how they notice that the other side is gone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import zmq
+
+from chappe.defaults import HEARTBEAT_S, MESSAGE_BYTES_MAX, QUEUE_MESSAGES_MAX, RECONNECT_MAX_S, RECONNECT_S
+from chappe.errors import TooManyOpenFiles
+from chappe.system.limits import EXHAUSTED, TEXT
+
+_HEARTBEAT: Final = (
+    (zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000)),
+    (zmq.HEARTBEAT_TIMEOUT, int(3 * HEARTBEAT_S * 1000)),
+)
+# A SUB that is not read for a while does not see the answers to its pings either. It would redial, and libzmq then
+# ends the process with "Assertion failed: _input_stopped" (its issue 3937). The kernel's probes know no such wait.
+_KEEPALIVE: Final = (
+    (zmq.TCP_KEEPALIVE, 1),
+    (zmq.TCP_KEEPALIVE_IDLE, int(HEARTBEAT_S)),
+    (zmq.TCP_KEEPALIVE_INTVL, int(HEARTBEAT_S)),
+    (zmq.TCP_KEEPALIVE_CNT, 3),
+)
+
+
+SOCKETS_MAX: Final = 16_384  # of this process; what ZeroMQ allows by default is 250 members
+
+
+def new_socket(kind: int) -> zmq.Socket[bytes]:
+    """A socket of this kind as ZeroMQ makes it.
+
+    Raises:
+        TooManyOpenFiles: There are too many.
+    """
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+    context.set(zmq.MAX_SOCKETS, SOCKETS_MAX)  # counts before the first socket is made
+    try:
+        return context.socket(kind)
+    except zmq.ZMQError as error:
+        if error.errno in EXHAUSTED:
+            raise TooManyOpenFiles(TEXT) from None
+        raise
+
+
+def open_socket(kind: int) -> zmq.Socket[bytes]:
+    """A socket of this kind, neither bound nor connected; what it has not sent when it is closed is dropped."""
+    made = new_socket(kind)
+    for option, value in (
+        (zmq.LINGER, 0),
+        (zmq.SNDHWM, QUEUE_MESSAGES_MAX),
+        (zmq.RCVHWM, QUEUE_MESSAGES_MAX),
+        (zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX),
+        (zmq.RECONNECT_IVL, int(RECONNECT_S * 1000)),
+        (zmq.RECONNECT_IVL_MAX, int(RECONNECT_MAX_S * 1000)),
+        *(_KEEPALIVE if kind == zmq.SUB else _HEARTBEAT),
+    ):
+        made.setsockopt(option, value)
+    return made

@@ -1,0 +1,90 @@
+"""A master and a clone that are sent anything that can be encoded, by anybody: they answer or refuse, and go on."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from chappe.kv import commands as cmd
+from chappe.kv.actions import Action, Commit, Send
+from chappe.kv.clone import KvClone
+from chappe.kv.commands import decode_message, encode_command, encode_message
+from chappe.kv.entity import NOBODY, Entity, chappe_entity
+from chappe.kv.master import KvMaster
+from chappe.sim.replicas.rogues import any_command, any_message
+
+NS = 1_000_000_000
+MASTER = chappe_entity(b"m" * 16, 1)
+CLONE = chappe_entity(b"c" * 16, 2)
+STRANGERS = (chappe_entity(b"x" * 16, 3), Entity(b"o" * 16, 6), Entity(b"m" * 16, 2**64 - 1), NOBODY)
+
+
+def any_payload(rng: Random, receiver: Entity, senders: tuple[Entity, ...]) -> bytes:
+    """Any message of any of ``senders``, now and then with a byte that is wrong."""
+    command = any_command(rng, (MASTER, CLONE, *STRANGERS))
+    raw = any_message(rng, receiver, rng.choice(senders), command)
+    if raw and rng.random() < 0.1:
+        at = rng.randrange(len(raw))
+        raw = raw[:at] + bytes((rng.randrange(256),)) + raw[at + 1 :]
+    return raw
+
+
+def check(actions: list[Action]) -> None:
+    """What is to be sent can be read."""
+    for action in actions:
+        if isinstance(action, Send):
+            decode_message(action.payload)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_master_outlives_whatever_peers_send(seed: int, durable: bool) -> None:
+    rng = Random(seed)
+    now = 100.0
+    master = KvMaster("s", MASTER, now=now, wall_ns=int(now * NS), durable=durable)
+    check(master.start(now, int(now * NS)))
+    for _ in range(600):
+        now += rng.choice((0.0, 0.0, 0.01, 0.3, 20.0))
+        wall_ns = int(now * NS)
+        payloads = [any_payload(rng, MASTER, (CLONE, *STRANGERS)) for _ in range(rng.randrange(4))]
+        actions = master.handle_messages(payloads, now, wall_ns)
+        actions += master.handle_clone_topic(any_payload(rng, MASTER, STRANGERS), now)
+        actions += master.handle_timeout(now, wall_ns)
+        assert master.next_timeout(now, wall_ns) == master.next_timeout(now, wall_ns)  # not NaN
+        check(actions)
+        for action in actions:
+            if isinstance(action, Commit):
+                check(master.handle_committed(action.number, now, wall_ns))
+    master.put("still", "there", now=now, wall_ns=int(now * NS))
+    assert master.get("still") == "there"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_clone_outlives_whatever_peers_send(seed: int) -> None:
+    rng = Random(seed)
+    now = 100.0
+    clone = KvClone("s", CLONE, now=now)
+    check(clone.start(now))
+    written = 0
+    for _ in range(600):
+        now += rng.choice((0.0, 0.0, 0.01, 0.3, 20.0))
+        payloads = [any_payload(rng, CLONE, (MASTER, MASTER, *STRANGERS)) for _ in range(rng.randrange(4))]
+        actions = clone.handle_messages(payloads, now)
+        if rng.random() < 0.1 and not clone.refusing:
+            written += 1
+            actions += clone.put("key", written, now=now, ticket=written)
+        actions += clone.handle_timeout(now)
+        assert clone.next_timeout() == clone.next_timeout()
+        check(actions)
+
+
+def test_an_acknowledgement_beyond_all_numbers_is_not_answered() -> None:
+    master = KvMaster("s", MASTER, now=0.0, wall_ns=0)
+    stranger = STRANGERS[0]
+    raw = encode_message(0, stranger, MASTER, encode_command(cmd.CumulativeAck(2**64 - 1)))
+    assert master.handle_messages([raw], 0.0, 0) == []
+    raw = encode_message(0, stranger, MASTER, encode_command(cmd.CumulativeAck(2**64 - 2)))
+    (answer,) = master.handle_messages([raw], 0.0, 0)
+    assert isinstance(answer, Send)
+    assert decode_message(answer.payload).command == cmd.RetransmitFailed(2**64 - 1)

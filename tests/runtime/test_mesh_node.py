@@ -1,0 +1,50 @@
+"""A node among strangers that connect and say nothing, and with subscribers that are full."""
+
+from __future__ import annotations
+
+import math
+import socket
+from contextlib import ExitStack
+
+import pytest
+from tests.endpoints import Make
+
+from chappe.runtime import mesh_node
+
+
+def test_those_who_are_silent_give_way_to_who_comes(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mesh_node, "HANDSHAKES_MAX", 4)
+    monkeypatch.setattr(mesh_node, "HANDSHAKE_SPARED_S", 0.0)
+    hub = make()
+    port = hub.listen()
+    with ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        peer = make()
+        assert peer.peer("127.0.0.1", port) == hub.id
+
+
+def test_a_peer_that_begins_a_message_and_goes_silent_is_lost(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chappe.transports.tcp.FRAME_S", 0.01)
+    monkeypatch.setattr("chappe.transports.tcp.FRAME_BYTES_S", 1e12)
+    hub, peer = make(), make()
+    peer.peer("127.0.0.1", hub.listen(), retry_s=0)
+    statuses = peer.statuses()
+    with peer.node.lock:
+        [link] = peer.node._links.values()
+        link._sock.sendall((1000).to_bytes(4, "big"))
+    while (event := statuses.get(30.0)) is not None and type(event).__name__ != "PeerLost":
+        pass
+    assert event is not None
+    assert hub.peers() == []
+
+
+def test_what_a_full_subscriber_takes_is_told_together(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint, told = make(), []
+    monkeypatch.setattr(endpoint.core, "handle_drained", lambda count, now: told.append(count))
+    for interval, counts in ((0.0, (1, 2)), (math.inf, (3, 4, 5)), (0.0, (6,))):
+        monkeypatch.setattr(mesh_node, "DRAINED_S", interval)
+        for count in counts:
+            with endpoint.node.lock:
+                endpoint.node.drained(count)
+    assert told == [1, 2, 18]

@@ -1,0 +1,108 @@
+"""A connection that subscribes to more than anybody needs is cut off, and takes its subscriptions along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import zmq
+from tests.api.members import wait_until
+
+from chappe.defaults import SUBSCRIPTION_BYTES_MAX
+from chappe.errors import ProtocolError
+from chappe.transports import greedy
+from chappe.transports.publishing import PublishingSocket
+
+
+@pytest.fixture
+def publisher() -> Iterator[PublishingSocket]:
+    made = PublishingSocket(0.5)
+    made.socket.bind("tcp://127.0.0.1:*")
+    yield made
+    made.socket.close(0)
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield made
+    made.destroy(0)
+
+
+def subscriber(context: zmq.Context[zmq.Socket[bytes]], publisher: PublishingSocket) -> zmq.Socket[bytes]:
+    made = context.socket(zmq.SUB)
+    made.setsockopt(zmq.RECONNECT_IVL, -1)  # once cut off, it stays so
+    made.connect(publisher.socket.getsockopt_string(zmq.LAST_ENDPOINT))
+    return made
+
+
+def heard(publisher: PublishingSocket) -> list[tuple[bytes, bool] | str]:
+    """What subscriptions came, and what was said of them."""
+    found: list[tuple[bytes, bool] | str] = []
+    while publisher.socket.poll(0):
+        try:
+            found.append(publisher.subscription(publisher.socket.recv_multipart(copy=False)))
+        except ProtocolError as error:
+            found.append(str(error))
+    return found
+
+
+def gathered(publisher: PublishingSocket, found: list[tuple[bytes, bool] | str]) -> list[tuple[bytes, bool] | str]:
+    found += heard(publisher)
+    return found
+
+
+def test_one_that_takes_too_much_is_cut_off_and_the_others_are_not(
+    publisher: PublishingSocket, context: zmq.Context[zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(greedy, "SUBSCRIBED_PEER_BYTES_MAX", 10_000)
+    modest = subscriber(context, publisher)
+    modest.setsockopt(zmq.SUBSCRIBE, b"Mgood")
+    found: list[tuple[bytes, bool] | str] = []
+    wait_until(lambda: bool(gathered(publisher, found)))
+    many = subscriber(context, publisher)
+    for number in range(200):
+        many.setsockopt(zmq.SUBSCRIBE, b"K%06d" % number)
+
+    def over() -> bool:
+        found.extend(heard(publisher))
+        return sum(each[1] is False for each in found if not isinstance(each, str)) >= 100
+
+    wait_until(over)  # its subscriptions end with it
+    assert any("and was cut off" in each for each in found if isinstance(each, str))
+    publisher.send([b"Mgood", b"still here"])
+    assert modest.poll(30_000)
+
+
+def test_where_all_take_too_much_the_one_with_the_most_is_cut_off(
+    publisher: PublishingSocket, context: zmq.Context[zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(greedy, "SUBSCRIBED_BYTES_MAX", 10_000)
+    found: list[tuple[bytes, bool] | str] = []
+    most = subscriber(context, publisher)
+    for number in range(120):
+        most.setsockopt(zmq.SUBSCRIBE, b"K%06d" % number)
+    wait_until(lambda: len(gathered(publisher, found)) >= 120)
+    less = subscriber(context, publisher)
+    for number in range(40):
+        less.setsockopt(zmq.SUBSCRIBE, b"A%06d" % number)
+
+    def over() -> bool:
+        found.extend(heard(publisher))
+        return found.count((b"K%06d" % 119, False)) == 1
+
+    wait_until(over)
+    assert not any(each[1] is False and each[0][:1] == b"A" for each in found if not isinstance(each, str))
+
+
+def test_a_subscription_longer_than_any_topic_ends_the_connection(
+    publisher: PublishingSocket, context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    rogue = subscriber(context, publisher)
+    rogue.setsockopt(zmq.SUBSCRIBE, b"Mshort")
+    found: list[tuple[bytes, bool] | str] = []
+    wait_until(lambda: bool(gathered(publisher, found)))
+    rogue.setsockopt(zmq.SUBSCRIBE, b"M" * (SUBSCRIPTION_BYTES_MAX + 1))
+
+    wait_until(lambda: (b"Mshort", False) in (gathered(publisher, found)))
+    assert len(found) == 2
