@@ -2,7 +2,7 @@
 """Set chappe up in a project-local environment and run it. Needs Python 3.11+ and nothing else.
 
 python3 run.py demo [...]      the demo: this machine's measurements through tower, store, producer and Spark
-python3 run.py test [...]      the whole test suite; further arguments go to pytest
+python3 run.py test [...]      the whole test suite, in two processes; or what arguments for pytest choose, in one
 python3 run.py check           format, lint and types
 python3 run.py chappe ...      any command of chappe
 
@@ -35,6 +35,7 @@ STAMP = VENV / "chappe-stamp"
 BIN = VENV / "bin"
 PYTHON = BIN / "python"
 EXTRAS = "arrow,connect,demo,pandas,rocksdb,spark,tls,web"
+TWO_WORKERS = ("--numprocesses", "2", "--dist", "loadgroup", "--no-loadscope-reorder")  # of all tests; they mostly wait
 CHECKS = (("ruff", "format", "--check", "."), ("ruff", "check", "."), ("mypy",))
 
 
@@ -56,7 +57,7 @@ def main(arguments: list[str]) -> int:
         return _check()
     if command == "test":
         os.chdir(PROJECT)
-        return _become([str(PYTHON), "-m", "pytest", *rest])
+        return _become([str(PYTHON), "-m", "pytest", *(rest or TWO_WORKERS)])
     return _become([str(PYTHON), "-m", "chappe", *([] if command == "chappe" else ["demo"]), *rest])
 
 

@@ -21,6 +21,14 @@ settings.load_profile("chappe")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Workers share the run by modules. All of Spark, which takes longest, is the first and one worker's."""
+    for item in items:
+        spark = item.get_closest_marker("spark") is not None
+        item.add_marker(pytest.mark.xdist_group("spark" if spark else item.nodeid.partition("::")[0]))
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
 class _Defects(logging.Handler):
     """Defects that endpoints contained, or that stopped them, and wrote into the log."""
 
