@@ -1,4 +1,4 @@
-"""Every number of chappe: its unit, the reason for it, and what happens at the limit."""
+"""Every number of chappe that ``limits`` does not hand to cores: unit, reason, and what happens at the limit."""
 
 from __future__ import annotations
 
@@ -37,10 +37,6 @@ HEAD_HURRY_S: Final = 0.1  # while somebody waits in flush() and nothing is ackn
 PRODUCER_BUFFER_BYTES: Final = 32 * MIB
 DELIVERIES_MAX: Final = 1_000_000  # records of a producer that somebody waits for, some 500 bytes each
 PRODUCER_TOPICS_MAX: Final = 256  # of one producer: each has a HEAD a second; with an identity, three open files
-PRODUCER_RING_BYTES: Final = 16 * MIB  # min_acks=0: the newest records kept for those who missed them
-# A partition that goes on after a restart: so long new records are held until stores say how far they hold it. Stores
-# are found within 1 s; three of the original's heartbeats, as a store may be busy. Then they are published.
-RESUME_WAIT_S: Final = 3.0
 IDLE_S: Final = 0.000_03  # nothing sent for this long: the next record leaves at once
 
 # -- sockets --------------------------------------------------------------------------------------
@@ -63,37 +59,21 @@ RECONNECT_S: Final = 0.1
 RECONNECT_MAX_S: Final = 1.0
 
 # -- consumer -------------------------------------------------------------------------------------
-CONSUMER_QUEUE_BYTES: Final = 32 * MIB  # delivered but not taken by the user; then reading pauses
-HELD_BYTES_MAX: Final = 16 * MIB  # live batches kept while an older gap is filled; newer are dropped, fetched later
-SETTLED_S: Final = 60.0  # a partition without news for this long is kept as its position alone, a tenth of the memory
-# Such positions; beyond it those go first that no store lists: nothing of them can come but from their producer.
-SETTLED_MAX: Final = 200_000
 READ_BYTES: Final = 1 * MIB  # asked of a store in one READ
-READ_BYTES_MAX: Final = 8 * MIB  # most that a store answers to one READ (at least one batch)
 FETCH_RECORDS_MAX: Final = 100_000  # Dafka's own limit on one FETCH
 RETRY_S: Final = 0.5  # an unanswered FETCH or READ is repeated, elsewhere if possible
 POLL_HEADS_S: Final = 1.0  # a consumer or store asks stores what is new since its last question
 
 # -- store ----------------------------------------------------------------------------------------
-STAGED_BYTES_MAX: Final = 32 * MIB  # received, not yet written; then reading pauses
-SMALL_BATCH_BYTES: Final = 8 * KIB  # neighbours smaller than this are merged before they are written
 SEGMENT_BYTES: Final = 128 * MIB  # a segment file is sealed at this size ...
 SEGMENT_ENTRIES: Final = 200_000  # ... or at this many blocks, so that recovery stays near a second
 MANIFEST_BYTES: Final = 4 * MIB  # appended to the manifest before it is made anew: some 70,000 commits
 ASIDE_BYTES_MAX: Final = 1 << 30  # cut off or taken away by recovery and kept: then the oldest goes, never the newest
 ASIDE_S: Final = 30 * 86_400.0  # ... and is removed when it is older: long enough to be noticed and looked at
-# Partitions that were only spoken of, and of which a store has nothing: further ones are not remembered until these are
-# found or given up. Producers speak of theirs once a second.
-UNKNOWN_PARTITIONS_MAX: Final = 10_000
-LISTED_PARTITIONS_MAX: Final = (
-    1_000_000  # that a consumer takes from one store, some 500 bytes each; it reports the rest
-)
-STORES_MAX: Final = 1_000  # other stores that a member asks; one that never answered gives way to a further one
 DISK_RETRY_S: Final = 1.0  # after a full disk a write is tried again
 EXIT_S: Final = 5.0  # a program that ends: so long all members that it did not close, together, give what they hold ...
 EXIT_ERROR_S: Final = 1.0  # ... and so long after an error or Ctrl-C, as ``with`` does
 DISK_RESERVE_BYTES: Final = 16 * MIB  # refuse writes below this much free space
-MAINTAIN_S: Final = 10.0  # retention runs this often
 SCRUB_BYTES_S: Final = 8 * MIB  # read to find damage: a terabyte takes a day and a half, a disk barely notices
 SCRUB_SHARE: Final = 10  # ... and for each second of it so many of rest, where the disk or the processor is slow
 SCRUB_PIECE_BYTES: Final = 512 * KIB  # of it at once, and ...
@@ -109,7 +89,6 @@ SINK_NAME_MAX: Final = 255  # characters in the name of a sink or a run
 SINKS_MAX: Final = 10_000  # known to one store; a further one is refused
 RUNS_MAX: Final = 1_000  # fenced runs of one sink that are remembered
 ATTEMPTS_MAX: Final = 65_536  # tasks of one batch, and attempts of one sink that are staged
-COMMIT_CHUNK_BYTES: Final = 32 * MIB  # of a commit in memory at once
 SINK_HEADS_S: Final = 5.0  # heads of a committed batch are told so long: who missed the first one hears the next
 STAGED_FORGET_S: Final = 24 * 3600.0  # staged rows of a sink that nobody used so long are removed
 SINK_FORGET_S: Final = 7 * 24 * 3600.0  # a sink that need not last is forgotten after this

@@ -9,6 +9,7 @@ from tests.log.store_rig import WALL, StoreRig
 
 from chappe.core import Report
 from chappe.data.topic import Filter
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Ask, Deliver, Publish, Reply
 from chappe.log.batch import encode_batch
 from chappe.log.consumer import LogConsumer, Reset
@@ -20,9 +21,11 @@ from chappe.log.sources import Key
 class ConsumerRig:
     """Everything that the core wants done ends here: ``delivered``, ``events`` and ``published``."""
 
-    def __init__(self, reset: Reset, *topics: str, positions: dict[Key, int] | None = None) -> None:
+    def __init__(
+        self, reset: Reset, *topics: str, positions: dict[Key, int] | None = None, limits: LogLimits = LOG_LIMITS
+    ) -> None:
         self.now = 1000.0
-        self.core = LogConsumer("C", [Filter.parse(each) for each in topics or ("hello",)], reset, positions)
+        self.core = LogConsumer("C", [Filter.parse(each) for each in topics or ("hello",)], reset, positions, limits)
         self.stores: dict[str, StoreRig] = {}
         self.deaf: set[str] = set()  # endpoints of stores that do not answer
         self.late: list[Ask] | None = None  # not None: questions are kept here instead of answered

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chappe.errors import StorageError
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Ask, Publish, Write
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.messages import BatchMessage, Head, RecordMessage, StoreInfo
@@ -18,11 +19,13 @@ WALL = 1_700_000_000_000_000
 class StoreRig:
     """The core, its storage, a clock, and the write under way."""
 
-    def __init__(self, name: str = "S", storage: MemoryLogStorage | None = None) -> None:
+    def __init__(
+        self, name: str = "S", storage: MemoryLogStorage | None = None, limits: LogLimits = LOG_LIMITS
+    ) -> None:
         self.storage = storage or MemoryLogStorage(f"id-{name}")
         self.endpoint = f"tcp://{name}:1"
         self.now = 1000.0
-        self.core = LogStore(name, self.storage, self.endpoint, now=self.now)
+        self.core = LogStore(name, self.storage, self.endpoint, now=self.now, limits=limits)
         self.core.start(self.now)
         self.core.handle_subscription(b"DC", True, self.now)  # an original, C, listens to answers
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from tests.log.store_rig import WALL, StoreRig, published
 
 from chappe.defaults import FETCH_RECORDS_MAX
-from chappe.log import answering as module
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Publish
-from chappe.log.answering import PAUSE_S, PIECE_RECORDS, Answering
+from chappe.log.answering import PAUSE_S, Answering
 from chappe.log.messages import Fetch, Head, RecordMessage
 from chappe.log.producer import LogProducer
 
+PIECE_RECORDS = LOG_LIMITS.answer_records
 NOW = 100.0
 
 
@@ -87,9 +87,8 @@ def test_who_left_is_not_answered_any_more() -> None:
     assert answering.due == math.inf
 
 
-def test_answers_under_way_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ANSWERS_MAX", 2)
-    answering = Answering(piece)
+def test_answers_under_way_have_a_bound() -> None:
+    answering = Answering(piece, LogLimits(answers_max=2))
     for name in "ABCD":
         answering.fetch(fetch(name, 0, 2 * PIECE_RECORDS), NOW)
     heard = [each.message.address for each in serve(answering, 3) if isinstance(each, Publish)]  # type: ignore[union-attr]

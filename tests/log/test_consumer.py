@@ -11,13 +11,12 @@ from tests.log.consumer_rig import ConsumerRig
 from tests.log.store_rig import WALL, StoreRig
 
 from chappe.data.topic import Filter
-from chappe.defaults import CONSUMER_QUEUE_BYTES, FETCH_RECORDS_MAX, RETRY_S
+from chappe.defaults import FETCH_RECORDS_MAX, RETRY_S
 from chappe.errors import ProtocolError
-from chappe.log import consumer as consumer_module
-from chappe.log import delivery as module
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Ask, Deliver, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import encode_batch
-from chappe.log.catch_up import PASS_OVER_S, TELL_S
+from chappe.log.catch_up import TELL_S
 from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
 from chappe.log.events import OutOfRange, PartitionsLeftOut, RecordsLost, RecordsMissing
 from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, GetHeads, RecordMessage, StoreHello, StoreInfo
@@ -177,9 +176,8 @@ def test_in_whatever_order_batches_come_records_are_delivered_in_theirs(order: l
     assert rig.values() == [b"%d" % offset for offset in range(16)]
 
 
-def test_what_is_held_has_a_bound_and_what_was_dropped_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HELD_BYTES_MAX", 5_000)
-    rig = ConsumerRig(EARLIEST)
+def test_what_is_held_has_a_bound_and_what_was_dropped_is_fetched() -> None:
+    rig = ConsumerRig(EARLIEST, limits=LogLimits(held_bytes_max=5_000))
     for base in range(1, 50):
         rig.batch(base, bytes(1000))
     assert rig.core._delivery.held_bytes <= 5_000
@@ -483,9 +481,9 @@ def test_a_range_damaged_everywhere_is_reported_and_skipped() -> None:
     rig.meet(hurt)
     rig.wait(2 * TELL_S)
     assert rig.events == [RecordsMissing("hello", "P", 2, 2)]  # who waits is told so, once
-    rig.wait(PASS_OVER_S * 0.9 - 2 * TELL_S)
+    rig.wait(LOG_LIMITS.pass_over_s * 0.9 - 2 * TELL_S)
     assert rig.offsets() == [0, 1]  # another store that has them may come back
-    rig.wait(PASS_OVER_S * 0.2)
+    rig.wait(LOG_LIMITS.pass_over_s * 0.2)
 
     assert rig.offsets() == [0, 1, 3, 4]
     _, lost = rig.events
@@ -519,11 +517,8 @@ def test_latest_misses_nothing_of_a_partition_that_is_new() -> None:
     assert rig.values("NEW") == [b"first", b"second"]
 
 
-def test_partitions_that_a_store_lists_have_a_bound_and_those_that_are_known_go_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(consumer_module, "LISTED_PARTITIONS_MAX", 3)
-    rig = ConsumerRig(EARLIEST)
+def test_partitions_that_a_store_lists_have_a_bound_and_those_that_are_known_go_on() -> None:
+    rig = ConsumerRig(EARLIEST, limits=LogLimits(listed_partitions_max=3))
     store = store_with()
     for number in range(9):
         store.keep(0, b"x", partition=f"P{number}")
@@ -531,7 +526,7 @@ def test_partitions_that_a_store_lists_have_a_bound_and_those_that_are_known_go_
     rig.wait(3.0)
     known = {partition for _, partition, _, _ in rig.delivered}
     assert len(known) == 3
-    assert [type(each) for each in rig.events] == [PartitionsLeftOut]
+    assert rig.events == [PartitionsLeftOut("S", 3)]
 
     for partition in known:
         store.keep(1, b"y", partition=partition)
@@ -707,7 +702,7 @@ def test_it_pauses_when_the_application_does_not_take_what_was_delivered() -> No
         (action,) = core.handle_message(BatchMessage("hello", "P", "hello", body), 0.0, WALL)
         assert isinstance(action, Deliver)
         base += 1
-    assert base <= CONSUMER_QUEUE_BYTES // size + 1
+    assert base <= LOG_LIMITS.consumer_queue_bytes // size + 1
 
     core.taken(size * 2, 0.0)
     assert not core.paused
@@ -715,12 +710,12 @@ def test_it_pauses_when_the_application_does_not_take_what_was_delivered() -> No
 
 def test_while_it_is_paused_no_store_is_asked_for_more() -> None:
     rig = ConsumerRig(EARLIEST)
-    rig.core._delivery.queued_bytes = CONSUMER_QUEUE_BYTES
+    rig.core._delivery.queued_bytes = LOG_LIMITS.consumer_queue_bytes
     rig.meet(store_with(b"a"))
     rig.wait(3.0)
     assert not [each for each in rig.asked if isinstance(each.request, ReadRequest)]
 
-    rig.do(rig.core.taken(CONSUMER_QUEUE_BYTES, rig.now))
+    rig.do(rig.core.taken(LOG_LIMITS.consumer_queue_bytes, rig.now))
     rig.wait(0.2)
     assert rig.values() == [b"a"]
 

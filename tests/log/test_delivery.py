@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chappe.data.topic import Filter
-from chappe.defaults import SETTLED_S
-from chappe.log import consumer as consumer_module
-from chappe.log import delivery as module
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.consumer import EARLIEST, LogConsumer
 from chappe.log.delivery import Delivery, Partition
@@ -22,9 +20,9 @@ def nobody(key: tuple[str, str]) -> bool:
     return False
 
 
-def delivered(*keys: tuple[str, str], at: float = 0.0) -> Delivery:
+def delivered(*keys: tuple[str, str], at: float = 0.0, limits: LogLimits = LOG_LIMITS) -> Delivery:
     """Three records of each were delivered."""
-    delivery = Delivery({})
+    delivery = Delivery({}, limits)
     for key in keys:
         state = delivery.partitions[key] = Partition(next=0, head=3, live_at=at)
         delivery.advance(key, state, Batch.parse(encode_batch(0, [b"a", b"b", b"c"], WALL)))
@@ -33,9 +31,9 @@ def delivered(*keys: tuple[str, str], at: float = 0.0) -> Delivery:
 
 def test_a_quiet_partition_is_kept_as_its_position_and_goes_on_from_there() -> None:
     delivery = delivered(KEY)
-    delivery.settle(SETTLED_S - 1, nobody)
+    delivery.settle(LOG_LIMITS.settled_s - 1, nobody)
     assert KEY in delivery.partitions
-    delivery.settle(SETTLED_S, nobody)
+    delivery.settle(LOG_LIMITS.settled_s, nobody)
     assert (delivery.partitions, delivery.settled) == ({}, {KEY: 3})
 
     state = delivery.find(KEY)
@@ -47,29 +45,25 @@ def test_a_quiet_partition_is_kept_as_its_position_and_goes_on_from_there() -> N
 def test_what_is_behind_or_named_by_the_user_is_not_settled() -> None:
     delivery = delivered(KEY)
     delivery.want(KEY)
-    delivery.settle(SETTLED_S * 9, nobody)
+    delivery.settle(LOG_LIMITS.settled_s * 9, nobody)
     assert KEY in delivery.partitions
     delivery.go_to(KEY, 1)
     del delivery.behind[KEY]
-    delivery.settle(SETTLED_S * 9, nobody)
+    delivery.settle(LOG_LIMITS.settled_s * 9, nobody)
     assert KEY in delivery.partitions
 
 
-def test_positions_beyond_the_bound_go_where_no_store_lists_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SETTLED_MAX", 3)
+def test_positions_beyond_the_bound_go_where_no_store_lists_the_partition() -> None:
     keys = [("hello", f"P{number}") for number in range(6)]
-    delivery = delivered(*keys)
-    delivery.settle(SETTLED_S, lambda key: key == keys[0])
+    delivery = delivered(*keys, limits=LogLimits(settled_max=3))
+    delivery.settle(LOG_LIMITS.settled_s, lambda key: key == keys[0])
 
     assert list(delivery.settled) == [keys[0], keys[4], keys[5]]
 
 
 @pytest.mark.parametrize("reset", [EARLIEST, Reset("latest")])
-def test_partitions_that_are_only_spoken_of_have_a_bound_and_are_forgotten(
-    reset: Reset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(consumer_module, "UNKNOWN_PARTITIONS_MAX", 50)
-    consumer = LogConsumer("C", [Filter.parse("hello")], reset)
+def test_partitions_that_are_only_spoken_of_have_a_bound_and_are_forgotten(reset: Reset) -> None:
+    consumer = LogConsumer("C", [Filter.parse("hello")], reset, limits=LogLimits(unknown_partitions_max=50))
     consumer.start(0.0)
     body = encode_batch(0, [b"x"], WALL)
     for number in range(500):

@@ -10,6 +10,7 @@ from tests.log.store_rig import WALL, StoreRig, asks, published, writes
 from chappe.core import Report
 from chappe.defaults import POLL_HEADS_S, RETRY_S
 from chappe.errors import ProtocolError
+from chappe.limits import LogLimits
 from chappe.log.actions import Action, Ask, Publish, Reply, Write
 from chappe.log.batch import encode_batch
 from chappe.log.events import DamageFound, DamageHealed, RecordsLost
@@ -77,9 +78,8 @@ def test_stores_that_hold_different_partitions_converge() -> None:
         assert [rig.contents(partition) for rig in rigs] == [[(0, b"x"), (1, b"y")]] * 3
 
 
-def test_many_partitions_come_over_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chappe.log.serving.HEADS_PAGE", 7)
-    old, new = StoreRig("A"), StoreRig("B")
+def test_many_partitions_come_over_page_by_page() -> None:
+    old, new = StoreRig("A", limits=LogLimits(heads_page=7)), StoreRig("B")
     for number in range(100):
         old.keep(0, b"x", partition=f"P{number}")
     Stores(old, new).wait(6.0)

@@ -9,8 +9,7 @@ import pytest
 from chappe.core import Report
 from chappe.defaults import BATCH_BYTES, HEAD_HURRY_S, HEAD_INTERVAL_S, RECORD_BYTES_MAX
 from chappe.errors import ProtocolError, RecordTooLarge, UsageError
-from chappe.log import kept
-from chappe.log import producer as module
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Persist, Publish, Subscribe, Trim
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.events import WritesRefused, WritesResumed
@@ -22,9 +21,11 @@ NOW = 100.0
 WALL = 1_700_000_000_000_000
 
 
-def made(*values: bytes, min_acks: int = 1, journal: list[bytes] | None = None) -> LogProducer:
+def made(
+    *values: bytes, min_acks: int = 1, journal: list[bytes] | None = None, limits: LogLimits = LOG_LIMITS
+) -> LogProducer:
     """A producer that published these values, one batch each; an original, ME, listens to its answers."""
-    producer = LogProducer("hello", "P", min_acks=min_acks, journal=journal)
+    producer = LogProducer("hello", "P", min_acks=min_acks, journal=journal, limits=limits)
     producer.handle_subscription(b"DME", True, NOW)
     for value in values:
         producer.append(value)
@@ -420,11 +421,8 @@ def test_the_journal_is_trimmed_when_whole_batches_are_stored() -> None:
     assert producer.handle_message(Stored("P", "S", "hello", 2), NOW, WALL) == [Trim(3, "hello")]
 
 
-def test_without_acknowledgements_the_newest_are_kept_for_those_who_missed_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "PRODUCER_RING_BYTES", 3_000)
-    producer = made(*[b"x" * 500] * 20, min_acks=0)
+def test_without_acknowledgements_the_newest_are_kept_for_those_who_missed_them() -> None:
+    producer = made(*[b"x" * 500] * 20, min_acks=0, limits=LogLimits(producer_ring_bytes=3_000))
     producer.handle_subscription(b"SME", True, NOW)
 
     assert producer.stored == 20
@@ -433,9 +431,8 @@ def test_without_acknowledgements_the_newest_are_kept_for_those_who_missed_them(
     assert answer == [batch(offset, b"x" * 500, to="ME") for offset in range(15, 20)]
 
 
-def test_the_newest_batch_is_kept_even_when_it_alone_is_over_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PRODUCER_RING_BYTES", 100)
-    producer = made(b"x" * 500, b"y" * 500, min_acks=0)
+def test_the_newest_batch_is_kept_even_when_it_alone_is_over_the_bound() -> None:
+    producer = made(b"x" * 500, b"y" * 500, min_acks=0, limits=LogLimits(producer_ring_bytes=100))
     producer.handle_subscription(b"SME", True, NOW)
 
     assert producer.handle_message(Fetch("P", "ME", "hello", 1, 1), NOW, WALL) == [batch(1, b"y" * 500, to="ME")]
@@ -519,9 +516,8 @@ def test_who_knows_batches_is_told_where_what_is_kept_begins() -> None:
     assert producer.handle_message(Fetch("P", "ME", "hello", 0, 2), NOW, WALL) == [batch(1, b"b", to="ME")]
 
 
-def test_an_answer_has_a_bound_and_at_least_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "READ_BYTES_MAX", 100)
-    producer = made(*[b"x" * 200] * 5)
+def test_an_answer_has_a_bound_and_at_least_one_batch() -> None:
+    producer = made(*[b"x" * 200] * 5, limits=LogLimits(read_bytes_max=100))
     producer.handle_subscription(b"SME", True, NOW)
 
     assert producer.handle_message(Fetch("P", "ME", "hello", 1, 5), NOW, WALL) == [batch(1, b"x" * 200, to="ME")]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from chappe.core import Report
-from chappe.defaults import HEAD_HURRY_S, RESUME_WAIT_S
+from chappe.defaults import HEAD_HURRY_S
+from chappe.limits import LOG_LIMITS
 from chappe.log.actions import Action, Persist, Publish
 from chappe.log.batch import Batch
 from chappe.log.events import IdentityRolledBack
@@ -103,13 +104,13 @@ def test_the_journal_of_a_partition_without_records_may_be_old_too() -> None:
 def test_where_no_store_answers_new_records_wait_for_a_while_only(stores: int) -> None:
     producer = resumed(stores=stores)
 
-    assert send(producer, now=NOW + RESUME_WAIT_S - 0.01) == []
-    assert published(flush(producer, NOW + RESUME_WAIT_S)) == [(60, 61)]
+    assert send(producer, now=NOW + LOG_LIMITS.resume_wait_s - 0.01) == []
+    assert published(flush(producer, NOW + LOG_LIMITS.resume_wait_s)) == [(60, 61)]
 
 
 def test_a_store_of_the_original_that_was_told_may_acknowledge_what_it_was_told() -> None:
     producer = resumed()
-    send(producer, now=NOW + RESUME_WAIT_S)
+    send(producer, now=NOW + LOG_LIMITS.resume_wait_s)
 
     assert producer.handle_message(Ack("P", "hello", 60), NOW, WALL) != []
     assert producer.stored == 61

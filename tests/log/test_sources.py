@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from tests.log.consumer_rig import ConsumerRig
 from tests.log.store_rig import WALL, StoreRig
 
 from chappe.data.topic import Filter
 from chappe.defaults import POLL_HEADS_S
-from chappe.log import sources as module
+from chappe.limits import LogLimits
 from chappe.log.actions import Ask
 from chappe.log.consumer import EARLIEST, Reset
 from chappe.log.queries import HeadsRequest, ReadRequest, SeekRequest
@@ -99,10 +98,7 @@ def test_a_time_is_asked_for_by_its_partition() -> None:
 # -- together with the consumer -------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer has some batches only."""
-    monkeypatch.setattr(module, "READ_BYTES", 4_000)
+SMALL = LogLimits(read_bytes=4_000)  # an answer has some batches only
 
 
 def store_of(*counts: int) -> StoreRig:
@@ -119,9 +115,9 @@ def all_of(rig: ConsumerRig, count: int) -> bool:
     return rig.offsets() == list(range(count))
 
 
-def test_one_read_is_under_way_for_a_partition_and_nothing_is_asked_for_twice(small: None) -> None:
+def test_one_read_is_under_way_for_a_partition_and_nothing_is_asked_for_twice() -> None:
     """Delivering the first batch of an answer must not ask for what else is in it."""
-    rig = ConsumerRig(EARLIEST)
+    rig = ConsumerRig(EARLIEST, limits=SMALL)
     rig.late = []
     rig.meet(store_of(*[10] * 40))
     asked: list[int] = []
@@ -136,8 +132,8 @@ def test_one_read_is_under_way_for_a_partition_and_nothing_is_asked_for_twice(sm
     assert len(set(asked)) <= 40 / 3 + 2
 
 
-def test_damage_where_a_reader_was_before_it_sought_says_nothing_of_where_it_is(small: None) -> None:
-    rig = ConsumerRig(Reset("offset", 60))
+def test_damage_where_a_reader_was_before_it_sought_says_nothing_of_where_it_is() -> None:
+    rig = ConsumerRig(Reset("offset", 60), limits=SMALL)
     rig.late = []
     store = store_of(*[10] * 12)
     store.storage.damage("hello", "P", 65)

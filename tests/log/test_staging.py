@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chappe.defaults import BATCH_BYTES, BATCH_RECORDS_MAX, SMALL_BATCH_BYTES
+from chappe.defaults import BATCH_BYTES, BATCH_RECORDS_MAX
+from chappe.limits import LOG_LIMITS
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.storage import Append
 from chappe.log.streams import Stream
@@ -34,7 +35,7 @@ def test_small_neighbours_are_merged_into_one() -> None:
 
 def test_large_batches_are_passed_on_as_they_are() -> None:
     stream = Stream(0)
-    large = [batch(base, bytes(SMALL_BATCH_BYTES)) for base in range(3)]
+    large = [batch(base, bytes(LOG_LIMITS.small_batch_bytes)) for base in range(3)]
     for each in large:
         stream.stage(each)
 

@@ -8,10 +8,9 @@ import pytest
 from tests.log.store_rig import WALL, StoreRig, published, writes
 
 from chappe.core import Report
-from chappe.defaults import DISK_RETRY_S, HELD_BYTES_MAX, MAINTAIN_S, RECORD_BYTES_MAX, RETRY_S, STAGED_BYTES_MAX
+from chappe.defaults import DISK_RETRY_S, RECORD_BYTES_MAX, RETRY_S
 from chappe.errors import ProtocolError
-from chappe.log import damage, healing
-from chappe.log import writing as module
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Ask, Publish, Reply, Retain, Subscribe, Write
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.events import DamageFound, RecordsLost, WritesRefused, WritesResumed
@@ -28,7 +27,6 @@ from chappe.log.messages import (
     StoreInfo,
 )
 from chappe.log.queries import HeadsAnswer, HeadsRequest, ReadAnswer, ReadRequest, SeekAnswer, SeekRequest
-from chappe.log.recovery import GIVE_UP_S
 from chappe.log.storage import Hole, MemoryLogStorage
 
 
@@ -203,7 +201,7 @@ def test_it_pauses_when_the_disk_cannot_follow_and_goes_on_after() -> None:
     big = bytes(1 << 20)
     base = 1
     while not rig.core.paused:
-        assert base <= STAGED_BYTES_MAX >> 20
+        assert base <= LOG_LIMITS.staged_bytes_max >> 20
         rig.batch(base, big)
         base += 1
 
@@ -285,7 +283,7 @@ def test_catching_up_goes_on_past_the_first_hundred_thousand() -> None:
 def test_a_gap_that_nobody_can_fill_is_reported_and_skipped() -> None:
     rig = StoreRig()
     rig.settle(rig.batch(0, b"a"))
-    actions = [*rig.batch(5, b"f"), *rig.wait(GIVE_UP_S + 10)]
+    actions = [*rig.batch(5, b"f"), *rig.wait(LOG_LIMITS.give_up_s + 10)]
 
     lost = [each.event for each in actions if isinstance(each, Report)]
     assert [(e.first, e.last) for e in lost if isinstance(e, RecordsLost)] == [(1, 4)]
@@ -295,21 +293,19 @@ def test_a_gap_that_nobody_can_fill_is_reported_and_skipped() -> None:
 
 def test_a_partition_met_in_the_middle_is_stored_from_there_without_a_word_of_loss() -> None:
     rig = StoreRig()
-    actions = [*rig.batch(5, b"f"), *rig.wait(GIVE_UP_S + 10)]
+    actions = [*rig.batch(5, b"f"), *rig.wait(LOG_LIMITS.give_up_s + 10)]
 
     assert not [each for each in actions if isinstance(each, Report)]
     rig.settle(actions)
     assert rig.contents() == [(5, b"f")]
 
 
-def test_what_is_held_back_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HELD_BYTES_MAX", 10_000)
-    rig = StoreRig()
+def test_what_is_held_back_has_a_bound() -> None:
+    rig = StoreRig(limits=LogLimits(held_bytes_max=10_000))
     for base in range(1, 100):
         rig.batch(base, bytes(1000))
 
     assert rig.core._writer.held_bytes <= 10_000
-    assert HELD_BYTES_MAX > 10_000
     rig.settle(rig.batch(0, b"a", direct=True))
     assert rig.core._writer.held_bytes == 0
     kept = len(rig.contents())
@@ -575,10 +571,10 @@ def test_damage_found_at_the_start_is_reported() -> None:
 def test_retention_runs_now_and_then_but_never_twice_at_once() -> None:
     rig = StoreRig()
 
-    assert rig.wait(MAINTAIN_S).count(Retain()) == 1
-    assert rig.wait(5 * MAINTAIN_S).count(Retain()) == 0
+    assert rig.wait(LOG_LIMITS.maintain_s).count(Retain()) == 1
+    assert rig.wait(5 * LOG_LIMITS.maintain_s).count(Retain()) == 0
     rig.core.handle_retained(rig.now)
-    assert rig.wait(MAINTAIN_S).count(Retain()) == 1
+    assert rig.wait(LOG_LIMITS.maintain_s).count(Retain()) == 1
 
 
 def test_an_idle_store_asks_for_no_time() -> None:
@@ -594,9 +590,8 @@ def test_an_idle_store_asks_for_no_time() -> None:
 # -- bounds ---------------------------------------------------------------------------------------------------
 
 
-def test_partitions_that_are_only_spoken_of_have_a_bound_and_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "UNKNOWN_PARTITIONS_MAX", 50)
-    rig = StoreRig()
+def test_partitions_that_are_only_spoken_of_have_a_bound_and_are_forgotten() -> None:
+    rig = StoreRig(limits=LogLimits(unknown_partitions_max=50))
     for number in range(500):
         rig.head(7, partition=f"N{number}")
     rig.batch(3, b"x", partition="M")  # a gap, and nothing but it
@@ -613,9 +608,8 @@ def test_partitions_that_are_only_spoken_of_have_a_bound_and_are_forgotten(monke
     assert ("hello", "N7") in rig.core._writer.streams
 
 
-def test_stores_that_never_answered_give_way_to_a_further_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(healing, "STORES_MAX", 5)
-    rig = StoreRig()
+def test_stores_that_never_answered_give_way_to_a_further_one() -> None:
+    rig = StoreRig(limits=LogLimits(stores_max=5))
     for number in range(20):
         rig.meet(StoreRig(f"FAKE{number}"))
     assert len(rig.core._healer._others) == 5
@@ -630,8 +624,7 @@ def test_stores_that_never_answered_give_way_to_a_further_one(monkeypatch: pytes
 
 
 def test_holes_are_reported_a_few_at_a_time_and_in_the_end_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(damage, "REPORTS_MAX", 3)
-    rig = StoreRig()
+    rig = StoreRig(limits=LogLimits(damage_reports_max=3))
     holes = [Hole("hello", f"P{number}", 0, 1, "bad") for number in range(8)]
     monkeypatch.setattr(rig.storage, "holes", lambda: holes)
     found = [each for _ in range(4) for each in rig.wait(1.1) if isinstance(each, Report)]

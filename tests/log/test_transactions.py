@@ -13,10 +13,10 @@ from chappe.defaults import (
     RUNS_MAX,
     SINK_FORGET_S,
     SINK_HEADS_S,
-    STAGED_BYTES_MAX,
     STAGED_FORGET_S,
 )
 from chappe.errors import ChappeError, StagedRowsMissing, StorageFull
+from chappe.limits import LOG_LIMITS
 from chappe.log.actions import Action, Publish, Reply, Transact
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.exactly_once.redo import Finishing, carry_out, recover
@@ -389,7 +389,7 @@ def test_a_sink_that_need_not_last_is_forgotten(rig: Rig) -> None:
 
 def test_it_asks_for_no_more_while_much_waits_for_the_disk(rig: Rig) -> None:
     payload = encode_batch(0, [bytes(8 << 20)], WALL)
-    for piece in range(STAGED_BYTES_MAX // len(payload) + 1):
+    for piece in range(LOG_LIMITS.staged_bytes_max // len(payload) + 1):
         assert not rig.core.paused
         rig.ask(rig.piece(0, 0, piece=piece), payload)
     assert rig.core.paused

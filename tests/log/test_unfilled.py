@@ -9,10 +9,11 @@ import pytest
 from tests.log.store_rig import WALL, StoreRig
 from tests.log.test_healing import Stores
 
+from chappe.limits import LOG_LIMITS
 from chappe.log.actions import Action, Publish
 from chappe.log.batch import encode_batch
 from chappe.log.messages import Ack, Fetch, Stored
-from chappe.log.recovery import GIVE_UP_S, GIVE_UP_TRIES, SILENT_S
+from chappe.log.recovery import GIVE_UP_TRIES, SILENT_S
 from chappe.log.storage import Append, Hole
 from chappe.log.unfilled import Unfilled
 from chappe.storage.segments.storage import SegmentStorage
@@ -45,7 +46,7 @@ def passed(*, first: int = 0) -> StoreRig:
     rig = StoreRig()
     if not first:
         assert acknowledged(rig.settle(rig.batch(0, b"a"))) == 1
-    actions = rig.settle(rig.batch(5, b"f")) + speak(rig, 5, GIVE_UP_S + 10)
+    actions = rig.settle(rig.batch(5, b"f")) + speak(rig, 5, LOG_LIMITS.give_up_s + 10)
     assert rig.contents()[-1] == (5, b"f")
     assert acknowledged(actions) == (0 if first else 1)
     return rig
@@ -126,7 +127,7 @@ def test_what_a_producer_has_no_longer_is_not_waited_for() -> None:
 def test_an_original_says_by_its_silence_that_it_has_nothing() -> None:
     rig = StoreRig()
     rig.subscribe(b"FP", b"KP")
-    assert acknowledged([*rig.settle(rig.record(5, b"f")), *speak(rig, 5, GIVE_UP_S + 10)]) == 6
+    assert acknowledged([*rig.settle(rig.record(5, b"f")), *speak(rig, 5, LOG_LIMITS.give_up_s + 10)]) == 6
     assert rig.storage.holes() == []
 
     again = StoreRig()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from chappe.limits import LogLimits
 from chappe.log.actions import Action, Deliver, Publish, Write
 from chappe.log.batch import Batch
 from chappe.log.consumer import LogConsumer
@@ -122,9 +123,9 @@ def with_sinks(broken: type[Transactions]) -> type[LogStore]:
     """A store with these sinks."""
 
     class Store(LogStore):
-        def __init__(self, *arguments: Any, kept: Kept | None = None, now: float, **more: Any) -> None:
-            super().__init__(*arguments, kept=kept, now=now, **more)
-            self.transactions = broken(self.storage.store_id, kept or Kept(), self._writer.next_offset, now=now)
+        def __init__(self, *arguments: Any, kept: Kept, limits: LogLimits, now: float) -> None:
+            super().__init__(*arguments, kept=kept, limits=limits, now=now)
+            self.transactions = broken(self.storage.store_id, kept, self._writer.next_offset, limits, now=now)
 
     Store.__name__ = broken.__name__
     return Store

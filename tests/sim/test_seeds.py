@@ -35,14 +35,14 @@ def test_stores_without_patience_acknowledge_nothing_past_what_they_miss(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They may not converge, as they begin where others could still have told them of more; no record is lost."""
-    monkeypatch.setitem(bounds.CHOICES, "GIVE_UP_S", (0,))
+    monkeypatch.setitem(bounds.CHOICES, "give_up_s", (0,))
 
     failure = play(seed).failure
     assert failure is None or failure.startswith("convergence")
 
 
 def test_a_store_that_acknowledges_past_what_it_misses_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(bounds.CHOICES, "GIVE_UP_S", (0,))
+    monkeypatch.setitem(bounds.CHOICES, "give_up_s", (0,))
     monkeypatch.setattr(Unfilled, "limit", lambda self, key, end: end)
 
     assert (play(84).failure or "").startswith("durability")

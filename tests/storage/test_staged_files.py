@@ -16,8 +16,8 @@ import pytest
 
 from chappe.defaults import DISK_RESERVE_BYTES
 from chappe.errors import StagedRowsMissing, StorageError, StorageFormat, StorageFull
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.exactly_once import redo
 from chappe.log.exactly_once.redo import Finishing, recover
 from chappe.log.exactly_once.staged import CommitBatch, Intent, SinkState, StagedAttempt, StagePiece
 from chappe.log.storage import Append
@@ -101,12 +101,13 @@ class DeadlyDatabase(SinkDatabase):
 class Disk:
     """A store's directory, opened with faults."""
 
-    def __init__(self, path: Path, ops: DeadlyOps | None = None) -> None:
+    def __init__(self, path: Path, ops: DeadlyOps | None = None, limits: LogLimits = LOG_LIMITS) -> None:
         self.path = path
+        self.limits = limits
         self.ops = ops or DeadlyOps()
         self.storage = SegmentStorage(path, ops=self.ops)
         self.staged = StagedFiles(path, ops=self.ops, database=DeadlyDatabase)
-        self.kept = recover(self.staged, self.storage)
+        self.kept = recover(self.staged, self.storage, limits)
 
     def close(self) -> None:
         self.staged.close()
@@ -135,7 +136,7 @@ class Disk:
 
     def commit(self, batch: int, *named: tuple[int, int, int, int]) -> Intent:
         intent = self.staged.prepare(self.commit_of(batch, *named))
-        finishing = Finishing(self.staged, self.storage, intent)
+        finishing = Finishing(self.staged, self.storage, intent, limits=self.limits)
         while not finishing.done:
             finishing.step()
         for written in finishing.written:
@@ -225,8 +226,8 @@ def expected(batches: int, topic: str) -> list[bytes]:
     ]
 
 
-def steps_of(tmp_path: Path, run: Callable[[Disk, list[int]], None]) -> int:
-    disk = Disk(tmp_path / "whole")
+def steps_of(tmp_path: Path, run: Callable[[Disk, list[int]], None], limits: LogLimits = LOG_LIMITS) -> int:
+    disk = Disk(tmp_path / "whole", limits=limits)
     disk.ops.calls = 0
     run(disk, [])
     steps = disk.ops.calls
@@ -235,20 +236,18 @@ def steps_of(tmp_path: Path, run: Callable[[Disk, list[int]], None]) -> int:
 
 
 @pytest.mark.parametrize("chunk", [1, 1 << 20])
-def test_a_store_killed_at_any_step_has_every_batch_once_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
-    monkeypatch.setattr(redo, "COMMIT_CHUNK_BYTES", chunk)
+def test_a_store_killed_at_any_step_has_every_batch_once_or_not_at_all(tmp_path: Path, chunk: int) -> None:
+    limits = LogLimits(commit_chunk_bytes=chunk)
     seen: set[int] = set()
-    for at in range(steps_of(tmp_path, play)):
-        disk = Disk(tmp_path / f"{at}")
+    for at in range(steps_of(tmp_path, play, limits)):
+        disk = Disk(tmp_path / f"{at}", limits=limits)
         disk.ops.calls, disk.ops.at = 0, at
         acknowledged: list[int] = []
         with pytest.raises(Killed):
             play(disk, acknowledged)
         disk.killed()
 
-        disk = Disk(tmp_path / f"{at}")
+        disk = Disk(tmp_path / f"{at}", limits=limits)
         batches = disk.batch + 1
         assert len(acknowledged) <= batches <= len(acknowledged) + 1
         assert disk.values("t") == expected(batches, "t")

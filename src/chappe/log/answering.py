@@ -11,13 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from chappe.defaults import FETCH_RECORDS_MAX
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action
 from chappe.log.messages import Fetch
 
-PIECE_RECORDS: Final = 1_000  # some 30 ms of work
 PAUSE_S: Final = 0.001  # between two pieces, so that everything else gets its turn
-ANSWERS_MAX: Final = 1_000  # under way at once; further ones are dropped, and asked for again at the next HEAD
 
 Piece: TypeAlias = Callable[[Fetch, int], tuple[list[Action], int]]
 
@@ -28,18 +26,20 @@ class Answering:
     Args:
         piece: Answers a FETCH with no more than so many records; returns these, and the offset to go on from, which
             is that of the FETCH if there is no more.
+        limits: Bounds of an answer, and of answers.
     """
 
-    def __init__(self, piece: Piece) -> None:
+    def __init__(self, piece: Piece, limits: LogLimits = LOG_LIMITS) -> None:
         self._piece = piece
+        self._limits = limits
         self._waiting: dict[tuple[str, str, str], Fetch] = {}
         self.due = math.inf
 
     def fetch(self, wanted: Fetch, now: float) -> list[Action]:
         """Begin to answer. Who asks again has not got what was sent: it begins anew."""
-        wanted = replace(wanted, count=min(wanted.count, FETCH_RECORDS_MAX))
+        wanted = replace(wanted, count=min(wanted.count, self._limits.fetch_records_max))
         key = (wanted.address, wanted.topic, wanted.subject)
-        if key in self._waiting or len(self._waiting) < ANSWERS_MAX:
+        if key in self._waiting or len(self._waiting) < self._limits.answers_max:
             self._waiting[key] = wanted
         return self.serve(now) if self.due == math.inf else []
 
@@ -50,7 +50,7 @@ class Answering:
             return []
         key = next(iter(self._waiting))
         wanted = self._waiting.pop(key)
-        actions, reached = self._piece(wanted, min(wanted.count, PIECE_RECORDS))
+        actions, reached = self._piece(wanted, min(wanted.count, self._limits.answer_records))
         left = wanted.count - (reached - wanted.sequence)
         if reached > wanted.sequence and left > 0:
             self._waiting[key] = replace(wanted, sequence=reached, count=left)

@@ -11,23 +11,22 @@ from itertools import islice
 from typing import Final
 
 from chappe.core import Report
-from chappe.defaults import FETCH_RECORDS_MAX, RETRY_S
+from chappe.defaults import RETRY_S
 from chappe.errors import ProtocolError
+from chappe.limits import LogLimits
 from chappe.log.actions import Action, Publish
 from chappe.log.batch import Batch
 from chappe.log.delivery import Delivery, Partition
 from chappe.log.events import OutOfRange, RecordsLost, RecordsMissing
 from chappe.log.messages import Fetch
 from chappe.log.queries import ReadAnswer
-from chappe.log.sources import READS_MAX, Key, Source, Sources
+from chappe.log.sources import Key, Source, Sources
 from chappe.log.starting import Reset
 
-LOOK_S: Final = 0.05  # how often partitions that miss something are looked at ...
-LOOK_MAX: Final = 256  # ... and how many of them at once
+LOOK_S: Final = 0.05  # how often partitions that miss something are looked at
 UNDECIDED_TRIES: Final = 4  # RETRY_S each, for a store to be found that knows where a time begins
-GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that no store can fill is skipped ...
+GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that no store can fill is skipped
 TELL_S: Final = 5.0  # a gap that is not filled by then is reported, long before it is given up
-PASS_OVER_S: Final = 90.0  # ... and where there are or were stores, so long: longer than they wait for one another
 
 
 class CatchUp:
@@ -38,9 +37,11 @@ class CatchUp:
         reset: Where to go on if a position is not, or no longer, there.
         delivery: The partitions.
         sources: The stores, and what each of them has.
+        limits: How much is asked for, and how long.
     """
 
-    def __init__(self, address: str, reset: Reset, delivery: Delivery, sources: Sources) -> None:
+    def __init__(self, address: str, reset: Reset, delivery: Delivery, sources: Sources, limits: LogLimits) -> None:
+        self._limits = limits
         self._address = address
         self._reset = reset
         self._delivery = delivery
@@ -49,7 +50,7 @@ class CatchUp:
 
     def next_timeout(self) -> float:
         """When partitions are to be looked at again."""
-        waiting = self._delivery.behind and not self._delivery.paused and self._sources.reads < READS_MAX
+        waiting = self._delivery.behind and not self._delivery.paused and self._sources.reads < self._limits.reads_max
         return self._look_at if waiting else math.inf
 
     def more(self, now: float) -> list[Action]:
@@ -59,8 +60,8 @@ class CatchUp:
             return []
         actions: list[Action] = []
         self._look_at = now + LOOK_S
-        for key in list(islice(delivery.behind, LOOK_MAX)):
-            if self._sources.reads >= READS_MAX:
+        for key in list(islice(delivery.behind, self._limits.look_max)):
+            if self._sources.reads >= self._limits.reads_max:
                 break
             delivery.behind.move_to_end(key)  # so that everybody's turn comes
             state = delivery.partitions[key]
@@ -134,8 +135,8 @@ class CatchUp:
         """Ask whoever may have the next offset of one partition."""
         if not state.tries:
             # Who passed over a gap just now need not wait for the same stores again.
-            spent = self._sources.gone_at < state.passed_at and now - state.passed_at < PASS_OVER_S
-            state.missing_at = now - PASS_OVER_S if spent else now
+            spent = self._sources.gone_at < state.passed_at and now - state.passed_at < self._limits.pass_over_s
+            state.missing_at = now - self._limits.pass_over_s if spent else now
         usable = self._sources.usable(key, now)
         if state.next is None:
             if not usable or self._reset.kind != "time":
@@ -201,7 +202,7 @@ class CatchUp:
         # The first time the store may merely not have written it yet: ask again soon.
         state.retry_at = now + (RETRY_S if state.tries else RETRY_S / 10)
         state.tries += 1
-        count = min(limit - state.next, FETCH_RECORDS_MAX)
+        count = min(limit - state.next, self._limits.fetch_records_max)
         state.fetched = state.next + count
         state.kept_from = 0
         fetch = Publish(Fetch(key[1], self._address, key[0], state.next, count))
@@ -211,14 +212,14 @@ class CatchUp:
     def _tell(self, key: Key, state: Partition, last: int, now: float) -> list[Action]:
         """Say once for each gap that it is waited for."""
         assert state.next is not None
-        if state.told == state.next or not TELL_S <= now - state.missing_at < PASS_OVER_S:
+        if state.told == state.next or not TELL_S <= now - state.missing_at < self._limits.pass_over_s:
             return []
         state.told = state.next
         return [Report(RecordsMissing(key[0], key[1], state.next, last))]
 
     def _hopeless(self, state: Partition, now: float) -> bool:
         """Whether everybody was asked for long enough."""
-        waited = not self._sources.ever or now - state.missing_at >= PASS_OVER_S
+        waited = not self._sources.ever or now - state.missing_at >= self._limits.pass_over_s
         return waited and state.tries >= GIVE_UP_TRIES
 
     def _skip(self, key: Key, state: Partition, offset: int) -> list[Action]:

@@ -18,7 +18,8 @@ from typing import Final
 
 from chappe.core import Report
 from chappe.data.topic import Filter, encode_topic
-from chappe.defaults import LISTED_PARTITIONS_MAX, RETRY_S, SETTLED_S, UNKNOWN_PARTITIONS_MAX
+from chappe.defaults import RETRY_S
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.absent import Absent
 from chappe.log.actions import Action, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import Batch, encode_batch
@@ -55,6 +56,7 @@ class LogConsumer:
         filters: Topics wanted.
         reset: Where to start in partitions without a position.
         positions: Next offsets from an earlier life, by (topic, partition).
+        limits: How much is kept and asked for.
     """
 
     def __init__(
@@ -63,15 +65,17 @@ class LogConsumer:
         filters: Iterable[Filter],
         reset: Reset,
         positions: dict[Key, int] | None = None,
+        limits: LogLimits = LOG_LIMITS,
     ) -> None:
+        self._limits = limits
         self.address = address
         self._raw = encode_topic(address)
         self._filters = list(filters)
         self._matching: dict[str, bool] = {}  # what ``_wanted`` found: it is asked for every batch
         self._reset = reset
-        self._sources = Sources(ever=bool(positions))
-        self._delivery = Delivery(positions or {})
-        self._catch_up = CatchUp(address, reset, self._delivery, self._sources)
+        self._sources = Sources(ever=bool(positions), limits=limits)
+        self._delivery = Delivery(positions or {}, limits)
+        self._catch_up = CatchUp(address, reset, self._delivery, self._sources, limits)
         self._ending = Ending(self._delivery, self._sources)
         self._absent = Absent()
         self._ready = False  # without a store, partitions met from now on are read from their beginning
@@ -244,7 +248,7 @@ class LogConsumer:
         """Repeat what was not answered, ask stores for news."""
         self._sources.pass_over_late(now)
         if now >= self._settle_at:
-            self._settle_at = now + SETTLED_S / 2
+            self._settle_at = now + self._limits.settled_s / 2
             self._delivery.settle(now, self._sources.lists)
         return self._sources.polls(self._filters, now) + self._catch_up.more(now) + self._look_for_absent(now)
 
@@ -313,7 +317,7 @@ class LogConsumer:
             return []
         key = (topic, partition)
         self._ending.heard_at = min(self._ending.heard_at, now)
-        if self._delivery.find(key) is None and len(self._delivery.behind) >= UNKNOWN_PARTITIONS_MAX:
+        if self._delivery.find(key) is None and len(self._delivery.behind) >= self._limits.unknown_partitions_max:
             return []  # its producer speaks of it again
         state = self._partition(key, sequence + 1)
         if live:
@@ -335,8 +339,12 @@ class LogConsumer:
             if not wanted.matches(info.topic):
                 continue
             key = (info.topic, info.partition)
-            if len(store.heads) >= LISTED_PARTITIONS_MAX and key not in store.heads:
-                actions += [] if store.overfull else [Report(PartitionsLeftOut(store.address))]
+            if len(store.heads) >= self._limits.listed_partitions_max and key not in store.heads:
+                actions += (
+                    []
+                    if store.overfull
+                    else [Report(PartitionsLeftOut(store.address, self._limits.listed_partitions_max))]
+                )
                 store.overfull = True
                 continue
             store.heads[key] = (info.first, info.next)

@@ -7,6 +7,7 @@ from typing import Final
 
 from chappe.core import Report
 from chappe.defaults import POLL_HEADS_S
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action
 from chappe.log.batch import Batch
 from chappe.log.events import DamageFound
@@ -15,7 +16,6 @@ from chappe.log.queries import Answer, ReadAnswer
 from chappe.log.storage import Hole, LogStorage
 from chappe.log.writing import Writer
 
-REPORTS_MAX: Final = 20  # holes reported at once: whoever reads the log is to see something else, too
 ASKED_MAX: Final = 4  # holes asked for at once
 
 
@@ -26,9 +26,13 @@ class Damage:
         storage: Says which there are.
         healer: Asks other stores for them.
         writer: Writes what they answer.
+        limits: How much is reported at once.
     """
 
-    def __init__(self, storage: LogStorage, healer: Healer, writer: Writer, *, now: float) -> None:
+    def __init__(
+        self, storage: LogStorage, healer: Healer, writer: Writer, limits: LogLimits = LOG_LIMITS, *, now: float
+    ) -> None:
+        self._limits = limits
         self._storage = storage
         self._healer = healer
         self._writer = writer
@@ -40,7 +44,7 @@ class Damage:
         """Report those that were not reported yet."""
         actions: list[Action] = []
         for hole in holes:
-            if len(actions) >= REPORTS_MAX:
+            if len(actions) >= self._limits.damage_reports_max:
                 break  # the next look goes on
             known = (hole.topic, hole.partition, hole.first, hole.last)
             if known not in self._reported:

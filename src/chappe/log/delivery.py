@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from chappe.defaults import CONSUMER_QUEUE_BYTES, HELD_BYTES_MAX, SETTLED_MAX, SETTLED_S
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Deliver
 from chappe.log.batch import Batch
 from chappe.log.sources import Key
@@ -48,9 +48,11 @@ class Delivery:
 
     Args:
         positions: Next offsets from an earlier life; what comes behind them is yet to be got.
+        limits: How much is held, and how many positions are kept.
     """
 
-    def __init__(self, positions: Mapping[Key, int]) -> None:
+    def __init__(self, positions: Mapping[Key, int], limits: LogLimits = LOG_LIMITS) -> None:
+        self._limits = limits
         self.partitions = {
             key: Partition(next=position, head=position, delivered=True) for key, position in positions.items()
         }
@@ -63,7 +65,7 @@ class Delivery:
     @property
     def paused(self) -> bool:
         """Whether the application is so far behind that nothing more should be delivered."""
-        return self.queued_bytes >= CONSUMER_QUEUE_BYTES
+        return self.queued_bytes >= self._limits.consumer_queue_bytes
 
     def find(self, key: Key) -> Partition | None:
         """The state of a partition, if it has one; one that was settled has all again."""
@@ -79,15 +81,15 @@ class Delivery:
         What was only spoken of, and never came, is forgotten.
         """
         for key, state in list(self.partitions.items()):
-            busy = state.held or state.strict or key in self.behind or now - state.live_at < SETTLED_S
+            busy = state.held or state.strict or key in self.behind or now - state.live_at < self._limits.settled_s
             if busy or not state.complete:
                 continue
             del self.partitions[key]
             if state.next and (state.delivered or listed(key)):
                 self.settled[key] = state.next
-        if len(self.settled) > SETTLED_MAX:
+        if len(self.settled) > self._limits.settled_max:
             unlisted = [key for key in self.settled if not listed(key)]
-            for key in unlisted[: len(self.settled) - SETTLED_MAX]:
+            for key in unlisted[: len(self.settled) - self._limits.settled_max]:
                 del self.settled[key]
 
     def advance(self, key: Key, state: Partition, batch: Batch) -> list[Action]:
@@ -126,7 +128,7 @@ class Delivery:
     def hold(self, state: Partition, batch: Batch) -> None:
         """Keep a batch that came early; in order, without overlap, up to the bound."""
         size = len(batch.raw)
-        if self.held_bytes + size > HELD_BYTES_MAX or (state.held and batch.base < state.held[-1].next):
+        if self.held_bytes + size > self._limits.held_bytes_max or (state.held and batch.base < state.held[-1].next):
             return
         state.held.append(batch)
         self.held_bytes += size

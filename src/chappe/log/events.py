@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from chappe.data.topic import shown
-from chappe.defaults import LISTED_PARTITIONS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +77,11 @@ class PartitionsLeftOut:
     """A store lists more partitions than a consumer takes from one: it reads only those that it knows. Told once."""
 
     store: str
+    partitions_max: int
 
     def __str__(self) -> str:
         return (
-            f"the store {shown(self.store)} lists more than {LISTED_PARTITIONS_MAX:,} partitions, and no more are "
+            f"the store {shown(self.store)} lists more than {self.partitions_max:,} partitions, and no more are "
             "read: subscribe to fewer topics, or let retention remove old ones"
         )
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chappe.data.topic import encode_topic
-from chappe.defaults import POLL_HEADS_S, READ_BYTES, STORES_MAX
+from chappe.defaults import POLL_HEADS_S
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Ask
 from chappe.log.queries import HeadsAnswer, HeadsRequest, ReadRequest, Request
 from chappe.log.storage import Hole, PartitionInfo
 from chappe.log.streams import Key
 
 ANSWER_S: Final = 5.0
-ASKS_MAX: Final = 64  # requests under way; each may bring READ_BYTES and a batch
 
 
 @dataclass(slots=True)
@@ -44,7 +44,8 @@ class Asked:
 class Healer:
     """Other stores, and requests under way."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: LogLimits = LOG_LIMITS) -> None:
+        self._limits = limits
         self._others: dict[str, _Other] = {}
         self._asked: dict[int, Asked] = {}
         self._last_id = 0
@@ -55,7 +56,7 @@ class Healer:
         """Another store said where it answers."""
         self.ever = True
         other = self._others.get(address)
-        if other is None and len(self._others) >= STORES_MAX:
+        if other is None and len(self._others) >= self._limits.stores_max:
             silent = next((each for each, known in self._others.items() if not known.since), None)
             if silent is None:
                 return
@@ -71,7 +72,7 @@ class Healer:
     @property
     def busy(self) -> bool:
         """Whether so many requests are under way that no further one should be made."""
-        return len(self._asked) >= ASKS_MAX
+        return len(self._asked) >= self._limits.asks_max
 
     def polls(self, now: float) -> list[Action]:
         """Ask for news whom it is time to ask."""
@@ -139,7 +140,7 @@ class Healer:
         if not having:
             return []
         address = having[tries % len(having)]
-        request = ReadRequest(encode_topic(key[0]), encode_topic(key[1]), offset, READ_BYTES)
+        request = ReadRequest(encode_topic(key[0]), encode_topic(key[1]), offset, self._limits.read_bytes)
         return [self._ask(address, request, Asked(address, now + ANSWER_S, key))]
 
     def heal(self, hole: Hole, now: float, address: str | None = None) -> list[Action]:
@@ -151,7 +152,9 @@ class Healer:
             self._turn += 1
             address = usable[self._turn % len(usable)]
         key = (hole.topic, hole.partition)
-        request = ReadRequest(encode_topic(hole.topic), encode_topic(hole.partition), hole.first, READ_BYTES)
+        request = ReadRequest(
+            encode_topic(hole.topic), encode_topic(hole.partition), hole.first, self._limits.read_bytes
+        )
         return [self._ask(address, request, Asked(address, now + ANSWER_S, key, hole))]
 
     def next_timeout(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from chappe.defaults import READ_BYTES_MAX
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Publish
 from chappe.log.batch import Batch
 from chappe.log.messages import BatchMessage, Fetch, RecordMessage
@@ -32,9 +32,13 @@ class KeptBatches:
         topic: The subject of every answer.
         address: Name of the partition.
         shared: Counts what it keeps, too.
+        limits: How much is answered at once.
     """
 
-    def __init__(self, topic: str, address: str, shared: KeptBytes | None = None) -> None:
+    def __init__(
+        self, topic: str, address: str, shared: KeptBytes | None = None, limits: LogLimits = LOG_LIMITS
+    ) -> None:
+        self._limits = limits
         self._topic = topic
         self._address = address
         self._batches: deque[_Kept] = deque()
@@ -65,7 +69,7 @@ class KeptBatches:
             self._drop_oldest()
 
     def answer(self, requester: str, first: int, count: int, end: int) -> list[Action]:
-        """What is kept of the wanted range, at most ``READ_BYTES_MAX`` and at least one batch, of those before ``end``.
+        """What is kept of the wanted range, at most ``read_bytes_max`` and at least one batch, of those before ``end``.
 
         If the wanted offset is no longer kept the answer starts at the first one that is: the requester then
         knows that the rest is to be had from stores only.
@@ -79,7 +83,7 @@ class KeptBatches:
         for kept in self._batches:
             if kept.next <= first:
                 continue
-            if kept.base >= last or size >= READ_BYTES_MAX:
+            if kept.base >= last or size >= self._limits.read_bytes_max:
                 break
             size += len(kept.body)
             actions.append(Publish(BatchMessage(requester, self._address, self._topic, kept.body, direct=True)))

@@ -23,16 +23,13 @@ from itertools import accumulate
 from chappe.core import Report
 from chappe.data.topic import encode_topic
 from chappe.defaults import (
-    BATCH_BYTES,
     BATCH_RECORDS_MAX,
-    FETCH_RECORDS_MAX,
     HEAD_HURRY_S,
     HEAD_INTERVAL_S,
-    PRODUCER_RING_BYTES,
     RECORD_BYTES_MAX,
-    STORES_MAX,
 )
 from chappe.errors import RecordTooLarge, UsageError
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Persist, Progress, Publish, Subscribe, Trim
 from chappe.log.answering import Answering
 from chappe.log.batch import Batch, Headers, encode_batch, encode_headers, rebase
@@ -73,12 +70,13 @@ class LogProducer:
         topic: The topic; also the subject of every message.
         address: Name of the partition.
         min_acks: Stores that must hold a record before it is let go. 0: keep the newest
-            ``PRODUCER_RING_BYTES`` and wait for nobody.
+            ``producer_ring_bytes`` and wait for nobody.
         journal: Batches of a former life that may not be stored yet, oldest first. None: no journal is kept.
         next_offset: Where to go on if the journal is empty.
         resumed: Whether the partition had a life before this one.
         subscriptions: Of its member, where that writes several topics and counts them itself.
         kept: The same of the bytes that are kept.
+        limits: How much is gathered, kept and answered.
     """
 
     def __init__(
@@ -92,15 +90,18 @@ class LogProducer:
         resumed: bool = False,
         subscriptions: Subscriptions | None = None,
         kept: KeptBytes | None = None,
+        limits: LogLimits = LOG_LIMITS,
     ) -> None:
+        self._limits = limits
+        self._batch_bytes = limits.batch_bytes
         self.topic = topic
         self.address = address
         self._raw_topic = encode_topic(topic)
         self._min_acks = min_acks
         self._journaled = journal is not None
         self._subscriptions = Subscriptions() if subscriptions is None else subscriptions
-        self._kept = KeptBatches(topic, address, kept)
-        self._answering = Answering(self._kept.piece)
+        self._kept = KeptBatches(topic, address, kept, limits)
+        self._answering = Answering(self._kept.piece, limits)
         self._persisting: _Persisting | None = None
         self.refused = False  # the journal refused the last batch
         self.stored = next_offset  # everything before it is held by min_acks stores
@@ -117,14 +118,14 @@ class LogProducer:
         self._stamps: list[int | None] | None = None
         self.extras = False  # whether any of these three is not None
         self.plain = False  # for who calls ``append``: a value alone needs nothing but its place below, and ``room``
-        self.room = BATCH_BYTES  # bytes that the batch still takes; each record counts four more than its value
+        self.room = self._batch_bytes  # bytes that the batch still takes; each record counts four more than its value
         self._many = 512  # records that probably fill a batch
         for body in journal or ():
             batch = Batch.parse(body)
             self._kept.add(batch.base, batch.next, body)
             self.next_offset = batch.next
         self.stored = next_offset if self._kept.first is None else self._kept.first
-        self._resuming = Resuming(self.next_offset, resumed=resumed)
+        self._resuming = Resuming(self.next_offset, resumed=resumed, limits=limits)
         self._rolled_back = False
 
     @property
@@ -170,7 +171,7 @@ class LogProducer:
             UsageError: Headers or a timestamp that cannot be carried; nothing was added.
         """
         size = 0 if value is None else len(value)
-        if self.extras or key is not None or headers or timestamp is not None or size > BATCH_BYTES:
+        if self.extras or key is not None or headers or timestamp is not None or size > self._batch_bytes:
             size = self._append_extras(size, key, headers, timestamp)
         self.values.append(value)
         self.room -= size + 4
@@ -191,13 +192,13 @@ class LogProducer:
         part = values[start : start + self._many]
         positions = list(accumulate(map(len, part), initial=0))
         size = positions[-1] + 4 * len(part)
-        self._many = min(max(1, len(part) * BATCH_BYTES // size), BATCH_RECORDS_MAX // 4)
-        if size > 2 * BATCH_BYTES:
+        self._many = min(max(1, len(part) * self._batch_bytes // size), BATCH_RECORDS_MAX // 4)
+        if size > 2 * self._batch_bytes:
             self.append(values[start])
             return start + 1
         self.values = list(part)
         self._positions = positions
-        self.room = BATCH_BYTES - size
+        self.room = self._batch_bytes - size
         self.next_offset += len(part)
         return start + len(part)
 
@@ -423,7 +424,7 @@ class LogProducer:
         if self._journaled and not self._rolled_back and known > max(self.published, 1):
             return self._is_rolled_back(known)  # nobody asks for what nobody spoke of
         end = self._told(now)
-        count = min(wanted.count, FETCH_RECORDS_MAX, end - wanted.sequence)
+        count = min(wanted.count, self._limits.fetch_records_max, end - wanted.sequence)
         if count <= 0:
             return []
         self._resuming.told = max(self._resuming.told, wanted.sequence + count)
@@ -438,12 +439,12 @@ class LogProducer:
         self.values = []
         self._positions = self._keys = self._headers = self._stamps = None
         self.extras = False
-        self.room = BATCH_BYTES
+        self.room = self._batch_bytes
 
     def _keep(self, batch: _Persisting) -> None:
         self._kept.add(batch.base, batch.next, batch.body)
         if self._min_acks == 0:
-            self._kept.shrink(PRODUCER_RING_BYTES)
+            self._kept.shrink(self._limits.producer_ring_bytes)
             self.stored = batch.next
 
     def _progress(self) -> list[Action]:
@@ -462,7 +463,7 @@ class LogProducer:
         self._resuming.answered(store, self._subscriptions.count(STORES))
         if next_ <= self._acks.get(store, 0):
             return []
-        if store not in self._acks and len(self._acks) >= STORES_MAX:
+        if store not in self._acks and len(self._acks) >= self._limits.stores_max:
             del self._acks[min(self._acks, key=lambda each: self._acks[each])]
         self._acks[store] = next_
         return self._count()

@@ -11,8 +11,9 @@ from typing import Final
 
 from chappe.core import Report
 from chappe.data.topic import encode_topic
-from chappe.defaults import FETCH_RECORDS_MAX, RETRY_S
+from chappe.defaults import RETRY_S
 from chappe.errors import ProtocolError
+from chappe.limits import LogLimits
 from chappe.log.actions import Action, Publish
 from chappe.log.batch import Batch
 from chappe.log.events import RecordsLost
@@ -25,12 +26,10 @@ from chappe.log.subscriptions import Subscriptions
 from chappe.log.unfilled import Unfilled
 from chappe.log.writing import Writer
 
-GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that nobody can fill is accepted ...
-GIVE_UP_S: Final = 60.0  # ... and so long, where its producer or a store that restarts may still fill it
+GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that nobody can fill is accepted
 SILENT_S: Final = 5.0  # a producer not heard for this long is gone
 QUIET_S: Final = 1.0  # a partition whose producer spoke this lately is not fetched from other stores
-CATCH_UP_S: Final = 0.05  # how often partitions that miss something are looked at ...
-LOOK_MAX: Final = 256  # ... and how many of them at once
+CATCH_UP_S: Final = 0.05  # how often partitions that miss something are looked at
 
 
 class Recovery:
@@ -42,6 +41,7 @@ class Recovery:
         healer: The other stores.
         unfilled: Remembers what was given up and may yet come.
         subscriptions: Tell which producers are originals.
+        limits: How much is asked for, and how long.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Recovery:
         healer: Healer,
         unfilled: Unfilled,
         subscriptions: Subscriptions,
+        limits: LogLimits,
         *,
         now: float,
     ) -> None:
@@ -59,6 +60,7 @@ class Recovery:
         self._healer = healer
         self._unfilled = unfilled
         self._subscriptions = subscriptions
+        self._limits = limits
         self._catch_up_at = now
 
     def next_timeout(self) -> float:
@@ -72,7 +74,7 @@ class Recovery:
         self._catch_up_at = max(now + CATCH_UP_S, writer.refusing_until)
         if now < writer.refusing_until or writer.paused:
             return actions
-        for key in list(islice(writer.lagging, LOOK_MAX)):
+        for key in list(islice(writer.lagging, self._limits.look_max)):
             del writer.lagging[key]
             stream = writer.streams.get(key)
             if stream is None or not stream.behind:
@@ -104,13 +106,13 @@ class Recovery:
         deaf = not answered and now - stream.active_at < SILENT_S
         gap = stream.held or earliest is not None or answered
         patient = gap and (deaf or self._healer.ever or not writer.unknown(key, stream))
-        if stream.tries >= GIVE_UP_TRIES and not (patient and now - stream.missing_at < GIVE_UP_S):
+        if stream.tries >= GIVE_UP_TRIES and not (patient and now - stream.missing_at < self._limits.give_up_s):
             return self._give_up(key, stream, earliest, now)
         # Who has just met us may not hear us yet: ask again soon.
         stream.retry_at = now + (RETRY_S if stream.tries else RETRY_S / 10)
         stream.tries += 1
         limit = stream.held[0].base if stream.held else stream.head
-        count = min(limit - stream.next, FETCH_RECORDS_MAX)
+        count = min(limit - stream.next, self._limits.fetch_records_max)
         stream.fetched = stream.next + count
         stream.kept_from = 0
         self._unfilled.wait(key, now + SILENT_S)

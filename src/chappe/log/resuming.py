@@ -8,7 +8,7 @@ acknowledge what lies behind a hole.
 
 New records are held until every store that listens has answered: neither published nor journaled, as the next life
 would take what is in the journal for published. Stores of the original never do, and there may be no
-store at all: then they are published after ``RESUME_WAIT_S``. If a store comes only after that, they are held once more
+store at all: then they are published after ``resume_wait_s``. If a store comes only after that, they are held once more
 until it has answered. So the proof is found unless a store comes after another one has answered with less, or takes
 longer than that to answer.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 
-from chappe.defaults import RESUME_WAIT_S, STORES_MAX
+from chappe.limits import LOG_LIMITS, LogLimits
 
 
 class Resuming:
@@ -26,9 +26,11 @@ class Resuming:
     Args:
         first: The offset that the first new record gets.
         resumed: Whether there was a life before; if not there is nothing to ask.
+        limits: How long stores are waited for.
     """
 
-    def __init__(self, first: int, *, resumed: bool) -> None:
+    def __init__(self, first: int, *, resumed: bool, limits: LogLimits = LOG_LIMITS) -> None:
+        self._limits = limits
         self.first = first
         self.told = first  # stores may have had everything before it from us
         self.until = -math.inf  # new records are held so long, unless all stores answer before
@@ -38,12 +40,12 @@ class Resuming:
     def start(self, now: float) -> None:
         """Begin to hold, where there is something to ask."""
         if not self._sure:
-            self.until = now + RESUME_WAIT_S
+            self.until = now + self._limits.resume_wait_s
 
     def store_came(self, now: float) -> bool:
         """One listens from now on; returns whether it is to be asked."""
         if not self._sure:
-            self.until = now + RESUME_WAIT_S
+            self.until = now + self._limits.resume_wait_s
         return not self._sure
 
     def holds(self, now: float) -> bool:
@@ -56,7 +58,7 @@ class Resuming:
 
     def answered(self, store: str, listening: int) -> None:
         """A store holds no more than we know of; so many listen."""
-        if len(self._answered) < STORES_MAX:
+        if len(self._answered) < self._limits.stores_max:
             self._answered.add(store)
         self.counted(listening)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from chappe.data.topic import decode_topic
-from chappe.defaults import BATCH_BYTES, HEADS_PAGE, READ_BYTES_MAX
 from chappe.errors import ChappeError, StorageError
+from chappe.limits import LogLimits
 from chappe.log.actions import Action, Publish, Reply
 from chappe.log.batch import Batch
 from chappe.log.messages import Fetch, Head, RecordMessage
@@ -26,7 +26,7 @@ Question: TypeAlias = ReadRequest | HeadsRequest | SeekRequest
 HEADS_ALL = 1_000_000  # partitions named to one original consumer
 
 
-def answer_fetch(storage: LogStorage, fetch: Fetch, limit: int) -> tuple[list[Action], int]:
+def answer_fetch(storage: LogStorage, limits: LogLimits, fetch: Fetch, limit: int) -> tuple[list[Action], int]:
     """At most ``limit`` of the wanted records one by one, for an original; and the offset to go on from.
 
     If the whole answer ends before the partition does, a DIRECT-HEAD follows: an original consumer asks for the rest
@@ -40,9 +40,9 @@ def answer_fetch(storage: LogStorage, fetch: Fetch, limit: int) -> tuple[list[Ac
     actions: list[Action] = []
     offset, size = fetch.sequence, 0
     end = min(info.next, offset + limit)
-    while offset < end and size < READ_BYTES_MAX:
+    while offset < end and size < limits.read_bytes_max:
         try:
-            read = storage.read(topic, partition, offset, BATCH_BYTES)
+            read = storage.read(topic, partition, offset, limits.batch_bytes)
         except StorageError:
             break  # it cannot be read now; who wants it asks again
         if not read.batches:
@@ -69,18 +69,20 @@ def answer_heads(storage: LogStorage, prefix: str, requester: str) -> list[Actio
     ]
 
 
-def answer_query(storage: LogStorage, client: bytes, request_id: bytes, request: Question) -> tuple[Reply, Hole | None]:
+def answer_query(
+    storage: LogStorage, limits: LogLimits, client: bytes, request_id: bytes, request: Question
+) -> tuple[Reply, Hole | None]:
     """The reply to a query, and damage if reading found some."""
     hole: Hole | None = None
     answer: Answer
     batches: tuple[bytes, ...] = ()
     try:
         if isinstance(request, HeadsRequest):
-            limit = min(max(request.limit, 1), HEADS_PAGE)
+            limit = min(max(request.limit, 1), limits.heads_page)
             infos = storage.changed(decode_topic(request.topic_prefix), request.since, limit)
             answer = heads_answer(infos, request.since, limit, storage.version, storage.scrubbed_us)
         elif isinstance(request, ReadRequest):
-            answer, batches, hole = _read(storage, request)
+            answer, batches, hole = _read(storage, limits, request)
         else:
             topic, partition = decode_topic(request.topic), decode_topic(request.partition)
             known = storage.partition(topic, partition) is not None
@@ -91,13 +93,15 @@ def answer_query(storage: LogStorage, client: bytes, request_id: bytes, request:
     return Reply(client, request_id, answer, batches), hole
 
 
-def _read(storage: LogStorage, request: ReadRequest) -> tuple[ReadAnswer, tuple[bytes, ...], Hole | None]:
+def _read(
+    storage: LogStorage, limits: LogLimits, request: ReadRequest
+) -> tuple[ReadAnswer, tuple[bytes, ...], Hole | None]:
     topic, partition = decode_topic(request.topic), decode_topic(request.partition)
     info = storage.partition(topic, partition)
     if info is None:
         return ReadAnswer(request.topic, request.partition, 0, 0, False), (), None
     if not info.first <= request.offset < info.next:
         return ReadAnswer(request.topic, request.partition, info.first, info.next, True), (), None
-    read = storage.read(topic, partition, request.offset, min(max(request.bytes_max, 1), READ_BYTES_MAX))
+    read = storage.read(topic, partition, request.offset, min(max(request.bytes_max, 1), limits.read_bytes_max))
     last = -1 if read.hole is None else read.hole.last
     return ReadAnswer(request.topic, request.partition, info.first, info.next, True, last), read.batches, read.hole

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chappe.data.topic import Filter, encode_topic
-from chappe.defaults import POLL_HEADS_S, READ_BYTES, STORES_MAX
+from chappe.defaults import POLL_HEADS_S
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Ask
 from chappe.log.queries import HeadsRequest, ReadRequest, Request, SeekRequest
 
 ANSWER_S: Final = 2.0  # a store that takes longer is passed over for as long again
-READS_MAX: Final = 32  # READs under way at once
 
 Key = tuple[str, str]
 
@@ -68,9 +68,11 @@ class Sources:
 
     Args:
         ever: Whether any store was heard of in an earlier life.
+        limits: How many stores, and how much is asked of one.
     """
 
-    def __init__(self, *, ever: bool) -> None:
+    def __init__(self, *, ever: bool, limits: LogLimits = LOG_LIMITS) -> None:
+        self._limits = limits
         self.stores: dict[str, Source] = {}
         self.asked: dict[int, Asked] = {}
         self.ever = ever  # whether any store was ever heard of
@@ -88,7 +90,7 @@ class Sources:
         if store is not None and store.endpoint == endpoint:
             return False
         self.ever = True
-        if store is None and len(self.stores) >= STORES_MAX:
+        if store is None and len(self.stores) >= self._limits.stores_max:
             silent = next((each for each, known in self.stores.items() if not known.since), None)
             if silent is None:
                 return False
@@ -149,7 +151,7 @@ class Sources:
 
     def read(self, store: Source, key: Key, offset: int, now: float) -> Action:
         """Ask for what comes from ``offset`` on."""
-        request = ReadRequest(encode_topic(key[0]), encode_topic(key[1]), offset, READ_BYTES)
+        request = ReadRequest(encode_topic(key[0]), encode_topic(key[1]), offset, self._limits.read_bytes)
         return self._ask(store, request, Asked(store.address, now, key, offset=offset))
 
     def seek(self, store: Source, key: Key, timestamp: int, now: float) -> Action:

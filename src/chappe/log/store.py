@@ -19,6 +19,7 @@ from chappe.core import Report
 from chappe.data.topic import encode_topic
 from chappe.defaults import RECORD_BYTES_MAX, RETRY_S
 from chappe.errors import ChappeError, ProtocolError
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Publish, Subscribe
 from chappe.log.answering import Answering
 from chappe.log.batch import Batch, encode_batch
@@ -61,22 +62,33 @@ class LogStore:
         storage: Where records are kept.
         endpoint: Our query socket, as others reach it.
         kept: The sinks and staged rows that were found on disk.
+        limits: How much is kept and asked for.
     """
 
     def __init__(
-        self, address: str, storage: LogStorage, endpoint: str, *, now: float, kept: Kept | None = None
+        self,
+        address: str,
+        storage: LogStorage,
+        endpoint: str,
+        *,
+        now: float,
+        kept: Kept | None = None,
+        limits: LogLimits = LOG_LIMITS,
     ) -> None:
+        self._limits = limits
         self.address = address
         self.storage = storage
         self.endpoint = endpoint
         self._subscriptions = Subscriptions()
-        self._healer = Healer()
-        self._unfilled = Unfilled()
-        self._writer = Writer(storage, now=now)
-        self._recovery = Recovery(address, self._writer, self._healer, self._unfilled, self._subscriptions, now=now)
-        self._damage = Damage(storage, self._healer, self._writer, now=now)
-        self._answering = Answering(partial(answer_fetch, storage))
-        self.transactions = Transactions(storage.store_id, kept or Kept(), self._writer.next_offset, now=now)
+        self._healer = Healer(limits)
+        self._unfilled = Unfilled(limits)
+        self._writer = Writer(storage, limits, now=now)
+        self._recovery = Recovery(
+            address, self._writer, self._healer, self._unfilled, self._subscriptions, limits, now=now
+        )
+        self._damage = Damage(storage, self._healer, self._writer, limits, now=now)
+        self._answering = Answering(partial(answer_fetch, storage, limits), limits)
+        self.transactions = Transactions(storage.store_id, kept or Kept(), self._writer.next_offset, limits, now=now)
         self._info_at = math.inf
         self.written_records = 0
         self.written_bytes = 0
@@ -149,7 +161,7 @@ class LogStore:
         """A request on the query socket; ``payload`` is its third frame, if it has one."""
         if not isinstance(request, ReadRequest | HeadsRequest | SeekRequest):
             return self.transactions.handle_request(client, request_id, request, payload, now)
-        reply, hole = answer_query(self.storage, client, request_id, request)
+        reply, hole = answer_query(self.storage, self._limits, client, request_id, request)
         return [reply, *self._damage.found([hole] if hole else [])]
 
     def handle_answer(self, request_id: int, answer: Answer, batches: list[bytes], now: float) -> list[Action]:

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from chappe.defaults import BATCH_BYTES, BATCH_RECORDS_MAX, SMALL_BATCH_BYTES
+from chappe.defaults import BATCH_RECORDS_MAX
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, encode_batch, merge
 from chappe.log.storage import Append
 
@@ -37,6 +38,7 @@ class Stream:
     missing_at: float = 0.0  # when the first of these tries was made
     fetched: int = 0  # the last FETCH asked for what comes before this; not asked again while that arrives
     reading: bool = False
+    limits: LogLimits = LOG_LIMITS
 
     @property
     def idle(self) -> bool:
@@ -75,7 +77,7 @@ class Stream:
 
     def _seal_records(self) -> None:
         if self.records:
-            for group in _groups(self.records):
+            for group in _groups(self.records, self.limits.batch_bytes):
                 base = self.next - len(self.records) + group.start
                 batch = encode_batch(base, self.records[group.start : group.stop], self.records_us)
                 self.staged.append(Batch.parse(batch, check=False))
@@ -85,35 +87,35 @@ class Stream:
         """Everything staged, small neighbours merged, as the next write's part of this partition."""
         self._seal_records()
         staged, self.staged = self.staged, []
-        for run in _runs(staged):
+        for run in _runs(staged, self.limits):
             body = merge(run)
             low, high = min(b.timestamp_min for b in run), max(b.timestamp_max for b in run)
             yield Append(key[0], key[1], run[0].base, run[-1].next - run[0].base, low, high, body)
 
 
-def _groups(records: Sequence[bytes]) -> Iterator[range]:
+def _groups(records: Sequence[bytes], bytes_max: int) -> Iterator[range]:
     """Index ranges of records that fit one batch each."""
     start = size = 0
     for index, record in enumerate(records):
-        if index > start and size + len(record) > BATCH_BYTES:
+        if index > start and size + len(record) > bytes_max:
             yield range(start, index)
             start, size = index, 0
         size += len(record)
     yield range(start, len(records))
 
 
-def _runs(staged: Sequence[Batch]) -> Iterator[list[Batch]]:
+def _runs(staged: Sequence[Batch], limits: LogLimits) -> Iterator[list[Batch]]:
     """Neighbours that are worth merging: small ones, until they are no longer small."""
     run: list[Batch] = []
     size = count = 0
     for batch in staged:
-        small = len(batch.raw) < SMALL_BATCH_BYTES
-        fits = size + len(batch.raw) <= BATCH_BYTES and count + batch.count <= BATCH_RECORDS_MAX
+        small = len(batch.raw) < limits.small_batch_bytes
+        fits = size + len(batch.raw) <= limits.batch_bytes and count + batch.count <= BATCH_RECORDS_MAX
         if run and not (small and fits and run[-1].next == batch.base):
             yield run
             run, size, count = [], 0, 0
         run.append(batch)
-        size = size + len(batch.raw) if small else BATCH_BYTES
+        size = size + len(batch.raw) if small else limits.batch_bytes
         count += batch.count
     if run:
         yield run

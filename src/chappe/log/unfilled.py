@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from chappe.defaults import FETCH_RECORDS_MAX, RETRY_S
+from chappe.defaults import RETRY_S
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.streams import Key
 
 
@@ -30,7 +31,8 @@ class _Part:
 class Unfilled:
     """Of all partitions. Bounded by the holes of the storage."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: LogLimits = LOG_LIMITS) -> None:
+        self._limits = limits
         self._parts: dict[Key, _Part] = {}
 
     def __iter__(self) -> Iterator[Key]:
@@ -80,7 +82,7 @@ class Unfilled:
         part.asked, part.begun = True, False
         part.tries += 1
         first, end = part.ranges[0]
-        return first, min(end - first, FETCH_RECORDS_MAX)
+        return first, min(end - first, self._limits.fetch_records_max)
 
     def tries(self, key: Key) -> int:
         """How often in a row the producer was asked for the first range and did not answer."""

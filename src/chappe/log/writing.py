@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 
 from chappe.core import Report
-from chappe.defaults import DISK_RETRY_S, HELD_BYTES_MAX, MAINTAIN_S, STAGED_BYTES_MAX, UNKNOWN_PARTITIONS_MAX
+from chappe.defaults import DISK_RETRY_S
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Retain, Write
 from chappe.log.batch import Batch
 from chappe.log.events import WritesRefused, WritesResumed
@@ -21,9 +22,11 @@ class Writer:
 
     Args:
         storage: Where records are kept; what it has of a partition is where its stream begins.
+        limits: How much waits for the disk, and for what is missing.
     """
 
-    def __init__(self, storage: LogStorage, *, now: float) -> None:
+    def __init__(self, storage: LogStorage, limits: LogLimits = LOG_LIMITS, *, now: float) -> None:
+        self._limits = limits
         self._storage = storage
         self.streams: dict[Key, Stream] = {}
         self.lagging: dict[Key, None] = {}  # streams that miss something
@@ -34,12 +37,12 @@ class Writer:
         self._dirty: dict[Key, None] = {}  # streams with something staged
         self._heals: list[Append] = []
         self._in_flight: tuple[Append, ...] = ()
-        self._retain_at = now + MAINTAIN_S
+        self._retain_at = now + self._limits.maintain_s
 
     @property
     def paused(self) -> bool:
         """Whether so much waits for the disk that nothing more should be received."""
-        return self.staged_bytes >= STAGED_BYTES_MAX
+        return self.staged_bytes >= self._limits.staged_bytes_max
 
     # -- streams ----------------------------------------------------------------------------------------
 
@@ -55,14 +58,14 @@ class Writer:
 
     def too_many(self, key: Key) -> bool:
         """Whether a partition is new, and there are enough already of which nothing is known but that they exist."""
-        full = len(self.lagging) >= UNKNOWN_PARTITIONS_MAX
+        full = len(self.lagging) >= self._limits.unknown_partitions_max
         return full and key not in self.streams and self._storage.partition(*key) is None
 
     def stream(self, key: Key) -> Stream:
         """The stream of a partition; a new one begins at what is stored."""
         stream = self.streams.get(key)
         if stream is None:
-            stream = self.streams[key] = Stream(self.stored(key))
+            stream = self.streams[key] = Stream(self.stored(key), limits=self._limits)
         return stream
 
     def tidy(self, key: Key, stream: Stream) -> None:
@@ -119,7 +122,9 @@ class Writer:
     def hold(self, stream: Stream, batch: Batch) -> None:
         """Keep a batch beyond a gap; in order, without overlap, up to the bound."""
         size = len(batch.raw)
-        if self.held_bytes + size <= HELD_BYTES_MAX and not (stream.held and batch.base < stream.held[-1].next):
+        if self.held_bytes + size <= self._limits.held_bytes_max and not (
+            stream.held and batch.base < stream.held[-1].next
+        ):
             stream.held.append(batch)
             self.held_bytes += size
 
@@ -237,7 +242,7 @@ class Writer:
 
     def retained(self, now: float) -> None:
         """Retention ran; it runs again later."""
-        self._retain_at = now + MAINTAIN_S
+        self._retain_at = now + self._limits.maintain_s
 
     def next_timeout(self) -> float:
         """When retention, or the next write after a refused one, is due."""

@@ -253,11 +253,11 @@ class Bounds(Checker):
 
     def on_tick(self) -> None:
         """Look into the cores."""
-        bound = self.world.bounds
+        limits = self.world.limits
         for store in self.world.stores():
             core, writer = store.core, store.core._writer
-            self._at_most(store, "held", writer.held_bytes, bound["HELD_BYTES_MAX"], 0)
-            staged = bound["STAGED_BYTES_MAX"] + bound["HELD_BYTES_MAX"] + bound["READ_BYTES"]
+            self._at_most(store, "held", writer.held_bytes, limits.held_bytes_max, 0)
+            staged = limits.staged_bytes_max + limits.held_bytes_max + limits.read_bytes
             self._at_most(store, "staged", writer.staged_bytes, staged, ONE_MORE_BYTES)
             held = sum(len(each.raw) for stream in writer.streams.values() for each in stream.held)
             if held != writer.held_bytes:
@@ -265,15 +265,15 @@ class Bounds(Checker):
             self._at_most(store, "asked", len(core._healer._asked), 2 * len(writer.streams) + 50, 0)
         for host in self.world.consumers():
             consumer, delivery = host.core, host.core._delivery
-            self._at_most(host, "held", delivery.held_bytes, bound["HELD_BYTES_MAX"], 0)
+            self._at_most(host, "held", delivery.held_bytes, limits.held_bytes_max, 0)
             held = sum(len(each.raw) for state in delivery.partitions.values() for each in state.held)
             if held != delivery.held_bytes:
                 self.fail(f"{host.name} counts {delivery.held_bytes} held bytes and holds {held}")
-            self._at_most(host, "READs", consumer._sources.reads, bound["READS_MAX"], 1)
+            self._at_most(host, "READs", consumer._sources.reads, limits.reads_max, 1)
             pages = 2 * len(consumer._sources.stores) * len(host.filters)
             self._at_most(host, "asked", len(consumer._sources.asked) - consumer._sources.reads, pages, 0)
-            queue = bound["CONSUMER_QUEUE_BYTES"] + bound["HELD_BYTES_MAX"]
-            reads = bound["READS_MAX"] * (bound["READ_BYTES"] + ONE_MORE_BYTES)
+            queue = limits.consumer_queue_bytes + limits.held_bytes_max
+            reads = limits.reads_max * (limits.read_bytes + ONE_MORE_BYTES)
             self._at_most(host, "queued", delivery.queued_bytes, queue, reads)
 
     def _at_most(self, host: Host, what: str, found: int, bound: int, more: int) -> None:

@@ -49,6 +49,7 @@ class ProducerHost(Host):
             journal=None if journal is None else list(journal.batches),
             next_offset=0 if journal is None else journal.next_offset,
             resumed=journal is not None and journal.lives > 1,
+            limits=world.limits,
         )
         super().__init__(world, name, self.core)
         self.key: Key = (topic, address)
@@ -230,7 +231,7 @@ class ConsumerHost(Host):
     """A consumer whose application takes what is delivered, sooner or later."""
 
     def __init__(self, world: World, name: str, filters: Sequence[Filter], positions: dict[Key, int]) -> None:
-        self.core: LogConsumer = world.cores.consumer(world.address(), filters, EARLIEST, positions)
+        self.core: LogConsumer = world.cores.consumer(world.address(), filters, EARLIEST, positions, world.limits)
         super().__init__(world, name, self.core)
         self.filters = tuple(filters)
         self.met: set[str] = set()  # addresses of stores that it knew at any time

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from chappe.sim.bounds import small_bounds
+from chappe.sim.bounds import small_limits
 from chappe.sim.faults import Faults
 from chappe.sim.truth import Excused, Violation
 from chappe.sim.world import Cores, World
@@ -50,31 +50,30 @@ def play(
     failure: str | None = None
     detail = ""
     settle_s = 0.0
-    with small_bounds(world.rng, world.sink_rng) as bounds:
-        world.bounds = bounds
-        try:
-            world.trace(None, "bounds: %s, queues %d", bounds, world.net.queue_max)
-            world.populate()
-            faults = Faults(world)
-            until = world.rng.choice((2.0, 4.0, 8.0)) if minutes is None else minutes * 60
-            if disturb:
-                faults.plan(until)
-            for query in world.queries:
-                query.start(until if disturb else None)
-            _pass_time(world, until)
-            faults.heal()
-            _pass_time(world, world.now + 1.0)
-            world.sending = False
-            for query in world.queries:
-                query.finish()
-            settle_s = _settle(world)
-        except Excused as excuse:
-            world.trace(None, "the world ends: %s", excuse)
-        except Violation as violation:
-            failure = str(violation)
-        except Exception as error:  # a core that raises is a failure of its seed, not of the simulator
-            failure = f"crash: {type(error).__name__}: {error}"
-            detail = traceback.format_exc()
+    world.limits = small_limits(world.rng, world.sink_rng)
+    try:
+        world.trace(None, "%s, queues %d", world.limits, world.net.queue_max)
+        world.populate()
+        faults = Faults(world)
+        until = world.rng.choice((2.0, 4.0, 8.0)) if minutes is None else minutes * 60
+        if disturb:
+            faults.plan(until)
+        for query in world.queries:
+            query.start(until if disturb else None)
+        _pass_time(world, until)
+        faults.heal()
+        _pass_time(world, world.now + 1.0)
+        world.sending = False
+        for query in world.queries:
+            query.finish()
+        settle_s = _settle(world)
+    except Excused as excuse:
+        world.trace(None, "the world ends: %s", excuse)
+    except Violation as violation:
+        failure = str(violation)
+    except Exception as error:  # a core that raises is a failure of its seed, not of the simulator
+        failure = f"crash: {type(error).__name__}: {error}"
+        detail = traceback.format_exc()
     records = sum(len(sent.records) for sent in world.truth.parts.values())
     return Outcome(seed, failure, world.now, settle_s, world.clock.events, records, detail)
 

@@ -32,8 +32,10 @@ class StoreHost(Host):
     def __init__(self, world: World, name: str, disk: SimDisk, retention: Sequence[tuple[str, Retention]]) -> None:
         self.disk = disk
         disk.staged.full = disk.full
-        kept = recover(disk.staged, disk)
-        self.core: LogStore = world.cores.store(world.address(), disk, "", now=world.now, kept=kept)
+        kept = recover(disk.staged, disk, world.limits)
+        self.core: LogStore = world.cores.store(
+            world.address(), disk, "", now=world.now, kept=kept, limits=world.limits
+        )
         super().__init__(world, name, self.core)
         world.disk_of[self.core.address] = disk
         self._retention = retention
@@ -172,7 +174,7 @@ class StoreHost(Host):
         try:
             if isinstance(job, CommitBatch):
                 intent = staged.prepare(job)
-                self._finishing = Finishing(staged, self.disk, intent)
+                self._finishing = Finishing(staged, self.disk, intent, limits=self.world.limits)
                 self.world.decided(intent)
                 self.world.clock.after(self.world.write_s(), self._step, work)
                 return

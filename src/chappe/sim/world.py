@@ -10,6 +10,7 @@ from typing import Any
 
 from chappe.data.topic import Filter
 from chappe.errors import StorageError
+from chappe.limits import LOG_LIMITS
 from chappe.log.consumer import LogConsumer
 from chappe.log.exactly_once.staged import Intent
 from chappe.log.producer import LogProducer
@@ -96,7 +97,7 @@ class World:
         self.truth = Truth()
         self.net = Network(self.clock)
         self.checkers: list[Checker] = [ExactlyOnce(self), Ends(self), *all_checkers(self)]
-        self.bounds: dict[str, int] = {}  # the cores' limits in this world
+        self.limits = LOG_LIMITS  # the cores' limits in this world
         self.sending = True
         self.serial = 0
         self.slow_disk_s = self.rng.choice((0.001, 0.01, 0.1))

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from chappe.defaults import COMMIT_CHUNK_BYTES
 from chappe.errors import Damaged, ProtocolError
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, rebase
 from chappe.log.exactly_once.staged import Discard, Forget, Intent, Kept, PieceAt, Remember, StagedStorage, StagePiece
 from chappe.log.storage import Append, LogStorage
@@ -43,11 +43,18 @@ class Finishing:
         storage: Where they go.
         intent: The commit.
         have: Offset after the last record that the log has of each topic's partition; what is before it is left out.
+        limits: How much is in memory at once.
     """
 
     def __init__(
-        self, staged: StagedStorage, storage: LogStorage, intent: Intent, have: Mapping[str, int] | None = None
+        self,
+        staged: StagedStorage,
+        storage: LogStorage,
+        intent: Intent,
+        have: Mapping[str, int] | None = None,
+        limits: LogLimits = LOG_LIMITS,
     ) -> None:
+        self._chunk_bytes = limits.commit_chunk_bytes
         self.intent = intent
         self.written: list[object] = []  # to be published in this order, in one go
         self.done = False
@@ -83,7 +90,7 @@ class Finishing:
             piece = self._places[self._at]
             base = self._offsets[piece.topic]
             if base + piece.count > self._have.get(piece.topic, 0):
-                if self._chunk and size + piece.size > COMMIT_CHUNK_BYTES:
+                if self._chunk and size + piece.size > self._chunk_bytes:
                     break
                 self._add(piece, base)
                 size += piece.size
@@ -105,7 +112,7 @@ class Finishing:
         )
 
 
-def recover(staged: StagedStorage, storage: LogStorage) -> Kept:
+def recover(staged: StagedStorage, storage: LogStorage, limits: LogLimits = LOG_LIMITS) -> Kept:
     """Finish what a crash interrupted, before the store answers anything; returns what is there then.
 
     Raises:
@@ -117,7 +124,7 @@ def recover(staged: StagedStorage, storage: LogStorage) -> Kept:
         for topic, partition, _, _ in intent.ranges:
             info = storage.partition(topic, partition)
             have[topic] = 0 if info is None else info.next
-        finishing = Finishing(staged, storage, intent, have)
+        finishing = Finishing(staged, storage, intent, have, limits)
         try:
             while not finishing.done:
                 finishing.step()

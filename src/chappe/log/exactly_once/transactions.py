@@ -24,15 +24,14 @@ from chappe.data.topic import decode_topic, encode_topic
 from chappe.defaults import (
     ATTEMPTS_MAX,
     HEAD_INTERVAL_S,
-    MAINTAIN_S,
     RUNS_MAX,
     SINK_FORGET_S,
     SINK_HEADS_S,
     SINKS_MAX,
-    STAGED_BYTES_MAX,
     STAGED_FORGET_S,
 )
 from chappe.errors import ChappeError, Fenced, ProtocolError, StagedRowsMissing, StorageFull
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Publish, Reply, Transact
 from chappe.log.batch import Batch
 from chappe.log.exactly_once.staged import (
@@ -129,9 +128,13 @@ class Transactions:
         store_id: The store's lasting id.
         kept: What it found on its disk.
         next_offset: The next offset of a partition, counting what is on its way to the disk.
+        limits: How much waits for the disk.
     """
 
-    def __init__(self, store_id: str, kept: Kept, next_offset: NextOffset, *, now: float) -> None:
+    def __init__(
+        self, store_id: str, kept: Kept, next_offset: NextOffset, limits: LogLimits = LOG_LIMITS, *, now: float
+    ) -> None:
+        self._limits = limits
         self._store_id = store_id
         self._next_offset = next_offset
         self._sinks = {
@@ -157,7 +160,7 @@ class Transactions:
     @property
     def paused(self) -> bool:
         """Whether so much waits for the disk that no further request should be taken."""
-        return self._bytes >= STAGED_BYTES_MAX
+        return self._bytes >= self._limits.staged_bytes_max
 
     # -- requests -------------------------------------------------------------------------------------
 
@@ -206,7 +209,7 @@ class Transactions:
             self._heads_at = now + HEAD_INTERVAL_S if self._heads else math.inf
             actions += [Publish(Head(topic, part, topic, end - 1)) for (topic, part), (end, _) in self._heads.items()]
         if now >= self._sweep_at:
-            self._sweep_at = now + MAINTAIN_S
+            self._sweep_at = now + self._limits.maintain_s
             actions += self._sweep(now)
         return actions
 

@@ -1,0 +1,62 @@
+"""What each feature keeps and asks for at most, as a value that is handed to its cores: one class for each feature.
+
+The defaults are for programs; tests and the simulator hand in smaller ones, so that every bound is met within seconds.
+What is part of a wire format is no limit: that stands in ``defaults``, and so do numbers that others need, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from chappe.defaults import BATCH_BYTES, FETCH_RECORDS_MAX, HEADS_PAGE, KIB, MIB, READ_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    """Of producers, consumers and stores of the log."""
+
+    # -- producer
+    batch_bytes: int = BATCH_BYTES
+    producer_ring_bytes: int = 16 * MIB  # min_acks=0: the newest records kept for those who missed them
+    # A partition that goes on after a restart: so long new records are held until stores say how far they hold it.
+    # Stores are found within 1 s; three of the original's heartbeats, as a store may be busy. Then they are published.
+    resume_wait_s: float = 3.0
+
+    # -- whoever answers: producer and store
+    read_bytes_max: int = 8 * MIB  # most that is answered to one READ or FETCH (at least one batch)
+    heads_page: int = HEADS_PAGE  # partitions in one answer
+    fetch_records_max: int = FETCH_RECORDS_MAX
+    answer_records: int = 1_000  # single records for an original in one go: some 30 ms of work
+    answers_max: int = 1_000  # such answers under way; further ones are dropped, and asked for again at the next HEAD
+
+    # -- whoever asks: consumer and store
+    read_bytes: int = READ_BYTES
+    reads_max: int = 32  # of a consumer under way at once; each may bring read_bytes and a batch
+    asks_max: int = 64  # of a store under way at once; likewise
+    look_max: int = 256  # partitions that miss something, looked at in one go
+    stores_max: int = 1_000  # other stores that a member asks; one that never answered gives way to a further one
+    held_bytes_max: int = 16 * MIB  # batches kept while an older gap is filled; newer are dropped, fetched later
+    # Partitions that were only spoken of, and of which nothing came: further ones are not remembered until these are
+    # found or given up. Producers speak of theirs once a second.
+    unknown_partitions_max: int = 10_000
+    # Before a gap that nobody can fill is given up: its producer, or a store that restarts, may still fill it.
+    give_up_s: float = 60.0  # at a store
+    pass_over_s: float = 90.0  # at a consumer, where there are or were stores: longer than they wait for one another
+
+    # -- consumer
+    consumer_queue_bytes: int = 32 * MIB  # delivered but not taken by the user; then reading pauses
+    settled_s: float = 60.0  # a partition without news for so long is kept as its position alone, a tenth of the memory
+    # Such positions; beyond it those go first that no store lists: nothing of them can come but from their producer.
+    settled_max: int = 200_000
+    listed_partitions_max: int = 1_000_000  # taken from one store, some 500 bytes each; the rest is reported
+
+    # -- store
+    staged_bytes_max: int = 32 * MIB  # received, not yet written; then reading pauses
+    small_batch_bytes: int = 8 * KIB  # neighbours smaller than this are merged before they are written
+    maintain_s: float = 10.0  # retention runs this often
+    commit_chunk_bytes: int = 32 * MIB  # of a sink's commit in memory at once
+    damage_reports_max: int = 20  # holes reported at once: whoever reads the log is to see something else, too
+
+
+LOG_LIMITS: Final = LogLimits()  # those of programs
