@@ -30,7 +30,7 @@ def make() -> Iterator[Make]:
     threads = set(threading.enumerate())
     with ExitStack() as stack:
         yield lambda **options: stack.enter_context(Endpoint(**options))
-    assert set(threading.enumerate()) <= threads
+    until(lambda: set(threading.enumerate()) <= threads, threading.enumerate)
     gc.collect()
     if descriptors:
         left = {each for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -206,7 +207,8 @@ def test_a_call_that_meets_the_defect_itself_halts_the_endpoint_too(make: Make) 
     """The thread that waits is the one that reads what comes."""
     endpoint = make()
     subscriber = endpoint.subscribe("/")
-    endpoint.node.turns._away = lambda: 0.05  # type: ignore[method-assign]  # our own thread leaves it to this one
+    endpoint.listen()
+    endpoint.node.turns.look = lambda: (False, math.inf)  # type: ignore[method-assign]  # the loop leaves it to this one
     halt(endpoint)
     with pytest.raises(MemberStopped):
         subscriber.get(PATIENCE_S)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.endpoints import PATIENCE_S, until
 
-from chappe.runtime import turns
+from chappe.runtime import loop, turns
 from chappe.runtime.turns import Ready, Turns
 
 
@@ -22,12 +22,12 @@ class Node:
 
     def __init__(self) -> None:
         self.due = math.inf
-        self.turns = Turns(self._handle, lambda: self.due, lambda reason: None, "test-turns")
+        self.turns = Turns(self._handle, lambda: self.due, lambda reason: None)
         self.count = 0
         self.drivers: list[str] = []
         self._here, self._there = socket.socketpair()
         self._here.setblocking(False)
-        self.turns.selector.register(self._here, selectors.EVENT_READ, self._read)
+        self.turns.register(self._here, selectors.EVENT_READ, self._read)
         self.turns.start()
 
     def _handle(self, ready: Ready) -> None:
@@ -57,8 +57,8 @@ class Node:
         return found
 
     def rest(self) -> None:
-        """Until our thread leaves the sockets to the leader, for a minute unless it is told."""
-        until(lambda: self.turns._resting or self.turns.wake())  # type: ignore[func-returns-value]
+        """Until the loop leaves the sockets to the leader, for ever unless it is told."""
+        until(lambda: self.turns._resting or self.turns._ask_loop())  # type: ignore[func-returns-value]
 
     def follow(self, count: int) -> None:
         until(lambda: len(self.turns._followers) == count)
@@ -80,7 +80,7 @@ def test_our_thread_drives_again_when_the_waits_of_the_leader_and_of_who_follows
     until(lambda: leader == follower == [True])
     node.send()
     until(lambda: node.count == 2)
-    assert node.drivers == ["leader", "test-turns"]
+    assert node.drivers == ["leader", "chappe-loop"]
 
 
 def test_who_follows_leads_when_the_leader_leaves(node: Node) -> None:
@@ -126,10 +126,10 @@ def test_a_follower_gives_up_in_time_and_closing_ends_every_wait(node: Node) -> 
 def test_our_thread_hears_what_is_due_though_another_led_while_it_waited_on_the_sockets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turns, "SLEEP_S", 10 * PATIENCE_S)  # nobody looks by itself
+    monkeypatch.setattr(loop, "SLEEP_S", 10 * PATIENCE_S)  # nobody looks by itself
     made = Node()
     try:
-        until(lambda: made.turns._sleeping)
+        until(lambda: made.turns._loop_at == math.inf)
         assert not made.turns.wait(lambda: False, 0.01)
         with made.turns.lock:
             made.due = time.monotonic()
@@ -141,7 +141,7 @@ def test_our_thread_hears_what_is_due_though_another_led_while_it_waited_on_the_
 
 def test_what_happens_before_the_leader_waits_on_the_sockets_ends_its_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "SLEEP_S", 10 * PATIENCE_S)
-    monkeypatch.setattr(Turns, "start", lambda _: None)  # our thread, on the sockets since before, would be woken
+    monkeypatch.setattr(Turns, "start", lambda _: None)  # the loop, watching since before, would be woken
     made = Node()
     lead = made.turns._lead
 

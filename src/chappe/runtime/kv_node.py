@@ -1,7 +1,7 @@
 """Masters and clones of data stores on a mesh node: their messages, their timers, and the commits of durable masters.
 
-All but ``close`` runs with the node's lock held. A durable master has a thread for its backend, which holds the lock
-only to tell what became of a commit: one commit is under way while the next one gathers.
+All but ``close`` runs with the node's lock held. A durable master's backend commits on a lane of its own: one commit is
+under way while the next one gathers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
 from chappe.core import Report
@@ -29,6 +28,7 @@ from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.filters import matches
 from chappe.mesh.messages import COMMAND, NOBODY, Message
 from chappe.runtime.turns import Turns
+from chappe.runtime.worker import DISKS, Lane
 from chappe.transports.gathering import Gatherer
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,9 @@ class KvNode:
         self._far = False  # whether anything has come over an original
         self._refused_at = -math.inf  # when it was told last that somebody spoke in another's name
         self._full_at = math.inf  # writes that were unconfirmed when one found no room
-        self._commits = None if backend is None else _Commits(self, backend)
+        self._backend = backend
+        self._commits = None if backend is None else Lane(DISKS, node.turns.run)
+        self._committing = False
         # A master in memory has room as long as the endpoint has.
         in_memory = self.master is not None and backend is None
         self._room: Callable[[], bool] = node.core.room if in_memory else self._room_here
@@ -112,8 +114,7 @@ class KvNode:
         except BaseException:
             self.closing = True
             self._detach()
-            if self._commits is not None:
-                self._commits.close(CLOSE_S)
+            self._close_backend(CLOSE_S)
             raise
         self._look()
         if self.master is not None:
@@ -283,8 +284,7 @@ class KvNode:
             elif isinstance(action, Notify):
                 listener.notified(action)
             elif isinstance(action, Commit):
-                assert self._commits is not None
-                self._commits.put(action)
+                self._commit(action)
             elif isinstance(action, Report):
                 listener.reported(action.event)
         if sent and hurry:
@@ -303,8 +303,7 @@ class KvNode:
             self.closing = True
         if not self.node.turns.closed:
             self.node.turns.wait(self._settled, timeout_s)
-        if self._commits is not None:
-            self._commits.close(timeout_s)
+        self._close_backend(timeout_s)
         with self.node.lock:
             self.entries = None
             if not self.node.turns.closed and self.node.turns.halted is None:
@@ -320,7 +319,32 @@ class KvNode:
     def _settled(self) -> bool:
         if self.clone is not None:
             return not self.clone.connected or not self.clone.unconfirmed
-        return self._commits is None or not self._commits.busy
+        return not self._committing
+
+    # -- the backend --------------------------------------------------------------------------------------------
+
+    def _commit(self, commit: Commit) -> None:
+        assert self._commits is not None
+        assert self._backend is not None
+        self._committing = True
+        backend = self._backend
+        self._commits.do(lambda: _commit(backend, commit), lambda error: self._committed(commit, error))
+
+    def _committed(self, commit: Commit, error: StorageError | None) -> None:
+        assert self.master is not None
+        self._committing = False
+        now = time.monotonic()
+        if error is None:
+            self.perform(self.master.handle_committed(commit.number, now, time.time_ns()))
+        else:
+            self.perform(self.master.handle_commit_failed(commit.number, error, now))
+        self._planned()
+        self.node.turns.news = True  # there may be room again
+
+    def _close_backend(self, timeout_s: float) -> None:
+        """Let go of it after what is under way."""
+        if self._commits is not None and self._backend is not None:
+            self._commits.close(timeout_s, self._backend.close)
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -337,6 +361,18 @@ class KvNode:
         readable = self.clone is None or self.clone.readable
         stopped = self.closing or self.node.turns.halted is not None
         self.entries = self.core.engine.entries if readable and not stopped else None
+
+
+def _commit(backend: Backend, commit: Commit) -> StorageError | None:
+    """Have it commit; returns why it could not."""
+    try:
+        backend.commit(commit.operations)
+    except StorageError as problem:
+        return problem
+    except Exception as problem:  # a defect of the backend's: refuse the writes, rather than hang
+        logger.exception("a commit failed")
+        return StorageError(f"the backend failed: {problem!r}")
+    return None
 
 
 class KvNodes:
@@ -412,60 +448,3 @@ class KvNodes:
         """Whether this node has a clone of the name."""
         topic = master_topic(check_name(name))
         return any(store.clone is not None and store.master_topic == topic for store in self._stores)
-
-
-class _Commits:
-    """The thread that has a backend commit."""
-
-    def __init__(self, store: KvNode, backend: Backend) -> None:
-        self.busy = False  # a commit is under way; changed with the lock held
-        self._store = store
-        self._backend = backend
-        self._queue: SimpleQueue[Commit | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="chappe-store", daemon=True)
-        self._thread.start()
-
-    def put(self, commit: Commit) -> None:
-        """Commit this; the lock is held."""
-        self.busy = True
-        self._queue.put(commit)
-
-    def close(self, timeout_s: float) -> None:
-        """End after what is under way, and let go of the backend."""
-        self._queue.put(None)
-        self._thread.join(timeout_s)
-
-    def _run(self) -> None:
-        ending = False
-        while not (ending and self._queue.empty()):
-            commit = self._queue.get()
-            if commit is None:
-                ending = True
-            else:
-                self._commit(commit)
-        self._backend.close()
-
-    def _commit(self, commit: Commit) -> None:
-        error: StorageError | None = None
-        try:
-            self._backend.commit(commit.operations)
-        except StorageError as problem:
-            error = problem
-        except Exception as problem:  # a defect of the backend's: refuse the writes, rather than hang
-            logger.exception("a commit failed")
-            error = StorageError(f"the backend failed: {problem!r}")
-        store = self._store
-        master = store.master
-        assert master is not None
-        with store.node.lock:
-            self.busy = False
-            if store.node.turns.halted is not None:
-                return
-            now = time.monotonic()
-            if error is None:
-                store.perform(master.handle_committed(commit.number, now, time.time_ns()))
-            else:
-                store.perform(master.handle_commit_failed(commit.number, error, now))
-            store._planned()
-            store.node.turns.news = True  # there may be room again
-            store.node.turns.tell()

@@ -14,7 +14,6 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 from chappe.core import Report
@@ -26,6 +25,7 @@ from chappe.mesh.events import EndpointHalted, EndpointUnreachable, PeerLost
 from chappe.mesh.links.greetings import DropConn, Fault, Hello, VersionSelect, parse_greeting
 from chappe.runtime.kv_node import KvNodes
 from chappe.runtime.turns import Ready, Turns
+from chappe.runtime.worker import LOOK_UPS, run_once
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.dialling import Dial as Dialling
@@ -63,7 +63,7 @@ class MeshNode:
         need_descriptors()
         assert {Deliver, Resolve, Report} <= set(perform)
         self.core = core
-        self.turns = Turns(self._handle, self._due, self._halted, "chappe-endpoint")
+        self.turns = Turns(self._handle, self._due, self._halted)
         self.lock = self.turns.lock
         self.paused = False  # a subscriber has no room: nothing is read from peers
         self._security = security
@@ -80,7 +80,6 @@ class MeshNode:
         self._tell_user: Callable[[Report], None] = perform[Report]
         self.gatherer = Gatherer(self._flush, self.turns.look_again_at, core.peer_messages_max)
         self.stores = KvNodes(core)
-        self._selector = self.turns.selector
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._links: dict[int, Link] = {}
         self._closing: dict[int, Link] = {}  # being flushed; the core has forgotten them
@@ -145,18 +144,16 @@ class MeshNode:
             if self.turns.halted is not None:
                 sock.close()
             self.turns.check()
+            self.turns.register(sock, _READ, lambda mask: self._accept(sock))
             self._listeners.append(sock)
-            self._selector.register(sock, _READ, lambda mask: self._accept(sock))
-            self.turns.wake()
             found: int = sock.getsockname()[1]
             return found
 
     def forked(self) -> None:
         """We are a child's copy: without its sockets, so that peers notice when the parent ends."""
-        inherited: list[socket.socket | Link | selectors.BaseSelector] = [*self._listeners, *self._links.values()]
-        for each in [*inherited, *self._closing.values(), self._selector]:
-            with suppress(OSError):  # where selectors are not inherited
-                each.close()
+        inherited: list[socket.socket | Link] = [*self._listeners, *self._links.values(), *self._closing.values()]
+        for each in inherited:
+            each.close()
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Say goodbye to all peers, wait for their answers at most ``timeout_s``, release everything."""
@@ -220,7 +217,7 @@ class MeshNode:
             if not link.reading and link.number not in self._held:
                 link.reading = True
                 self._watch(link)
-        self.turns.wake()
+        self.turns.look_again()
 
     def _hold_back(self, link: Link, now: float) -> bool:
         if not self.core.holds_back(link.number, now):
@@ -380,11 +377,11 @@ class MeshNode:
         mask = (_READ if link.reading else 0) | (_WRITE if link.writing else 0)
         if not mask:
             if link.watched:
-                self._selector.unregister(link)
+                self.turns.unregister(link)
         elif link.watched:
-            self._selector.modify(link, mask, link)
+            self.turns.modify(link, mask, link)
         else:
-            self._selector.register(link, mask, link)
+            self.turns.register(link, mask, link)
         link.watched = bool(mask)
 
     # -- links come and go ----------------------------------------------------------------------------
@@ -420,13 +417,13 @@ class MeshNode:
     def _stop_listening(self) -> None:
         if self._deaf_until == math.inf:
             for listener in self._listeners:
-                self._selector.unregister(listener)
+                self.turns.unregister(listener)
         self._deaf_until = time.monotonic() + FULL_S
 
     def _listen_again(self) -> None:
         self._deaf_until = math.inf
         for each in self._listeners:
-            self._selector.register(each, _READ, lambda mask, sock=each: self._accept(sock))
+            self.turns.register(each, _READ, lambda mask, sock=each: self._accept(sock))
 
     def _add(self, sock: socket.socket, host: str | None) -> Link | None:
         number = self._next_conn
@@ -479,7 +476,7 @@ class MeshNode:
             return
         link.lost = True
         if link.watched:
-            self._selector.unregister(link)
+            self.turns.unregister(link)
             link.watched = False
         link.close()
         self._links.pop(link.number, None)
@@ -498,20 +495,20 @@ class MeshNode:
     def _dial(self, action: Dial) -> None:
         dial = Dialling(action.dial, action.host, action.port)
         self._dials[action.dial] = dial
-        dial.resolve(self._resolved)
+        if dial.is_resolved():
+            self._connect(dial)
+        else:
+            run_once(LOOK_UPS, self.turns.run, dial.look_up, lambda _: self._resolved(dial))
 
     def _resolved(self, dial: Dialling) -> None:
-        with self.lock:
-            if self._dials.get(dial.number) is dial and not self.turns.closed:
-                self._connect(dial)
-                self.turns.tell()
-                self.turns.look_again()
+        if self._dials.get(dial.number) is dial:
+            self._connect(dial)
 
     def _connect(self, dial: Dialling) -> None:
         if dial.connect_next(time.monotonic()):
             sock = dial.sock
             assert sock is not None
-            self._selector.register(sock, _WRITE, lambda mask: self._connected(dial, sock))
+            self.turns.register(sock, _WRITE, lambda mask: self._connected(dial, sock))
             self.turns.look_again()
         else:
             self._dials.pop(dial.number, None)
@@ -520,7 +517,7 @@ class MeshNode:
     def _connected(self, dial: Dialling, sock: socket.socket) -> None:
         if dial.sock is not sock:
             return  # given up by what was handled just before
-        self._selector.unregister(sock)
+        self.turns.unregister(sock)
         if dial.finish() is None:
             self._connect(dial)
             return
@@ -534,7 +531,7 @@ class MeshNode:
 
     def _give_up(self, dial: Dialling) -> None:
         if dial.sock is not None:
-            self._selector.unregister(dial.sock)
+            self.turns.unregister(dial.sock)
         dial.abandon()
         self._dials.pop(dial.number, None)
 
@@ -563,7 +560,7 @@ class MeshNode:
             self._lose(link, f"it has begun a message and not finished it in {now - (link.begun_at or now):.0f} s")
         for dial in [each for each in self._dials.values() if each.sock is not None and now >= each.until]:
             assert dial.sock is not None
-            self._selector.unregister(dial.sock)
+            self.turns.unregister(dial.sock)
             dial.reason = "it does not answer"
             self._connect(dial)
         for link in [each for each in self._closing.values() if now >= (each.closing_at or 0.0)]:
@@ -571,7 +568,7 @@ class MeshNode:
 
     def _forget(self, listener: socket.socket) -> None:
         if self._deaf_until == math.inf:
-            self._selector.unregister(listener)
+            self.turns.unregister(listener)
         listener.close()
 
 

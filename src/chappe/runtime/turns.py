@@ -1,11 +1,17 @@
-"""Whose turn it is to drive a node: to wait on its sockets and to handle what comes.
+"""Whose turn it is to drive a member: to wait on its sockets and to handle what comes.
 
 One thread at a time does. A user's thread that waits for something leads: what it waits for reaches it without
 changing threads. Further threads follow; the leader wakes each whose wait is over, and hands the lead on when it
-leaves. A thread of the node's own drives when no user's does; it lets users' threads be while they come and go quickly.
+leaves. When no user's thread leads, the process's loop drives (``runtime/loop.py``). It lets users' threads be while
+they come and go quickly: woken in vain, it does not look for the grace time, or, when somebody leads for long, until
+the lead is free. So leading costs no system calls for the loop.
 
-An event loop can drive too: it watches the selector's own descriptor. The thread then only looks every ``TICK_S``
-whether the loop, busy with something else, left work undone.
+An event loop can drive too: it watches the selector's own descriptor. The process's loop then does what is due, and
+looks ``TICK_S`` after something came whether the event loop, busy with something else, left it undone.
+
+How to run something by it: give ``handle`` and ``due``, ``register`` descriptors, call ``start``. Make every call from
+outside with ``run``, or under ``lock`` with ``tell`` and ``look_again`` at the end. What is slow goes onto a ``Lane``
+(``runtime/worker.py``), whose results come back through ``run``. Users' callbacks go through ``later``.
 """
 
 from __future__ import annotations
@@ -13,21 +19,23 @@ from __future__ import annotations
 import logging
 import math
 import selectors
-import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from chappe.errors import MemberStopped
+from chappe.runtime import loop
+from chappe.runtime.worker import CALLBACKS, Lane
 from chappe.system.forking import own
+from chappe.system.limits import descriptors_refused
 
 logger = logging.getLogger(__name__)
 
-GRACE_S: Final = 0.002  # the node's own thread stays away this long after a user's thread drove
-LONG_S: Final = 0.01  # who leads so long will lead on: our thread sleeps until the lead is free
-TICK_S: Final = 0.01  # beside an event loop our thread looks this often
-IDLE_S: Final = 60.0  # longest rest of our thread
+GRACE_S: Final = 0.002  # the loop stays away this long after a user's thread drove
+LONG_S: Final = 0.01  # who leads so long will lead on: the loop stays away until the lead is free
+TICK_S: Final = 0.01  # an event loop has so long to handle what came
+BUSY_S: Final = 0.01  # the loop waits so long for a member's lock, and then looks after the others as long
 SLEEP_S: Final = 1.0  # longest wait on the sockets: another thread may have got the signal of a Ctrl-C
 _READ: Final = selectors.EVENT_READ
 
@@ -60,74 +68,125 @@ class _Follower:
 class Turns:
     """Lets threads drive one after the other.
 
+    A member costs no descriptor until the first ``register``, then one, and one more (two where there is no eventfd)
+    once a thread has led.
+
     Args:
-        handle: Called with the lock held with what is ready: handles it and what is due.
+        handle: Called with the lock held with what is ready: handles it and what is due. The ``data`` of each key is
+            what ``register`` was given, or a function of ours to be called with the mask. Returns True if more is
+            there already of which no descriptor tells: then it is called again soon, and nobody sleeps before.
         due: Called with the lock held: when something is due, monotonic seconds.
         halted: Called with the lock held once ``handle`` has raised: nobody drives any more.
-        name: Of the thread.
+        what: The member in the text of the error.
+        grace_s: How long the loop stays away after a user's thread drove.
+        eager: ``handle`` is also called, with nothing, before a thread that begins to lead sleeps: for sockets
+            whose descriptors tell only once (ZeroMQ), and may have told somebody else.
     """
 
     def __init__(
-        self, handle: Callable[[Ready], None], due: Callable[[], float], halted: Callable[[str], None], name: str
+        self,
+        handle: Callable[[Ready], bool | None],
+        due: Callable[[], float],
+        halted: Callable[[str], None],
+        *,
+        what: str = "endpoint",
+        grace_s: float = GRACE_S,
+        eager: bool = False,
     ) -> None:
         own(self)
         self.lock = threading.RLock()
         self.closed = False
         self.news = False  # something changed for which somebody may be waiting; set with the lock held
         self.halted: str | None = None
-        self.selector = selectors.DefaultSelector()
         self._handle = handle
         self._due = due
         self._tell_halted = halted
+        self._what = what
+        self._grace_s = grace_s
+        self._eager = eager
+        self._selector: selectors.BaseSelector | None = None  # until there is a socket
+        self._wakeup: loop.Wakeup | None = None  # until a thread leads
+        self._loop: loop.Loop | None = None
+        self._callbacks: Lane | None = None
         self._leading: Callable[[], bool] | None = None  # what the leader waits for
-        self._turn = 0  # rises whenever a user's thread or a loop begins to drive
-        self._sleeping = False  # the leader, or our thread, waits on the sockets ...
-        self._sleep_until = math.inf  # ... until then
-        self._ours_until: float | None = None  # our thread waits on the sockets until then, whoever leads meanwhile
+        self._turn = 0  # rises whenever a user's thread or an event loop begins to drive
+        self._more = False  # what ``handle`` said last
+        self._sleeping = False  # the leader waits on the sockets
+        self._awake_at = -math.inf  # whoever sleeps looks then; -inf: somebody looks before the next sleep
+        self._loop_at = -math.inf  # the loop watches, and looks then by itself; -inf: it stays away or looks soon
+        self._resting = False  # the loop stays away until the lead is free
         self._left = threading.Event()  # the leader has left since we are closed
         self._followers: list[_Follower] = []
-        self._loops = 0  # event loops that watch the selector
+        self._event_loops = 0  # that watch the selector
+        self._seen_turn = -1  # when the loop left something to an event loop
         self._listeners: list[Callable[[], None]] = []  # of event loops
         self._drove_at = -math.inf
-        self._resting = False  # our thread sleeps until the lead is free
-        self._rested = threading.Event()
-        self._wake_read, self._wake_write = socket.socketpair()
-        self._wake_read.setblocking(False)
-        self._wake_write.setblocking(False)
-        self.selector.register(self._wake_read, _READ, self._drain_wake)
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to drive."""
-        self._thread.start()
+        """Begin to be driven."""
+        self._loop = loop.join(self)
 
     def stop(self) -> None:
-        """End our thread and release everybody who waits; the lock is not held."""
+        """Be driven no more, release everybody who waits, and wait for callbacks; the lock is not held."""
         with self.lock:
             self.closed = True
             self.news = True
-            self._rest_is_over()
             self.tell()
             led = self._leading is not None
-        self.wake()
+            if led:
+                self.wake()
         if led:
             self._left.wait(SLEEP_S)  # a user's thread still waits on the sockets
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join()
+        if self._loop is not None:
+            loop.leave(self._loop, self)
+        if self._callbacks is not None:
+            self._callbacks.close(None)
 
     def release(self) -> None:
         """Close what ``stop`` leaves open; nobody drives any more, the lock is held."""
-        self.selector.close()
-        self._wake_read.close()
-        self._wake_write.close()
+        if self._selector is not None:
+            self._selector.close()
+        if self._wakeup is not None:
+            self._wakeup.close()
+
+    def forked(self) -> None:
+        """We are a child's copy."""
+        self.release()
+
+    # -- descriptors, with the lock held --------------------------------------------------------------
+
+    def register(self, file: Any, mask: int, data: Any) -> None:
+        """Have ``handle`` called when a descriptor, or what has one, is ready. Raises TooManyOpenFiles."""
+        self._open_selector().register(file, mask, data)
+
+    def modify(self, file: Any, mask: int, data: Any) -> None:
+        """Change what ``register`` was given."""
+        self._open_selector().modify(file, mask, data)
+
+    def unregister(self, file: Any) -> None:
+        """Take back ``register``."""
+        self._open_selector().unregister(file)
+
+    def fileno(self) -> int:
+        """The descriptor that tells of all; -1 while there is none."""
+        return -1 if self._selector is None else self._selector.fileno()  # type: ignore[attr-defined]
+
+    def _open_selector(self) -> selectors.BaseSelector:
+        if self._selector is None:
+            with descriptors_refused():
+                self._selector = selectors.DefaultSelector()
+            if self._loop is not None:
+                self._loop.ask(self)
+            self._hand_on()  # who could not lead so far
+        return self._selector
 
     # -- users' threads -------------------------------------------------------------------------------
 
     def wait(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Drive, or follow who drives, until ``until()``; returns what it says at the end.
 
-        The lock is not held by the caller, and is held when ``until`` is called. Returns early if the node is closed or
-        halted. Ctrl-C ends the wait.
+        The lock is not held by the caller, and is held when ``until`` is called. Returns early if the member is closed
+        or halted. Ctrl-C ends the wait.
         """
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -135,7 +194,8 @@ class Turns:
                 now = time.monotonic()
                 if until() or now >= deadline or self.closed or self.halted is not None:
                     return until()
-                if self._leading is None:
+                if self._leading is None and self._selector is not None:
+                    self._prepare_to_lead(self._selector)
                     self._turn += 1
                     self._leading = until
                     self._drove_at = now
@@ -160,11 +220,25 @@ class Turns:
                 if follower.over and not self.closed:
                     return True  # without the lock, for which all whose waits are over would queue
 
+    def _prepare_to_lead(self, selector: selectors.BaseSelector) -> None:
+        if self._wakeup is None:
+            with descriptors_refused():
+                self._wakeup = loop.Wakeup()
+            selector.register(self._wakeup, _READ, self._clear_wakeup)
+        if self._eager:
+            self._more = True  # not to sleep at first
+
+    def _clear_wakeup(self, mask: int) -> None:
+        assert self._wakeup is not None
+        self._wakeup.clear()
+
     def _lead(self, until: Callable[[], bool], deadline: float, wait_s: float) -> None:
+        assert self._selector is not None
         while True:
-            ready = self.selector.select(wait_s)
+            ready = self._selector.select(wait_s)
             with self.lock:
                 self._sleeping = False
+                self._awake_at = -math.inf
                 if self.closed or self.halted is not None:
                     return
                 self._handle_safely(ready)
@@ -175,8 +249,8 @@ class Turns:
 
     def _resign(self) -> None:
         self._leading = None
-        self._sleeping = self._ours_until is not None  # since before we led, and for a time of then
-        self._sleep_until = self._ours_until or math.inf
+        self._sleeping = False
+        self._awake_at = self._loop_at
         if self.closed:
             self._left.set()
         self._drove_at = time.monotonic()
@@ -191,12 +265,13 @@ class Turns:
                 self._hand_on()  # it was to lead just when it gave up
 
     def _hand_on(self) -> None:
-        """Have the next follower drive, or our thread, if nobody leads."""
+        """Have the next follower drive, or the loop, if nobody leads."""
         if self._leading is None:
-            if self._followers:
+            if self._followers and self._selector is not None:
                 self._followers[0].call()
             elif self._resting:
-                self._rest_is_over()
+                self._resting = False
+                self._ask_loop()
 
     def serve(self) -> None:
         """Handle what is ready without waiting; for an event loop. Does nothing while a thread leads."""
@@ -204,36 +279,60 @@ class Turns:
             if self._leading is None and not self.closed and self.halted is None:
                 self._turn += 1
                 self._drove_at = time.monotonic()
-                self._handle_safely(self.selector.select(0))
+                self._handle_safely([] if self._selector is None else self._selector.select(0))
                 self.tell()
+                self.look_again()
 
-    def watch(self, listener: Callable[[], None]) -> int | None:
+    def watch(self, listener: Callable[[], None]) -> int:
         """An event loop joins: ``listener`` is called, with the lock held and from any thread, when there are news.
 
-        Returns the descriptor at whose readiness the loop is to call ``serve``; None where the system has none.
+        Returns the descriptor at whose readiness the loop is to call ``serve``.
         """
         with self.lock:
-            self._loops += 1
+            self._open_selector()
+            self._event_loops += 1
             self._listeners.append(listener)
-            self._drove_at = time.monotonic()
-            self.wake()  # our thread need not wait on the sockets any more
-            try:
-                return self.selector.fileno()
-            except AttributeError:
-                self._loops -= 1
-                return None
+            return self.fileno()
 
     def unserve(self) -> None:
-        """The loop that was given the descriptor calls ``serve`` no more."""
+        """The event loop that was given the descriptor calls ``serve`` no more."""
         with self.lock:
-            self._loops -= 1
-            self._rest_is_over()
+            self._event_loops -= 1
+            self._ask_loop()
 
     def unwatch(self, listener: Callable[[], None]) -> None:
-        """The loop leaves; safe to call twice."""
+        """The event loop leaves; safe to call twice."""
         with self.lock:
             if listener in self._listeners:
                 self._listeners.remove(listener)
+
+    # -- from any thread ------------------------------------------------------------------------------
+
+    def run(self, function: Callable[..., None], *args: Any) -> None:
+        """Call a function with the lock held, and have done what follows from it; what it raises is a defect.
+
+        Nothing happens on a member that is closed or halted.
+        """
+        with self.lock:
+            if self.closed or self.halted is not None:
+                return
+            try:
+                function(*args)
+            except Exception as error:
+                self.halt(error)
+            self.tell()
+            self.look_again()
+
+    def later(self, function: Callable[[], None]) -> None:
+        """Have a thread of the process's call a function soon, without the lock, in the order of these calls.
+
+        For users' callbacks: one that is slow delays the further ones of this member, and nothing else. What it raises
+        is written into the log. ``stop`` waits for those that were handed over before.
+        """
+        with self.lock:
+            if self._callbacks is None:
+                self._callbacks = Lane(CALLBACKS, self.run)
+        self._callbacks.do(function)
 
     # -- whoever holds the lock -----------------------------------------------------------------------
 
@@ -264,112 +363,103 @@ class Turns:
             self._hand_on()
 
     def check(self) -> None:
-        """Raise MemberStopped if a defect stopped the endpoint."""
+        """Raise MemberStopped if a defect stopped the member."""
         if self.halted is not None:
             raise MemberStopped(self.halted)
 
-    def halt(self, error: Exception) -> None:
-        """A defect of ours: say so to whoever uses the node, rather than hang; the lock is held."""
-        if self.halted is not None:
-            return
-        self.halted = f"the endpoint stopped because of a defect: {error!r}; close it, and make another one"
-        logger.error("the endpoint stopped", exc_info=error, extra={"defect": True})
-        try:
-            self._tell_halted(self.halted)
-        except Exception as further:
-            logger.error("the endpoint could not release all it had", exc_info=further)
-        self.news = True
-        self.tell()
-        for follower in self._followers:
-            follower.call()
-        self.wake()
+    def halt(self, error: BaseException) -> None:
+        """A defect of ours: say so to whoever uses the member, rather than hang."""
+        with self.lock:
+            if self.halted is not None:
+                return
+            self.halted = f"the {self._what} stopped because of a defect: {error!r}; close it, and make another one"
+            logger.error("the %s stopped", self._what, exc_info=error, extra={"defect": True})
+            try:
+                self._tell_halted(self.halted)
+            except Exception as further:
+                logger.error("the %s could not release all it had", self._what, exc_info=further)
+            self.news = True
+            self.tell()
+            for follower in self._followers:
+                follower.call()
+            self.wake()
 
     def _handle_safely(self, ready: Ready) -> None:
         try:
-            self._handle(ready)
+            self._more = self._handle(ready) is True
         except Exception as error:
+            self._more = False
             self.halt(error)
 
     def look_again(self) -> None:
         """Something may be due earlier than whoever sleeps knows; the lock is held."""
-        if self._sleeping and self._due() < self._sleep_until:
+        if self._awake_at > -math.inf and self._due() < self._awake_at:
             self.wake()
 
     def look_again_at(self, due: float) -> None:
         """As ``look_again``, of one who knows when; the lock is held."""
-        if self._sleeping and due < self._sleep_until:
+        if due < self._awake_at:
             self.wake()
 
     def wake(self) -> None:
-        """Wake whoever waits on the sockets."""
-        try:
-            self._wake_write.send(b"\0")
-        except OSError:
-            pass  # full: it will look; or closed: nobody is there
+        """Have whoever drives look; the lock is held."""
+        self._awake_at = -math.inf  # whoever looks finds what changes until then
+        if self._leading is None:
+            self._ask_loop()
+        elif self._wakeup is not None:
+            self._wakeup.set()
 
-    def _drain_wake(self, mask: int) -> None:
-        try:
-            while len(self._wake_read.recv(4096)) == 4096:
-                pass
-        except OSError:
-            pass
+    def _ask_loop(self) -> None:
+        if self._loop is not None:
+            self._loop.ask(self)
 
     def _before_sleep(self, deadline: float) -> float:
-        until = min(self._due(), deadline)
-        self._sleep_until = until
         self._sleeping = True
+        if self._more:
+            self._awake_at = -math.inf
+            return 0.0
+        self._awake_at = until = min(self._due(), deadline)
         return max(0.0, min(SLEEP_S, until - time.monotonic()))
 
-    def _rest_is_over(self) -> None:
-        self._resting = False
-        self._rested.set()
+    # -- the loop's thread ----------------------------------------------------------------------------
 
-    # -- our thread -----------------------------------------------------------------------------------
-
-    def _run(self) -> None:
+    def look(self) -> tuple[bool, float]:
+        """Drive if nobody else does; see ``loop.Member``."""
+        if not self.lock.acquire(timeout=BUSY_S):
+            return False, time.monotonic() + BUSY_S  # somebody works long under it: the others do not wait for that
         try:
-            while not self.closed and self.halted is None:
-                away = self._away()
-                if away > 0:
-                    self._rested.wait(away)
-                    self._rested.clear()
-                else:
-                    self._drive()
-        except Exception as error:
-            with self.lock:
-                self.halt(error)
-
-    def _away(self) -> float:
-        """How long our thread is to leave the sockets to others."""
-        if self._leading is not None:
-            with self.lock:
-                if self._leading is not None and time.monotonic() - self._drove_at > LONG_S:
+            if not self._sleeping:
+                self._awake_at = -math.inf
+            watched = self._loop_at > -math.inf
+            self._loop_at = -math.inf
+            self._resting = False
+            if self.closed or self.halted is not None:
+                return False, math.inf
+            now = time.monotonic()
+            if self._leading is not None:
+                if now - self._drove_at > LONG_S:
                     self._resting = True
-                    return IDLE_S
-            return GRACE_S
-        return (TICK_S if self._loops else GRACE_S) - (time.monotonic() - self._drove_at)
+                    return False, math.inf
+                return False, now + self._grace_s
+            if self._event_loops:
+                at = self._leave_to_event_loop(now, watched)
+            else:
+                at = self._drove_at + self._grace_s
+            if at > now:
+                return False, at
+            self._handle_safely([] if self._selector is None else self._selector.select(0))
+            self.tell()
+            if self.closed or self.halted is not None:
+                return False, math.inf
+            self._awake_at = self._loop_at = -math.inf if self._more else self._due()
+            return True, self._loop_at
+        finally:
+            self.lock.release()
 
-    def _drive(self) -> None:
-        with self.lock:
-            if self.closed or self._leading is not None:
-                return
-            if self._loops:
-                self._drove_at = time.monotonic()
-                self._handle_safely(self.selector.select(0))
-                self.tell()
-                return
-            wait_s = self._before_sleep(math.inf)
-            self._ours_until = self._sleep_until
-            turn = self._turn
-        ready = self.selector.select(wait_s)
-        with self.lock:
-            self._ours_until = None
-            if self._leading is not None or turn != self._turn:
-                self._sleeping = self._sleeping and self._leading is not None
-                if ready:
-                    self.wake()  # not every system wakes all that wait for the same
-                return
-            self._sleeping = False
-            if not self.closed and self.halted is None:
-                self._handle_safely(ready)
-                self.tell()
+    def _leave_to_event_loop(self, now: float, watched: bool) -> float:
+        """Until when what came is left to an event loop; what is due is not."""
+        left_undone = not watched and (self._turn == self._seen_turn or self._drove_at + TICK_S <= now)
+        if left_undone or self._due() <= now:
+            return now
+        self._seen_turn = self._turn
+        return now + TICK_S

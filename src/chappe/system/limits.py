@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from chappe.errors import TooManyOpenFiles
@@ -16,6 +18,17 @@ TEXT: Final = (
 )
 
 
+@contextmanager
+def descriptors_refused() -> Iterator[None]:
+    """Raise TooManyOpenFiles where the system raises that it has no descriptor left."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise TooManyOpenFiles(TEXT) from None
+        raise
+
+
 def need_descriptors() -> None:
     """See that a member can be made; nothing is kept. ZeroMQ would end the process in the midst of making it.
 
@@ -24,13 +37,10 @@ def need_descriptors() -> None:
     """
     held: list[int] = []
     try:
-        held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-        while len(held) < NEEDED:
-            held.append(os.dup(held[0]))
-    except OSError as error:
-        if error.errno in EXHAUSTED:
-            raise TooManyOpenFiles(TEXT) from None
-        raise
+        with descriptors_refused():
+            held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            while len(held) < NEEDED:
+                held.append(os.dup(held[0]))
     finally:
         for each in held:
             os.close(each)

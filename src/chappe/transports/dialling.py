@@ -1,16 +1,10 @@
-"""Dialling: a name becomes addresses, the addresses are tried one after the other; nothing of it blocks a node.
-
-Names are looked up by a thread for each, since the system's look-up cannot be interrupted; a node that is closed
-meanwhile does not wait for it.
-"""
+"""Dialling: a name becomes addresses, the addresses are tried one after the other. Only ``look_up`` takes time."""
 
 from __future__ import annotations
 
 import errno
 import os
 import socket
-import threading
-from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Any, Final, TypeAlias
 
@@ -34,25 +28,24 @@ class Dial:
         self.reason = ""  # why the last address failed
         self._targets: list[Target] = []
 
-    def resolve(self, done: Callable[[Dial], None]) -> None:
-        """Find the addresses; calls ``done`` from this thread if they are numbers, else from another."""
+    def is_resolved(self) -> bool:
+        """Whether the host is an address, so that no name is to be looked up."""
         try:
             address = ip_address(self.host)
         except ValueError:
-            threading.Thread(target=self._look_up, args=(done,), name="chappe-look-up", daemon=True).start()
-            return
+            return False
         family = socket.AF_INET if address.version == 4 else socket.AF_INET6
         self._targets = [(family, (self.host, self.port))]
-        done(self)
+        return True
 
-    def _look_up(self, done: Callable[[Dial], None]) -> None:
+    def look_up(self) -> None:
+        """Find the addresses of the name. The system's look-up may take long and cannot be interrupted."""
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
             self._targets = [(family, address) for family, _, _, _, address in found]
         except (OSError, UnicodeError) as error:
             text = getattr(error, "strerror", None) or str(error)
             self.reason = f"the name {self.host} is not known ({text.lower()})"
-        done(self)
 
     def connect_next(self, now: float) -> bool:
         """Begin with the next address; False, and ``reason``, if there is none left."""

@@ -18,9 +18,8 @@ class Watch:
         self._turns = endpoint.node.turns
         self._waiters: dict[asyncio.Future[None], Callable[[], bool]] = {}  # changed by the loop's thread alone
         self._called = False  # the loop was asked from another thread to look
-        self._descriptor = self._turns.watch(self._changed)
-        if self._descriptor is not None:
-            self._loop.add_reader(self._descriptor, self._turns.serve)
+        self._descriptor: int | None = self._turns.watch(self._changed)
+        self._loop.add_reader(self._descriptor, self._turns.serve)
 
     async def wait(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait until ``until()``, at most so long; returns what it says."""

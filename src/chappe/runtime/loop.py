@@ -1,0 +1,282 @@
+"""The one background thread of a process: it looks after all members that no thread of a user drives just now.
+
+A member is not asked what it is. It has one descriptor that tells of all its sockets (or none, as long as it has no
+socket), and ``look``, which does what is to be done and says when to look again. The thread starts with the first
+member and ends with the last one.
+
+A slow member delays the others: ``look`` must not wait, and what takes long is the worker's (``runtime/worker.py``).
+An exception that a ``look`` raises stops that member alone.
+
+After a fork the child has no loop, and the first member that it makes gets a new one; the parent's loop goes on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+import os
+import selectors
+import sys
+import threading
+import time
+from collections import deque
+from itertools import count
+from typing import Final, Protocol
+
+from chappe.system.forking import own
+from chappe.system.limits import descriptors_refused
+
+logger = logging.getLogger(__name__)
+
+SLEEP_S: Final = 1.0  # longest sleep: a clock that was put forward is noticed so soon
+_STALE_MAX: Final = 64  # timers that nobody needs any more are thrown away when there are so many
+_ONE: Final = (1).to_bytes(8, sys.byteorder)
+
+
+class Member(Protocol):
+    """What the loop looks after. Its methods are called without any lock."""
+
+    def look(self) -> tuple[bool, float]:
+        """Do what is to be done, unless somebody else does; never wait.
+
+        Returns whether the descriptor is to be watched, and when to look again at the latest, monotonic seconds.
+        """
+
+    def fileno(self) -> int:
+        """The descriptor that tells of all its sockets; -1 while it has none."""
+
+    def halt(self, error: BaseException) -> None:
+        """``look`` has raised this."""
+
+
+class Wakeup:
+    """A descriptor that is readable from ``set`` to ``clear``. One descriptor on Linux, two elsewhere."""
+
+    def __init__(self) -> None:
+        if sys.platform == "linux":
+            self._read = self._write = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        else:
+            self._read, self._write = os.pipe()
+            os.set_blocking(self._read, False)
+            os.set_blocking(self._write, False)
+
+    def fileno(self) -> int:
+        """The descriptor to be waited on."""
+        return self._read
+
+    def set(self) -> None:
+        """Make it readable; not after ``close``."""
+        try:
+            os.write(self._write, _ONE)
+        except OSError:
+            pass  # full: it is readable
+
+    def clear(self) -> None:
+        """Make it readable no more."""
+        try:
+            os.read(self._read, 4096)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Give the descriptors back; safe to call twice."""
+        for each in {self._read, self._write} - {-1}:
+            os.close(each)
+        self._read = self._write = -1
+
+
+class _Place:
+    """What the loop knows of a member."""
+
+    __slots__ = ("at", "left", "member", "queued", "watched")
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.at = -math.inf  # when to look at it
+        self.queued = math.inf  # of its timer in the heap, which may be earlier than ``at``
+        self.watched = False  # its descriptor is
+        self.left = False
+
+
+class Loop:
+    """The thread and what it waits for. Made by ``join``."""
+
+    def __init__(self) -> None:
+        own(self)
+        self._guard = threading.Lock()  # what is watched, and who has left
+        self._places: dict[Member, _Place] = {}
+        self._timers: list[tuple[float, int, _Place]] = []  # touched by our thread alone
+        self._number = count()
+        self._asked: deque[Member] = deque()
+        self._asleep = False
+        self._ended = False
+        with descriptors_refused():
+            self._selector = selectors.DefaultSelector()
+            self._wakeup = Wakeup()
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name="chappe-loop", daemon=True)
+        self._thread.start()
+
+    def forked(self) -> None:
+        """We are the child's copy, in which there is no thread."""
+        self._selector.close()
+        self._wakeup.close()
+
+    # -- from any thread ------------------------------------------------------------------------------
+
+    def ask(self, member: Member) -> None:
+        """Have it looked at soon."""
+        self._asked.append(member)
+        if self._asleep:
+            self._wake()
+
+    def add(self, member: Member) -> None:
+        """For ``join``."""
+        with self._guard:
+            self._places[member] = _Place(member)
+        self.ask(member)
+
+    def remove(self, member: Member) -> bool:
+        """For ``leave``: the descriptor is not watched any more; whether it was the last member."""
+        with self._guard:
+            place = self._places.pop(member, None)
+            if place is not None:
+                place.left = True
+                if place.watched:
+                    self._selector.unregister(member)
+            return not self._places
+
+    def end(self) -> None:
+        """For ``leave``: no member is left."""
+        self._ended = True
+        self._wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _wake(self) -> None:
+        self._asleep = False  # one wake-up is enough
+        with self._guard:
+            if self._wakeup.fileno() >= 0:
+                self._wakeup.set()
+
+    # -- our thread -----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._ended:
+                self._round()
+        except BaseException as error:  # nobody would drive any more
+            for member in list(self._places):
+                member.halt(error)
+            raise
+        finally:
+            with self._guard:
+                self._selector.close()
+                self._wakeup.close()
+
+    def _round(self) -> None:
+        self._asleep = True  # before we look: who asks after that wakes us
+        wait_s = 0.0 if self._asked or self._ended else self._until_timer()
+        ready = self._selector.select(wait_s)
+        self._asleep = False
+        places: dict[_Place, None] = {}  # each once a round, so that all get their turns
+        for key, _ in ready:
+            if key.data is None:
+                self._wakeup.clear()
+            else:
+                places[key.data] = None
+        for _ in range(len(self._asked)):
+            place = self._places.get(self._asked.popleft())
+            if place is not None:
+                places[place] = None
+        self._take_due(places)
+        for place in places:
+            if not place.left:
+                self._look(place)
+
+    def _look(self, place: _Place) -> None:
+        try:
+            watch, at = place.member.look()
+        except BaseException as error:  # SystemExit too: the others need this thread
+            place.member.halt(error)
+            watch, at = False, math.inf
+        if watch is not place.watched:
+            self._watch(place, watch)
+        place.at = at
+        if at < place.queued:
+            self._plan(place)
+
+    def _watch(self, place: _Place, watch: bool) -> None:
+        with self._guard:
+            if place.left:
+                return
+            if not watch:
+                self._selector.unregister(place.member)
+            elif place.member.fileno() < 0:
+                return
+            else:
+                self._selector.register(place.member, selectors.EVENT_READ, place)
+            place.watched = watch
+
+    def _plan(self, place: _Place) -> None:
+        place.queued = place.at
+        heapq.heappush(self._timers, (place.at, next(self._number), place))
+        if len(self._timers) > _STALE_MAX + 4 * len(self._places):
+            kept = [each for each in self._places.copy().values() if each.queued < math.inf]
+            self._timers = [(each.queued, next(self._number), each) for each in kept]
+            heapq.heapify(self._timers)
+
+    def _take_due(self, places: dict[_Place, None]) -> None:
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            queued, _, place = heapq.heappop(self._timers)
+            if queued != place.queued or place.left:
+                continue  # another timer is earlier
+            place.queued = math.inf
+            if place.at <= now:
+                places[place] = None
+            elif place.at < math.inf:
+                self._plan(place)
+
+    def _until_timer(self) -> float:
+        if not self._timers:
+            return SLEEP_S
+        return max(0.0, min(SLEEP_S, self._timers[0][0] - time.monotonic()))
+
+
+_joining = threading.Lock()
+_current: Loop | None = None
+
+
+def join(member: Member) -> Loop:
+    """Have the process's loop look after ``member``, at once and until it leaves."""
+    global _current
+    with _joining:
+        if _current is None:
+            _current = Loop()
+        _current.add(member)
+        return _current
+
+
+def leave(loop: Loop, member: Member) -> None:
+    """``member`` is looked at no more. Its descriptor may be closed from now on; a ``look`` may be under way.
+
+    After the last member this waits for the thread to end, so the caller holds no lock of a member.
+    """
+    global _current
+    with _joining:
+        last = loop.remove(member)
+        if last and _current is loop:
+            _current = None
+    if last:
+        loop.end()
+
+
+def _forked() -> None:
+    global _joining, _current
+    _joining = threading.Lock()  # another thread of the parent may have held it
+    _current = None
+
+
+os.register_at_fork(after_in_child=_forked)
