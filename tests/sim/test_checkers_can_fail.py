@@ -23,10 +23,11 @@ from chappe.log.sources import Key
 from chappe.log.storage import Append, Scrubbed
 from chappe.log.store import LogStore
 from chappe.log.writing import Writer
-from chappe.sim import faults
 from chappe.sim.disk import SimDisk
-from chappe.sim.run import play
-from chappe.sim.world import Cores
+from chappe.sim.scenarios.log import faults
+from chappe.sim.scenarios.log.scenario import Log
+from chappe.sim.scenarios.log.world import Cores
+from chappe.sim.world import Settings
 
 
 class AcknowledgesBeforeTheWrite(LogStore):
@@ -291,7 +292,7 @@ def test_a_broken_core_is_caught(cores: Cores, checkers: tuple[str, ...], monkey
         monkeypatch.setattr(faults, "ROLLED_BACK", 1.0)
     seen: list[str] = []
     for seed in range(60):
-        failure = play(seed, cores=cores).failure
+        failure = Log(seed, cores=cores).play().failure
         if failure is not None:
             seen.append(failure)
             if failure.startswith(checkers):
@@ -303,9 +304,9 @@ def test_a_trace_tells_what_happens_and_changes_nothing() -> None:
     lines: list[str] = []
     tell: Callable[[str], None] = lines.append
 
-    assert play(3) == play(3, tell=tell)
+    assert Log(3).play() == Log(3, tell=tell).play()
     assert any("publishes batch" in line for line in lines)
 
 
 def test_nothing_goes_wrong_where_nothing_is_disturbed() -> None:
-    assert [play(seed, disturb=False).failure for seed in range(10)] == [None] * 10
+    assert [Log(seed, Settings(disturb=False)).play().failure for seed in range(10)] == [None] * 10

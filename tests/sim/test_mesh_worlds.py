@@ -34,7 +34,7 @@ FAILED_ONCE = [
 def test_every_promise_is_kept(first: int) -> None:
     failed = {seed: found for seed in range(first, first + CHUNK) if (found := play_mesh(seed).failure) is not None}
 
-    assert failed == {}  # replay with: python -m chappe.sim --world mesh --seed N -v
+    assert failed == {}  # replay with: python -m chappe.sim --scenario mesh --seed N -v
 
 
 @pytest.mark.parametrize(("seed", "why"), FAILED_ONCE)
@@ -54,7 +54,7 @@ def test_a_seed_plays_the_same_world_every_time() -> None:
 
 
 def test_the_command_plays_the_mesh(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--world", "mesh", "--seeds", "2-4"]) == 0
+    assert main(["--scenario", "mesh", "--seeds", "2-4"]) == 0
     assert capsys.readouterr().out.startswith("3 passed, 0 failed")
 
 

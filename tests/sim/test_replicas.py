@@ -33,14 +33,14 @@ CHUNK = 4
 def test_every_promise_of_a_store_is_kept(first: int) -> None:
     failed = {seed: found for seed in range(first, first + CHUNK) if (found := play_store(seed).failure) is not None}
 
-    assert failed == {}  # replay with: python -m chappe.sim --world store --seed N -v
+    assert failed == {}  # replay with: python -m chappe.sim --scenario kv --seed N -v
 
 
 @pytest.mark.parametrize("first", range(0, 100, CHUNK))
 def test_every_promise_of_the_channel_is_kept(first: int) -> None:
     failed = {seed: found for seed in range(first, first + CHUNK) if (found := play_channel(seed).failure) is not None}
 
-    assert failed == {}  # replay with: python -m chappe.sim --world channel --seed N
+    assert failed == {}  # replay with: python -m chappe.sim --scenario channel --seed N
 
 
 def test_nothing_goes_wrong_where_nothing_is_disturbed() -> None:

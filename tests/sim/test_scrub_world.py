@@ -5,26 +5,26 @@ from __future__ import annotations
 import pytest
 from tests.sim.test_checkers_can_fail import NeverScrubs
 
-from chappe.sim.bounds import small_limits
 from chappe.sim.disk import SimDisk
-from chappe.sim.run import _pass_time
-from chappe.sim.world import Cores, World
+from chappe.sim.scenarios.log.bounds import small_limits
+from chappe.sim.scenarios.log.scenario import Log
+from chappe.sim.scenarios.log.world import Cores
 
 
 def survivors(seed: int, disk: type[SimDisk]) -> tuple[int, int]:
     """Damage every third block of one of two stores, then take the other away; returns what is left of how much."""
-    world = World(seed, cores=Cores(disk=disk))
+    world = Log(seed, cores=Cores(disk=disk))
     world.limits = small_limits(world.rng, world.sink_rng)
     damaged, other = world.add_store(), world.add_store()
     world.add_producer()
-    _pass_time(world, 5.0)
+    world.pass_time(5.0)
     world.sending = False
-    _pass_time(world, 60.0)
+    world.pass_time(60.0)
     first, second = world.disks
     for part in first.parts.values():
         for block in part.blocks[::3]:
             block.damaged = True
-    _pass_time(world, 260.0)
+    world.pass_time(260.0)
     other.crash()
     other.gone = True
     second.parts.clear()

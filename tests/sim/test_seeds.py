@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from chappe.log.unfilled import Unfilled
-from chappe.sim import bounds
 from chappe.sim.__main__ import main
-from chappe.sim.run import play
+from chappe.sim.scenarios.log import bounds
+from chappe.sim.scenarios.log.scenario import Log
 
 CHUNK = 25
 SEEDS = 300
@@ -19,15 +19,17 @@ FAILED_ONCE = sorted((Path(__file__).parent.parent / "seeds").glob("log*.json"))
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_every_promise_is_kept(first: int) -> None:
-    failed = {seed: failure for seed in range(first, first + CHUNK) if (failure := play(seed).failure) is not None}
+    failed = {
+        seed: failure for seed in range(first, first + CHUNK) if (failure := Log(seed).play().failure) is not None
+    }
 
-    assert failed == {}  # replay with: python -m chappe.sim --seed N -v
+    assert failed == {}  # replay with: python -m chappe.sim --scenario log --seed N -v
 
 
 @pytest.mark.parametrize("path", FAILED_ONCE, ids=lambda path: path.stem)
 def test_what_failed_once_does_not_fail_again(path: Path) -> None:
     for case in json.loads(path.read_text()):
-        assert play(case["seed"]).failure is None, f"seed {case['seed']}, which once showed: {case['why']}"
+        assert Log(case["seed"]).play().failure is None, f"seed {case['seed']}, which once showed: {case['why']}"
 
 
 @pytest.mark.parametrize("seed", [84, 287, *range(20)])
@@ -37,7 +39,7 @@ def test_stores_without_patience_acknowledge_nothing_past_what_they_miss(
     """They may not converge, as they begin where others could still have told them of more; no record is lost."""
     monkeypatch.setitem(bounds.CHOICES, "give_up_s", (0,))
 
-    failure = play(seed).failure
+    failure = Log(seed).play().failure
     assert failure is None or failure.startswith("convergence")
 
 
@@ -45,18 +47,18 @@ def test_a_store_that_acknowledges_past_what_it_misses_is_caught(monkeypatch: py
     monkeypatch.setitem(bounds.CHOICES, "give_up_s", (0,))
     monkeypatch.setattr(Unfilled, "limit", lambda self, key, end: end)
 
-    assert (play(84).failure or "").startswith("durability")
+    assert (Log(84).play().failure or "").startswith("durability")
 
 
 def test_a_seed_plays_the_same_world_every_time() -> None:
-    assert play(11) == play(11)
+    assert Log(11).play() == Log(11).play()
 
 
 def test_the_command_plays_seeds_and_says_how_it_went(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seeds", "2-4"]) == 0
+    assert main(["--scenario", "log", "--seeds", "2-4"]) == 0
     assert capsys.readouterr().out.startswith("3 passed, 0 failed")
 
-    assert main(["--seed", "3", "-v"]) == 0
+    assert main(["--scenario", "log", "--seed", "3", "-v"]) == 0
     told = capsys.readouterr().out
     assert "publishes batch" in told
     assert "seed 3 passed" in told.splitlines()[-1]

@@ -67,10 +67,11 @@ class Journal:
             del self.given[offset]  # it went with the newer journal, and nobody has heard of it
         self.pending, self._rest = {}, None
 
-    def trim(self, offset: int, keep: int) -> None:
-        """Everything before ``offset`` is stored; up to ``keep`` such batches stay all the same."""
+    def trim(self, offset: int, keep: int) -> int:
+        """Everything before ``offset`` is stored; up to ``keep`` such batches stay all the same. Returns how many."""
         stored = sum(Batch.parse(body, check=False).next <= offset for body in self.batches)
         del self.batches[: max(0, stored - keep)]
+        return min(stored, keep)
 
     def _take(self, body: bytes) -> None:
         self.batches.append(body)

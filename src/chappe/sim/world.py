@@ -1,129 +1,160 @@
-"""One world: members, their network, the truth about what was sent, and the checkers that watch."""
+"""A world: one clock, one source of chance, one trace, and the checkers that watch; scenarios say who lives in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import heapq
+import traceback
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
-from chappe.data.topic import Filter
-from chappe.errors import StorageError
-from chappe.limits import LOG_LIMITS
-from chappe.log.consumer import LogConsumer
-from chappe.log.exactly_once.staged import Intent
-from chappe.log.producer import LogProducer
-from chappe.log.sources import Key
-from chappe.log.storage import Retention
-from chappe.log.store import LogStore
-from chappe.sim.checkers import Checker, all_checkers
-from chappe.sim.clock import Clock
-from chappe.sim.disk import SimDisk
-from chappe.sim.ends import Ends
-from chappe.sim.exactly_once import ExactlyOnce
-from chappe.sim.journals import Journal
-from chappe.sim.members import ConsumerHost, ProducerHost
-from chappe.sim.network import Network
-from chappe.sim.node import Host
-from chappe.sim.originals import OriginalHost, OriginalProducer, OriginalStore
-from chappe.sim.sinks import Query
-from chappe.sim.stores import StoreHost
-from chappe.sim.towers import Tower
-from chappe.sim.truth import Truth, Violation
+from chappe.sim.host import Host, Member
 
-TOPICS = ("a", "ab", "b.x")
-SINKS = 0.35  # of the worlds have some
-FILTERS = ("a", "ab", "b.x", "a*", "*")
+H = TypeVar("H", bound=Host)
+
+WALL_START_US = 1_700_000_000_000_000  # the time of day when every world begins
+
+
+class Violation(Exception):
+    """A promise was broken; ``checker`` names the one that saw it."""
+
+    def __init__(self, checker: str, text: str) -> None:
+        super().__init__(f"{checker}: {text}")
+        self.checker = checker
+
+
+class Excused(Exception):
+    """Something went wrong that nothing could prevent: what follows in this world proves nothing."""
 
 
 @dataclass(frozen=True)
-class Cores:
-    """What is under test; broken ones are put here to see that the checkers notice."""
+class Settings:
+    """How a world departs from what its seed alone decides; a failing world is shrunk to some."""
 
-    store: type[LogStore] = LogStore
-    producer: type[LogProducer] = LogProducer
-    consumer: type[LogConsumer] = LogConsumer
-    disk: type[SimDisk] = SimDisk
+    minutes: float | None = None  # virtual minutes with faults; some seconds by default
+    disturb: bool = True  # whether there are faults at all
+    without: frozenset[int] = frozenset()  # planned faults that are left out, by their number
+    members: int | None = None  # of each kind there are at most so many at the beginning
+    plain: bool = False  # with the usual bounds, and without what was added to a scenario after its first seeds
 
 
-class Member:
-    """A name under which one host lives after the other."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a world went; ``failure`` is None if every promise was kept."""
 
-    def __init__(self, world: World, name: str, make: Callable[[], Host]) -> None:
-        self.world = world
-        self.name = name
-        self.make = make
-        self.host = make()
-        self.gone = False  # for good
-        self.host.start()
+    seed: int
+    failure: str | None
+    virtual_s: float
+    settle_s: float
+    events: int
+    records: int
+    detail: str = ""
+
+
+class Clock:
+    """A heap of events on virtual time, in seconds since the world began; and the source of chance."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.now = 0.0
+        self.events = 0
+        self.wall_jump_us = 0  # how far the time of day was set off; monotonic time is not
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._order = 0
 
     @property
-    def alive(self) -> bool:
-        """Whether it runs at present."""
-        return self.host.alive
+    def wall_us(self) -> int:
+        """The time of day in microseconds since 1970 UTC."""
+        return WALL_START_US + int(self.now * 1_000_000) + self.wall_jump_us
 
-    def crash(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
-        """Stop it, if it runs."""
-        if self.host.alive:
-            self.host.die(goodbye=goodbye, notice_s=notice_s)
+    def at(self, when: float, call: Callable[..., None], *args: Any) -> None:
+        """Have ``call`` happen at ``when``; what is due at the same time happens in the order it was asked for."""
+        self._order += 1
+        heapq.heappush(self._heap, (max(when, self.now), self._order, call, args))
 
-    def restart(self) -> None:
-        """Run it again, if it does not run and may."""
-        if self.host.alive or self.gone:
-            return
-        try:
-            self.host = self.make()
-        except StorageError as error:  # a commit is decided, and its disk has no room for it
-            self.world.trace(self.host, "cannot start: %s", error)
-            self.world.clock.after(1.0, self.restart)
-        else:
-            self.host.start()
+    def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
+        """Have ``call`` happen in ``delay_s`` seconds."""
+        self.at(self.now + delay_s, call, *args)
+
+    def run(self, until: float) -> None:
+        """Let everything happen that is due up to ``until``."""
+        heap = self._heap
+        while heap and heap[0][0] <= until:
+            self.now, _, call, args = heapq.heappop(heap)
+            self.events += 1
+            call(*args)
+        self.now = until
+
+
+class Checker:
+    """Watches a world. Methods named ``on_...`` are called by ``World.see`` with that name; they may raise."""
+
+    name: ClassVar[str] = ""
+    promise: ClassVar[str] = ""
+
+    def fail(self, text: str) -> None:
+        """The promise is broken."""
+        raise Violation(self.name, text)
+
+    def unsettled(self) -> str | None:
+        """What is not yet as it must be once all faults are over; None if all is well."""
+        return None
 
 
 class World:
-    """Everything that one seed decides."""
+    """Everything that one seed decides. A scenario adds its members, faults and checkers.
 
-    def __init__(self, seed: int, *, cores: Cores | None = None, tell: Callable[[str], None] | None = None) -> None:
+    Args:
+        seed: Decides everything.
+        settings: What departs from that.
+        tell: Called with every line of the story.
+    """
+
+    lengths_s: ClassVar[tuple[float, ...]] = (2.0, 4.0, 8.0)  # how long there are faults
+    tick_s: ClassVar[float] = 0.25  # how often the checkers look
+    settle_max_s: ClassVar[float] = 100.0  # everything is settled so long after the last fault
+    settled_s: ClassVar[float] = 1.0  # ... and stays so
+    events_max: ClassVar[int] = 400_000  # more means that something runs in circles
+
+    def __init__(self, seed: int, settings: Settings | None = None, tell: Callable[[str], None] | None = None) -> None:
         self.seed = seed
+        self.settings = settings or Settings()
         self.clock = Clock(seed)
         self.rng = self.clock.rng
-        self.sink_rng = Random(f"sinks {seed}")  # of their own: a world without sinks is what it was before
-        self.journal_rng = Random(f"journals {seed}")  # likewise
-        self.journals: list[Journal] = []
-        self.disk_rng = Random(f"disks {seed}")
-        self.queries: list[Query] = []
-        self.cores = cores or Cores()
-        self.truth = Truth()
-        self.net = Network(self.clock)
-        self.checkers: list[Checker] = [ExactlyOnce(self), Ends(self), *all_checkers(self)]
-        self.limits = LOG_LIMITS  # the cores' limits in this world
-        self.sending = True
-        self.serial = 0
-        self.slow_disk_s = self.rng.choice((0.001, 0.01, 0.1))
-        self.members: list[Member] = []
-        self.disks: list[SimDisk] = []
-        self.disk_of: dict[str, SimDisk] = {}  # by the address of a store, in whichever life
-        self.retained: dict[str, int] = {}  # topic: records kept, if the world has retention
         self.told = tell is not None
-        self.begun: dict[Key, int] = {}  # where stores began that knew no other which has what came before
+        self.faults = 0  # planned
+        self.played: Counter[str] = Counter()  # faults that happened, by name
+        self.failed: Counter[type] = Counter()  # actions that came to nothing, or to less than all, by class
+        self.members: list[Member] = []
         self._tell = tell
-        self._addresses = 0
-        self.towers = [Tower(self, f"tower{n}") for n in range(self.rng.choice((1, 1, 2)))]
+        self._checkers: list[Checker] = []
+        self._seeing: dict[str, list[Callable[..., None]]] = {}
 
     @property
     def now(self) -> float:
         """Virtual seconds since the beginning."""
         return self.clock.now
 
-    def address(self) -> str:
-        """A fresh address."""
-        self._addresses += 1
-        return f"{self.rng.getrandbits(24):06X}{self._addresses:026X}"
+    def few(self, count: int) -> int:
+        """So many members of a kind, or fewer in a world that was shrunk."""
+        return count if self.settings.members is None else min(count, self.settings.members)
 
-    def write_s(self) -> float:
-        """How long the next write takes."""
-        return self.slow_disk_s * self.rng.expovariate(1.0)
+    # -- members ----------------------------------------------------------------------------------------------
+
+    def join(self, kind: str, make: Callable[[str], Host]) -> Member:
+        """Add a member; ``make`` makes a host of that name for each of its lives."""
+        name = f"{kind}{sum(member.name.startswith(kind) for member in self.members)}"
+        member = Member(self, name, lambda: make(name))
+        self.members.append(member)
+        return member
+
+    def alive(self, kind: type[H]) -> list[H]:
+        """The hosts of a class that run."""
+        return [host for member in self.members if isinstance(host := member.host, kind) and host.alive]
+
+    # -- the story, and who watches it ------------------------------------------------------------------------
 
     def trace(self, who: Any, text: str, *args: object) -> None:
         """Tell what happens, if somebody listens."""
@@ -134,166 +165,97 @@ class World:
         """A promise was broken."""
         raise Violation(checker, text)
 
-    # -- members ------------------------------------------------------------------------------------------
+    def watch(self, *checkers: Checker) -> None:
+        """Have checkers watch from now on."""
+        self._checkers += checkers
+        self._seeing.clear()
 
-    def populate(self) -> None:
+    def see(self, what: str, *details: Any) -> None:
+        """Show something to the checkers that look for it."""
+        seeing = self._seeing.get(what)
+        if seeing is None:
+            found = [getattr(each, what, None) for each in self._checkers]
+            seeing = self._seeing[what] = [each for each in found if each is not None]
+        for each in seeing:
+            each(*details)
+
+    # -- time -------------------------------------------------------------------------------------------------
+
+    def pass_time(self, until: float, tick_s: float | None = None) -> None:
+        """Let time pass, and have the checkers look now and then."""
+        tick_s = tick_s or self.tick_s
+        while self.now < until:
+            self.clock.run(min(until, self.now + tick_s))
+            self.see("on_tick")
+            if self.clock.events > self.events_max:
+                self.fail("no spinning", f"{self.clock.events} events within {self.now:.0f} virtual seconds")
+
+    def progress(self) -> int:
+        """Rises while something that many wait for goes on, however long it takes."""
+        return 0
+
+    def settle(self) -> float:
+        """Wait until nothing is unsettled, and see that it stays so; returns the seconds that it took."""
+        began = went_on_at = self.now
+        progress = self.progress()
+        good_since: float | None = None
+        while True:
+            self.pass_time(self.now + self.tick_s)
+            if self.progress() != progress:
+                went_on_at, progress = self.now, self.progress()
+            found = next(((each, text) for each in self._checkers if (text := each.unsettled()) is not None), None)
+            if found is None:
+                good_since = self.now if good_since is None else good_since
+                if self.now - good_since >= self.settled_s:
+                    return good_since - began
+                continue
+            good_since = None
+            if self.now - went_on_at > self.settle_max_s:
+                for each in self._checkers:
+                    each.unsettled()  # what is lost explains more than who waits for it
+                checker, text = found
+                self.fail(checker.name, f"not settled {self.settle_max_s:.0f} s after the last fault: {text}")
+
+    # -- what a scenario decides --------------------------------------------------------------------------------
+
+    def begin(self) -> None:
         """Make the first members."""
-        rng = self.rng
-        if rng.random() < 0.15:
-            self.retained = {topic: rng.choice((10, 50)) for topic in rng.sample(TOPICS, rng.choice((1, 3)))}
-        for _ in range(rng.choice((1, 2, 2, 3))):
-            self.add_store()
-        for _ in range(rng.randint(1, 4)):
-            self.add_producer()
-        for _ in range(rng.randint(1, 3)):
-            self.add_consumer()
-        if rng.random() < 0.15:
-            self.add_original_producer()
-        if rng.random() < 0.1:
-            self.add_original_store()
-        if self.sink_rng.random() < SINKS:
-            for _ in range(self.sink_rng.choice((1, 1, 2))):
-                home = self.sink_rng.choice(self.disks)
-                self.queries.append(Query(self, f"query{len(self.queries)}", home, TOPICS))
+        raise NotImplementedError
 
-    def _name(self, kind: str) -> str:
-        return f"{kind}{sum(member.name.startswith(kind) for member in self.members)}"
+    def plan(self, until: float) -> float:
+        """Plan the faults up to ``until``; returns when they are to be healed."""
+        raise NotImplementedError
 
-    def _add(self, kind: str, make: Callable[[str], Host]) -> Member:
-        name = self._name(kind)
-        member = Member(self, name, lambda: make(name))
-        self.members.append(member)
-        return member
+    def heal(self) -> None:
+        """End everything that is wrong."""
+        raise NotImplementedError
 
-    def add_store(self) -> Member:
-        """A store with a disk of its own."""
-        disk = self.cores.disk(f"store-{len(self.disks)}")
-        self.disks.append(disk)
-        policies: Sequence[tuple[str, Retention]] = [(t, Retention(records=n)) for t, n in self.retained.items()]
+    def finish(self) -> float:
+        """Have everything end as it must; returns the seconds that it took to settle."""
+        raise NotImplementedError
 
-        def make(name: str) -> Host:
-            if disk.parts:
-                disk.restarted(scrub=self.rng.random() < 0.5)
-            return StoreHost(self, name, disk, policies)
+    def count(self) -> int:
+        """How much was sent in all: records, messages, writes."""
+        raise NotImplementedError
 
-        return self._add("store", make)
-
-    def add_producer(self) -> Member:
-        """A producer; with a journal it resumes its partition, without one each life has its own."""
-        rng = self.rng
-        topic = rng.choice(TOPICS)
-        min_acks = rng.choice((1, 1, 1, min(2, len(self.disks))))
-        journal = Journal(self.journal_rng) if rng.random() < 0.5 else None
-        lasting = self.address()
-        identities: dict[str, Journal] = {}
-        if journal is not None:
-            self.journals.append(journal)
-            identities[lasting] = journal
-
-        def renew(name: str) -> None:
-            """The user goes on with a new identity."""
-            identities.clear()
-            identities[f"{name}-{self.now:.6f}"] = Journal(self.journal_rng)
-
-        def make(name: str) -> Host:
-            for address, used in identities.items():
-                renewed = partial(renew, name)
-                return ProducerHost(self, name, topic, address, min_acks, used.reopened(), renewed)
-            return ProducerHost(self, name, topic, self.address(), min_acks, None)
-
-        return self._add("producer", make)
-
-    def add_consumer(self) -> Member:
-        """A consumer; in its next life it goes on from where its application had come, or begins anew."""
-        rng = self.rng
-        filters = [Filter.parse(text) for text in rng.sample(FILTERS, rng.choice((1, 1, 2)))]
-        lasting = rng.random() < 0.5
-        committed: dict[Key, int] = {}
-        latest: list[ConsumerHost] = []
-
-        def make(name: str) -> Host:
-            if latest and lasting:
-                committed.update(latest[-1].positions)
-            host = ConsumerHost(self, name, filters, dict(committed))
-            if latest and lasting:
-                host.met |= latest[-1].met
-            latest[:] = [host]
-            return host
-
-        return self._add("consumer", make)
-
-    def add_original_producer(self) -> Member:
-        """A producer as the C program is one."""
-        topic = self.rng.choice(TOPICS)
-        return self._add("cproducer", lambda name: OriginalHost(self, name, OriginalProducer(topic, self.address())))
-
-    def add_original_store(self) -> Member:
-        """A store as the C program is one."""
-        return self._add("cstore", lambda name: OriginalHost(self, name, OriginalStore(self.address())))
-
-    def decided(self, intent: Intent) -> None:
-        """A store has decided a commit: from now on it must be there once, as the query staged it."""
-        next(query for query in self.queries if query.sink == intent.sink).decided(intent)
-
-    def stores(self) -> list[StoreHost]:
-        """The stores that run."""
-        return [m.host for m in self.members if m.alive and isinstance(m.host, StoreHost)]
-
-    def producers(self) -> list[ProducerHost]:
-        """The producers that run."""
-        return [m.host for m in self.members if m.alive and isinstance(m.host, ProducerHost)]
-
-    def consumers(self) -> list[ConsumerHost]:
-        """The consumers that run."""
-        return [m.host for m in self.members if m.alive and isinstance(m.host, ConsumerHost)]
-
-    def original_stores(self) -> list[OriginalStore]:
-        """The original stores."""
-        return [m.host.role for m in self.members if isinstance(m.host.role, OriginalStore)]
-
-    def holdings(self, key: Key, disks: Iterable[SimDisk] | None = None) -> list[tuple[int, int]]:
-        """What any of the disks has of a partition, that of a store which is down included: sorted, without overlap.
-
-        Those of original stores are always among them.
-        """
-        among = self.disks if disks is None else disks
-        found = [span for disk in among if (part := disk.parts.get(key)) for span in part.sound()]
-        found += [(0, len(kept)) for store in self.original_stores() if (kept := store.parts.get(key))]
-        joined: list[tuple[int, int]] = []
-        for low, high in sorted(found):
-            if joined and low <= joined[-1][1]:
-                joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
-            else:
-                joined.append((low, high))
-        return joined
-
-    def held_within(self, key: Key, first: int, end: int, disks: Iterable[SimDisk]) -> int | None:
-        """The first of the offsets ``first`` <= n < ``end`` that any of the disks has."""
-        if first >= end:
-            return None
-        return next((max(low, first) for low, high in self.holdings(key, disks) if low < end and high > first), None)
-
-    def missing_within(self, key: Key, first: int, end: int) -> Iterator[int]:
-        """Those of the offsets ``first`` <= n < ``end`` that no disk has."""
-        at = first
-        for low, high in [*self.holdings(key), (end, end)]:
-            yield from range(at, min(low, end))
-            at = max(at, high)
-
-    def incomplete(self, key: Key) -> bool:
-        """Whether nobody has all of a partition any more, so that those who know of it go on asking."""
-        return any(True for _ in self.missing_within(key, 0, len(self.truth.of(key).records)))
-
-    def retained_from(self, key: Key) -> int:
-        """The first offset that every store must still have; later than 0 only where there is retention."""
-        if key[0] not in self.retained:
-            return 0
-        return max((part.first for disk in self.disks if (part := disk.parts.get(key)) is not None), default=0)
-
-    def ends(self) -> dict[Key, int]:
-        """The offset after the last one on any running store's disk, by partition."""
-        found: dict[Key, int] = {}
-        for store in self.stores():
-            for key, part in store.disk.parts.items():
-                found[key] = max(found.get(key, 0), part.next)
-        return found
+    def play(self) -> Outcome:
+        """Some time with faults, then none, until everything is as it must be."""
+        failure: str | None = None
+        detail = ""
+        settle_s = 0.0
+        try:
+            self.begin()
+            minutes = self.settings.minutes
+            until = self.rng.choice(self.lengths_s) if minutes is None else minutes * 60
+            self.pass_time(self.plan(until))
+            self.trace(None, "---- all faults end")
+            self.heal()
+            settle_s = self.finish()
+        except Excused as excuse:
+            self.trace(None, "the world ends: %s", excuse)
+        except Violation as violation:
+            failure = str(violation)
+        except Exception as error:  # a core that raises is a failure of its seed, not of the simulator
+            failure = f"crash: {type(error).__name__}: {error}"
+            detail = traceback.format_exc()
+        return Outcome(self.seed, failure, self.now, settle_s, self.clock.events, self.count(), detail)

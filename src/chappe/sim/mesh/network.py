@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from chappe.sim.clock import Clock
+from chappe.sim.world import Clock
 
 # On the way in one direction. A kernel takes from 100 kB to tens of MB; messages here are fewer in proportion.
 WINDOWS_BYTES = (16_384, 16_384, 131_072, 1_048_576)

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from chappe.mesh.endpoint import EndpointCore
 from chappe.sim.mesh.faults import Faults
 from chappe.sim.mesh.world import MeshWorld
-from chappe.sim.run import Outcome
-from chappe.sim.truth import Violation
+from chappe.sim.world import Outcome, Violation
 
 
 def play_mesh(

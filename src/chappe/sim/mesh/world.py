@@ -10,14 +10,13 @@ from typing import Any
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.messages import Message
 from chappe.mesh.policy import Policy
-from chappe.sim.clock import Clock
 from chappe.sim.mesh.checkers import Checker, Completeness, Convergence, all_checkers
 from chappe.sim.mesh.hosts import EndpointHost, Host
 from chappe.sim.mesh.network import Network, Side
 from chappe.sim.mesh.originals import OriginalHost
 from chappe.sim.mesh.record import Publication, Record, Spans
 from chappe.sim.mesh.rogues import RogueHost
-from chappe.sim.truth import Violation
+from chappe.sim.world import Clock, Violation
 
 TOPICS = (b"/a", b"/a/x", b"/b", b"/c/long/topic")
 PREFIXES = (b"", b"/a", b"/a/x", b"/b", b"/c")

@@ -30,10 +30,8 @@ from chappe.channel import (
     ToProducer,
 )
 from chappe.errors import BufferFull
-from chappe.sim.clock import Clock
 from chappe.sim.replicas.wire import Wire
-from chappe.sim.run import Outcome
-from chappe.sim.truth import Violation
+from chappe.sim.world import Clock, Outcome, Violation
 
 SETTLE_S: Final = 120.0
 TICK_S: Final = 0.001

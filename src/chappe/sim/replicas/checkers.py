@@ -12,7 +12,7 @@ from chappe.kv.engine import index_of
 from chappe.kv.entity import Entity
 from chappe.kv.events import TwoMasters
 from chappe.sim.replicas.truth import LISTS, PENDING, TEMPORARY, UNIQUE
-from chappe.sim.truth import Violation
+from chappe.sim.world import Violation
 
 if TYPE_CHECKING:
     from chappe.sim.replicas.members import Host, MasterHost

@@ -12,8 +12,7 @@ from chappe.channel import consumer
 from chappe.kv import clone_writes, followers, group_commit, receiving, snapshots
 from chappe.sim.replicas.members import CloneHost, MasterHost
 from chappe.sim.replicas.world import ReplicaWorld, StoreCores
-from chappe.sim.run import Outcome
-from chappe.sim.truth import Violation
+from chappe.sim.world import Outcome, Violation
 
 TICK_S: Final = 0.25
 SETTLE_S: Final = 100.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from chappe.sim.clock import Clock
+from chappe.sim.world import Clock
 
 CALM = (0.0, 0.0, 0.0)
 WEATHER = (CALM, CALM, (0.02, 0.0, 0.0), (0.1, 0.05, 0.2), (0.3, 0.1, 0.5))  # loss, repetition, disorder

@@ -11,14 +11,13 @@ from chappe.kv.clone import KvClone
 from chappe.kv.commands import AckClone, Clear, SnapshotOffer, decode_message
 from chappe.kv.entity import Entity, chappe_entity
 from chappe.kv.master import KvMaster
-from chappe.sim.clock import Clock
 from chappe.sim.replicas.checkers import Checker, all_checkers
 from chappe.sim.replicas.keeping import SimBackend
 from chappe.sim.replicas.members import CLONE_TOPIC, MASTER_TOPIC, CloneHost, Host, MasterHost
 from chappe.sim.replicas.rogues import any_command, any_message
 from chappe.sim.replicas.truth import PENDING, Asked, ReplicaTruth
 from chappe.sim.replicas.wire import Wire
-from chappe.sim.truth import Violation
+from chappe.sim.world import Clock, Violation
 
 NOTICE_S = (0.0, 0.5, 20.0)  # how long until a member hears that another is out of reach
 

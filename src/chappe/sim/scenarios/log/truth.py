@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from chappe.log.batch import Batch
+from chappe.sim.world import Violation
+
 Key = tuple[str, str]
 Content = tuple[bytes | None, bytes | None]  # value, key
 
 
-class Violation(Exception):
-    """A promise was broken; ``checker`` names the one that saw it."""
-
-    def __init__(self, checker: str, text: str) -> None:
-        super().__init__(f"{checker}: {text}")
-        self.checker = checker
-
-
-class Excused(Exception):
-    """Something went wrong that nothing could prevent: what follows in this world proves nothing."""
+def contents(batch: Batch, start: int) -> list[Content]:
+    """Values and keys of a batch from offset ``start`` on."""
+    values = batch.values()[start - batch.base :]
+    keys = batch.keys()
+    return [(value, None) for value in values] if keys is None else list(
+        zip(values, keys[start - batch.base :], strict=True)
+    )  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from chappe.log.batch import Batch
-from chappe.sim.checkers import Checker
-from chappe.sim.sinks import Query
-from chappe.sim.truth import Key
+from chappe.log.sources import Key
+from chappe.sim.scenarios.log.sinks import Query
+from chappe.sim.scenarios.log.stores import StoreHost
+from chappe.sim.scenarios.log.world import LogWorld
+from chappe.sim.world import Checker
 
 
 class ExactlyOnce(Checker):
@@ -16,10 +18,14 @@ class ExactlyOnce(Checker):
     name = "exactly once"
     promise = "every row of a committed batch is in its topic once, at every store, and nothing of other attempts"
 
+    def __init__(self, world: LogWorld, queries: list[Query]) -> None:
+        self.world = world
+        self.queries = queries
+
     def on_tick(self) -> None:
         """Look at the homes: between two steps of a store no batch may be visible in part."""
-        for query in self.world.queries:
-            if any(store.disk is query.home for store in self.world.stores()):
+        for query in self.queries:
+            if any(store.disk is query.home for store in self.world.alive(StoreHost)):
                 self._whole_batches(query)
 
     def _whole_batches(self, query: Query) -> None:
@@ -38,7 +44,7 @@ class ExactlyOnce(Checker):
 
     def unsettled(self) -> str | None:
         """Everything planned is committed, nothing stays staged, and every store has each row once."""
-        for query in self.world.queries:
+        for query in self.queries:
             if query.over:
                 continue
             if not query.done:
@@ -63,7 +69,7 @@ class ExactlyOnce(Checker):
     def _truth(self, key: Key) -> list[bytes]:
         """What was decided for a partition; every store's records are compared with it, one by one."""
         decided = [value or b"" for value, _ in self.world.truth.of(key).records]
-        for store in self.world.stores():
+        for store in self.world.alive(StoreHost):
             part = store.disk.parts.get(key)
             for block in part.blocks if part is not None else ():
                 values = Batch.parse(block.body, check=False).values()

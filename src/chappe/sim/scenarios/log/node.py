@@ -1,29 +1,23 @@
-"""A member in the simulation: one core on simulated sockets, carried out as ``drivers.node`` does it."""
+"""A member in the simulation: one core on simulated sockets, carried out as ``runtime.log_node`` does it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 from chappe.core import Halt, Report
-from chappe.errors import ProtocolError
 from chappe.log.actions import Action, Ask, Beacon, Connect, Disconnect, Publish, Subscribe, TakeOver, Unsubscribe
 from chappe.log.batch import Batch
 from chappe.log.beacon import Discovery
 from chappe.log.messages import BatchMessage, Message, RecordMessage, decode, encode
 from chappe.log.queries import decode_answer, encode_query
-from chappe.sim.network import Dialogue, Link
-from chappe.sim.truth import Violation
-
-if TYPE_CHECKING:
-    from chappe.sim.towers import Line
-    from chappe.sim.world import World
+from chappe.sim.host import Host
+from chappe.sim.pubsub import Dialogue, Link
+from chappe.sim.scenarios.log.towers import Line
+from chappe.sim.scenarios.log.world import LogWorld
 
 HOST = "127.0.0.1"
-TICK_S = 0.001  # a timer is never earlier, and never sooner again
 DECODE_EVERY = 16  # of the messages published one in so many goes through its bytes, which takes time
-SPINS_MAX = 400  # timeouts of one core in one second; more would keep a processor busy
 
 
 def brief(message: Message) -> str:
@@ -63,17 +57,16 @@ class Role(Protocol):
         """When something is due."""
 
 
-class Host:
-    """One life of a member; a restarted one is another host of the same name."""
+class NodeHost(Host):
+    """One life of a member of the log."""
 
-    def __init__(self, world: World, name: str, role: Role) -> None:
-        self.world = world
+    world: LogWorld
+
+    def __init__(self, world: LogWorld, name: str, role: Role) -> None:
+        super().__init__(world, name)
         self.net = world.net
-        self.name = name
         self.role = role
         self.address = role.address
-        self.alive = True
-        self.stalled_until = 0.0
         self.port = self.net.port()
         self.endpoint = f"tcp://{HOST}:{self.port}"
         self.discovery = Discovery(role.address, HOST, self.port, now=world.now)
@@ -83,11 +76,8 @@ class Host:
         self.lines: list[Line] = []
         self.halted: str | None = None
         self._dialogues: dict[str, Dialogue] = {}
-        self._timer_at = math.inf
-        self._spins = 0
-        self._second = 0
         self._published = 0
-        self._perform: dict[type, Callable[[Any], None]] = {
+        self.table = {
             Publish: self._publish,
             Subscribe: self._subscribe,
             Unsubscribe: self._unsubscribe,
@@ -139,54 +129,17 @@ class Host:
 
     # -- driving --------------------------------------------------------------------------------------
 
-    def call(self, method: Callable[..., Sequence[Action]], *args: object) -> None:
-        """Make one call into the core and carry out its answer."""
-        if not self.alive:
-            return
-        try:
-            self.perform(method(*args))
-        except ProtocolError as error:
-            raise Violation("honest members", f"{self.name} was sent something malformed: {error}") from error
-        self.arm()
+    def due(self) -> float:
+        """When the core or the discovery wants to be called."""
+        return min(self.role.next_timeout(), self.discovery.next_timeout())
 
-    def perform(self, actions: Sequence[Action]) -> None:
-        """Carry out actions in order, until the member dies."""
-        table = self._perform
-        for action in actions:
-            if not self.alive:
-                return
-            table[type(action)](action)
-
-    def arm(self) -> None:
-        """Have the next timeout happen when it is due."""
-        due = min(self.role.next_timeout(), self.discovery.next_timeout())
-        if due < self._timer_at:
-            self._timer_at = max(due, self.world.now + TICK_S)
-            self.world.clock.at(self._timer_at, self._timer)
-
-    def _timer(self) -> None:
+    def handle_due(self) -> None:
+        """Have them do what is due."""
         now = self.world.now
-        if not self.alive or now < self._timer_at:
-            return
-        if self.stalled_until > now:
-            self._timer_at = self.stalled_until
-            self.world.clock.at(self._timer_at, self._timer)
-            return
-        self._timer_at = math.inf
         if now >= self.discovery.next_timeout():
             self.perform(self.discovery.handle_timeout(now))
         if self.alive and now >= self.role.next_timeout():
-            self._count_spins(now)
             self.call(self.role.handle_timeout, now)
-        if self.alive:
-            self.arm()
-
-    def _count_spins(self, now: float) -> None:
-        if int(now) != self._second:
-            self._second, self._spins = int(now), 0
-        self._spins += 1
-        if self._spins > SPINS_MAX:
-            raise Violation("no spinning", f"{self.name} had {self._spins} timeouts within one second")
 
     # -- what arrives -----------------------------------------------------------------------------------
 
@@ -262,8 +215,7 @@ class Host:
 
     def _report(self, action: Report) -> None:
         self.world.trace(self, "reports: %s", action.event)
-        for checker in self.world.checkers:
-            checker.on_report(self, action.event)
+        self.world.see("on_report", self, action.event)
 
     def _halt(self, action: Halt) -> None:
         self.halted = action.reason

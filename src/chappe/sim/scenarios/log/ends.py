@@ -6,15 +6,12 @@ It is only listened to what consumers hear anyhow: a world with this checker is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from chappe.log.sources import Key
-from chappe.sim.checkers import Checker
-
-if TYPE_CHECKING:
-    from chappe.sim.members import ConsumerHost
-    from chappe.sim.stores import StoreHost
-    from chappe.sim.world import World
+from chappe.sim.scenarios.log.members import ConsumerHost
+from chappe.sim.scenarios.log.stores import StoreHost
+from chappe.sim.scenarios.log.world import LogWorld
+from chappe.sim.world import Checker
 
 
 @dataclass(slots=True)
@@ -33,13 +30,13 @@ class Ends(Checker):
     name = "end"
     promise = "the end that a consumer is told has everything in front of it that its stores had acknowledged before"
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, world: LogWorld) -> None:
+        self.world = world
         self._sought: dict[ConsumerHost, Sought] = {}
 
     def on_tick(self) -> None:
         """See who knows the end, who has reached it, and who may seek it anew."""
-        consumers = self.world.consumers()
+        consumers = self.world.alive(ConsumerHost)
         for gone in self._sought.keys() - set(consumers):
             del self._sought[gone]
         for host in consumers:
@@ -49,7 +46,7 @@ class Ends(Checker):
 
     def _seek(self, host: ConsumerHost) -> Sought:
         known = host.core._sources.stores
-        stores = [store for store in self.world.stores() if store.address in known]
+        stores = [store for store in self.world.alive(StoreHost) if store.address in known]
         had: dict[Key, int] = {}
         for key, sent in self.world.truth.parts.items():
             if host.wants_topic(key[0]) and not sent.lost:

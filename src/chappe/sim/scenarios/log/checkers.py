@@ -8,57 +8,27 @@ knows the late one alone cannot know that there is more. That everybody meets ev
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, TypeGuard
-
 from chappe.log.actions import Deliver
 from chappe.log.batch import Batch
-from chappe.log.consumer import LogConsumer
 from chappe.log.events import OutOfRange, RecordsLost
 from chappe.log.sources import Key
 from chappe.log.storage import Append
-from chappe.sim.truth import Content, Violation
-
-if TYPE_CHECKING:
-    from chappe.sim.members import ConsumerHost, ProducerHost
-    from chappe.sim.node import Host
-    from chappe.sim.stores import StoreHost
-    from chappe.sim.world import World
+from chappe.sim.scenarios.log.members import ConsumerHost, ProducerHost
+from chappe.sim.scenarios.log.node import NodeHost
+from chappe.sim.scenarios.log.stores import StoreHost
+from chappe.sim.scenarios.log.truth import Content, contents
+from chappe.sim.scenarios.log.world import LogWorld
+from chappe.sim.world import Checker
 
 ALONE_S = 2.0  # what a store writes may have been decided so long ago
 ONE_MORE_BYTES = 20_000  # a bound may be passed by the one batch that meets it, and by one answer
 
 
-class Checker:
-    """Watches a world; every hook may raise ``Violation``."""
+class LogChecker(Checker):
+    """Watches a world of the log."""
 
-    name: ClassVar[str] = ""
-    promise: ClassVar[str] = ""
-
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: LogWorld) -> None:
         self.world = world
-
-    def fail(self, text: str) -> None:
-        """The promise is broken."""
-        raise Violation(self.name, text)
-
-    def on_deliver(self, host: ConsumerHost, action: Deliver) -> None:
-        """A consumer hands records to its application."""
-
-    def on_report(self, host: Host, event: object) -> None:
-        """A member reports something."""
-
-    def on_stored(self, host: ProducerHost, before: int, after: int) -> None:
-        """A producer counts offsets ``before`` <= n < ``after`` as stored."""
-
-    def on_written(self, host: StoreHost, appends: tuple[Append, ...]) -> None:
-        """A store's write is on its disk and about to become readable."""
-
-    def on_tick(self) -> None:
-        """Some time has passed."""
-
-    def unsettled(self) -> str | None:
-        """What is not yet as it must be once all faults are over; None if all is well."""
-        return None
 
 
 def same(found: Content, sent: Content, originals: bool) -> bool:
@@ -66,21 +36,7 @@ def same(found: Content, sent: Content, originals: bool) -> bool:
     return found == sent or (originals and found[1] is None and (found[0] or b"") == (sent[0] or b""))
 
 
-def is_consumer(host: Host) -> TypeGuard[ConsumerHost]:
-    """Whether a host is a consumer."""
-    return isinstance(host.role, LogConsumer)
-
-
-def contents(batch: Batch, start: int) -> list[Content]:
-    """Values and keys of a batch from offset ``start`` on."""
-    values = batch.values()[start - batch.base :]
-    keys = batch.keys()
-    return [(value, None) for value in values] if keys is None else list(
-        zip(values, keys[start - batch.base :], strict=True)
-    )  # fmt: skip
-
-
-class Order(Checker):
+class Order(LogChecker):
     """Offsets strictly consecutive, contents as sent, and no gap but for what nobody has."""
 
     name = "order"
@@ -103,20 +59,20 @@ class Order(Checker):
         sent = self.world.truth.of(key).records
         found = contents(batch, start)
         if sent[start : batch.next] != found:
-            originals = bool(self.world.original_stores())
+            originals = bool(self.world.originals)
             for offset, each in enumerate(found, start):
                 if offset >= len(sent):
                     self.fail(f"{host.name} got {key} offset {offset}, which was never sent")
                 if not same(each, sent[offset], originals):
                     self.fail(f"{host.name} got {key} offset {offset} as {each}, sent was {sent[offset]}")
 
-    def on_report(self, host: Host, event: object) -> None:
+    def on_report(self, host: NodeHost, event: object) -> None:
         """A consumer gives something up: only what nobody has."""
-        if isinstance(event, RecordsLost) and is_consumer(host):
+        if isinstance(event, RecordsLost) and isinstance(host, ConsumerHost):
             key = (event.topic, event.partition)
             self._gap(host, key, event.first, event.last + 1)
             host.positions[key] = max(host.positions.get(key, 0), event.last + 1)
-        elif isinstance(event, OutOfRange) and is_consumer(host):
+        elif isinstance(event, OutOfRange) and isinstance(host, ConsumerHost):
             self._gap(host, (event.topic, event.partition), event.offset, event.first)
 
     def _gap(self, host: ConsumerHost, key: Key, first: int, end: int) -> None:
@@ -130,7 +86,7 @@ class Order(Checker):
             self.fail(f"{host.name} passes over {key} offsets {first}..{end - 1}; a disk holds {offset}")
 
 
-class Acknowledged(Checker):
+class Acknowledged(LogChecker):
     """What counts as stored was safe on enough disks at that time, and is still somewhere at the end."""
 
     name = "durability"
@@ -143,7 +99,7 @@ class Acknowledged(Checker):
         if host.min_acks == 0:
             return
         sent.acknowledged = max(sent.acknowledged, after)
-        originals = [store.parts.get(key, ()) for store in world.original_stores()]
+        originals = [parts.get(key, ()) for parts in world.originals.values()]
         flags = [disk.ever[key] for disk in world.disks if key in disk.ever]
         for offset in range(max(before, world.retained_from(key)), after):
             count = sum(offset < len(ever) and ever[offset] for ever in flags)
@@ -161,25 +117,25 @@ class Acknowledged(Checker):
         return None
 
 
-class Contents(Checker):
+class Contents(LogChecker):
     """What stores write is what producers sent."""
 
     name = "contents"
     promise = "stores invent nothing and change nothing"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: LogWorld) -> None:
         super().__init__(world)
         self._company: dict[str, float] = {}  # when a store was first seen to know another
 
     def on_tick(self) -> None:
         """See which stores know others."""
-        for store in self.world.stores():
+        for store in self.world.alive(StoreHost):
             if store.core._healer.ever:
                 self._company.setdefault(store.address, self.world.now)
 
     def on_written(self, host: StoreHost, appends: tuple[Append, ...]) -> None:
         """Compare every block; and note a store that begins late because it knew no other."""
-        originals = bool(self.world.original_stores())
+        originals = bool(self.world.originals)
         for each in appends:
             key = (each.topic, each.partition)
             sent = self.world.truth.of(key).records[each.base : each.base + each.count]
@@ -192,7 +148,7 @@ class Contents(Checker):
                 self.world.begun[key] = max(self.world.begun.get(key, 0), part.first)
 
 
-class Convergence(Checker):
+class Convergence(LogChecker):
     """Stores agree, producers are acknowledged, consumers have what is stored; in stated time."""
 
     name = "convergence"
@@ -203,7 +159,7 @@ class Convergence(Checker):
         return self._stores() or self._producers() or self._consumers()
 
     def _stores(self) -> str | None:
-        stores = self.world.stores()
+        stores = self.world.alive(StoreHost)
         for key, sent in self.world.truth.parts.items():
             kept = max(self.world.retained_from(key), self.world.begun.get(key, 0))
             union: list[tuple[int, int]] = []
@@ -221,23 +177,32 @@ class Convergence(Checker):
         return None
 
     def _producers(self) -> str | None:
-        for host in self.world.producers():
-            enough = len(self.world.stores()) + bool(self.world.original_stores()) >= host.min_acks
+        for host in self.world.alive(ProducerHost):
+            enough = len(self.world.alive(StoreHost)) + bool(self.world.originals) >= host.min_acks
             if enough and host.core.stored < host.core.next_offset:
                 return f"{host.name} is at {host.core.next_offset}, stored are {host.core.stored}"
             if enough and host.core.kept_bytes and host.min_acks:
                 return f"{host.name} keeps {host.core.kept_bytes} bytes of stored records"
         return None
 
+    def _ends(self) -> dict[Key, int]:
+        """The offset after the last one on any running store's disk, by partition."""
+        found: dict[Key, int] = {}
+        for store in self.world.alive(StoreHost):
+            for key, part in store.disk.parts.items():
+                found[key] = max(found.get(key, 0), part.next)
+        return found
+
     def _consumers(self) -> str | None:
-        for host in self.world.consumers():
-            unmet = [store.name for store in self.world.stores() if store.address not in host.core._sources.stores]
+        for host in self.world.alive(ConsumerHost):
+            known = host.core._sources.stores
+            unmet = [store.name for store in self.world.alive(StoreHost) if store.address not in known]
             if unmet:
                 return f"{host.name} does not know {unmet}"
-            for key, end in self.world.ends().items():
+            for key, end in self._ends().items():
                 if host.wants_topic(key[0]) and host.positions.get(key, 0) < end:
                     return f"{host.name} has {key} up to {host.positions.get(key, 0)}, the stores up to {end}"
-            if self.world.stores() and not host.core.caught_up:
+            if self.world.alive(StoreHost) and not host.core.caught_up:
                 at = host.core.positions()
                 behind = {key: head for key, head in host.core.heads().items() if at.get(key, -1) < head}
                 if not any(self.world.incomplete(key) for key in behind):
@@ -245,7 +210,7 @@ class Convergence(Checker):
         return None
 
 
-class Bounds(Checker):
+class Bounds(LogChecker):
     """Memory is bounded all the time, and empty of the past when all is done."""
 
     name = "bounds"
@@ -254,7 +219,7 @@ class Bounds(Checker):
     def on_tick(self) -> None:
         """Look into the cores."""
         limits = self.world.limits
-        for store in self.world.stores():
+        for store in self.world.alive(StoreHost):
             core, writer = store.core, store.core._writer
             self._at_most(store, "held", writer.held_bytes, limits.held_bytes_max, 0)
             staged = limits.staged_bytes_max + limits.held_bytes_max + limits.read_bytes
@@ -263,7 +228,7 @@ class Bounds(Checker):
             if held != writer.held_bytes:
                 self.fail(f"{store.name} counts {writer.held_bytes} held bytes and holds {held}")
             self._at_most(store, "asked", len(core._healer._asked), 2 * len(writer.streams) + 50, 0)
-        for host in self.world.consumers():
+        for host in self.world.alive(ConsumerHost):
             consumer, delivery = host.core, host.core._delivery
             self._at_most(host, "held", delivery.held_bytes, limits.held_bytes_max, 0)
             held = sum(len(each.raw) for state in delivery.partitions.values() for each in state.held)
@@ -276,19 +241,19 @@ class Bounds(Checker):
             reads = limits.reads_max * (limits.read_bytes + ONE_MORE_BYTES)
             self._at_most(host, "queued", delivery.queued_bytes, queue, reads)
 
-    def _at_most(self, host: Host, what: str, found: int, bound: int, more: int) -> None:
+    def _at_most(self, host: NodeHost, what: str, found: int, bound: int, more: int) -> None:
         if found < 0 or found > bound + more:
             self.fail(f"{host.name}: {what} is {found}, the bound is {bound}")
 
     def unsettled(self) -> str | None:
         """Nothing is left over."""
-        for store in self.world.stores():
+        for store in self.world.alive(StoreHost):
             writer = store.core._writer
             streams = {key: s for key, s in writer.streams.items() if not self.world.incomplete(key)}
             if streams or writer._dirty or writer.staged_bytes or writer.held_bytes:
                 rest = {key: (s.next, s.head, s.tries, s.reading, len(s.held)) for key, s in streams.items()}
                 return f"{store.name} keeps streams {rest}, staged {writer.staged_bytes}, held {writer.held_bytes}"
-        for host in self.world.consumers():
+        for host in self.world.alive(ConsumerHost):
             delivery = host.core._delivery
             behind = [key for key in delivery.behind if not self.world.incomplete(key)]
             if delivery.held_bytes or behind or delivery.queued_bytes:
@@ -296,6 +261,7 @@ class Bounds(Checker):
         return None
 
 
-def all_checkers(world: World) -> list[Checker]:
+def all_checkers(world: LogWorld) -> list[Checker]:
     """Every checker; identity is checked where offsets are given (``Truth.sent``), spinning where timers run."""
-    return [Order(world), Contents(world), Convergence(world), Bounds(world), Acknowledged(world)]
+    kinds = (Order, Contents, Convergence, Bounds, Acknowledged)
+    return [kind(world) for kind in kinds]

@@ -6,18 +6,15 @@ They are as the original without its faults, and simpler: an original store keep
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from chappe.data.topic import encode_topic
 from chappe.defaults import HEAD_INTERVAL_S
 from chappe.log.actions import Action, Publish, Subscribe
 from chappe.log.messages import Ack, ConsumerHello, Fetch, GetHeads, Head, Message, RecordMessage, StoreHello
-from chappe.sim.network import Link
-from chappe.sim.node import Host
-from chappe.sim.truth import Key
-
-if TYPE_CHECKING:
-    from chappe.sim.world import World
+from chappe.log.sources import Key
+from chappe.sim.pubsub import Link
+from chappe.sim.scenarios.log.node import NodeHost
+from chappe.sim.scenarios.log.world import LogWorld
 
 FETCH_MAX = 1_000
 
@@ -150,12 +147,14 @@ class OriginalStore:
         return math.inf
 
 
-class OriginalHost(Host):
+class OriginalHost(NodeHost):
     """Runs either; its publishing socket sends exactly what was asked for."""
 
-    def __init__(self, world: World, name: str, role: OriginalProducer | OriginalStore) -> None:
+    def __init__(self, world: LogWorld, name: str, role: OriginalProducer | OriginalStore) -> None:
         super().__init__(world, name, role)
         self.original = role
+        if isinstance(role, OriginalStore):
+            world.originals[name] = role.parts
 
     def start(self) -> None:
         """Begin, and send now and then if it is a producer."""

@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from chappe.log.actions import Action, Forward, Relay
+from chappe.log.actions import Action, Beacon, Forward, Relay
 from chappe.log.beacon import BEACON, WELCOME
 from chappe.log.tower import TowerCore
-
-if TYPE_CHECKING:
-    from chappe.sim.node import Host
-    from chappe.sim.world import World
+from chappe.sim.network import Network
+from chappe.sim.world import World
 
 REDIAL_S = 0.3
+
+
+class Node(Protocol):
+    """What a tower needs of a member."""
+
+    name: str
+    alive: bool
+    stalled_until: float
+
+    def on_tower_ready(self) -> None:
+        """A tower subscribed to our beacons."""
+
+    def on_beacon(self, frames: list[bytes]) -> None:
+        """A tower sent a beacon or a welcome."""
 
 
 class Line:
     """One member's two connections to one tower: beacons up, beacons of others down."""
 
-    def __init__(self, tower: Tower, host: Host) -> None:
+    def __init__(self, tower: Tower, host: Node) -> None:
         self._tower = tower
         self._host = host
         self._closed = False
         self.life = 0  # grows with every connection and its end
         self.up = False
         self.heard = False  # the tower's subscription reached the member, so its beacons are sent
-        tower.world.clock.after(tower.world.net.delay(), self._dial)
+        tower.world.clock.after(tower.net.delay(), self._dial)
 
     def _dial(self) -> None:
         tower, host = self._tower, self._host
         if self._closed or self.up:
             return
-        net, clock = tower.world.net, tower.world.clock
+        net, clock = tower.net, tower.world.clock
         if not tower.alive or not net.reachable(host.name, tower.name):
             clock.after(REDIAL_S, self._dial)
             return
@@ -53,23 +65,26 @@ class Line:
         if life == self.life and self._host.alive:
             self.heard = True
             self._host.on_tower_ready()
+        else:
+            self._tower.world.failed[Relay] += 1
 
     def beacon(self, frames: tuple[bytes, ...]) -> None:
         """Send a beacon up, if the tower is known to listen."""
         if self.up and self.heard:
-            world = self._tower.world
-            if world.net.reachable(self._host.name, self._tower.name):
-                world.clock.after(world.net.delay(), self._tower.on_beacon, self._tower.life, list(frames))
+            tower = self._tower
+            if tower.net.reachable(self._host.name, tower.name):
+                tower.world.clock.after(tower.net.delay(), tower.on_beacon, tower.life, list(frames))
+                return
+        self._tower.world.failed[Beacon] += 1
 
     def down(self, life: int, frames: list[bytes]) -> None:
         """A beacon or a welcome arrives from the tower."""
-        host = self._host
-        if life != self.life or not host.alive:
-            return
-        if host.stalled_until > host.world.now:
-            host.world.clock.at(host.stalled_until, self.down, life, frames)
-            return
-        if host.net.reachable(host.name, self._tower.name):
+        host, world = self._host, self._tower.world
+        if life != self.life or not host.alive or not self._tower.net.reachable(host.name, self._tower.name):
+            world.failed[Forward] += 1
+        elif host.stalled_until > world.now:
+            world.clock.at(host.stalled_until, self.down, life, frames)
+        else:
             host.on_beacon(frames)
 
     def break_(self) -> None:
@@ -90,8 +105,9 @@ class Line:
 class Tower:
     """One tower; after a crash it begins with nothing."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, net: Network, name: str) -> None:
         self.world = world
+        self.net = net
         self.name = name
         self.alive = True
         self.life = 0
@@ -100,7 +116,7 @@ class Tower:
         self.lines: dict[Line, None] = {}
         self._timer_at = float("inf")
 
-    def line_to(self, host: Host) -> Line:
+    def line_to(self, host: Node) -> Line:
         """The connections of a new member."""
         line = Line(self, host)
         self.lines[line] = None
@@ -129,7 +145,7 @@ class Tower:
 
     def perform(self, actions: list[Action]) -> None:
         """Carry out what the core wants."""
-        clock, net = self.world.clock, self.world.net
+        clock, net = self.world.clock, self.net
         for action in actions:
             if isinstance(action, Forward):
                 lines = [(line, line.life) for line in self.lines if line.up]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from chappe.data.topic import encode_topic
 from chappe.log.batch import encode_batch
@@ -29,12 +28,13 @@ from chappe.log.queries import (
     decode_answer,
     encode_query,
 )
+from chappe.log.sources import Key
 from chappe.sim.disk import SimDisk
-from chappe.sim.network import Dialogue
-from chappe.sim.truth import Content, Key
-
-if TYPE_CHECKING:
-    from chappe.sim.world import World
+from chappe.sim.pubsub import Dialogue
+from chappe.sim.scenarios.log.stores import StoreHost
+from chappe.sim.scenarios.log.truth import Content
+from chappe.sim.scenarios.log.world import LogWorld
+from chappe.sim.world import Checker
 
 ANSWER_S = 1.0  # what is not answered by then is asked again
 TICK_S = 0.3
@@ -45,7 +45,7 @@ Row = tuple[str, bytes]  # topic, value
 Name = tuple[str, int, int, int]  # run, batch, task, attempt
 
 
-class Query:
+class Query(Checker):
     """A query and its checkpoint, which outlive its runs.
 
     Args:
@@ -55,7 +55,7 @@ class Query:
         topics: Where its rows go.
     """
 
-    def __init__(self, world: World, sink: str, home: SimDisk, topics: Sequence[str]) -> None:
+    def __init__(self, world: LogWorld, sink: str, home: SimDisk, topics: Sequence[str]) -> None:
         self.world = world
         self.rng = world.sink_rng
         self.sink = sink
@@ -113,9 +113,11 @@ class Query:
             self.planned.append([(self.rng.choice(topics), value) for value in values])
         return self.planned[batch]
 
-    def decided(self, intent: Intent) -> None:
-        """A store has decided a commit."""
+    def on_decided(self, intent: Intent) -> None:
+        """A store has decided a commit: from now on it must be there once, as the query staged it."""
         world = self.world
+        if intent.sink != self.sink:
+            return
         if intent.batch in self.intents:
             world.fail("exactly once", f"batch {intent.batch} of {self.sink} is committed a second time")
         current = self.home.staged.sinks[self.sink].run
@@ -146,7 +148,7 @@ class Query:
             self.home.full = True
             world.clock.after(rng.choice((0.5, 3.0)), self._empty)
         for member in world.members:
-            if member.alive and getattr(member.host, "disk", None) is self.home:
+            if member.alive and isinstance(member.host, StoreHost) and member.host.disk is self.home:
                 at = world.now + rng.random() * within_s
                 world.clock.at(at, member.crash)
                 world.clock.at(at + rng.choice((0.05, 1.0, 3.0)), member.restart)
@@ -308,7 +310,7 @@ class Run:
 
     def _dialogue_with_home(self) -> Dialogue | None:
         """A connection to the home, wherever it is now."""
-        store = next((each for each in self.world.stores() if each.disk is self.query.home), None)
+        store = next((each for each in self.world.alive(StoreHost) if each.disk is self.query.home), None)
         if store is None:
             return None
         endpoint = store.core.endpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chappe.core import Report
 from chappe.data.topic import Filter
@@ -17,24 +17,23 @@ from chappe.log.events import IdentityRolledBack
 from chappe.log.messages import BatchMessage, Head, RecordMessage
 from chappe.log.producer import LogProducer
 from chappe.log.sources import Key
-from chappe.sim.checkers import contents
 from chappe.sim.journals import Gathered, Journal
-from chappe.sim.node import Host
-from chappe.sim.truth import Excused
-
-if TYPE_CHECKING:
-    from chappe.sim.world import World
+from chappe.sim.scenarios.log.node import NodeHost
+from chappe.sim.scenarios.log.stores import StoreHost
+from chappe.sim.scenarios.log.truth import contents
+from chappe.sim.scenarios.log.world import LogWorld
+from chappe.sim.world import Excused
 
 BUFFER_BYTES = 20_000  # a producer that is not acknowledged waits here
 RECORDS_MAX = 300  # of one partition: small worlds are quick worlds
 
 
-class ProducerHost(Host):
+class ProducerHost(NodeHost):
     """A producer that sends now and then."""
 
     def __init__(
         self,
-        world: World,
+        world: LogWorld,
         name: str,
         topic: str,
         address: str,
@@ -60,7 +59,7 @@ class ProducerHost(Host):
         self.doomed = False  # dies in the midst of its next Persist
         self.stored = self.core.stored
         self.every_s = world.rng.choice((0.02, 0.1, 0.5, 2.0))
-        self._perform |= {Persist: self._persist, Trim: self._trim}
+        self.table |= {Persist: self._persist, Trim: self._trim}
         known = len(world.truth.of(self.key).records)
         if self.core.next_offset < known and not (journal is not None and journal.rolled_back):
             world.fail("identity", f"{name} resumes at {self.core.next_offset}, it had published {known} records")
@@ -156,13 +155,14 @@ class ProducerHost(Host):
             self.journal.append(action.body)
         except StorageError as error:
             self.world.trace(self, "journal: %s", error)
+            self.world.failed[Persist] += 1
             self.perform(self.core.handle_persist_failed(str(error)))
         else:
             self.perform(self.core.handle_persisted(self.world.now))
 
     def _trim(self, action: Trim) -> None:
         assert self.journal is not None
-        self.journal.trim(action.offset, self.world.rng.choice((0, 1, 5)))
+        self.world.failed[Trim] += self.journal.trim(action.offset, self.world.rng.choice((0, 1, 5))) > 0
 
     def _publish(self, action: Publish) -> None:
         message = action.message
@@ -190,7 +190,7 @@ class ProducerHost(Host):
             or batch.base >= known
         ):
             return
-        for store in self.world.stores():
+        for store in self.world.alive(StoreHost):
             part = store.disk.parts.get(self.key)
             # Without a record offset 0 is spoken of: a store that lacks just that one looks as if it had none.
             tells = self._resumed_at > 0 or store.disk.holds(self.key, 0)
@@ -223,14 +223,13 @@ class ProducerHost(Host):
         super().call(method, *args)
         if self.core.stored > self.stored:
             before, self.stored = self.stored, self.core.stored
-            for checker in self.world.checkers:
-                checker.on_stored(self, before, self.stored)
+            self.world.see("on_stored", self, before, self.stored)
 
 
-class ConsumerHost(Host):
+class ConsumerHost(NodeHost):
     """A consumer whose application takes what is delivered, sooner or later."""
 
-    def __init__(self, world: World, name: str, filters: Sequence[Filter], positions: dict[Key, int]) -> None:
+    def __init__(self, world: LogWorld, name: str, filters: Sequence[Filter], positions: dict[Key, int]) -> None:
         self.core: LogConsumer = world.cores.consumer(world.address(), filters, EARLIEST, positions, world.limits)
         super().__init__(world, name, self.core)
         self.filters = tuple(filters)
@@ -239,7 +238,7 @@ class ConsumerHost(Host):
         self.slow_s = world.rng.choice((0.0, 0.0, 0.01, 0.3))
         self._waiting: deque[int] = deque()
         self._taking = False
-        self._perform[Deliver] = self._deliver
+        self.table[Deliver] = self._deliver
 
     def wants_topic(self, topic: str) -> bool:
         """Whether a topic is consumed."""
@@ -254,8 +253,7 @@ class ConsumerHost(Host):
         self.world.trace(
             self, "gets %s/%s %d..%d", action.topic, action.partition[:6], action.start, action.batch.next - 1
         )
-        for checker in self.world.checkers:
-            checker.on_deliver(self, action)
+        self.world.see("on_deliver", self, action)
         self._waiting.append(len(action.batch.raw))
         if not self._taking:
             self._taking = True

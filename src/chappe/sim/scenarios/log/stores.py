@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from chappe.defaults import DISK_RETRY_S
 from chappe.errors import ChappeError, StorageError
@@ -15,21 +14,18 @@ from chappe.log.queries import decode_request, encode_query
 from chappe.log.storage import Append, Retention
 from chappe.log.store import LogStore
 from chappe.sim.disk import SimDisk
-from chappe.sim.network import Dialogue
-from chappe.sim.node import HOST, Host
-
-if TYPE_CHECKING:
-    from chappe.sim.world import World
-
+from chappe.sim.pubsub import Dialogue
+from chappe.sim.scenarios.log.node import HOST, NodeHost
+from chappe.sim.scenarios.log.world import LogWorld
 
 POWER_CUTS = 0.3  # of the deaths of a store are that of its machine
 SCRUB_S = 0.5  # between two partitions: less than the time in which all is settled, more than anything else takes
 
 
-class StoreHost(Host):
-    """A store, its query socket and the thread that writes; as ``drivers.store_node``."""
+class StoreHost(NodeHost):
+    """A store, its query socket and the thread that writes; as ``runtime.store_node``."""
 
-    def __init__(self, world: World, name: str, disk: SimDisk, retention: Sequence[tuple[str, Retention]]) -> None:
+    def __init__(self, world: LogWorld, name: str, disk: SimDisk, retention: Sequence[tuple[str, Retention]]) -> None:
         self.disk = disk
         disk.staged.full = disk.full
         kept = recover(disk.staged, disk, world.limits)
@@ -46,7 +42,7 @@ class StoreHost(Host):
         self._query_port = self.net.port()
         self.core.endpoint = f"tcp://{HOST}:{self._query_port}"
         self.net.routers[self.core.endpoint] = self
-        self._perform |= {Write: self._queue, Retain: self._queue, Transact: self._queue, Reply: self._reply}
+        self.table |= {Write: self._queue, Retain: self._queue, Transact: self._queue, Reply: self._reply}
         self._clients: dict[bytes, Dialogue] = {}
         world.clock.after(SCRUB_S, self._scrub)
 
@@ -136,6 +132,7 @@ class StoreHost(Host):
             written = self.disk.write(work.appends)
         except StorageError as error:
             world.trace(self, "cannot write: %s", error)
+            world.failed[Write] += 1
             self._tell_failed(str(error))
             return
         self._written.append(written)
@@ -158,8 +155,7 @@ class StoreHost(Host):
         elif self.alive:
             was_paused = self.core.paused
             written = self._written.pop()
-            for checker in self.world.checkers:
-                checker.on_written(self, written)
+            self.world.see("on_written", self, written)
             self.disk.publish(written)
             self.call(self.core.handle_written, self.world.now)
             if was_paused and not self.core.paused:
@@ -175,12 +171,13 @@ class StoreHost(Host):
             if isinstance(job, CommitBatch):
                 intent = staged.prepare(job)
                 self._finishing = Finishing(staged, self.disk, intent, limits=self.world.limits)
-                self.world.decided(intent)
+                self.world.see("on_decided", intent)
                 self.world.clock.after(self.world.write_s(), self._step, work)
                 return
             carry_out(staged, job)
         except ChappeError as error:
             self.world.trace(self, "cannot do %s: %s", type(job).__name__, error)
+            self.world.failed[Transact] += 1
             self._tell_transacted(work, error)
             return
         self._tell_transacted(work, None)
@@ -215,8 +212,7 @@ class StoreHost(Host):
         else:
             for written in finishing.written:
                 assert isinstance(written, tuple)
-                for checker in world.checkers:
-                    checker.on_written(self, written)
+                world.see("on_written", self, written)
                 self.disk.publish(written)
             self.call(self.core.handle_transacted, work.ticket, finishing.intent, world.now)
         self._next()

@@ -1,0 +1,307 @@
+"""Publish and subscribe, and questions, as ZeroMQ over TCP has them: ordered, bounded, broken now and then.
+
+A ``Pipe`` carries things one way, in order. A ``Link`` is one member's subscriber connected to another's
+publisher: subscriptions travel up, messages down; what is published before a subscription arrived is not seen.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from chappe.log.actions import Ask, Connect, Publish, Reply, Subscribe
+from chappe.log.messages import Message
+from chappe.sim.network import Network
+from chappe.sim.world import World
+
+REDIAL_S = (0.1, 1.0)
+
+
+class PubSub(Network):
+    """All publishing sockets, all sockets that are asked, and their ports."""
+
+    def __init__(self, world: World) -> None:
+        rng = world.rng
+        self.queue_max = rng.choice((8, 30, 200, 1000))
+        super().__init__(world, rng.choice((0.000_1, 0.001, 0.005, 0.02)), rng.choice((0.0, 0.01, 0.05)))
+        self.publishers: dict[str, Publisher] = {}
+        self.routers: dict[str, Router] = {}  # query sockets
+        self.dialogues = 0
+        self.query_loss = 0.0
+        self._port = 49_152
+        self._free: list[int] = []
+
+    def port(self) -> int:
+        """A free port; now and then one that a dead member had."""
+        if self._free and self.clock.rng.random() < 0.5:
+            return self._free.pop()
+        self._port += 1
+        return self._port
+
+    def release(self, port: int) -> None:
+        """A member is gone; its port may be taken over by another."""
+        self._free.append(port)
+
+
+class Subscriber(Protocol):
+    """Who listens."""
+
+    name: str
+    alive: bool
+    stalled_until: float
+    wants: dict[bytes, int]
+
+    def on_message(self, message: Message) -> None:
+        """Something came that was subscribed to."""
+
+    def paused(self) -> bool:
+        """Whether nothing more is wanted for now."""
+
+
+class Publisher(Protocol):
+    """Who publishes."""
+
+    name: str
+    alive: bool
+    stalled_until: float
+    listeners: dict[Link, None]
+
+    def on_subscription(self, link: Link, prefix: bytes, on: bool) -> None:
+        """A listener subscribed to something, or no longer."""
+
+    def on_listener_gone(self, link: Link, asked: list[bytes]) -> None:
+        """The connection of a listener broke: all that it had asked for is over."""
+
+
+class Router(Protocol):
+    """Who answers questions."""
+
+    name: str
+    alive: bool
+    stalled_until: float
+
+    def on_query(self, dialogue: Dialogue, request_id: int, raw: bytes, payload: bytes) -> None:
+        """Somebody asks."""
+
+
+class Receiver(Protocol):
+    """Who stands at the end of a pipe."""
+
+    alive: bool
+    stalled_until: float
+
+
+class Pipe:
+    """One direction of a connection.
+
+    Args:
+        receiver: While it is stalled nothing is delivered.
+        deliver: Called with each thing that arrives.
+        bound: Things under way; further ones are dropped.
+        paused: Whether the receiver leaves everything where it is for now; ``resume`` ends that.
+        what: The class of the actions that put things into it.
+    """
+
+    __slots__ = ("_armed", "_bound", "_closed", "_deliver", "_last_at", "_net", "_paused", "_queue", "_receiver",
+                 "_what", "held_until")  # fmt: skip
+
+    def __init__(
+        self,
+        net: PubSub,
+        receiver: Receiver,
+        deliver: Callable[[Any], None],
+        bound: int,
+        paused: Callable[[], bool] | None = None,
+        what: type = object,
+    ) -> None:
+        self._what = what
+        self._net = net
+        self._receiver = receiver
+        self._deliver = deliver
+        self._bound = bound
+        self._paused = paused
+        self._queue: deque[tuple[float, Any]] = deque()
+        self._armed = False
+        self._closed = False
+        self._last_at = 0.0
+        self.held_until = 0.0  # the network delivers nothing before this
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def send(self, thing: Any) -> None:
+        """Put something on its way."""
+        if self._closed:
+            return
+        if len(self._queue) >= self._bound:
+            self._net.failed[self._what] += 1
+            return
+        self._last_at = max(self._last_at, self._net.clock.now + self._net.delay())
+        self._queue.append((self._last_at, thing))
+        self._arm(self._last_at)
+
+    def resume(self) -> None:
+        """The receiver looks again."""
+        if self._queue:
+            self._arm(self._queue[0][0])
+
+    def close(self) -> None:
+        """What is under way is lost."""
+        self._closed = True
+        self._net.failed[self._what] += len(self._queue)
+        self._queue.clear()
+
+    def _arm(self, when: float) -> None:
+        if not self._armed:
+            self._armed = True
+            self._net.clock.at(when, self._pump)
+
+    def _pump(self) -> None:
+        self._armed = False
+        now = self._net.clock.now
+        while self._queue and not self._closed:
+            wait = max(self._queue[0][0], self.held_until, self._receiver.stalled_until)
+            if wait > now:
+                self._arm(wait)
+                return
+            if self._paused is not None and self._paused():
+                return
+            _, thing = self._queue.popleft()
+            self._deliver(thing)
+
+
+class Link:
+    """One subscriber's connection to one endpoint, redialled until it is closed."""
+
+    __slots__ = ("_matches", "_net", "asked", "closed", "down", "endpoint", "publisher", "subscriber", "up", "wanted")
+
+    def __init__(self, net: PubSub, subscriber: Subscriber, endpoint: str) -> None:
+        self._net = net
+        self.subscriber = subscriber
+        self.endpoint = endpoint
+        self.closed = False
+        self.publisher: Publisher | None = None
+        self.up: Pipe | None = None  # subscriptions
+        self.down: Pipe | None = None  # messages
+        self.asked: list[bytes] = []  # what the subscriber told this publisher
+        self.wanted: dict[bytes, None] = {}  # what the publisher sends: it may know better, see Host.on_subscription
+        self._matches: tuple[bytes, ...] | None = None
+        net.clock.after(net.delay(), self._dial)
+
+    def _dial(self) -> None:
+        if self.closed or self.publisher is not None or not self.subscriber.alive:
+            return
+        net = self._net
+        publisher = net.publishers.get(self.endpoint)
+        if publisher is None or not net.reachable(self.subscriber.name, publisher.name):
+            net.failed[Connect] += 1
+            self._redial()
+            return
+        self.publisher = publisher
+        self.asked, self.wanted, self._matches = [], {}, None
+        self.up = Pipe(net, publisher, self._on_subscription, 10_000, what=Subscribe)
+        subscriber = self.subscriber
+        self.down = Pipe(net, subscriber, subscriber.on_message, net.queue_max, subscriber.paused, Publish)
+        publisher.listeners[self] = None
+        # All in one piece: libzmq sends what a new connection subscribes to in one go.
+        self.up.send([(True, prefix) for prefix in sorted(subscriber.wants)])
+
+    def _redial(self) -> None:
+        self._net.clock.after(self._net.clock.rng.uniform(*REDIAL_S), self._dial)
+
+    def subscribe(self, on: bool, prefix: bytes) -> None:
+        """Tell the publisher, if there is one at present."""
+        if self.up is not None:
+            self.up.send([(on, prefix)])
+
+    def _on_subscription(self, changes: list[tuple[bool, bytes]]) -> None:
+        for on, prefix in changes:
+            if on:
+                self.asked.append(prefix)
+            elif prefix in self.asked:
+                self.asked.remove(prefix)
+            if self.publisher is not None:
+                self._matches = None
+                self.publisher.on_subscription(self, prefix, on)
+
+    def offer(self, raw: bytes, message: Message) -> None:
+        """Send a message if it is wanted; ``raw`` is how its header frame begins."""
+        if self._matches is None:
+            self._matches = tuple(self.wanted)
+        if raw.startswith(self._matches) and self.down is not None:
+            self.down.send(message)
+
+    def break_(self, notice_s: float = 0.0) -> None:
+        """The connection breaks; the publisher notices after ``notice_s``, the subscriber redials."""
+        publisher, down, up = self.publisher, self.down, self.up
+        if publisher is None or down is None or up is None:
+            return
+        self.publisher = self.up = self.down = None
+        down.close()
+        up.close()
+        if notice_s:
+            self._net.clock.after(notice_s, publisher.on_listener_gone, self, list(self.asked))
+        else:
+            publisher.on_listener_gone(self, list(self.asked))
+        if not self.closed:
+            self._redial()
+
+    def close(self) -> None:
+        """The subscriber disconnects."""
+        self.closed = True
+        self.break_()
+
+    def hold(self, until: float) -> None:
+        """Nothing gets through before ``until``."""
+        for pipe in (self.up, self.down):
+            if pipe is not None:
+                pipe.held_until = max(pipe.held_until, until)
+
+
+class Asker(Receiver, Protocol):
+    """Who asks a store."""
+
+    name: str
+
+    def on_answer(self, thing: tuple[int, bytes, tuple[bytes, ...]]) -> None:
+        """The store answered."""
+
+
+class Dialogue:
+    """One member's connection to a store's query socket."""
+
+    def __init__(self, net: PubSub, asker: Asker, endpoint: str) -> None:
+        self._net = net
+        self._asker = asker
+        self._endpoint = endpoint
+        self._answers = Pipe(net, asker, asker.on_answer, 1_000, what=Reply)
+        net.dialogues += 1
+        self.number = net.dialogues
+        self._requests: Pipe | None = None
+
+    def ask(self, request_id: int, raw: bytes, payload: bytes = b"") -> None:
+        """Send a request; lost if nobody is there or the network is bad."""
+        net = self._net
+        store = net.routers.get(self._endpoint)
+        if store is None or not net.reachable(self._asker.name, store.name) or self._bad_luck():
+            net.failed[Ask] += 1
+            return
+        if self._requests is None:
+            self._requests = Pipe(net, store, self._arrived, 1_000, what=Ask)
+        self._requests.send((request_id, raw, payload))
+
+    def _arrived(self, thing: tuple[int, bytes, bytes]) -> None:
+        store = self._net.routers.get(self._endpoint)
+        if store is not None and self._net.reachable(self._asker.name, store.name):
+            store.on_query(self, *thing)
+
+    def reply(self, request_id: int, raw: bytes, batches: tuple[bytes, ...]) -> None:
+        """Send an answer back."""
+        if self._asker.alive and not self._bad_luck():
+            self._answers.send((request_id, raw, batches))
+        else:
+            self._net.failed[Reply] += 1
+
+    def _bad_luck(self) -> bool:
+        return self._net.query_loss > 0 and self._net.clock.rng.random() < self._net.query_loss

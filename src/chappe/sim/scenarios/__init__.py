@@ -1,0 +1,1 @@
+"""What the simulator plays, one scenario for each feature, and mixes of them."""

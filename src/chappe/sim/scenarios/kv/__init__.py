@@ -1,0 +1,1 @@
+"""Data stores in seeded worlds."""

@@ -1,0 +1,119 @@
+"""Who lives in a world of the log, and how each of them is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from chappe.data.topic import Filter
+from chappe.log.sources import Key
+from chappe.log.storage import Retention
+from chappe.sim.host import Host, Member
+from chappe.sim.journals import Journal
+from chappe.sim.scenarios.log.members import ConsumerHost, ProducerHost
+from chappe.sim.scenarios.log.originals import OriginalHost, OriginalProducer, OriginalStore
+from chappe.sim.scenarios.log.sinks import Query
+from chappe.sim.scenarios.log.stores import StoreHost
+from chappe.sim.scenarios.log.world import LogWorld
+
+TOPICS = ("a", "ab", "b.x")
+SINKS = 0.35  # of the worlds have some
+FILTERS = ("a", "ab", "b.x", "a*", "*")
+
+
+class PopulatedLog(LogWorld):
+    """A world of the log with members."""
+
+    sinks = SINKS
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.queries: list[Query] = []
+
+    def populate(self) -> None:
+        """Make the first members."""
+        rng = self.rng
+        if rng.random() < 0.15:
+            self.retained = {topic: rng.choice((10, 50)) for topic in rng.sample(TOPICS, rng.choice((1, 3)))}
+        for _ in range(self.few(rng.choice((1, 2, 2, 3)))):
+            self.add_store()
+        for _ in range(self.few(rng.randint(1, 4))):
+            self.add_producer()
+        for _ in range(self.few(rng.randint(1, 3))):
+            self.add_consumer()
+        if rng.random() < 0.15:
+            self.add_original_producer()
+        if rng.random() < 0.1:
+            self.add_original_store()
+        if self.sink_rng.random() < self.sinks:
+            for _ in range(self.sink_rng.choice((1, 1, 2))):
+                home = self.sink_rng.choice(self.disks)
+                self.queries.append(Query(self, f"query{len(self.queries)}", home, TOPICS))
+        self.watch(*self.queries)
+
+    def add_store(self) -> Member:
+        """A store with a disk of its own."""
+        disk = self.cores.disk(f"store-{len(self.disks)}")
+        self.disks.append(disk)
+        policies: Sequence[tuple[str, Retention]] = [(t, Retention(records=n)) for t, n in self.retained.items()]
+
+        def make(name: str) -> Host:
+            if disk.parts:
+                disk.restarted(scrub=self.rng.random() < 0.5)
+            return StoreHost(self, name, disk, policies)
+
+        return self.join("store", make)
+
+    def add_producer(self) -> Member:
+        """A producer; with a journal it resumes its partition, without one each life has its own."""
+        rng = self.rng
+        topic = rng.choice(TOPICS)
+        min_acks = rng.choice((1, 1, 1, min(2, len(self.disks))))
+        journal = Journal(self.journal_rng) if rng.random() < 0.5 else None
+        lasting = self.address()
+        identities: dict[str, Journal] = {}
+        if journal is not None:
+            self.journals.append(journal)
+            identities[lasting] = journal
+
+        def renew(name: str) -> None:
+            """The user goes on with a new identity."""
+            identities.clear()
+            identities[f"{name}-{self.now:.6f}"] = Journal(self.journal_rng)
+
+        def make(name: str) -> Host:
+            for address, used in identities.items():
+                renewed = partial(renew, name)
+                return ProducerHost(self, name, topic, address, min_acks, used.reopened(), renewed)
+            return ProducerHost(self, name, topic, self.address(), min_acks, None)
+
+        return self.join("producer", make)
+
+    def add_consumer(self) -> Member:
+        """A consumer; in its next life it goes on from where its application had come, or begins anew."""
+        rng = self.rng
+        filters = [Filter.parse(text) for text in rng.sample(FILTERS, rng.choice((1, 1, 2)))]
+        lasting = rng.random() < 0.5
+        committed: dict[Key, int] = {}
+        latest: list[ConsumerHost] = []
+
+        def make(name: str) -> Host:
+            if latest and lasting:
+                committed.update(latest[-1].positions)
+            host = ConsumerHost(self, name, filters, dict(committed))
+            if latest and lasting:
+                host.met |= latest[-1].met
+            latest[:] = [host]
+            return host
+
+        return self.join("consumer", make)
+
+    def add_original_producer(self) -> Member:
+        """A producer as the C program is one."""
+        topic = self.rng.choice(TOPICS)
+        return self.join("cproducer", lambda name: OriginalHost(self, name, OriginalProducer(topic, self.address())))
+
+    def add_original_store(self) -> Member:
+        """A store as the C program is one."""
+        return self.join("cstore", lambda name: OriginalHost(self, name, OriginalStore(self.address())))

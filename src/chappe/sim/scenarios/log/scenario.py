@@ -1,0 +1,56 @@
+"""Worlds of the log: producers, consumers, stores, towers, originals, and queries that write exactly once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chappe.sim.scenarios.log.bounds import small_limits
+from chappe.sim.scenarios.log.checkers import all_checkers
+from chappe.sim.scenarios.log.ends import Ends
+from chappe.sim.scenarios.log.exactly_once import ExactlyOnce
+from chappe.sim.scenarios.log.faults import LogFaults
+from chappe.sim.scenarios.log.population import PopulatedLog
+
+
+class Log(PopulatedLog):
+    """The log."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.watch(ExactlyOnce(self, self.queries), Ends(self), *all_checkers(self))
+        self._faults: LogFaults | None = None
+
+    def begin(self) -> None:
+        """Make the first members."""
+        self.limits = small_limits(self.rng, self.sink_rng)
+        self.trace(None, "%s, queues %d", self.limits, self.net.queue_max)
+        self.populate()
+        self._faults = LogFaults(self)
+
+    def plan(self, until: float) -> float:
+        """Plan the faults, and begin the queries."""
+        assert self._faults is not None
+        if self.settings.disturb:
+            self._faults.plan(until)
+        for query in self.queries:
+            query.start(until if self.settings.disturb else None)
+        return until
+
+    def heal(self) -> None:
+        """End everything that is wrong."""
+        assert self._faults is not None
+        self._faults.heal()
+
+    def finish(self) -> float:
+        """Send no more, and see that all is where it must be."""
+        self.pass_time(self.now + 1.0)
+        self.sending = False
+        for query in self.queries:
+            query.finish()
+        return self.settle()
+
+
+class Sink(Log):
+    """The same, always with queries that write exactly once."""
+
+    sinks = 1.0
