@@ -13,6 +13,8 @@ from tests.waiting import PATIENCE_S as PATIENCE_S
 from tests.waiting import until as until
 
 from chappe import DataStore, Endpoint
+from chappe.mesh.actions import Deliver
+from chappe.mesh.messages import Message
 
 Make = Callable[..., Endpoint]
 
@@ -21,6 +23,12 @@ def endpoint_of(store: DataStore) -> Endpoint:
     """Where a store is attached."""
     assert isinstance(store.endpoint, Endpoint)
     return store.endpoint
+
+
+def deliver(store: DataStore, subscriber: int, message: Message) -> None:
+    """Hand a message to a data store, as if it had come from a peer."""
+    node = endpoint_of(store).node
+    node.call(lambda now: [Deliver(subscriber, [message])])
 
 
 @pytest.fixture

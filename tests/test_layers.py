@@ -26,7 +26,8 @@ PURE: Final = {
     "chappe.replication": CONTRACT,
     "chappe.hashmap": {*CONTRACT, "chappe.replication"},
 }
-FEATURES: Final = {*CONTRACT, *PURE, "chappe.arrow"}
+MEMBER: Final = {"chappe.member": {*CONTRACT, "chappe.mesh", "chappe.kv"}}  # composes cores, and does no I/O either
+FEATURES: Final = {*CONTRACT, *PURE, *MEMBER, "chappe.arrow"}
 WORLD: Final = {"chappe.system", "chappe.storage", "chappe.transports", "chappe.runtime"}
 FACES: Final = {*BASE, "chappe", "chappe.api"}
 # What reads stores from outside a node: the client of their query sockets, and the form of what they answer.
@@ -47,6 +48,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.core": BASE,
     "chappe.deadlines": BASE,
     **PURE,
+    **MEMBER,
     "chappe.arrow": {*BASE, "chappe.log.batch"},
     "chappe.system": BASE,
     "chappe.storage": {*FEATURES, "chappe.system"},
@@ -65,7 +67,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "pyspark_chappe": {"chappe.spark"},
 }
 IMPURE: Final = {"asyncio", "os", "random", "secrets", "select", "socket", "threading", "time", "zmq"}
-WITHOUT_WORLD: Final = {*CONTRACT, *PURE}
+WITHOUT_WORLD: Final = {*CONTRACT, *PURE, *MEMBER}
 
 # Where modules import each other in a circle: hosts know their world, and containers hold what may be a container.
 CIRCLES: Final = {"chappe.sim", "chappe.compat.broker"}

@@ -11,7 +11,7 @@ from ipaddress import IPv4Address
 from typing import Any
 
 import pytest
-from tests.endpoints import PATIENCE_S, Make, endpoint_of, until
+from tests.endpoints import PATIENCE_S, Make, deliver, endpoint_of, until
 from tests.waiting import Clock
 
 from chappe import DataStore, DataStoreEvent, Endpoint
@@ -840,8 +840,7 @@ def test_what_a_master_said_last_is_no_sign_of_life(make: Make) -> None:
     body = cmd.encode_message(0, rules, NOBODY, cmd.encode_command(cmd.Keepalive(last)))
     own = one.core.own_id
     message = Message(clone_topic(b"s"), body, COMMAND, sender=own, origin=own, sequence=1)
-    with two.node.lock:  # it was read, and is handed on now
-        clone.member.deliver(min(clone.member.topics), [message])
+    deliver(clone, min(clone.part.topics), message)  # it was read, and is handed on now
     assert not core_of(clone).connected
     assert not any(isinstance(each, MasterFound) for each in told.poll())
 

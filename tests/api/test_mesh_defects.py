@@ -111,15 +111,14 @@ def test_a_defect_in_a_handshake_costs_that_connection(make: Make, monkeypatch: 
 
 
 def test_a_defect_of_a_store_costs_the_connection_that_brought_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = make()
-    statuses = hub.statuses()
-    store = hub.attach_master("s")
-    got = hub.subscribe("/")
-
     def handle_messages(self: KvMaster, payloads: Any, now: float, wall_ns: int) -> Any:
         raise RuntimeError("a defect")
 
     monkeypatch.setattr(KvMaster, "handle_messages", handle_messages)
+    hub = make()
+    statuses = hub.statuses()
+    store = hub.attach_master("s")
+    got = hub.subscribe("/")
     port = hub.listen()
     rogue = make()
     rogue.peer("127.0.0.1", port, retry_s=0)

@@ -482,8 +482,8 @@ def test_two_masters_are_seen_by_the_clone_and_by_each_other() -> None:
     pair.wait(1.0)
     other = KvMaster("s", chappe_entity(b"o" * 16, 9), **pair.times())
     (beat,) = [each for each in other.handle_timeout(pair.now + 5, int(pair.now * NS)) if isinstance(each, Send)]
-    pair.do("master", pair.master.handle_clone_topic(beat.payload, pair.now))
-    pair.do("master", pair.master.handle_clone_topic(beat.payload, pair.now))
+    pair.do("master", pair.master.handle_masters([beat.payload], **pair.times()))
+    pair.do("master", pair.master.handle_masters([beat.payload], **pair.times()))
     pair.do("clone", pair.clone.handle_messages([beat.payload], pair.now))
 
     assert pair.reported(TwoMasters) == [TwoMasters("s", pair.master.entity, other.entity)] * 2

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.endpoints import PATIENCE_S, Make, endpoint_of, until
+from tests.endpoints import PATIENCE_S, Make, deliver, endpoint_of, until
 
 from chappe import DataStore
 from chappe.errors import UsageError
@@ -81,12 +81,10 @@ def test_a_write_alone_is_sent_although_nobody_waits(make: Make) -> None:
 def test_only_messages_on_the_topic_of_a_store_are_for_it(make: Make) -> None:
     master, _ = joined(make)
     statuses = endpoint_of(master).statuses()
-    member = master.member
-    number = max(member.topics)
-    with master.endpoint.node.lock:
-        member.deliver(number, [Message(b"s/<$>/data/master2", b"nonsense", kind=COMMAND)])
-        assert not statuses.available
-        member.deliver(number, [Message(b"s/<$>/data/master", b"nonsense", kind=COMMAND)])
+    (number,) = [number for number, topic in master.part.topics.items() if topic.endswith(b"/master")]
+    deliver(master, number, Message(b"s/<$>/data/master2", b"nonsense", kind=COMMAND))
+    assert not statuses.available
+    deliver(master, number, Message(b"s/<$>/data/master", b"nonsense", kind=COMMAND))
     assert [type(each) for each in statuses.poll()] == [CommandRefused]
 
 
@@ -105,10 +103,10 @@ def test_nothing_of_a_store_is_left_when_it_is_closed(make: Make) -> None:
     for store in (master, clone):
         store.close()
         node = store.endpoint.node
-        assert not node.stores.deliver(min(store.member.topics), [])
-        assert not node.stores.has_own_master("s")
-        assert not node.stores.has_clone("s")
-    until(lambda: not clone.endpoint.node.stores.has_master_in_reach("s"))
+        assert not node.served
+        assert not node.member.has("master", "s")
+        assert not node.member.has("clone", "s")
+    until(lambda: not clone.endpoint.node.member.holders("s"))
 
 
 def test_a_store_that_cannot_be_announced_leaves_nothing(

@@ -149,7 +149,7 @@ class CountsOnBehindTheLastClone(KvMaster):
 
 
 class SeesNoOtherMaster(KvMaster):
-    def handle_clone_topic(self, payload: bytes, now: float) -> list[Action]:
+    def handle_masters(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
         return []
 
 

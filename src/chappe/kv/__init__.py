@@ -22,6 +22,7 @@ clone_writes  a clone's writes on their way
 pending       those whose outcome is not known
 replica       a clone's copy, and what its watchers hear
 uplink        how a clone addresses masters
+role          what a master and a clone have in common
 backend       where a master's entries last
 events        what masters and clones report
 """

@@ -14,6 +14,7 @@ no longer has. Departures: all that follows from coming back; heartbeats of the 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from chappe.core import Report
 from chappe.data.convert import to_value
@@ -26,7 +27,7 @@ from chappe.defaults import (
     CLONE_RESYNC_S,
     CLONE_STALE_S,
 )
-from chappe.errors import ProtocolError, TimedOut, UsageError
+from chappe.errors import ProtocolError, StaleData, TimedOut, UsageError
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Resolve
 from chappe.kv.clone_writes import CloneWrites
@@ -35,15 +36,18 @@ from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused
 from chappe.kv.following import Following
 from chappe.kv.replica import Replica
+from chappe.kv.role import Hear, Reaches
+from chappe.kv.topics import check_name, clone_topic
 from chappe.kv.uplink import Uplink
 
 
 class KvClone:
     """See the module.
 
-    Every method that does something takes ``now``, monotonic seconds, and returns actions. Writes return at once;
-    their ``ticket`` is resolved when the master has done them durably and this clone shows the result: with None, with
-    whether it inserted for ``put_unique``, or with a StoreError. Failures of writes without a ticket are reported.
+    Every method that does something takes ``now``, monotonic seconds, and returns actions; ``wall_ns``, which masters
+    need, is not used. Writes return at once; their ``ticket`` is resolved when the master has done them durably and
+    this clone shows the result: with None, with whether it inserted for ``put_unique``, or with a StoreError. Failures
+    of writes without a ticket are reported.
 
     Args:
         name: Of the store.
@@ -54,6 +58,9 @@ class KvClone:
             ``defaults.CLONE_BUFFER_MAX_S``.
         notify: Whether changes are told to watchers.
     """
+
+    kind: Literal["master", "clone"] = "clone"
+    immediate = False
 
     def __init__(
         self,
@@ -73,6 +80,7 @@ class KvClone:
             raise UsageError(f"resync_s is at least {CHANNEL_NACK_S:g} seconds, not {resync_s:g}")
         self.name = name
         self.entity = entity
+        self.hears: dict[bytes, Hear] = {clone_topic(check_name(name)): self.handle_messages}
         uplink = Uplink(name, entity)
         self._replica = Replica(notify=notify)
         self.engine = self._replica.engine
@@ -116,13 +124,13 @@ class KvClone:
 
     @property
     def room(self) -> bool:
-        """Whether another write of ordinary size is taken at once."""
+        """Whether a write is taken now, or refused since there was no master for too long."""
         return self._writes.room
 
     @property
-    def refusing(self) -> bool:
-        """Whether writes are refused, since there was no master for too long."""
-        return self._writes.refusing
+    def settled(self) -> bool:
+        """Whether its master, if it is there, has confirmed all writes."""
+        return not self._following.connected or not self._writes.unconfirmed
 
     @property
     def unconfirmed(self) -> int:
@@ -133,9 +141,7 @@ class KvClone:
 
     def get(self, key: object) -> Value:
         """The value under a key; raises NoSuchKey or StaleData."""
-        if self._following.unreadable is not None:
-            raise self._following.stale()
-        return self.engine.get(key if type(key) is str else to_value(key))
+        return self.readable_engine().get(key if type(key) is str else to_value(key))
 
     def get_index(self, key: object, index: object) -> Value:
         """What lies at an index of the value under a key; raises NoSuchKey, TypeClash or StaleData."""
@@ -147,9 +153,14 @@ class KvClone:
 
     def readable_engine(self) -> Engine:
         """All data, to be read only; raises StaleData."""
-        if self._following.unreadable is not None:
-            raise self._following.stale()
+        stale = self.unreadable()
+        if stale is not None:
+            raise stale
         return self.engine
+
+    def unreadable(self) -> StaleData | None:
+        """Why it may not be read."""
+        return None if self._following.unreadable is None else self._following.stale()
 
     def idle(self) -> bool:
         """Whether it is attached, knows of nothing missing, and all its writes are confirmed and shown."""
@@ -170,27 +181,29 @@ class KvClone:
     # -- application: writing -----------------------------------------------------------------------------------
 
     def put(
-        self, key: object, value: object, *, now: float, expiry_ns: int | None = None, ticket: int | None = None
-    ) -> list[Action]:
+        self, key: object, value: object, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
+        ticket: int | None = None,
+    ) -> list[Action]:  # fmt: skip
         """Set a value; raises NoMaster or BufferFull if the write is not taken."""
         command = cmd.Put(to_value(key), to_value(value), expiry_ns, self.entity)
         return self._writes.write(command, ticket, now)
 
     def put_unique(
-        self, key: object, value: object, *, now: float, expiry_ns: int | None = None, ticket: int | None = None
-    ) -> list[Action]:
+        self, key: object, value: object, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
+        ticket: int | None = None,
+    ) -> list[Action]:  # fmt: skip
         """Set a value if there is none."""
         self._requests += 1
         key, value = to_value(key), to_value(value)
         command = cmd.PutUnique(key, value, expiry_ns, self.entity, self._requests, self.entity)
         return self._writes.write(command, ticket, now, self._requests)
 
-    def erase(self, key: object, *, now: float, ticket: int | None = None) -> list[Action]:
+    def erase(self, key: object, *, now: float, wall_ns: int = 0, ticket: int | None = None) -> list[Action]:
         """Remove a key, if it is there."""
         return self._writes.write(cmd.Erase(to_value(key), self.entity), ticket, now)
 
     def add(
-        self, key: object, value: object, init: int, *, now: float, expiry_ns: int | None = None,
+        self, key: object, value: object, init: int, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
         ticket: int | None = None,
     ) -> list[Action]:  # fmt: skip
         """Add to a value, by default the empty one of the type with tag ``init``."""
@@ -198,18 +211,19 @@ class KvClone:
         return self._writes.write(command, ticket, now)
 
     def subtract(
-        self, key: object, value: object, *, now: float, expiry_ns: int | None = None, ticket: int | None = None
-    ) -> list[Action]:
+        self, key: object, value: object, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
+        ticket: int | None = None,
+    ) -> list[Action]:  # fmt: skip
         """Take away from a value."""
         return self._writes.write(cmd.Subtract(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now)
 
-    def clear(self, *, now: float, ticket: int | None = None) -> list[Action]:
+    def clear(self, *, now: float, wall_ns: int = 0, ticket: int | None = None) -> list[Action]:
         """Remove everything."""
         return self._writes.write(cmd.Clear(self.entity), ticket, now)
 
     # -- world --------------------------------------------------------------------------------------------------
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float, wall_ns: int = 0) -> list[Action]:
         """Begin: look for a master."""
         return self.handle_timeout(now)
 
@@ -219,7 +233,7 @@ class KvClone:
         self._following.leave(actions)
         return actions
 
-    def handle_messages(self, payloads: Iterable[bytes], now: float) -> list[Action]:
+    def handle_messages(self, payloads: Iterable[bytes], now: float, wall_ns: int = 0) -> list[Action]:
         """Command messages have come on the clones' topic."""
         actions: list[Action] = []
         for payload in payloads:
@@ -239,11 +253,22 @@ class KvClone:
         self._following.handle_gone(endpoint, now, actions)
         return actions
 
+    def handle_network(self, holders: frozenset[bytes], reaches: Reaches, now: float) -> list[Action]:
+        """The network has changed: ``holders`` are all that may have the master."""
+        master = self._following.master
+        if self._following.connected and master is not None:
+            # Of who is behind an original nobody knows what it wants, nor that it is there: silence tells.
+            if master.endpoint not in holders and (master.is_chappe or reaches(master.endpoint)):
+                return self.handle_gone(master.endpoint, now)
+        elif holders:
+            self._following.hurry(now)
+        return []
+
     def hurry(self, now: float) -> None:
         """There may be a master now that was not before: look for it at the next ``handle_timeout``."""
         self._following.hurry(now)
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float, wall_ns: int = 0) -> list[Action]:
         """Look for a master, acknowledge, ask for what is missing, grow stale."""
         actions: list[Action] = []
         self._following.handle_timeout(now, actions)
@@ -251,7 +276,7 @@ class KvClone:
         self._check_waits(now, actions)
         return actions
 
-    def next_timeout(self) -> float:
+    def next_timeout(self, now: float = 0.0, wall_ns: int = 0) -> float:
         """When ``handle_timeout`` is due."""
         return min([self._following.next_timeout(), *self._waits.values()])
 

@@ -7,7 +7,7 @@ import math
 from chappe.channel import ChannelProducer, Event, Handshake, Heartbeat, ProducerAction, ToAll, ToConsumer
 from chappe.core import Report
 from chappe.defaults import CLONE_WINDOW, CLONE_WRITES_BYTES_MAX, CLONE_WRITES_MAX, STORE_ENTRY_BYTES_MAX
-from chappe.errors import NoMaster, RecordTooLarge, WriteUnknown
+from chappe.errors import BufferFull, NoMaster, RecordTooLarge, WriteUnknown
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action
 from chappe.kv.entity import Entity
@@ -38,12 +38,21 @@ class CloneWrites:
             bytes_max=CLONE_WRITES_BYTES_MAX, lasting=True, window=CLONE_WINDOW,
         )  # fmt: skip
         self._pending = PendingWrites(name)
+        self._full_at = math.inf  # writes that were unconfirmed when one found no room
         self._sent = 0  # the last write that any master may have received
 
     @property
     def room(self) -> bool:
-        """Whether another write of ordinary size is taken at once."""
-        return not self.refusing and self._channel.room(0)
+        """Whether a write is taken now, or refused since there was no master for too long.
+
+        Behind one that was refused for want of room there is some when a write of those before is confirmed.
+        """
+        if self.refusing:
+            return True
+        if len(self._pending) >= self._full_at:
+            return False
+        self._full_at = math.inf
+        return self._channel.room(0)
 
     @property
     def unconfirmed(self) -> int:
@@ -73,7 +82,11 @@ class CloneWrites:
         if self.refusing:
             raise NoMaster(f"store {self._name!r} has no master, and keeps writes for {self._buffer_s:g} s only")
         actions: list[Action] = []
-        produced = self._channel.produce(cmd.encode_command(command), now)
+        try:
+            produced = self._channel.produce(cmd.encode_command(command), now)
+        except BufferFull:
+            self._full_at = len(self._pending)
+            raise
         self._pending.add(self._channel.seq, Pending(ticket, f"{type(command).__name__} of {key!r:.60}", request))
         self._apply(produced, actions)
         return actions

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Literal
 
 from chappe.core import Report
 from chappe.data.convert import to_value
@@ -27,7 +28,9 @@ from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused, TwoMasters
 from chappe.kv.followers import Followers
 from chappe.kv.ordering import Ordering
+from chappe.kv.role import Hear, Reaches
 from chappe.kv.taking import Taking
+from chappe.kv.topics import check_name, clone_topic, master_topic
 from chappe.kv.writers import Writers
 
 
@@ -46,6 +49,10 @@ class KvMaster:
         notify: Whether changes are told to watchers.
     """
 
+    kind: Literal["master", "clone"] = "master"
+    readable = True
+    unconfirmed = 0
+
     def __init__(
         self,
         name: str,
@@ -60,6 +67,9 @@ class KvMaster:
     ) -> None:
         self.name = name
         self.entity = entity
+        self.immediate = not durable
+        raw = check_name(name)
+        self.hears: dict[bytes, Hear] = {master_topic(raw): self.handle_messages, clone_topic(raw): self.handle_masters}
         self.engine = engine = Engine()
         self._writers = Writers(loaded.writers if loaded is not None else ())
         self._followers = Followers(
@@ -86,6 +96,14 @@ class KvMaster:
     def room(self) -> bool:
         """Whether the backend keeps up; if not, the driver lets writers wait."""
         return self._ordering.room
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that was written is durable."""
+        return self._ordering.settled
+
+    def unreadable(self) -> None:
+        """A master may always be read."""
 
     @property
     def notify(self) -> bool:
@@ -196,8 +214,11 @@ class KvMaster:
         self._followers.tick_at = min(self._followers.tick_at, now + CHANNEL_TICK_S)
         return actions
 
-    def handle_clone_topic(self, payload: bytes, now: float) -> list[Action]:
-        """A command message has come on the clones' topic: only another master sends there."""
+    def handle_masters(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
+        """Command messages have come on the clones' topic: only another master sends there."""
+        return [action for payload in payloads for action in self._handle_master(payload, now)]
+
+    def _handle_master(self, payload: bytes, now: float) -> list[Action]:
         try:
             sender = cmd.decode_message(payload).sender
         except ProtocolError as problem:
@@ -217,6 +238,14 @@ class KvMaster:
         actions: list[Action] = []
         self._check_idle(now, actions)
         return actions
+
+    def handle_network(self, holders: frozenset[bytes], reaches: Reaches, now: float) -> list[Action]:
+        """Who else has a master is told by what it says."""
+        return []
+
+    def leave(self) -> list[Action]:
+        """Clones notice that their master is gone."""
+        return []
 
     def handle_committed(self, number: int, now: float, wall_ns: int) -> list[Action]:
         """A commit is durable."""

@@ -1,7 +1,7 @@
-"""A mesh node: one endpoint's core on its sockets.
+"""A mesh node: one member's core, an endpoint with its data stores, on its sockets.
 
-Whoever publishes writes to the sockets at once, and whoever waits for messages reads them (``mesh_turns``); what a
-socket does not take waits in the core's bounded outboxes. Dialling never blocks (``mesh_dial``). All but what stands
+Whoever publishes writes to the sockets at once, and whoever waits for messages reads them (``turns``); what a
+socket does not take waits in the core's bounded outboxes. Dialling never blocks. All but what stands
 under "from any thread" runs with the lock held.
 """
 
@@ -19,11 +19,13 @@ from typing import Any, Final
 from chappe.core import Report
 from chappe.defaults import CLOSE_FLUSH_S, CLOSE_S, HANDSHAKE_FRAME_BYTES_MAX, HANDSHAKE_SPARED_S, HANDSHAKES_MAX
 from chappe.errors import AddressInUse, UsageError
-from chappe.mesh.actions import Action, Close, Deliver, Dial, Flush, Resolve
+from chappe.member import Action, Member, Serve
+from chappe.mesh.actions import Action as MeshAction
+from chappe.mesh.actions import Close, Deliver, Dial, Flush, Resolve
 from chappe.mesh.endpoint import EndpointCore
-from chappe.mesh.events import EndpointHalted, EndpointUnreachable, PeerLost
+from chappe.mesh.events import EndpointHalted
 from chappe.mesh.links.greetings import DropConn, Fault, Hello, VersionSelect, parse_greeting
-from chappe.runtime.kv_node import KvNodes
+from chappe.runtime.kv_node import KvNode
 from chappe.runtime.turns import Ready, Turns
 from chappe.runtime.worker import LOOK_UPS, run_once
 from chappe.system.forking import own
@@ -63,23 +65,20 @@ class MeshNode:
         need_descriptors()
         assert {Deliver, Resolve, Report} <= set(perform)
         self.core = core
+        self.member = Member(core)
+        self.served: dict[int, KvNode] = {}  # the data stores of the member, by number
         self.turns = Turns(self._handle, self._due, self._halted)
         self.lock = self.turns.lock
-        self.paused = False  # a subscriber has no room: nothing is read from peers
         self._security = security
         self._bindings = Bindings(frozenset() if security is None else security.ids | {core.own_id})
         self._perform: dict[type, Callable[[Any], None]] = {
             Flush: self._flush,
             Close: self._close_link,
             Dial: self._dial,
+            Serve: self._serve,
             **perform,
-            Deliver: self._deliver,
-            Report: self._report,
         }
-        self._to_user: Callable[[Deliver], None] = perform[Deliver]
-        self._tell_user: Callable[[Report], None] = perform[Report]
         self.gatherer = Gatherer(self._flush, self.turns.look_again_at, core.peer_messages_max)
-        self.stores = KvNodes(core)
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._links: dict[int, Link] = {}
         self._closing: dict[int, Link] = {}  # being flushed; the core has forgotten them
@@ -89,7 +88,6 @@ class MeshNode:
         self._held_look_at = math.inf  # ... for now
         self._drained = 0  # messages taken of which the core has not heard ...
         self._drained_at = -math.inf  # ... since then
-        self._met: Exception | None = None  # a defect of a store's core, while frames are handled
         self.unfinished = Unfinished()
         self._listeners: list[socket.socket] = []
         self._deaf_until = math.inf  # listening pauses
@@ -98,13 +96,16 @@ class MeshNode:
 
     # -- from any thread ------------------------------------------------------------------------------
 
-    def call(self, method: Callable[..., Sequence[Action]], *args: Any) -> None:
+    def call(self, method: Callable[..., Sequence[MeshAction]], *args: Any) -> None:
         """Make one call into the core and carry out its answer; nothing happens on a node that is closed or halted."""
         with self.lock:
             if not self.turns.closed and self.turns.halted is None:
-                self.perform(method(*args, now=time.monotonic()))
+                self.perform(self._ask(method, *args))
                 self.turns.tell()
                 self.turns.look_again()
+
+    def _ask(self, method: Callable[..., Sequence[MeshAction]], *args: Any) -> Sequence[Action]:
+        return self.member.call(method, *args, now=time.monotonic(), wall_ns=time.time_ns())
 
     def perform(self, actions: Sequence[Action]) -> None:
         """Carry out actions in order; the lock is held."""
@@ -183,19 +184,22 @@ class MeshNode:
             self._give_up(dial)
 
     def _halted(self, reason: str) -> None:
-        """A defect stopped us; the lock is held. Peers see at once that we are gone, and stores refuse every call."""
-        self.stores.halt()
+        """A defect stopped us; the lock is held. Peers see at once that we are gone, data stores refuse every call."""
+        self.member.halt()
         for link in (*self._links.values(), *self._closing.values()):
             self._drop(link)
         self._open_no_more()
-        self._tell_user(Report(EndpointHalted(reason)))
+        self.perform((Report(EndpointHalted(reason)),))
 
     # -- reading, with the lock held ------------------------------------------------------------------
 
-    def pause(self) -> None:
-        """Read no messages any more: a subscriber is full and its policy is to slow down who publishes."""
-        self.paused = True
-        self.core.handle_paused(True, time.monotonic())
+    def pause(self, number: int, on: bool) -> None:
+        """A subscriber is full and its policy is to slow down who publishes, or it has room again."""
+        now = time.monotonic()
+        was = self.member.paused
+        self.member.handle_full(number, on, now)
+        if was and not self.member.paused and not self.turns.closed:
+            self._read_again(now)
 
     def drained(self, count: int) -> None:
         """A subscriber for which nothing is read has taken so many messages; the core hears of them together."""
@@ -207,11 +211,7 @@ class MeshNode:
             self.core.handle_drained(count, now)
             self.turns.look_again()
 
-    def resume(self) -> None:
-        """Read again."""
-        self.paused = False
-        now = time.monotonic()
-        self.core.handle_paused(False, now)
+    def _read_again(self, now: float) -> None:
         for link in self._links.values():
             self.unfinished.begin_again(link, now)
             if not link.reading and link.number not in self._held:
@@ -234,7 +234,7 @@ class MeshNode:
             if not self.core.holds_back(link.number, now):
                 del self._held[link.number]
                 self.unfinished.begin_again(link, now)
-                if not self.paused:
+                if not self.member.paused:
                     link.reading = True
                     self._watch(link)
         self._held_look_at = now + HELD_LOOK_S if self._held else math.inf
@@ -250,16 +250,15 @@ class MeshNode:
         now = time.monotonic()
         if now >= self._own_due():
             self._own_timeouts(now)
-        if now >= self.core.next_timeout():
-            self.perform(self.core.handle_timeout(now))
-        self.stores.handle_timeouts()
+        if now >= self.member.next_timeout():
+            self.perform(self.member.handle_timeout(now, time.time_ns()))
 
     def _serve_link(self, link: Link, mask: int) -> None:
         try:
             if mask & _READ:
                 if link.closing_at is not None:
                     link.receive(self._buffer)  # only to notice that it is closed
-                elif self.paused and link.established:
+                elif self.member.paused and link.established:
                     link.reading = False
                     self._watch(link)
                 else:
@@ -283,13 +282,14 @@ class MeshNode:
             while frames:
                 if not link.established and self._security is not None:
                     self._check_id(link, frames[0])
-                self._take_frames(link, frames)
+                now = time.monotonic()
+                self.perform(self.member.handle_frames(link.number, frames, now, time.time_ns()))
                 if link.lost or link.closing_at is not None:
                     return
                 if not link.established:
                     self._look_whether_established(link)
                 frames = link.frames(self.core.frames_max(link.number))
-            if link.established and (self.paused or self._hold_back(link, time.monotonic())):
+            if link.established and (self.member.paused or self._hold_back(link, time.monotonic())):
                 break
         if link.established:
             self._note_unfinished(link)
@@ -304,28 +304,10 @@ class MeshNode:
         if link.begun_at is not None:
             self.turns.look_again_at(link.too_late_at())
 
-    def _take_frames(self, link: Link, frames: list[bytes]) -> None:
-        """Have the core handle frames. What a store cannot cope with ends the link that brought it, and no other."""
-        self._met = None
-        self.perform(self.core.handle_frames(link.number, frames, time.monotonic()))
-        if self._met is not None:
-            defect, self._met = self._met, None
-            now = time.monotonic()
-            self.perform(self.core.contain(link.number, defect, frames[0], now))
-
-    def _deliver(self, action: Deliver) -> None:
-        try:
-            if self.stores.deliver(action.subscriber, action.messages):
-                return
-        except Exception as defect:
-            self._met = defect  # the actions that follow are carried out first
-            return
-        self._to_user(action)
-
-    def _report(self, action: Report) -> None:
-        self._tell_user(action)
-        if isinstance(action.event, EndpointUnreachable | PeerLost):
-            self.stores.gone(action.event.peer_id)
+    def _serve(self, action: Serve) -> None:
+        store = self.served.get(action.number)
+        if store is not None:  # not closed by what was carried out just before
+            store.serve(action)
 
     def _check_id(self, link: Link, body: bytes) -> None:
         """Raise LinkLost if the peer says that it has an id that is not for its certificate."""
@@ -403,8 +385,8 @@ class MeshNode:
             sock.setblocking(False)
             link = self._add(sock, None)
             if link is not None:
-                now = self._young[link.number] = time.monotonic()
-                self._begin(link, self.core.handle_accepted(link.number, (address[0], address[1]), now))
+                self._young[link.number] = time.monotonic()
+                self._begin(link, self._ask(self.core.handle_accepted, link.number, (address[0], address[1])))
 
     def _make_room(self, now: float) -> bool:
         """Give up the connection that is the longest in its handshake, if that is long for one."""
@@ -469,7 +451,7 @@ class MeshNode:
         told = link.number not in self._links
         self._drop(link)
         if not told:
-            self.perform(self.core.handle_closed(link.number, reason, time.monotonic()))
+            self.perform(self._ask(self.core.handle_closed, link.number, reason))
 
     def _drop(self, link: Link) -> None:
         if link.lost:
@@ -512,7 +494,7 @@ class MeshNode:
             self.turns.look_again()
         else:
             self._dials.pop(dial.number, None)
-            self.perform(self.core.handle_dial_failed(dial.number, dial.reason, time.monotonic()))
+            self.perform(self._ask(self.core.handle_dial_failed, dial.number, dial.reason))
 
     def _connected(self, dial: Dialling, sock: socket.socket) -> None:
         if dial.sock is not sock:
@@ -523,11 +505,10 @@ class MeshNode:
             return
         del self._dials[dial.number]
         link = self._add(sock, dial.host)
-        now = time.monotonic()
         if link is None:
-            self.perform(self.core.handle_dial_failed(dial.number, "the connection broke", now))
+            self.perform(self._ask(self.core.handle_dial_failed, dial.number, "the connection broke"))
         else:
-            self._begin(link, self.core.handle_dialled(link.number, dial.number, (dial.host, dial.port), now))
+            self._begin(link, self._ask(self.core.handle_dialled, link.number, dial.number, (dial.host, dial.port)))
 
     def _give_up(self, dial: Dialling) -> None:
         if dial.sock is not None:
@@ -538,7 +519,7 @@ class MeshNode:
     # -- time -----------------------------------------------------------------------------------------
 
     def _due(self) -> float:
-        return min(self.core.next_timeout(), self._own_due(), self.stores.due())
+        return min(self.member.next_timeout(), self._own_due())
 
     def _own_due(self) -> float:
         due = min(self._deaf_until, self._held_look_at, self.gatherer.due, self.unfinished.due())

@@ -63,18 +63,19 @@ class AttachedStore:
         self.name = core.name
         self.closed = False
         self.lost_peer: PeerLost | None = None  # the last peering that was lost since it is attached
-        self.immediate = isinstance(core, KvMaster) and backend is None  # a write is done when the core returns
+        self.immediate = core.immediate
         self._node = endpoint.node
         self._lock = endpoint.node.lock
         self._turns = endpoint.node.turns
         self._questions = Questions()
         self._watches: list[Watching] = []
         self._proxies: list[Closing] = []
-        self.member = KvNode(endpoint.node, core, endpoint.new_number, self, backend)
+        self.node = KvNode(endpoint.node, core, endpoint.new_number(), self, backend)
+        self.part = self.node.part
 
     def begin(self) -> None:
         """Take part; the lock is held."""
-        self.member.start()
+        self.node.start()
         self.endpoint.add_store(self)
 
     def check(self) -> None:
@@ -87,23 +88,19 @@ class AttachedStore:
 
     def engine(self) -> Engine:
         """The data, of a master without what has expired by now. Raises what ``unreadable`` tells."""
-        if self.member.entries is None:
+        if self.part.entries is None:
             raise self.unreadable()
-        if self.member.master is not None and time.monotonic() >= self.member.due:
+        if self.core.kind == "master" and time.monotonic() >= self.part.due:
             with self._lock:
-                self.member.do_what_is_due()
+                self.node.do_what_is_due()
         return self.core.engine
 
     def unreadable(self) -> StaleData | MemberStopped | Closed:
         """Why it cannot be read."""
         if self._turns.halted is not None:
             return MemberStopped(self._turns.halted)
-        if not self.closed and isinstance(self.core, KvClone):
-            try:
-                self.core.readable_engine()
-            except StaleData as stale:
-                return stale
-        return Closed(f"store {self.name!r} was closed")
+        stale = None if self.closed else self.core.unreadable()
+        return stale or Closed(f"store {self.name!r} was closed")
 
     # -- writing --------------------------------------------------------------------------------------
 
@@ -123,7 +120,7 @@ class AttachedStore:
             options["expiry_ns"] = expiry_ns(expiry_s)
         if not wait or (self.immediate and method != self.core.put_unique):
             with self._lock:
-                self.member.write(method, args, options, False)
+                self.node.write(method, args, options, False)
                 self._look(args, found)
                 self._turns.tell()
             self._node.keep_up()
@@ -133,7 +130,7 @@ class AttachedStore:
             asked = self._questions.begin(self._node, ticket)
             options["ticket"] = ticket
             try:
-                self.member.write(method, args, options, True)
+                self.node.write(method, args, options, True)
             except BaseException:
                 self._questions.forget(ticket)
                 raise
@@ -142,7 +139,7 @@ class AttachedStore:
         return asked
 
     def _look(self, args: tuple[object, ...], found: list[Any] | None) -> None:
-        if found is not None and self.member.master is not None:
+        if found is not None and self.core.kind == "master":
             found.append(to_python(self.core.engine.get(to_value(args[0]))))
 
     def try_put_many(
@@ -169,7 +166,7 @@ class AttachedStore:
 
     def room(self) -> bool:
         """Whether a write would not wait for room."""
-        return self.closed or self.member.room()
+        return self.closed or self.part.room()
 
     def no_room(self) -> NoReturn:
         """Raise what a write raises that found no room in time."""
@@ -186,7 +183,7 @@ class AttachedStore:
         """``await_idle`` up to the wait; what has expired by now is among what is waited for."""
         with self._lock:
             self.check()
-            self.member.do_what_is_due()
+            self.node.do_what_is_due()
             return self._ask(self.core.await_idle, timeout)
 
     def idle_outcome(self, asked: Asked) -> bool:
@@ -205,7 +202,7 @@ class AttachedStore:
     def _ask(self, method: Method, timeout: float | None) -> Asked:
         ticket = self.endpoint.new_number()
         asked = self._questions.begin(self._node, ticket)
-        self.member.ask(method, ticket, math.inf if timeout is None else timeout)
+        self.node.ask(method, ticket, math.inf if timeout is None else timeout)
         return asked
 
     # -- the end --------------------------------------------------------------------------------------
@@ -213,7 +210,7 @@ class AttachedStore:
     @property
     def unconfirmed(self) -> int:
         """Writes of a clone of which its master has not said that they are done."""
-        return self.core.unconfirmed if isinstance(self.core, KvClone) else 0
+        return self.core.unconfirmed
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """See ``DataStore.close``; ``timeout_s`` is how long to wait for writes."""
@@ -222,7 +219,7 @@ class AttachedStore:
                 return
             self.closed = True
             watches, proxies = list(self._watches), list(self._proxies)
-        self.member.close(timeout_s)
+        self.node.close(timeout_s)
         with self._lock:
             unconfirmed = self.unconfirmed
             lost = WriteUnknown(f"store {self.name!r} was closed before its master had confirmed the write")
@@ -266,16 +263,11 @@ class AttachedStore:
 
     def stop(self, watch: Watching, on: bool) -> None:
         """A watch has no room for further changes, or has some again; the lock is held."""
-        if on:
-            self.member.stopped.add(watch)
-        else:
-            self.member.stopped.discard(watch)
+        if not on:
             self._turns.news = True
-        number = min(self.member.topics)
-        if bool(self.member.stopped) is on:
-            self.endpoint.pause(number, on)
+        self.node.stop(watch, on)
 
-    # -- the listener of the member, with the lock held -------------------------------------------------
+    # -- the listener of the node, with the lock held -------------------------------------------------
 
     def resolved(self, ticket: int, outcome: object) -> None:
         """A call is over."""

@@ -76,7 +76,7 @@ def begin_clone(endpoint: Host, name: str, resync_s: float, stale_s: float, buff
             raise UsageError(f"{what} is a number of seconds, not {seconds!r}")
     with endpoint.node.lock:
         endpoint.check()
-        if endpoint.node.stores.has_own_master(name):
+        if endpoint.node.member.has("master", name):
             raise MasterExists(f"this endpoint has the master of store {name!r}: use that one, it has all data")
         core = KvClone(
             name, _entity(endpoint), now=time.monotonic(), resync_s=resync_s, stale_s=stale_s,
@@ -126,10 +126,10 @@ def _open(backend: str, options: dict[str, Any]) -> Backend | None:
 
 def _refuse_second(endpoint: Host, name: str) -> None:
     with endpoint.node.lock:
-        stores = endpoint.node.stores
-        if stores.has_clone(name):
+        member = endpoint.node.member
+        if member.has("clone", name):
             raise MasterExists(f"this endpoint has a clone of store {name!r}: close it before you attach a master")
-        if stores.has_own_master(name) or stores.has_master_in_reach(name):
+        if member.has("master", name) or member.holders(name):
             raise MasterExists(f"store {name!r} has a master already: attach a clone of it, or close the master first")
 
 

@@ -76,7 +76,7 @@ class DataStore(ReadableStore):
         if expiry_s is None and (self._immediate or not wait):
             try:
                 with self._lock:
-                    self.member.write(self.core.put, (key, value), _NO_OPTIONS, False)
+                    self.attached.node.write(self.core.put, (key, value), _NO_OPTIONS, False)
                     self._turns.tell()
                 self._node.keep_up()
                 return

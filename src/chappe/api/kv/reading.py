@@ -14,7 +14,6 @@ from chappe.data.scalars import Count, EnumValue, Port
 from chappe.errors import NoSuchKey
 from chappe.kv.engine import Entry, index_of
 from chappe.kv.entity import Entity
-from chappe.kv.master import KvMaster
 from chappe.system.forking import own
 
 _PLAIN: Final = frozenset({str, int, float, bool, type(None), Count, EnumValue, Port})  # values as they are in Python
@@ -27,9 +26,9 @@ class ReadableStore:
         own(self)
         self.attached = attached
         self.core = attached.core
-        self.member = attached.member
+        self.part = attached.part
         self.name = attached.name
-        self.role: Literal["master", "clone"] = "master" if isinstance(self.core, KvMaster) else "clone"
+        self.role: Literal["master", "clone"] = self.core.kind
         self._lock = attached.endpoint.node.lock
 
     # -- what it is -----------------------------------------------------------------------------------
@@ -42,7 +41,7 @@ class ReadableStore:
     @property
     def ready(self) -> bool:
         """Whether it may be read: a master always, a clone once it has all data, until it is stale."""
-        return self.member.entries is not None
+        return self.part.entries is not None
 
     # -- reading --------------------------------------------------------------------------------------
 
@@ -52,7 +51,7 @@ class ReadableStore:
         Raises:
             StaleData: A clone was without its master for too long, or has never had one. So does all reading.
         """
-        entries = self.member.entries
+        entries = self.part.entries
         if entries is None:
             raise self.attached.unreadable()
         entry = entries.get(key if type(key) is str else index_of(to_value(key)))

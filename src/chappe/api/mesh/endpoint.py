@@ -131,7 +131,6 @@ class Endpoint:
         self._stores: list[AttachedStore] = []
         self._closing = False  # we say goodbye: what is published now would reach nobody
         self._rooms: list[Waiting] = []  # publishers that a descriptor tells whether there is room
-        self._pausers: set[int] = set()
         self._threads: list[threading.Thread] = []
         self.node = MeshNode(self.core, made, {Deliver: self._deliver, Resolve: self._resolve, Report: self._report})
         self._turns = self.node.turns
@@ -563,13 +562,7 @@ class Endpoint:
 
     def pause(self, number: int, on: bool) -> None:
         """A subscriber wants nothing to be read for a while, or no longer."""
-        if on:
-            self._pausers.add(number)
-            self.node.pause()
-        else:
-            self._pausers.discard(number)
-            if not self._pausers and not self._turns.closed:
-                self.node.resume()
+        self.node.pause(number, on)
 
     def watch_room(self, waiting: Waiting, on: bool) -> None:
         """Tell a publisher's descriptor whether there is room, or no longer."""

@@ -198,7 +198,7 @@ class MasterHost(Host):
         if action.topic == MASTER_TOPIC:
             self.call(self.core.handle_messages([action.payload], **self._times()))
         else:
-            self.call(self.core.handle_clone_topic(action.payload, self.world.now))
+            self.call(self.core.handle_masters([action.payload], **self._times()))
 
     def _commit(self, action: Commit) -> None:
         self.world.clock.after(self.world.commit_s(), self._written, action)

@@ -1,0 +1,396 @@
+"""One member of the mesh: an endpoint with the masters and clones of data stores that are attached to it. No I/O.
+
+The driver calls the endpoint through ``Member``, and gets the endpoint's actions back but for what is for data stores:
+that is handed to them, and what they have to say is published. What a data store asks of its driver, and of those who
+use it, comes as ``Serve``.
+
+    messages       handle_frames, and every other call into the endpoint by ``call``
+    the clock      handle_timeout, next_timeout
+    its users      ``attach`` makes a ``KvPart``: start, write, ask, handle_full, close
+    its disk       KvPart.handle_committed, as an answer to ``Commit``
+
+``now`` is monotonic seconds, ``wall_ns`` nanoseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from chappe.core import Report
+from chappe.defaults import CHANNEL_TICK_S, MASTER_CONFLICT_S
+from chappe.errors import BufferFull, Closed, StorageError
+from chappe.kv.actions import Action as KvAction
+from chappe.kv.actions import Commit, Notify, Resolve, Send
+from chappe.kv.commands import from_far, sender_endpoint, to_far
+from chappe.kv.engine import Entry, Index
+from chappe.kv.events import CommandRefused
+from chappe.kv.master import KvMaster
+from chappe.kv.role import Hear, KvRole
+from chappe.kv.topics import check_name, master_topic
+from chappe.mesh.actions import Action as MeshAction
+from chappe.mesh.actions import Deliver, Flush
+from chappe.mesh.endpoint import EndpointCore
+from chappe.mesh.events import EndpointUnreachable, PeerLost
+from chappe.mesh.filters import matches
+from chappe.mesh.messages import COMMAND, NOBODY, Message
+
+_NOTHING: Final[tuple[MeshAction, ...]] = ()
+
+
+class Serve(msgspec.Struct, frozen=True):
+    """Do what the data store ``number`` asks for, in order."""
+
+    number: int
+    actions: list[Notify | Resolve | Commit | Report]
+
+
+Action: TypeAlias = MeshAction | Serve
+
+
+class KvPart:
+    """A master or clone, and what it is to the member that it is a part of.
+
+    ``entries`` may be read without the driver's lock; None if nothing can be read at present. Methods that do something
+    return actions.
+    """
+
+    def __init__(self, member: Member, role: KvRole, number: int) -> None:
+        self.role = role
+        self.number = number
+        self.topics: dict[int, bytes] = {}  # what it subscribes to, by subscriber
+        self.closing = False
+        self.due = -math.inf  # when ``handle_timeout`` has something to do
+        self.entries: dict[Index, Entry] | None = None
+        self.master_topic = master_topic(check_name(role.name))
+        self._member = member
+        self._endpoint = member.endpoint
+        self._full: set[object] = set()  # those who have no room for further changes
+        self._far = False  # whether anything has come over an original
+        self._refused_at = -math.inf  # when it was told last that somebody spoke in another's name
+
+    # -- its users --------------------------------------------------------------------------------------------
+
+    def start(self, now: float, wall_ns: int) -> list[Action]:
+        """Take part.
+
+        Raises:
+            UsageError: The endpoint has too many subscriptions to be announced; then nothing is left of this.
+        """
+        actions: list[Action] = []
+        subscribe = partial(self._member.call, self._endpoint.subscribe, now=now, wall_ns=wall_ns)
+        self.topics = self._member.join(self)
+        for subscriber, topic in self.topics.items():
+            try:
+                actions += subscribe(subscriber, [topic], COMMAND)
+            except BaseException:
+                self.close(now, wall_ns)
+                raise
+        actions += self._done(self.role.start(now, wall_ns), now)
+        self._plan(now, wall_ns)
+        return actions
+
+    def write(
+        self, method: Callable[..., list[KvAction]], args: Iterable[object], options: dict[str, Any], now: float,
+        wall_ns: int,
+    ) -> Sequence[Action]:  # fmt: skip
+        """Make one call of the role's that writes.
+
+        Raises:
+            BufferFull: There is no ``room``: call again when there is.
+            Closed: The data store was closed.
+            ChappeError: What ``method`` raises.
+        """
+        if self.closing:
+            raise Closed(f"store {self.role.name!r} was closed")
+        if not self.room():
+            raise BufferFull(f"store {self.role.name!r} takes no more writes at present")
+        actions = method(*args, now=now, wall_ns=wall_ns, **options)
+        # Without expiry a write brings nothing that is due earlier.
+        if "expiry_ns" in options or self.due > now + CHANNEL_TICK_S:
+            self._plan(now, wall_ns)
+        return self._done(actions, now) if actions else _NOTHING
+
+    def ask(
+        self, method: Callable[..., list[KvAction]], args: Iterable[object], now: float, wall_ns: int
+    ) -> list[Action]:
+        """Make one call of the role's that a ``Resolve`` answers."""
+        actions = self._done(method(*args, now=now), now)
+        self._plan(now, wall_ns)
+        return actions
+
+    def room(self) -> bool:
+        """Whether ``write`` takes another write, or refuses it for another reason than too little room."""
+        return not self._full and self._endpoint.room() and (self.role.immediate or self.role.room)
+
+    def handle_full(self, watcher: object, full: bool) -> bool:
+        """A watcher has no room for further changes, or has some again; nothing is written meanwhile.
+
+        Returns whether ``Member.handle_full`` is to be told the same of this part: nothing is to be read either.
+        """
+        if full:
+            self._full.add(watcher)
+        else:
+            self._full.discard(watcher)
+        return bool(self._full) is full
+
+    def close(self, now: float, wall_ns: int) -> list[Action]:
+        """Take no part any more."""
+        self.halt()
+        actions = self._done(self.role.leave(), now)
+        self._member.leave(self)
+        for subscriber in self.topics:
+            actions += self._member.call(self._endpoint.unsubscribe, subscriber, None, now=now, wall_ns=wall_ns)
+        return actions
+
+    # -- its driver and its member ----------------------------------------------------------------------------
+
+    def handle_messages(
+        self, topic: bytes, hear: Hear, messages: list[Message], now: float, wall_ns: int
+    ) -> list[Action]:
+        """Command messages have come."""
+        actions: list[KvAction] = []
+        payloads = self._believed(topic, messages, now, actions)
+        if payloads:
+            actions += hear(payloads, now, wall_ns)
+            self._plan(now, wall_ns)
+        return self._done(actions, now)
+
+    def handle_gone(self, endpoint: bytes, now: float, wall_ns: int) -> list[Action]:
+        """An endpoint is out of reach, or was for a moment."""
+        actions = self._done(self.role.handle_gone(endpoint, now), now)
+        self._plan(now, wall_ns)
+        return actions
+
+    def handle_network(self, holders: frozenset[bytes], now: float, wall_ns: int) -> list[Action]:
+        """The network has changed: ``holders`` are all that may have the master."""
+        actions = self._done(self.role.handle_network(holders, self._endpoint.reaches, now), now)
+        self._plan(now, wall_ns)
+        return actions
+
+    def handle_timeout(self, now: float, wall_ns: int) -> list[Action]:
+        """Do what is due; called too early it does nothing."""
+        if now < self.due:
+            return []
+        actions = self._done(self.role.handle_timeout(now, wall_ns), now)
+        self._plan(now, wall_ns)
+        return actions
+
+    def handle_committed(self, number: int, error: StorageError | None, now: float, wall_ns: int) -> list[Action]:
+        """A ``Commit`` is durable, or was refused because of ``error``."""
+        master = self.role
+        assert isinstance(master, KvMaster)
+        if error is None:
+            done = master.handle_committed(number, now, wall_ns)
+        else:
+            done = master.handle_commit_failed(number, error, now)
+        actions = self._done(done, now)
+        self._plan(now, wall_ns)
+        return actions
+
+    def halt(self) -> None:
+        """Nothing can be read or written any more."""
+        self.closing = True
+        self.entries = None
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _believed(self, topic: bytes, messages: list[Message], now: float, actions: list[KvAction]) -> list[bytes]:
+        """The messages whose sender can have sent them; others are refused, and reported now and then.
+
+        A clone takes only those of who is still in reach, or whom an original brought that is: what a master said last
+        is read after its link has ended, and is no sign of life.
+        """
+        endpoint = self._endpoint
+        seeks = self.role.kind == "clone"
+        there: bytes | None = None  # in reach, as was just seen
+        known: dict[tuple[bytes, bytes], bool] = {}
+        payloads = []
+        for message in messages:
+            if message.topic != topic:
+                continue
+            payload, origin = message.payload, message.origin
+            speaker = sender_endpoint(payload)
+            if seeks:
+                through = origin if origin == speaker else message.sender
+                if through != there and not endpoint.reaches(through):
+                    continue
+                there = through
+            if speaker is None or origin == speaker:
+                payloads.append(payload)
+                continue
+            way = (origin, speaker)
+            if way not in known:
+                known[way] = endpoint.vouches(*way)
+            if known[way]:
+                self._far = True
+                payloads.append(from_far(payload))
+            elif now >= self._refused_at + MASTER_CONFLICT_S:
+                self._refused_at = now
+                by = message.sender.hex() if origin == NOBODY else origin.hex()
+                reason = f"{by} has sent a command in the name of endpoint {speaker.hex()}"
+                actions.append(Report(CommandRefused(self.role.name, reason)))
+        return payloads
+
+    def _done(self, actions: Iterable[KvAction], now: float) -> list[Action]:
+        """Publish what is to be sent; what else was answered is for the driver, before the sockets are written to."""
+        rest: list[Notify | Resolve | Commit | Report] = []
+        flushes: dict[int, Flush] = {}
+        for action in actions:
+            if isinstance(action, Send):
+                payload = to_far(action.payload) if self._far else action.payload
+                for flush in self._endpoint.publish(action.topic, payload, COMMAND, action.receiver or NOBODY, now):
+                    flushes[flush.conn] = flush
+            else:
+                rest.append(action)
+        return [Serve(self.number, rest), *flushes.values()] if rest else list(flushes.values())
+
+    def _plan(self, now: float, wall_ns: int) -> None:
+        """After every call: when to call again, and whether the data may be read."""
+        role = self.role
+        self.due = role.next_timeout(now, wall_ns)
+        self.entries = role.engine.entries if role.readable and not self.closing else None
+
+
+class Member:
+    """See the module.
+
+    Args:
+        endpoint: New; everything that returns actions is called through ``call``, ``handle_frames`` and
+            ``handle_timeout``, the rest directly.
+    """
+
+    def __init__(self, endpoint: EndpointCore) -> None:
+        self.endpoint = endpoint
+        self.paused = False  # somebody has no room: nothing is to be read from peers
+        self._full: set[int] = set()  # who has none
+        self._parts: dict[int, KvPart] = {}
+        self._hearing: dict[int, Callable[[list[Message], float, int], list[Action]]] = {}  # by subscriber, below 0
+        self._last_subscriber = 0
+        self._seen = 0  # what of the network was looked at, as ``EndpointCore.settled`` counts it
+
+    # -- the driver -------------------------------------------------------------------------------------------
+
+    def handle_frames(self, conn: int, frames: Sequence[bytes], now: float, wall_ns: int) -> Sequence[Action]:
+        """See ``EndpointCore.handle_frames``. A defect of a data store's ends the connection that brought it."""
+        actions = self.endpoint.handle_frames(conn, frames, now)
+        if not self._parts:
+            return actions
+        handled, defect = self._hand_on(actions, now, wall_ns)
+        if defect is not None:  # the actions that follow are carried out first
+            handled += self._hand_on(self.endpoint.contain(conn, defect, frames[0], now), now, wall_ns)[0]
+        return handled
+
+    def call(
+        self, method: Callable[..., Sequence[MeshAction]], *args: Any, now: float, wall_ns: int
+    ) -> Sequence[Action]:
+        """Make any other call into the endpoint's core."""
+        actions = method(*args, now=now)
+        if not actions or not self._parts:
+            return actions
+        handled, defect = self._hand_on(actions, now, wall_ns)
+        if defect is not None:
+            raise defect
+        return handled
+
+    def handle_timeout(self, now: float, wall_ns: int) -> Sequence[Action]:
+        """Do what is due at ``now``; called too early it does nothing."""
+        actions: list[Action] = []
+        if now >= self.endpoint.next_timeout():
+            actions += self.call(self.endpoint.handle_timeout, now=now, wall_ns=wall_ns)
+        if self._parts:
+            if self._seen != self.endpoint.settled:
+                actions += self._look_at_network(now, wall_ns)
+            for part in list(self._parts.values()):
+                actions += part.handle_timeout(now, wall_ns)
+        return actions
+
+    def next_timeout(self) -> float:
+        """When ``handle_timeout`` wants to be called; infinity for never."""
+        due = self.endpoint.next_timeout()
+        if self._parts:
+            if self._seen != self.endpoint.settled:
+                return -math.inf
+            for part in self._parts.values():
+                due = min(due, part.due)
+        return due
+
+    def handle_full(self, number: int, full: bool, now: float) -> None:
+        """A subscriber, or a data store by its number, has no room, or has some again: see ``paused``."""
+        if full:
+            self._full.add(number)
+        else:
+            self._full.discard(number)
+        if self.paused is not bool(self._full):
+            self.paused = not self.paused
+            self.endpoint.handle_paused(self.paused, now)
+
+    def halt(self) -> None:
+        """A defect has stopped the driver."""
+        for part in self._parts.values():
+            part.halt()
+
+    # -- data stores ------------------------------------------------------------------------------------------
+
+    def attach(self, role: KvRole, number: int) -> KvPart:
+        """Make a master or clone a part; ``number`` is no other part's, and no subscriber's. ``start`` begins it."""
+        return KvPart(self, role, number)
+
+    def join(self, part: KvPart) -> dict[int, bytes]:
+        """A part begins: its subscribers, and what each subscribes to."""
+        self._parts[part.number] = part
+        topics: dict[int, bytes] = {}
+        for topic, hear in part.role.hears.items():
+            self._last_subscriber -= 1
+            topics[self._last_subscriber] = topic
+            self._hearing[self._last_subscriber] = partial(part.handle_messages, topic, hear)
+        return topics
+
+    def leave(self, part: KvPart) -> None:
+        """A part ends."""
+        self._parts.pop(part.number, None)
+        for subscriber in part.topics:
+            self._hearing.pop(subscriber, None)
+
+    def holders(self, name: str) -> list[bytes]:
+        """The other endpoints that say that they have the master of a name; not who subscribed to more than that."""
+        topic = master_topic(check_name(name))
+        return [endpoint for endpoint, wanted in self.endpoint.filters().items() if topic in wanted]
+
+    def has(self, kind: str, name: str) -> bool:
+        """Whether the ``"master"``, or a ``"clone"``, of a name is attached."""
+        return any(part.role.kind == kind and part.role.name == name for part in self._parts.values())
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _hand_on(
+        self, actions: Sequence[MeshAction], now: float, wall_ns: int
+    ) -> tuple[list[Action], Exception | None]:
+        """Give data stores what is theirs. Returns what is left to do, and the defect that one of them met."""
+        found: list[Action] = []
+        defect: Exception | None = None
+        for action in actions:
+            if type(action) is Deliver and action.subscriber in self._hearing:
+                try:
+                    found += self._hearing[action.subscriber](action.messages, now, wall_ns)
+                except Exception as problem:
+                    defect = problem
+                continue
+            found.append(action)
+            if type(action) is Report and isinstance(action.event, EndpointUnreachable | PeerLost):
+                for part in list(self._parts.values()):
+                    found += part.handle_gone(action.event.peer_id, now, wall_ns)
+        return found, defect
+
+    def _look_at_network(self, now: float, wall_ns: int) -> list[Action]:
+        self._seen = self.endpoint.settled
+        filters = self.endpoint.filters()
+        actions: list[Action] = []
+        for part in list(self._parts.values()):
+            wanting = [each for each, wanted in filters.items() if matches(wanted, part.master_topic)]
+            actions += part.handle_network(frozenset(wanting), now, wall_ns)
+        return actions

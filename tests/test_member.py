@@ -1,0 +1,235 @@
+"""Endpoints with their data stores, joined without sockets: what reaches a master or clone, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from chappe.core import Report
+from chappe.errors import BufferFull, Closed
+from chappe.kv.actions import Commit, Notify, Resolve
+from chappe.kv.clone import KvClone
+from chappe.kv.commands import Clear, encode_command, encode_message
+from chappe.kv.entity import chappe_entity
+from chappe.kv.events import CommandRefused, MasterLost
+from chappe.kv.master import KvMaster
+from chappe.kv.topics import master_topic
+from chappe.member import Action, KvPart, Member, Serve
+from chappe.mesh.actions import Close, Deliver, Dial, Flush
+from chappe.mesh.endpoint import EndpointCore, EndpointOptions
+from chappe.mesh.events import DefectContained, PeerLost
+from chappe.mesh.messages import COMMAND, Message
+
+NS = 1_000_000_000
+OTHER = {"a": "b", "b": "a"}
+
+
+class Joined:
+    """Two members, ``a`` and ``b``, joined by one connection that loses nothing and takes no time."""
+
+    def __init__(self, **options: Any) -> None:
+        self.now = 100.0
+        self.members = {
+            name: Member(EndpointCore(name.encode() * 16, EndpointOptions(**options), self.now)) for name in OTHER
+        }
+        self.parts: dict[str, KvPart] = {}
+        self.served: dict[str, list[object]] = {"a": [], "b": []}
+        self.reports: dict[str, list[object]] = {"a": [], "b": []}
+        self.open = True
+        for name, method in (("a", "handle_accepted"), ("b", "peer")):
+            core = self.members[name].endpoint
+            args = (1, ("h", 1)) if name == "a" else ("h", 1, None, 1)
+            self.call(name, getattr(core, method), *args)
+
+    @property
+    def times(self) -> dict[str, Any]:
+        return {"now": self.now, "wall_ns": int(self.now * NS)}
+
+    def call(self, name: str, method: Any, *args: Any) -> None:
+        self.do(name, self.members[name].call(method, *args, **self.times))
+
+    def do(self, name: str, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Serve):
+                self.served[name] += action.actions
+            elif isinstance(action, Report):
+                self.reports[name].append(action.event)
+            elif isinstance(action, Flush):
+                self.flush(name)
+            elif isinstance(action, Dial):
+                self.call(name, self.members[name].endpoint.handle_dialled, 1, action.dial, ("h", 1))
+            elif isinstance(action, Close):
+                self.open = False
+
+    def flush(self, name: str) -> None:
+        other = self.members[OTHER[name]]
+        while self.open and (frames := self.members[name].endpoint.take(1, 1 << 20)):
+            for frame in frames:
+                self.do(OTHER[name], other.handle_frames(1, [frame[4:]], **self.times))
+
+    def run(self, seconds: float) -> None:
+        """Let time pass, one tick of a channel after the other."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now += 0.01
+            for name, member in self.members.items():
+                if member.next_timeout() <= self.now:
+                    self.do(name, member.handle_timeout(**self.times))
+
+    def attach(self, name: str, role: KvMaster | KvClone) -> KvPart:
+        self.parts[name] = part = self.members[name].attach(role, 7)
+        self.do(name, part.start(**self.times))
+        return part
+
+    def master(self, name: str, **options: Any) -> KvPart:
+        return self.attach(name, KvMaster("s", chappe_entity(name.encode() * 16, 1), **self.times, **options))
+
+    def clone(self, name: str) -> KvPart:
+        return self.attach(name, KvClone("s", chappe_entity(name.encode() * 16, 2), now=self.now))
+
+    def write(self, name: str, method: str, *args: object, **options: Any) -> None:
+        part = self.parts[name]
+        self.do(name, part.write(getattr(part.role, method), args, options, **self.times))
+
+
+@pytest.fixture
+def joined() -> Joined:
+    found = Joined()
+    found.master("a")
+    found.clone("b")
+    found.run(1.0)
+    assert found.parts["b"].entries is not None
+    for each in found.served.values():
+        each.clear()
+    return found
+
+
+def test_a_clones_write_comes_back_without_time_passing(joined: Joined) -> None:
+    joined.write("b", "put", "k", 1, ticket=5)
+    assert Resolve(5, None) in joined.served["b"]
+    assert [type(each) for each in joined.served["b"]] == [Notify, Resolve]
+    assert joined.parts["a"].role.engine.get("k") == joined.parts["b"].role.engine.get("k") == 1
+
+
+def test_one_clone_finds_its_master_whichever_was_there_first() -> None:
+    joined = Joined()
+    joined.clone("b")
+    joined.run(3.0)
+    assert joined.parts["b"].entries is None
+    joined.master("a")
+    joined.run(0.3)
+    assert joined.parts["b"].entries is not None
+    assert joined.members["b"].holders("s") == [b"a" * 16]
+    assert [joined.members[each].has(kind, "s") for each in "ab" for kind in ("master", "clone")] == [
+        True, False, False, True,
+    ]  # fmt: skip
+
+
+def test_a_clone_hears_that_the_endpoint_of_its_master_is_gone(joined: Joined) -> None:
+    joined.open = False
+    joined.call("b", joined.members["b"].endpoint.handle_closed, 1, "cut")
+    assert any(isinstance(each, PeerLost) for each in joined.reports["b"])
+    assert [type(each.event) for each in joined.served["b"] if isinstance(each, Report)] == [MasterLost]
+
+
+def test_a_clone_hears_that_its_master_was_closed_on_an_endpoint_that_is_still_there(joined: Joined) -> None:
+    joined.do("a", joined.parts["a"].close(**joined.times))
+    joined.run(0.3)
+    assert [type(each.event) for each in joined.served["b"] if isinstance(each, Report)] == [MasterLost]
+
+
+def test_nobody_is_believed_for_somebody_else(joined: Joined) -> None:
+    joined.write("a", "put", "k", 1)
+    forged = encode_message(
+        2,
+        chappe_entity(b"x" * 16, 3),
+        joined.parts["a"].role.entity,
+        encode_command(Clear(chappe_entity(b"x" * 16, 3))),
+    )
+    message = Message(master_topic(b"s"), forged, COMMAND, sender=b"b" * 16, origin=b"b" * 16, sequence=1)
+    (number,) = [each for each, topic in joined.parts["a"].topics.items() if topic == master_topic(b"s")]
+    joined.served["a"].clear()
+    for _ in range(2):  # reported once
+        joined.call("a", lambda now: [Deliver(number, [message])])
+    (told,) = joined.served["a"]
+    assert isinstance(told, Report)
+    assert isinstance(told.event, CommandRefused)
+    assert joined.parts["a"].role.engine.get("k") == 1
+
+
+def test_what_others_subscribed_to_is_left_for_the_driver(joined: Joined) -> None:
+    mine = Deliver(7, [Message(b"t", b"", sender=b"b" * 16)])
+    assert list(joined.members["a"].call(lambda now: [mine], **joined.times)) == [mine]
+
+
+def test_writers_wait_while_a_watcher_is_full_and_nothing_is_read(joined: Joined) -> None:
+    member, part = joined.members["b"], joined.parts["b"]
+    for watcher in (1, 2):
+        if part.handle_full(watcher, True):
+            member.handle_full(part.number, True, joined.now)
+    assert member.paused
+    with pytest.raises(BufferFull):
+        joined.write("b", "put", "k", 1)
+    assert not part.handle_full(1, False)
+    assert part.handle_full(2, False)
+    member.handle_full(part.number, False, joined.now)
+    assert not member.paused
+    joined.write("b", "put", "k", 1)
+
+
+def test_one_subscriber_that_has_room_again_does_not_speak_for_another(joined: Joined) -> None:
+    member = joined.members["a"]
+    member.handle_full(1, True, joined.now)
+    member.handle_full(2, True, joined.now)
+    member.handle_full(1, False, joined.now)
+    assert member.paused
+    member.handle_full(2, False, joined.now)
+    assert not member.paused
+
+
+def test_a_durable_write_is_told_when_its_commit_is_over() -> None:
+    joined = Joined()
+    joined.master("a", durable=True)
+    joined.clone("b")
+    joined.run(1.0)
+    joined.served["a"].clear()
+    joined.write("b", "put", "k", 1, ticket=5)
+    (commit,) = joined.served["a"]
+    assert isinstance(commit, Commit)
+    assert not any(isinstance(each, Resolve) for each in joined.served["b"])
+    joined.do("a", joined.parts["a"].handle_committed(commit.number, None, **joined.times))
+    assert Resolve(5, None) in joined.served["b"]
+
+
+def test_nothing_is_left_of_a_part_that_was_closed(joined: Joined) -> None:
+    joined.do("b", joined.parts["b"].close(**joined.times))
+    assert joined.parts["b"].entries is None
+    with pytest.raises(Closed):
+        joined.write("b", "put", "k", 1)
+    served = len(joined.served["b"])
+    joined.write("a", "put", "k", 2)
+    joined.run(5.0)
+    assert len(joined.served["b"]) == served
+    assert not joined.members["b"].has("clone", "s")
+
+
+@pytest.mark.parametrize("contains", [True, False])
+def test_a_defect_of_a_data_store_ends_the_connection_that_brought_it(
+    contains: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(KvMaster, "handle_messages", fail)
+    joined = Joined(contains=contains)
+    joined.master("a")
+    if contains:
+        joined.clone("b")
+        assert [type(each) for each in joined.reports["a"] if isinstance(each, DefectContained | PeerLost)] == [
+            DefectContained, PeerLost,
+        ]  # fmt: skip
+    else:
+        with pytest.raises(RuntimeError, match="a defect"):
+            joined.clone("b")
