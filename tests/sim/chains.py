@@ -7,17 +7,17 @@ from typing import Any, Final
 
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.policy import Policy
-from chappe.sim.mesh.hosts import EndpointHost
-from chappe.sim.mesh.originals import OriginalHost
-from chappe.sim.mesh.record import Spans
-from chappe.sim.mesh.world import MeshWorld
+from chappe.sim.scenarios.mesh.hosts import EndpointHost
+from chappe.sim.scenarios.mesh.originals import OriginalHost
+from chappe.sim.scenarios.mesh.record import Spans
+from chappe.sim.scenarios.mesh.scenario import Mesh
 
 SIZE: Final = 400
 BURST: Final = 100  # published at once, if there is room; much more than any slow reader takes
 TOPIC: Final = b"/t"
 
 
-class Chain(MeshWorld):
+class Chain(Mesh):
     """``e0`` publishes all that there is room for; the last host reads slowly."""
 
     def __init__(self, hops: int, policy: Policy = Policy.BLOCK, original: bool = False) -> None:
@@ -52,11 +52,10 @@ class Chain(MeshWorld):
         host._note = listen  # type: ignore[method-assign]
 
     def _remember(self, host: Any) -> None:
-        self.hosts[host.name] = host
         self.record.sound[host.life] = Spans()
         self.record.forwards[host.life] = True
 
-    def play(self, seconds: float) -> tuple[int, int]:
+    def feed(self, seconds: float) -> tuple[int, int]:
         """Publish for so long, let everything arrive; returns how many were published and how many delivered."""
         until = self.now + seconds
         while self.now < until:
@@ -69,7 +68,7 @@ class Chain(MeshWorld):
         if isinstance(last, EndpointHost):
             last.sip(0.0)
         self.pass_time(self.now + 20.0)
-        assert self.convergence.unsettled() is None
+        assert all(each.unsettled() is None for each in self._checkers)
         found = [each.delivered.get(last.life, 0) for each in self.record.publications.values()]
         assert max(found) <= 1
         return len(found), sum(found)

@@ -10,7 +10,7 @@ from tests.sim.chains import TOPIC, Chain
 from chappe.defaults import TTL
 from chappe.mesh.events import LostElsewhere, MessagesDropped
 from chappe.mesh.messages import DATA, NOBODY
-from chappe.sim.mesh.hosts import EndpointHost
+from chappe.sim.scenarios.mesh.hosts import EndpointHost
 
 COUNT = 10
 
@@ -61,11 +61,11 @@ def test_an_endpoint_is_there_as_soon_as_it_can_be_reached_over_others() -> None
     world = Chain(3)
     first, last = world.hosts["e0"], world.hosts["last"]
     assert isinstance(first, EndpointHost)
-    first._call(first.core.await_peer(last.own_id, 10.0, 101, world.now))
+    first.ask(first.core.await_peer, last.own_id, 10.0, 101)
     assert first.resolved[101] is True
-    first._call(first.core.await_peer(b"somebody else...", 1.0, 102, world.now))
+    first.ask(first.core.await_peer, b"somebody else...", 1.0, 102)
     late = b"who comes late.."
-    first._call(first.core.await_peer(late, 10.0, 103, world.now))
+    first.ask(first.core.await_peer, late, 10.0, 103)
     world.pass_time(world.now + 2.0)
     assert first.resolved[102] is False
     assert 103 not in first.resolved

@@ -6,27 +6,27 @@ import pytest
 
 from chappe.defaults import ECHO_OWN_REPEATS
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
-from chappe.sim.mesh.hosts import EndpointHost, Host
-from chappe.sim.mesh.originals import OriginalHost
-from chappe.sim.mesh.record import Spans
-from chappe.sim.mesh.world import MeshWorld
+from chappe.sim.scenarios.mesh.base import MeshHost
+from chappe.sim.scenarios.mesh.hosts import EndpointHost
+from chappe.sim.scenarios.mesh.originals import OriginalHost
+from chappe.sim.scenarios.mesh.record import Spans
+from chappe.sim.scenarios.mesh.scenario import Mesh
 
 TOPIC = b"/t"
 
 
-def loop(*wires: str) -> MeshWorld:
+def loop(*wires: str) -> Mesh:
     """Hosts that are linked so and want the topic; those whose names begin with o are originals."""
-    world = MeshWorld(1)
+    world = Mesh(1)
     world.loops = True
     for name in sorted({each for wire in wires for each in wire.split("-")}):
         own_id = world.rng.randbytes(16)
-        host: Host
+        host: MeshHost
         if name[0] == "o":
             host = OriginalHost(world, name, name, own_id)
             world.record.originals.add(name)
         else:
             host = EndpointHost(world, name, name, own_id, EndpointOptions(), EndpointCore)
-        world.hosts[name] = host
         world.record.sound[name] = Spans()
         world.record.forwards[name] = True
         host.want([TOPIC])

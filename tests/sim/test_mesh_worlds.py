@@ -19,37 +19,38 @@ from chappe.mesh.forwarding.duplicates import Seen
 from chappe.mesh.forwarding.outbox import Outbox
 from chappe.mesh.messages import pack_hop
 from chappe.sim.__main__ import main
-from chappe.sim.mesh.run import play_mesh
-from chappe.sim.mesh.world import MeshWorld
+from chappe.sim.scenarios.mesh.scenario import Mesh
+from chappe.sim.shrink import from_json
+from chappe.sim.world import Settings
 
 CHUNK = 5
 SEEDS = 30  # the command plays more of them
 FAILED_ONCE = [
-    pytest.param(each["seed"], each["why"], id=str(each["seed"]))
+    pytest.param(each["seed"], from_json(each["settings"]), each["why"], id=str(each["seed"]))
     for each in json.loads((Path(__file__).parent.parent / "seeds" / "mesh.json").read_text())
 ]
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_every_promise_is_kept(first: int) -> None:
-    failed = {seed: found for seed in range(first, first + CHUNK) if (found := play_mesh(seed).failure) is not None}
+    failed = {seed: found for seed in range(first, first + CHUNK) if (found := Mesh(seed).play().failure) is not None}
 
     assert failed == {}  # replay with: python -m chappe.sim --scenario mesh --seed N -v
 
 
-@pytest.mark.parametrize(("seed", "why"), FAILED_ONCE)
-def test_what_failed_once_does_not_fail_again(seed: int, why: str) -> None:
-    assert play_mesh(seed).failure is None, f"seed {seed}, which once showed: {why}"
+@pytest.mark.parametrize(("seed", "settings", "why"), FAILED_ONCE)
+def test_what_failed_once_does_not_fail_again(seed: int, settings: Settings, why: str) -> None:
+    assert Mesh(seed, settings).play().failure is None, f"seed {seed}, which once showed: {why}"
 
 
 def test_a_world_without_faults_is_calm() -> None:
-    assert [play_mesh(seed, disturb=False).failure for seed in range(3)] == [None] * 3
+    assert [Mesh(seed, Settings(disturb=False)).play().failure for seed in range(3)] == [None] * 3
 
 
 def test_a_seed_plays_the_same_world_every_time() -> None:
     lines: list[str] = []
 
-    assert play_mesh(7) == play_mesh(7, tell=lines.append)
+    assert Mesh(7).play() == Mesh(7, tell=lines.append).play()
     assert any("peered with" in line for line in lines)
 
 
@@ -61,7 +62,7 @@ def test_the_command_plays_the_mesh(capsys: pytest.CaptureFixture[str]) -> None:
 def caught(core: type[EndpointCore], promise: str | tuple[str, ...], seeds: Iterable[int] = range(15)) -> None:
     failures = []
     for seed in seeds:
-        failure = play_mesh(seed, core=core).failure
+        failure = Mesh(seed, core=core).play().failure
         if failure is not None and failure.startswith(promise):
             return
         failures.append(failure)
@@ -210,11 +211,11 @@ def test_loops_through_originals_that_are_not_cut_are_caught() -> None:
 
     looping = [seed for seed in range(60) if has_loop(seed)][:3]
     assert looping
-    assert any(play_mesh(seed, core=broken(change)).failure is not None for seed in looping)
+    assert any(Mesh(seed, core=broken(change)).play().failure is not None for seed in looping)
 
 
 def has_loop(seed: int) -> bool:
-    world = MeshWorld(seed)
+    world = Mesh(seed)
     world.populate()
     return world.loops
 

@@ -11,6 +11,7 @@ from chappe.log.unfilled import Unfilled
 from chappe.sim.__main__ import main
 from chappe.sim.scenarios.log import bounds
 from chappe.sim.scenarios.log.scenario import Log
+from chappe.sim.shrink import from_json
 
 CHUNK = 25
 SEEDS = 300
@@ -29,7 +30,8 @@ def test_every_promise_is_kept(first: int) -> None:
 @pytest.mark.parametrize("path", FAILED_ONCE, ids=lambda path: path.stem)
 def test_what_failed_once_does_not_fail_again(path: Path) -> None:
     for case in json.loads(path.read_text()):
-        assert Log(case["seed"]).play().failure is None, f"seed {case['seed']}, which once showed: {case['why']}"
+        outcome = Log(case["seed"], from_json(case["settings"])).play()
+        assert outcome.failure is None, f"seed {case['seed']}, which once showed: {case['why']}"
 
 
 @pytest.mark.parametrize("seed", [84, 287, *range(20)])

@@ -12,8 +12,8 @@ from chappe.mesh.events import LostElsewhere, MessagesDropped, PeerLost, PeerRem
 from chappe.mesh.links.heartbeats import Heartbeats
 from chappe.mesh.links.link import Link
 from chappe.mesh.policy import Policy
-from chappe.sim.mesh import network
-from chappe.sim.mesh.hosts import EndpointHost
+from chappe.sim import streams
+from chappe.sim.scenarios.mesh.hosts import EndpointHost
 
 SECONDS = 40.0
 
@@ -21,7 +21,7 @@ SECONDS = 40.0
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels that take much longer to be read than a peer may be silent."""
-    monkeypatch.setattr(network, "WINDOWS_BYTES", (262_144,))
+    monkeypatch.setattr(streams, "WINDOWS_BYTES", (262_144,))
 
 
 def slowed(world: Chain, how: str) -> None:
@@ -38,7 +38,7 @@ def slowed(world: Chain, how: str) -> None:
 def test_nothing_is_lost_with_a_slow_reader_over_any_number_of_hops(hops: int, how: str) -> None:
     world = Chain(hops)
     slowed(world, how)
-    published, delivered = world.play(SECONDS)
+    published, delivered = world.feed(SECONDS)
 
     assert published == delivered > 500
     for name in world.events:
@@ -49,7 +49,7 @@ def test_nothing_is_lost_with_a_slow_reader_over_any_number_of_hops(hops: int, h
 def test_an_original_that_reads_slowly_is_waited_for(hops: int) -> None:
     world = Chain(hops, original=True)
     slowed(world, "reads")
-    published, delivered = world.play(SECONDS)
+    published, delivered = world.feed(SECONDS)
 
     assert published == delivered > 500
 
@@ -57,7 +57,7 @@ def test_an_original_that_reads_slowly_is_waited_for(hops: int) -> None:
 def test_a_reader_that_has_stopped_is_waited_for_only_a_while() -> None:
     world = Chain(2)
     slowed(world, "0.001")
-    world.play(30.0)
+    world.feed(30.0)
 
     assert world.told("e1", MessagesDropped)
     told = world.told("e0", LostElsewhere)
@@ -71,7 +71,7 @@ def test_a_reader_that_has_stopped_is_waited_for_only_a_while() -> None:
 def test_what_is_dropped_on_the_way_is_told_to_publisher_and_subscriber() -> None:
     world = Chain(3, Policy.DROP_OLDEST)
     slowed(world, "30")
-    published, delivered = world.play(20.0)
+    published, delivered = world.feed(20.0)
     lost = published - delivered
     here = sum(each.count for each in world.told("e0", MessagesDropped))
     elsewhere = sum(each.count for each in world.told("e0", LostElsewhere))
@@ -120,7 +120,7 @@ def test_a_peer_that_left_has_everything() -> None:
 
 def gives_up(world: Chain) -> bool:
     try:
-        world.play(SECONDS)
+        world.feed(SECONDS)
     except Exception as problem:
         return "patience" in str(problem)
     return False

@@ -24,6 +24,7 @@ class Host:
     def __init__(self, world: Any, name: str) -> None:
         self.world: Any = world
         self.name = name
+        world.hosts[name] = self
         self.alive = True
         self.stalled_until = 0.0  # it stands still so long: infinity until somebody lets it go on
         self.table: dict[type, Callable[[Any], None]] = {}
@@ -51,12 +52,12 @@ class Host:
         """Have the cores do what is due."""
         raise NotImplementedError
 
-    def call(self, method: Callable[..., Sequence[Any]], *args: object) -> None:
+    def call(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
         """Make one call into a core and carry out its answer."""
         if not self.alive:
             return
         try:
-            self.perform(method(*args))
+            self.perform(method(*args, **options))
         except ProtocolError as error:
             self.world.fail("honest members", f"{self.name} was sent something malformed: {error}")
         self.arm()

@@ -123,11 +123,12 @@ class World:
         self.settings = settings or Settings()
         self.clock = Clock(seed)
         self.rng = self.clock.rng
-        self.told = tell is not None
+        self.telling = tell is not None
         self.faults = 0  # planned
         self.played: Counter[str] = Counter()  # faults that happened, by name
         self.failed: Counter[type] = Counter()  # actions that came to nothing, or to less than all, by class
         self.members: list[Member] = []
+        self.hosts: dict[str, Any] = {}  # by name, in its present life
         self._tell = tell
         self._checkers: list[Checker] = []
         self._seeing: dict[str, list[Callable[..., None]]] = {}
@@ -152,7 +153,7 @@ class World:
 
     def alive(self, kind: type[H]) -> list[H]:
         """The hosts of a class that run."""
-        return [host for member in self.members if isinstance(host := member.host, kind) and host.alive]
+        return [host for host in self.hosts.values() if isinstance(host, kind) and host.alive]
 
     # -- the story, and who watches it ------------------------------------------------------------------------
 

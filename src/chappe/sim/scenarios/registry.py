@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from chappe.sim.mesh.run import play_mesh
 from chappe.sim.replicas.channels import play_channel
 from chappe.sim.replicas.run import play_store
 from chappe.sim.scenarios.log.scenario import Log, Sink
+from chappe.sim.scenarios.mesh.scenario import Mesh
 from chappe.sim.world import Outcome, Settings
 
 
@@ -27,7 +27,7 @@ def _old(play: Any) -> Any:
 SCENARIOS: Final[dict[str, Any]] = {
     "log": Log,
     "sink": Sink,
-    "mesh": _old(play_mesh),
+    "mesh": Mesh,
     "kv": _old(play_store),
     "channel": _old(play_channel),
 }

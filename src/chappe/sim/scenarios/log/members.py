@@ -218,9 +218,9 @@ class ProducerHost(NodeHost):
             self.world.truth.of(self.key).gone = True
             self.die()
 
-    def call(self, method: Any, *args: object) -> None:
+    def call(self, method: Any, *args: object, **options: object) -> None:
         """As every host's, and note what was acknowledged by it."""
-        super().call(method, *args)
+        super().call(method, *args, **options)
         if self.core.stored > self.stored:
             before, self.stored = self.stored, self.core.stored
             self.world.see("on_stored", self, before, self.stored)
@@ -244,9 +244,9 @@ class ConsumerHost(NodeHost):
         """Whether a topic is consumed."""
         return any(each.matches(topic) for each in self.filters)
 
-    def call(self, method: Any, *args: object) -> None:
+    def call(self, method: Any, *args: object, **options: object) -> None:
         """As every host's, and note which stores are known by it."""
-        super().call(method, *args)
+        super().call(method, *args, **options)
         self.met.update(self.core._sources.stores)
 
     def _deliver(self, action: Deliver) -> None:

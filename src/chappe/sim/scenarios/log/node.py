@@ -193,7 +193,7 @@ class NodeHost(Host):
         self._published += 1
         if self._published % DECODE_EVERY == 0:
             message = decode(frames)
-        if self.world.told:
+        if self.world.telling:
             self.world.trace(self, "publishes %s", brief(message))
         for link in list(self.listeners):
             link.offer(frames[0], message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from chappe.defaults import TTL
 from chappe.mesh.forwarding.losses import Loss, Why
@@ -25,12 +25,11 @@ from chappe.mesh.messages import (
     pack_pong,
     parse_message,
 )
-from chappe.sim.mesh.hosts import Host
-from chappe.sim.mesh.network import Side
-from chappe.sim.mesh.record import Spans
-
-if TYPE_CHECKING:
-    from chappe.sim.mesh.world import MeshWorld
+from chappe.sim.scenarios.mesh.base import MeshHost
+from chappe.sim.scenarios.mesh.hosts import EndpointHost
+from chappe.sim.scenarios.mesh.record import Spans
+from chappe.sim.scenarios.mesh.world import MeshWorld
+from chappe.sim.streams import Side
 
 NAME: Final = "rogue"
 PAUSES_S: Final = (0.01, 0.1, 0.5)
@@ -39,11 +38,14 @@ NUMBERS: Final = (0, 1, 2**51, 2**52, 2**52 + 5_000_000, HIGH, 2**63 - 1, 2**64 
 TOPICS: Final = (b"/a", b"/b", b"/c/long/topic", b"<$>")
 
 
-class RogueHost(Host):
+class RogueHost(MeshHost):
     """One rogue. It is no host of its world: nobody is to reach it, and nothing of it is owed to anybody."""
+
+    world: MeshWorld
 
     def __init__(self, world: MeshWorld, rng: Random) -> None:
         super().__init__(world, NAME, NAME, rng.randbytes(16))
+        del world.hosts[NAME]
         world.record.sound.setdefault(self.life, Spans()).begin(world.now)
         world.record.forwards[self.life] = False
         self._rng = rng
@@ -112,7 +114,7 @@ class RogueHost(Host):
     def dial(self) -> None:
         """Connect to anybody."""
         if self.alive and len(self.sides) < 2:
-            self.world.net.dial(self, 0, self._rng.choice(self.world.endpoints() or [self]).address)
+            self.world.streams.dial(self, 0, self._rng.choice(self.world.alive(EndpointHost) or [self]).address)
 
     def peer(self, address: tuple[str, int], retry_s: float) -> None:
         """It chooses itself whom it dials."""
@@ -138,7 +140,7 @@ class RogueHost(Host):
         self.world.clock.after(self._rng.choice(PAUSES_S), self._attack, conn)
 
     def _somebody(self) -> bytes:
-        ids = [each.own_id for each in self.world.endpoints()]
+        ids = [each.own_id for each in self.world.alive(EndpointHost)]
         return self._rng.choice([*ids, *self._invented, self.own_id])
 
     def _state(self) -> bytes:

@@ -8,13 +8,15 @@ box of the sender. Once they are full there is room again only when a good part 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from chappe.mesh.actions import Close, Dial, Flush
+from chappe.sim.network import Network
 from chappe.sim.world import Clock
 
-# On the way in one direction. A kernel takes from 100 kB to tens of MB; messages here are fewer in proportion.
-WINDOWS_BYTES = (16_384, 16_384, 131_072, 1_048_576)
+# On the way in one direction, as the buffers of two kernels together; the small ones make a small world feel them.
+WINDOWS_BYTES = (16_384, 131_072, 1_048_576, 6_291_456)
 REOPENS = 3  # this part of a window that was full is to be free before more is taken
 CHUNK_BYTES = 4_096  # written at once
 CONNECT_S = 0.5  # until a dial that nobody answers fails
@@ -27,8 +29,11 @@ class End(Protocol):
     name: str
     original: bool
     alive: bool
-    frozen: bool
     read_s: float  # seconds for each chunk that it reads
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it stands still."""
 
     def reads(self, side: Side) -> bool:
         """Whether it reads from a connection now."""
@@ -58,7 +63,7 @@ class End(Protocol):
 class Side:
     """One end of a connection; ``conn`` is its host's number for it."""
 
-    def __init__(self, network: Network, host: End, address: tuple[str, int]) -> None:
+    def __init__(self, network: Streams, host: End, address: tuple[str, int]) -> None:
         self.network = network
         self.host = host
         self.address = address  # of the other end, as this one sees it
@@ -68,7 +73,7 @@ class Side:
         self.closing = False  # once all is written
         self.cut = False  # what is sent vanishes
         self.on_way = 0  # bytes written here and not yet read there
-        self.window_bytes = WINDOWS_BYTES[0]
+        self.window_bytes = 0
         self._full = False
         self.delay_s = 0.0
         self._arrived: deque[list[bytes] | str] = deque()  # not read yet; the last may be the reason of the end
@@ -79,6 +84,7 @@ class Side:
         """Write what the host has, as far as there is room."""
         if self._full:
             if self.on_way > self.window_bytes - self.window_bytes // REOPENS:
+                self.network.net.failed[Flush] += 1
                 return
             self._full = False
             self.host.moved(self)
@@ -95,6 +101,7 @@ class Side:
 
     def _send(self, what: list[bytes] | str) -> None:
         if self.cut:
+            self.network.net.failed[Flush] += 1
             return
         clock = self.network.clock
         self._arrives_at = max(self._arrives_at, clock.now + self.delay_s * (0.5 + clock.rng.random()))
@@ -167,15 +174,24 @@ class Side:
             self.host.broken(self, reason)
 
 
-class Network:
-    """All connections and who listens where."""
+class Streams:
+    """All connections and who listens where.
 
-    def __init__(self, clock: Clock, look: Callable[[Side, list[bytes]], None]) -> None:
-        self.clock = clock
-        self.look = look  # called with everything that is written
+    Args:
+        net: Who reaches whom.
+        look: Called with everything that is written.
+        windows: What connections hold on their way.
+    """
+
+    def __init__(
+        self, net: Network, look: Callable[[Side, list[bytes]], None], windows: Sequence[int] | None = None
+    ) -> None:
+        self.net = net
+        self.clock: Clock = net.clock
+        self.look = look
+        self.windows = windows or WINDOWS_BYTES
         self.listeners: dict[tuple[str, int], End] = {}
         self.sides: list[Side] = []
-        self.partitioned: set[frozenset[str]] = set()  # names between which nothing passes
 
     def dial(self, host: End, dial: int, address: tuple[str, int]) -> None:
         """Connect, or fail, in a while."""
@@ -183,29 +199,38 @@ class Network:
         delay = 0.001 + 0.02 * self.clock.rng.random()
         if target is None or not target.alive:
             self.clock.after(delay, self._fail, host, dial, "connection refused")
-        elif frozenset((host.name, address[0])) in self.partitioned:
+        elif not self.net.reachable(host.name, address[0]):
             self.clock.after(CONNECT_S, self._fail, host, dial, "it does not answer")
         else:
             self.clock.after(delay, self._connect, host, dial, address, target)
 
     def _fail(self, host: End, dial: int, reason: str) -> None:
+        self.net.failed[Dial] += 1
         if host.alive:
             host.dial_failed(dial, reason)
 
     def _connect(self, host: End, dial: int, address: tuple[str, int], target: End) -> None:
         if not host.alive:
             return
-        if not target.alive or frozenset((host.name, address[0])) in self.partitioned:
-            host.dial_failed(dial, "connection refused")
+        if not target.alive or not self.net.reachable(host.name, address[0]):
+            self._fail(host, dial, "connection refused")
             return
         near = Side(self, host, address)
         far = Side(self, target, (host.name, 40_000 + dial))
         near.other, far.other = far, near
         near.delay_s = far.delay_s = self.clock.rng.choice((0.0005, 0.005, 0.05))
-        near.window_bytes = far.window_bytes = self.clock.rng.choice(WINDOWS_BYTES)
+        near.window_bytes = far.window_bytes = self.clock.rng.choice(self.windows)
         self.sides += (near, far)
         host.connected(dial, near)
         target.accept(far)
+
+    def drop(self, side: Side) -> None:
+        """A side that was to be closed still has something to write: it is closed at once."""
+        if side.open:
+            self.net.failed[Close] += 1
+            side.open = False
+            self.forget(side)
+            side.other.reset("connection reset by peer")
 
     def forget(self, side: Side) -> None:
         """A side is closed."""

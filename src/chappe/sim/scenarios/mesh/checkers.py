@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from chappe.defaults import ROUTES_MAX, SEEN_TOTAL_MAX, TTL
 from chappe.mesh.filters import minimal, union
 from chappe.mesh.messages import LINK_STATE, ORIGIN_COMMAND, ORIGIN_DATA, Message, parse_message
-from chappe.sim.mesh.hosts import EndpointHost, Host
-from chappe.sim.mesh.network import PREFIX, Side
-
-if TYPE_CHECKING:
-    from chappe.sim.mesh.world import MeshWorld
+from chappe.sim.scenarios.mesh.base import MeshHost
+from chappe.sim.scenarios.mesh.hosts import EndpointHost
+from chappe.sim.scenarios.mesh.world import MeshWorld
+from chappe.sim.streams import PREFIX, Side
+from chappe.sim.world import Checker
 
 BEFORE_S = 3.0  # a path that stands for so long is known to all on it
 AFTER_S = 4.0  # a message arrives within this, if nothing is slow
@@ -19,42 +17,20 @@ SILENT = "nothing came from it"  # how the reason begins why a silent peer is lo
 HANDSHAKE_BYTES = 200_000  # of control frames beside what waits; far less than their own bound
 
 
-class Checker:
-    """Watches a world."""
-
-    name = ""
-    promise = ""
+class MeshChecker(Checker):
+    """Watches a world of the mesh."""
 
     def __init__(self, world: MeshWorld) -> None:
         self.world = world
 
-    def fail(self, text: str) -> None:
-        """The promise was broken."""
-        self.world.fail(self.name, text)
 
-    def on_delivered(self, host: Host, message: Message) -> None:
-        """A subscriber got a message."""
-
-    def on_written(self, side: Side, frames: list[bytes]) -> None:
-        """An endpoint wrote frames."""
-
-    def on_lost(self, host: EndpointHost, peer_id: bytes, reason: str) -> None:
-        """An endpoint has ended a peering, or lost it."""
-
-    def on_tick(self) -> None:
-        """Some time passed."""
-
-    def at_end(self) -> None:
-        """The world is over."""
-
-
-class Delivery(Checker):
+class Delivery(MeshChecker):
     """Nothing twice, nothing lost that had a way, nothing unasked."""
 
     name = "delivery"
     promise = "at most once always; exactly once while a path stands"
 
-    def on_delivered(self, host: Host, message: Message) -> None:
+    def on_delivered(self, host: MeshHost, message: Message) -> None:
         """Count, and see whether it was wanted."""
         publication = self.world.record.publications.get(message.payload)
         if publication is None or publication.topic != message.topic:
@@ -88,7 +64,7 @@ class Delivery(Checker):
                     )
 
 
-class Storms(Checker):
+class Storms(MeshChecker):
     """A publication crosses each link at most once each way."""
 
     name = "storms"
@@ -97,6 +73,7 @@ class Storms(Checker):
     def __init__(self, world: MeshWorld) -> None:
         super().__init__(world)
         self._crossed: set[tuple[int, bytes, int]] = set()
+        self._sides: list[Side] = []
 
     def on_written(self, side: Side, frames: list[bytes]) -> None:
         """Look at messages between endpoints of chappe."""
@@ -108,12 +85,13 @@ class Storms(Checker):
             if key in self._crossed:
                 self.fail(f"{side.host.name} sends {message.payload!r} to {side.other.host.name} twice")
             self._crossed.add(key)
-            self.world.keep_alive.append(side)  # so that its id is not given again
-            if message.origin != side.host.own_id and message.ttl >= TTL:  # type: ignore[attr-defined]
+            self._sides.append(side)  # so that its id is not given again
+            assert isinstance(side.host, MeshHost)
+            if message.origin != side.host.own_id and message.ttl >= TTL:
                 self.fail(f"{side.host.name} passes {message.payload!r} on without counting the hop")
 
 
-class Calm(Checker):
+class Calm(MeshChecker):
     """Who knows everything has nothing to tell."""
 
     name = "calm"
@@ -128,7 +106,7 @@ class Calm(Checker):
                 self.fail(f"{side.host.name} tells {side.other.host.name} a link state, though nothing changed")
 
 
-class Bounds(Checker):
+class Bounds(MeshChecker):
     """Memory has a bound."""
 
     name = "bounds"
@@ -136,7 +114,7 @@ class Bounds(Checker):
 
     def on_tick(self) -> None:
         """Look into the cores."""
-        for host in self.world.endpoints():
+        for host in self.world.alive(EndpointHost):
             router = host.core._router
             if router.seen.size > SEEN_TOTAL_MAX or len(router._routes) > ROUTES_MAX:
                 self.fail(f"{host.life} remembers {router.seen.size} publications and {len(router._routes)} routes")
@@ -152,7 +130,7 @@ class Bounds(Checker):
                 self.fail(f"{host.life} keeps {len(host.core._links)} links on {len(host.sides)} connections")
 
 
-class Liveness(Checker):
+class Liveness(MeshChecker):
     """The dead are noticed."""
 
     name = "liveness"
@@ -164,7 +142,7 @@ class Liveness(Checker):
             stopped = self.world.stopped.get(host.life)
             if stopped is None:
                 continue
-            for other in self.world.endpoints():
+            for other in self.world.alive(EndpointHost):
                 limit = 3 * other.options.heartbeat_s + 1.0
                 since = max(stopped, self.world.thawed.get(other.life, 0.0))
                 ran = self.world.record.sound[other.life].covers(self.world.now - limit, self.world.now)
@@ -172,7 +150,7 @@ class Liveness(Checker):
                     self.fail(f"{other.life} has not noticed that {host.life} stopped {limit:.1f} s ago")
 
 
-class Patience(Checker):
+class Patience(MeshChecker):
     """The living are not given up, however slowly they take what is sent to them."""
 
     name = "patience"
@@ -190,7 +168,7 @@ class Patience(Checker):
             self.fail(f"{host.life} gives {life} up, which runs: {reason}")
 
 
-class Convergence(Checker):
+class Convergence(MeshChecker):
     """After the faults everything is as it should be, in time."""
 
     name = "convergence"
@@ -198,7 +176,7 @@ class Convergence(Checker):
 
     def unsettled(self) -> str | None:
         """The first thing that is not yet so."""
-        if any(side.cut for side in self.world.net.sides):
+        if any(side.cut for side in self.world.streams.sides):
             return "a link is cut and not yet noticed"
         for host in self.world.hosts.values():
             lives = host.peer_lives()
@@ -208,7 +186,9 @@ class Convergence(Checker):
             for life in lives:
                 if life not in {each.life for each in self.world.hosts.values()}:
                     return f"{host.life} is peered with {life}, which is dead"
-        return next((text for host in self.world.endpoints() if (text := self._unsettled(host)) is not None), None)
+        return next(
+            (text for host in self.world.alive(EndpointHost) if (text := self._unsettled(host)) is not None), None
+        )
 
     def _unsettled(self, host: EndpointHost) -> str | None:
         expected = {each.own_id for each in self.world.reachable(host)}
@@ -224,12 +204,15 @@ class Convergence(Checker):
                 has = None if known is None else known.state.filter
                 return f"{host.life} believes that {other.life} wants {has}, it wants {minimal(other.topics)}"
         wanted = union([minimal(other.topics) for other in self.world.reachable(host) if not other.original])
-        if not self.world.originals() and topology.peer_filter() != wanted:
+        if (
+            not any(each.original and each.alive for each in self.world.hosts.values())
+            and topology.peer_filter() != wanted
+        ):
             return f"{host.life} believes that others want {topology.peer_filter()}, they want {wanted}"
         return None
 
 
-class Completeness(Checker):
+class Completeness(MeshChecker):
     """In a quiet network everybody gets what it wants exactly once, originals included."""
 
     name = "completeness"

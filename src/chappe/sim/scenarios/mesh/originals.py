@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from chappe.defaults import TTL
 from chappe.mesh.filters import Filter, matches, minimal
@@ -25,11 +24,9 @@ from chappe.mesh.messages import (
     parse_filter,
     parse_message,
 )
-from chappe.sim.mesh.hosts import Host
-from chappe.sim.mesh.network import Side
-
-if TYPE_CHECKING:
-    from chappe.sim.mesh.world import MeshWorld
+from chappe.sim.scenarios.mesh.base import MeshHost
+from chappe.sim.scenarios.mesh.world import MeshWorld
+from chappe.sim.streams import Side
 
 RETRY_S = 1.0
 BUFFER_FRAMES = 2_048  # for one peer; beyond it the original disconnects
@@ -42,9 +39,10 @@ class _Handshake(Handshake):
         return super()._filter_to_send()[:-1]
 
 
-class OriginalHost(Host):
+class OriginalHost(MeshHost):
     """An original."""
 
+    world: MeshWorld
     original = True
 
     def __init__(self, world: MeshWorld, name: str, life: str, own_id: bytes) -> None:
@@ -116,7 +114,7 @@ class OriginalHost(Host):
         if self.alive:
             self._next_dial += 1
             self._dials[self._next_dial] = address
-            self.world.net.dial(self, self._next_dial, address)
+            self.world.streams.dial(self, self._next_dial, address)
 
     def publish(self, topic: bytes, payload: bytes) -> bool:
         """Publish."""
@@ -180,7 +178,7 @@ class OriginalHost(Host):
             self.filters[conn] = minimal(parse_filter(message.payload))
         elif message.kind == DATA:
             if message.receiver in (NOBODY, self.own_id) and any(map(message.topic.startswith, self.topics)):
-                self.world.delivered(self, message, 0)
+                self.world.see("on_delivered", self, message)
             self._send_on(message, message.sender)
 
     def _send_on(self, message: Message, but: bytes | None) -> None:

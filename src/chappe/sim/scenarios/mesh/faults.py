@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from chappe.sim.mesh.hosts import EndpointHost, Host
-from chappe.sim.mesh.world import PREFIXES, TOPICS, MeshWorld
+from collections.abc import Callable
+
+from chappe.sim.faults import Schedule
+from chappe.sim.scenarios.mesh.base import MeshHost
+from chappe.sim.scenarios.mesh.hosts import EndpointHost
+from chappe.sim.scenarios.mesh.population import PREFIXES, PopulatedMesh
+from chappe.sim.scenarios.mesh.world import TOPICS
 
 SLOW_S = (0.01, 0.1, 0.5)  # for each read
 FLOOD_MESSAGES = 40  # published at once, if there is room ...
@@ -14,38 +19,36 @@ FLOODED_READ_S = (0.05, 0.1)
 FLOODED_SIPS = (10.0, 100.0)  # messages per second
 
 
-class Faults:
+class MeshFaults(Schedule):
     """Plans faults, and heals them all."""
 
-    def __init__(self, world: MeshWorld) -> None:
+    def __init__(self, world: PopulatedMesh) -> None:
+        super().__init__(world)
         self.world = world
         self.rng = world.rng
-        self._on = True
         self._flooding = False
 
     def plan(self, until: float) -> float:
         """Spread faults over the time until then; returns when they are to be healed."""
-        kinds = (self._reset, self._cut, self._partition, self._crash, self._freeze, self._slow)
-        kinds += (self._resubscribe, self._resubscribe, self._cross_dial, self._unpeer)  # type: ignore[assignment]
+        kinds: tuple[Callable[[], None], ...] = (
+            self._reset, self._cut, self._partition, self._crash, self._freeze, self._slow,
+            self._resubscribe, self._resubscribe, self._cross_dial, self._unpeer,
+        )  # fmt: skip
         floods = self.rng.random() < 0.2
         if floods:
             begins = self.rng.uniform(1.0, 3.0)
-            self.world.clock.at(begins, self._one, self._flood)
+            self.at(begins, self._flood)
             if self.rng.random() < 0.5:
                 return begins + FLOOD_S  # nothing else goes wrong
         chosen = self.rng.sample(kinds, self.rng.choice((1, 3, len(kinds))))
         for _ in range(int(until * self.rng.choice((0.3, 1.0, 3.0)))):
-            self.world.clock.at(self.rng.uniform(1.0, until), self._one, self.rng.choice(chosen))
+            self.at(self.rng.uniform(1.0, until), self.rng.choice(chosen))
         return max(until, begins + FLOOD_S) if floods else until
-
-    def _one(self, fault: object) -> None:
-        if self._on and callable(fault):
-            fault()
 
     def heal(self) -> None:
         """End all faults; nothing new goes wrong."""
-        self._on = False
-        self.world.net.partitioned.clear()
+        self.on = False
+        self.world.net.mend()
         self.world.expel()
         self._ease()
         for name, host in list(self.world.hosts.items()):
@@ -55,7 +58,7 @@ class Faults:
 
     # -- kinds ------------------------------------------------------------------------------------
 
-    def _host(self) -> Host:
+    def _host(self) -> MeshHost:
         return self.rng.choice(list(self.world.hosts.values()))
 
     def _wire(self) -> tuple[str, str]:
@@ -65,7 +68,7 @@ class Faults:
         one, two = self._wire()
         self.world.trace(None, "reset %s %s", one, two)
         self._unlink(one, two)
-        for side in self.world.net.between(one, two):
+        for side in self.world.streams.between(one, two):
             side.reset("connection reset by peer")
 
     def _cut(self) -> None:
@@ -75,24 +78,18 @@ class Faults:
         self.world.trace(None, "cut %s %s", one, two)
         self.world.cuts.add(frozenset((self.world.hosts[one].life, self.world.hosts[two].life)))
         self._unlink(one, two)
-        for side in self.world.net.between(one, two):
+        for side in self.world.streams.between(one, two):
             side.cut = True
             if side.host.original:  # the same: let its system notice, much later than ours does
                 self.world.clock.after(8.0, side.reset, "timed out")
 
     def _partition(self) -> None:
         one, two = self._wire()
-        self._cut_pair(one, two)
-        self.world.clock.after(self.rng.choice((1.0, 5.0)), self.world.net.partitioned.discard, frozenset((one, two)))
-
-    def _cut_pair(self, one: str, two: str) -> None:
-        self.world.net.partitioned.add(frozenset((one, two)))
-        self._reset_names(one, two)
-
-    def _reset_names(self, one: str, two: str) -> None:
+        self.world.net.cut(one, two)
         self._unlink(one, two)
-        for side in self.world.net.between(one, two):
+        for side in self.world.streams.between(one, two):
             side.reset("no route to host")
+        self.world.net.cut(one, two, self.world.now + self.rng.choice((1.0, 5.0)))
 
     def _unlink(self, one: str, two: str) -> None:
         record, now = self.world.record, self.world.now
@@ -116,7 +113,7 @@ class Faults:
             host.freeze(True)
             self.world.clock.after(self.rng.choice((0.3, 2.0, 9.0)), self._go_on, host)
 
-    def _go_on(self, host: Host) -> None:
+    def _go_on(self, host: MeshHost) -> None:
         if host.frozen and host.alive:
             self.world.trace(host, "goes on")
             self.world.record.sound[host.life].begin(self.world.now)
@@ -135,7 +132,7 @@ class Faults:
     def _flood(self) -> None:
         """Somebody publishes all that there is room for, and somebody who wants it reads slowly, all the time."""
         reader = self._host()
-        publishers = [each for each in self.world.endpoints() if each is not reader]
+        publishers = [each for each in self.world.alive(EndpointHost) if each is not reader]
         if not publishers or self.world.loops:
             return
         publisher = self.rng.choice(publishers)
@@ -152,7 +149,7 @@ class Faults:
         self.world.trace(reader, "takes little of what %s publishes", publisher.name)
         self._publish_much(publisher, self.rng.choice(TOPICS))
 
-    def _publish_much(self, host: Host, topic: bytes) -> None:
+    def _publish_much(self, host: MeshHost, topic: bytes) -> None:
         if not self._flooding or not host.alive:
             return
         if not host.frozen:
@@ -169,7 +166,7 @@ class Faults:
             if isinstance(host, EndpointHost):
                 host.sip(0.0)
 
-    def _read_at_once(self, host: Host) -> None:
+    def _read_at_once(self, host: MeshHost) -> None:
         if host.read_s:
             host.read_s = 0.0
             if host.alive and not host.frozen:

@@ -1,0 +1,119 @@
+"""What endpoints of chappe and originals have in common in a world."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+from chappe.sim.host import Host
+from chappe.sim.scenarios.mesh.record import Publication
+from chappe.sim.streams import Side
+
+PORT = 9999
+
+
+class MeshHost(Host, ABC):
+    """What endpoints of chappe and originals have in common: a name, lives, connections."""
+
+    original = False
+
+    def __init__(self, world: Any, name: str, life: str, own_id: bytes) -> None:
+        super().__init__(world, name)
+        self.life = life
+        self.own_id = own_id
+        self.read_s = 0.0
+        self.sides: dict[int, Side] = {}
+        self.topics: set[bytes] = set()
+        self._conns = 0
+        world.lives[own_id] = life
+        world.streams.listeners[name, PORT] = self
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        return self.name, PORT
+
+    def _add(self, side: Side) -> int:
+        self._conns += 1
+        side.conn = self._conns
+        self.sides[self._conns] = side
+        return self._conns
+
+    def freeze(self, on: bool) -> None:
+        """Stop it, as SIGSTOP does, or let it go on."""
+        self.stalled_until = inf if on else 0.0
+        if not on:
+            for side in list(self.sides.values()):
+                side.resume()
+
+    def reads(self, side: Side) -> bool:
+        """Whether it reads from a connection now."""
+        return not self.frozen
+
+    @abstractmethod
+    def moved(self, side: Side) -> None:
+        """There is room again in a connection that was full."""
+
+    def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
+        """Crash: its connections are reset."""
+        self.alive = False
+        for side in list(self.sides.values()):
+            side.open = False
+            self.world.streams.forget(side)
+            self.world.clock.after(0.001, side.other.reset, "connection reset by peer")
+        self.world.record.sound[self.life].end(self.world.now)
+        for (one, _), spans in self.world.record.links.items():
+            if one == self.life:
+                spans.end(self.world.now)
+
+    @abstractmethod
+    def accept(self, side: Side) -> None:
+        """A connection came in."""
+
+    @abstractmethod
+    def connected(self, dial: int, side: Side) -> None:
+        """A dial succeeded."""
+
+    @abstractmethod
+    def dial_failed(self, dial: int, reason: str) -> None:
+        """A dial failed."""
+
+    @abstractmethod
+    def read(self, side: Side, bodies: list[bytes]) -> None:
+        """Frames came."""
+
+    @abstractmethod
+    def broken(self, side: Side, reason: str) -> None:
+        """A connection is gone."""
+
+    @abstractmethod
+    def take(self, conn: int, bytes_max: int) -> list[bytes]:
+        """What is to be written next."""
+
+    @abstractmethod
+    def peer(self, address: tuple[str, int], retry_s: float) -> None:
+        """Dial."""
+
+    @abstractmethod
+    def publish(self, topic: bytes, payload: bytes) -> bool:
+        """Publish; False if there is no room."""
+
+    @abstractmethod
+    def want(self, topics: Sequence[bytes]) -> None:
+        """Subscribe to exactly these prefixes."""
+
+    @abstractmethod
+    def peer_lives(self) -> list[str]:
+        """The lives that it is peered with."""
+
+    def _note_wanted(self, topics: set[bytes]) -> None:
+        for topic in self.topics - topics:
+            self.world.record.want(self.life, topic).end(self.world.now)
+        for topic in topics - self.topics:
+            self.world.record.want(self.life, topic).begin(self.world.now)
+        self.topics = topics
+
+    def _published(self, topic: bytes, payload: bytes) -> None:
+        self.world.record.publications[payload] = Publication(topic, self.life, self.world.now)

@@ -1,0 +1,257 @@
+"""Endpoints in a world: a core, what carries out its actions, and its subscribers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from chappe.core import Report
+from chappe.defaults import CLOSE_FLUSH_S, HANDSHAKE_FRAME_BYTES_MAX
+from chappe.errors import PeeringError
+from chappe.mesh.actions import Close, Deliver, Dial, Flush, Resolve
+from chappe.mesh.endpoint import EndpointCore, EndpointOptions
+from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, PeerAdded, PeerLost, PeerRemoved
+from chappe.mesh.messages import DATA, NOBODY
+from chappe.sim.scenarios.mesh.base import MeshHost
+from chappe.sim.scenarios.mesh.world import MeshWorld
+from chappe.sim.streams import Side
+
+SUBSCRIBER = 1
+INBOX_MAX = 64  # messages that a slow subscriber lets wait; then its endpoint reads nothing
+SIP_S = 0.1  # a slow subscriber takes some so often
+HELD_LOOK_S = 0.02  # so often it is looked whether what is held back may be read again
+
+
+class EndpointHost(MeshHost):
+    """An endpoint of chappe."""
+
+    world: MeshWorld
+    tick_s = 0.0
+
+    def __init__(
+        self, world: MeshWorld, name: str, life: str, own_id: bytes, options: EndpointOptions, make: type[EndpointCore]
+    ) -> None:
+        super().__init__(world, name, life, own_id)
+        self.options = options
+        self.core = make(own_id, options, world.now)
+        self.peered: set[bytes] = set()  # as its statuses say
+        self.discovered: set[bytes] = set()
+        self.resolved: dict[int, object] = {}
+        self.received = 0
+        self.sips = 0.0  # messages per second that its subscriber takes; 0: all at once
+        self.paused = False
+        self._waiting = 0.0  # messages that the subscriber has not taken
+        self._sipping = False
+        self._held: set[Side] = set()
+        self._ticket = 0
+        self.table = {
+            Deliver: self._deliver,
+            Flush: self._flush,
+            Close: self._close,
+            Dial: self._dial,
+            Resolve: self._resolve,
+            Report: self._report,
+        }
+
+    # -- the network ------------------------------------------------------------------------------
+
+    def accept(self, side: Side) -> None:
+        """A connection came in."""
+        self.ask(self.core.handle_accepted, self._add(side), side.address)
+
+    def connected(self, dial: int, side: Side) -> None:
+        """A dial succeeded."""
+        self.ask(self.core.handle_dialled, self._add(side), dial, side.address)
+
+    def dial_failed(self, dial: int, reason: str) -> None:
+        """A dial failed."""
+        self.ask(self.core.handle_dial_failed, dial, reason)
+
+    def read(self, side: Side, bodies: list[bytes]) -> None:
+        """Frames came; they are handed in so many at a time, as the driver does."""
+        at = 0
+        while at < len(bodies):
+            end = at + self.core.frames_max(side.conn)
+            self.ask(self.core.handle_frames, side.conn, bodies[at:end])
+            at = end
+
+    def broken(self, side: Side, reason: str) -> None:
+        """A connection is gone."""
+        if self.sides.pop(side.conn, None) is not None:
+            self.ask(self.core.handle_closed, side.conn, reason)
+
+    def take(self, conn: int, bytes_max: int) -> list[bytes]:
+        """What is to be written."""
+        return self.core.take(conn, bytes_max)
+
+    def moved(self, side: Side) -> None:
+        """There is room again in a connection that was full."""
+        self.core.handle_moved(side.conn, self.world.now)
+
+    def reads(self, side: Side) -> bool:
+        """Whether it reads from a connection: not while its subscriber is full, or a peer that it passes this on to."""
+        if self.frozen or (self.paused and self.core.frame_bytes_max(side.conn) > HANDSHAKE_FRAME_BYTES_MAX):
+            return False
+        if not self.core.holds_back(side.conn, self.world.now):
+            return True
+        if side not in self._held:
+            self._held.add(side)
+            self.world.clock.after(HELD_LOOK_S, self._look_at_held, side)
+        return False
+
+    def _look_at_held(self, side: Side) -> None:
+        self._held.discard(side)
+        if self.alive and not self.frozen:
+            self.core.handle_heard(side.conn, self.world.now)
+            side.resume()
+
+    # -- a slow subscriber ------------------------------------------------------------------------
+
+    def sip(self, per_s: float) -> None:
+        """Have the subscriber take so many messages in a second; 0: all at once."""
+        self.sips = per_s
+        if not per_s:
+            self._waiting = 0.0
+            self._unpause()
+        elif not self._sipping:
+            self._sipping = True
+            self.world.clock.after(SIP_S, self._sip)
+
+    def _sip(self) -> None:
+        self._sipping = self.alive and self.sips > 0
+        if not self._sipping:
+            return
+        self.world.clock.after(SIP_S, self._sip)
+        if self.frozen:
+            return
+        before = self._waiting
+        self._waiting = max(0.0, before - self.sips * SIP_S)
+        if self.paused and int(self._waiting) < int(before):
+            self.core.handle_drained(int(before) - int(self._waiting), self.world.now)
+            self.arm()
+        if 2 * self._waiting <= INBOX_MAX:
+            self._unpause()
+
+    def _unpause(self) -> None:
+        if self.paused and self.alive:
+            self.paused = False
+            self.ask(self.core.handle_paused, False)
+            if not self.frozen:
+                for side in list(self.sides.values()):
+                    side.resume()
+
+    # -- the application --------------------------------------------------------------------------
+
+    def peer(self, address: tuple[str, int], retry_s: float) -> None:
+        """Dial."""
+        self.ask(self.core.peer, *address, retry_s, self._next_ticket())
+
+    def unpeer(self, address: tuple[str, int]) -> None:
+        """End a peering."""
+        self.ask(self.core.unpeer, *address, self._next_ticket())
+
+    def publish(self, topic: bytes, payload: bytes) -> bool:
+        """Publish; False if there is no room."""
+        if not self.core.room():
+            return False
+        self._published(topic, payload)
+        self.ask(self.core.publish, topic, payload, DATA, NOBODY)
+        return True
+
+    def want(self, topics: Sequence[bytes]) -> None:
+        """Subscribe to exactly these prefixes."""
+        new = set(topics)
+        gone = self.topics - new
+        self._note_wanted(new)
+        self.ask(self.core.subscribe, SUBSCRIBER, sorted(new))
+        if gone:
+            self.ask(self.core.unsubscribe, SUBSCRIBER, sorted(gone))
+
+    def peer_lives(self) -> list[str]:
+        """The lives that it is peered with."""
+        return [self.world.lives[each.peer_id] for each in self.core.peers() if each.peer_id is not None]
+
+    def freeze(self, on: bool) -> None:
+        """Stop it, or let it go on."""
+        super().freeze(on)
+        if not on and self.alive:
+            self.wake()
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _next_ticket(self) -> int:
+        self._ticket += 1
+        return self._ticket
+
+    def due(self) -> float:
+        """When the core wants to be called."""
+        return self.core.next_timeout()
+
+    def handle_due(self) -> None:
+        """Have the core do what is due."""
+        self.ask(self.core.handle_timeout)
+
+    def ask(self, method: Callable[..., Sequence[Any]], *args: object) -> None:
+        """Make one call into the core and carry out its answer."""
+        self.call(method, *args, now=self.world.now)
+
+    def _deliver(self, action: Deliver) -> None:
+        for message in action.messages:
+            self.received += 1
+            self.world.see("on_delivered", self, message)
+        if self.sips:
+            self._waiting += len(action.messages)
+            if self._waiting >= INBOX_MAX and not self.paused:
+                self.paused = True
+                self.ask(self.core.handle_paused, True)
+
+    def _flush(self, action: Flush) -> None:
+        side = self.sides.get(action.conn)
+        if side is not None:
+            side.write()
+
+    def _close(self, action: Close) -> None:
+        self.world.trace(self, "closes %d: %s", action.conn, action.reason)
+        side = self.sides.pop(action.conn, None)
+        if side is not None:
+            side.close()
+            self.world.clock.after(CLOSE_FLUSH_S, self.world.streams.drop, side)
+
+    def _dial(self, action: Dial) -> None:
+        self.world.streams.dial(self, action.dial, (action.host, action.port))
+
+    def _resolve(self, action: Resolve) -> None:
+        if action.ticket in self.resolved:
+            self.world.fail("statuses", f"{self.life} resolves call {action.ticket} twice")
+        self.resolved[action.ticket] = action.outcome
+
+    def _report(self, action: Report) -> None:
+        self.world.trace(self, "%s", action.event)
+        self._note(action.event)
+        self.world.see("on_report", self, action.event)
+
+    def _note(self, event: object) -> None:
+        """Check the order of statuses."""
+        record, now = self.world.record, self.world.now
+        match event:
+            case EndpointDiscovered(peer_id):
+                self._expect(peer_id not in self.discovered, event)
+                self.discovered.add(peer_id)
+            case EndpointUnreachable(peer_id):
+                self._expect(peer_id in self.discovered and peer_id not in self.peered, event)
+                self.discovered.discard(peer_id)
+            case PeerAdded(peer_id):
+                self._expect(peer_id in self.discovered and peer_id not in self.peered, event)
+                self.peered.add(peer_id)
+                record.link(self.life, self.world.lives[peer_id]).begin(now)
+            case PeerLost(peer_id) | PeerRemoved(peer_id):
+                self._expect(peer_id in self.peered, event)
+                self.world.see("on_lost", self, peer_id, event.reason)
+                self.peered.discard(peer_id)
+                record.link(self.life, self.world.lives[peer_id]).end(now)
+            case PeeringError():
+                str(event)
+
+    def _expect(self, right: bool, event: object) -> None:
+        if not right:
+            self.world.fail("statuses", f"{self.life} reports {event!r} out of order")

@@ -1,0 +1,133 @@
+"""Who lives in a world of the mesh, and how each of them is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chappe.mesh.endpoint import EndpointOptions
+from chappe.mesh.policy import Policy
+from chappe.sim.scenarios.mesh.base import MeshHost
+from chappe.sim.scenarios.mesh.hosts import EndpointHost
+from chappe.sim.scenarios.mesh.originals import OriginalHost
+from chappe.sim.scenarios.mesh.record import Spans
+from chappe.sim.scenarios.mesh.rogues import RogueHost
+from chappe.sim.scenarios.mesh.world import MeshWorld
+
+PREFIXES = (b"", b"/a", b"/a/x", b"/b", b"/c")
+RETRY_S = (0.3, 1.0)
+ROGUES = 0.25  # of the worlds have one
+
+
+class PopulatedMesh(MeshWorld):
+    """A world of the mesh with members."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.publishing = True
+        self._rogues: list[RogueHost] = []
+        self._lives_made = 0
+
+    # -- hosts ------------------------------------------------------------------------------------
+
+    def populate(self) -> None:
+        """Make the first hosts, and wires that connect them all, with loops."""
+        rng = self.rng
+        for number in range(max(2, self.few(rng.choice((2, 3, 3, 4, 5, 6, 8, 10))))):
+            self._make(f"e{number}")
+        names = list(self.hosts)
+        for number, name in enumerate(names[1:], 1):
+            self.wires.add((name, rng.choice(names[:number])) if rng.random() < 0.5 else (names[number - 1], name))
+        for _ in range(rng.choice((0, 1, 2, 5))):
+            one, two = rng.sample(names, 2)
+            self.wires.add((one, two))
+        if rng.random() < 0.35:
+            self._add_originals(names)
+        for name in list(self.hosts):
+            self.clock.after(rng.random(), self._dial_all, name)
+            self.clock.after(rng.random(), self._publish_some, name)
+
+    def _add_originals(self, names: list[str]) -> None:
+        rng = self.rng
+        # Originals bring what they know to every part of a network that is cut by who does not forward.
+        for host in self.alive(EndpointHost):
+            if not host.options.forwarding:
+                self._make(host.name, forwarding=True)
+        for number in range(self.few(rng.choice((1, 1, 2, 3)))):
+            name = f"o{number}"
+            self._make(name, original=True)
+            for other in rng.sample(names, min(len(names), rng.choice((1, 2, 3)))):
+                self.wires.add((name, other) if rng.random() < 0.5 else (other, name))
+        if "o1" in self.hosts and rng.random() < 0.25:
+            self.loops = True
+            self.wires.add(("o0", "o1"))
+
+    def _make(
+        self, name: str, *, original: bool = False, forwarding: bool | None = None, own_id: bytes | None = None
+    ) -> MeshHost:
+        rng = self.rng
+        self._lives_made += 1
+        life = f"{name}#{self._lives_made}"
+        former = self.hosts.get(name)
+        if former is not None and former.alive:
+            former.die()
+        own_id = own_id or rng.randbytes(16)
+        self.record.sound.setdefault(life, Spans()).begin(self.now)
+        if original:
+            self.record.originals.add(life)
+            self.record.forwards[life] = True
+            host: MeshHost = OriginalHost(self, name, life, own_id)
+        else:
+            options = EndpointOptions(
+                forwarding=rng.random() > 0.15 if forwarding is None else forwarding,
+                heartbeat_s=rng.choice((0.5, 1.0, 2.0)),
+                peer_messages_max=rng.choice((16, 64, 1024)),
+                peer_policy=rng.choice(list(Policy)),
+                first_number=1 + int(self.now * 1_000_000),
+            )
+            self.record.forwards[life] = options.forwarding
+            host = EndpointHost(self, name, life, own_id, options, self.core)
+            self.trace(host, "begins as %s: %s", own_id.hex(), options)
+        host.want(rng.sample(PREFIXES, rng.choice((0, 1, 1, 2, 3))))
+        return host
+
+    def restart(self, name: str) -> None:
+        """A host that crashed lives again, with its id or another one."""
+        host = self.hosts[name]
+        if host.alive:
+            return
+        own_id = host.own_id if self.rng.random() < 0.5 else None
+        if isinstance(host, EndpointHost):
+            self._make(name, forwarding=host.options.forwarding, own_id=own_id)
+        else:
+            self._make(name, original=True)
+        self._dial_all(name)
+        self._publish_some(name)
+
+    def _dial_all(self, name: str) -> None:
+        host = self.hosts[name]
+        for one, two in sorted(self.wires):
+            if one == name and host.alive:
+                host.peer(self.hosts[two].address, self.rng.choice(RETRY_S))
+
+    def invite(self) -> None:
+        """Perhaps have a rogue among them, until ``expel``; not where loops that nobody sees need all attention."""
+        if not self.loops and self.rogue_rng.random() < ROGUES:
+            self._rogues.append(RogueHost(self, self.rogue_rng))
+            self.clock.after(self.rogue_rng.random(), self._rogues[-1].dial)
+
+    def expel(self) -> None:
+        """Have the rogues end."""
+        for rogue in self._rogues:
+            rogue.die()
+            self.rogue_until = self.now
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    def _publish_some(self, name: str) -> None:
+        host = self.hosts[name]
+        if not self.publishing or not host.alive:
+            return
+        if not host.frozen:
+            for _ in range(self.rng.choice((1, 1, 1, 2, 3, 20))):
+                self.publish(host)
+        self.clock.after(self.rng.choice((0.05, 0.3, 1.0)), self._publish_some, name)

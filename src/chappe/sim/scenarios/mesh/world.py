@@ -1,0 +1,104 @@
+"""A world of the mesh: what hosts share, the wires between them, and what happened so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from random import Random
+
+from chappe.mesh.endpoint import EndpointCore
+from chappe.sim.network import Network
+from chappe.sim.scenarios.mesh.base import MeshHost
+from chappe.sim.scenarios.mesh.record import Publication, Record
+from chappe.sim.streams import Side, Streams
+from chappe.sim.world import Settings, World
+
+TOPICS = (b"/a", b"/a/x", b"/b", b"/c/long/topic")
+LOOP_COPIES = 100  # of one message at one host, once every loop has been found
+PLAIN_WINDOWS_BYTES = (16_384, 16_384, 131_072, 1_048_576)
+
+
+class MeshWorld(World):
+    """Everything that one seed decides."""
+
+    lengths_s = (3.0, 6.0, 10.0)
+    settle_max_s = 40.0  # silence is noticed, dialling tried again and again, and everybody told
+    settled_s = 0.75
+    hosts: dict[str, MeshHost]
+
+    def __init__(
+        self,
+        seed: int,
+        settings: Settings | None = None,
+        tell: Callable[[str], None] | None = None,
+        core: type[EndpointCore] = EndpointCore,
+    ) -> None:
+        super().__init__(seed, settings, tell)
+        self.core = core
+        self.rogue_rng = Random(f"rogue {seed}")  # of its own: worlds without a rogue are what they would be anyway
+        self.rogue_until = -inf
+        self.net = Network(self)
+        windows = PLAIN_WINDOWS_BYTES if self.settings.plain else None
+        self.streams = Streams(self.net, self._written, windows)
+        self.record = Record()
+        self.wires: set[tuple[str, str]] = set()  # who dials whom
+        self.lives: dict[bytes, str] = {}  # by id
+        self.stopped: dict[str, float] = {}  # life: frozen since
+        self.thawed: dict[str, float] = {}  # life: goes on since
+        self.cuts: set[frozenset[str]] = set()  # pairs of lives between which a connection was cut
+        self.loops = False  # originals are linked with each other, so that nobody sees the loops
+        self.dues = 0  # deliveries that were checked
+        self.calm = False  # since a while nothing has changed
+        self.quiet_since: float | None = None
+        self._serial = 0
+
+    def count(self) -> int:
+        """Messages that were published."""
+        return len(self.record.publications)
+
+    def wires_of(self, host: MeshHost) -> list[MeshHost]:
+        """The hosts that a host is to be peered with."""
+        names = {one if two == host.name else two for one, two in self.wires if host.name in (one, two)}
+        return [self.hosts[name] for name in sorted(names)]
+
+    def reachable(self, host: MeshHost) -> list[MeshHost]:
+        """Who can be reached from a host, if all wires stand: over hosts of chappe that forward."""
+        found = {host.name}
+        edge = [host]
+        while edge:
+            at = edge.pop()
+            if at is not host and (at.original or not self.record.forwards[at.life]):
+                continue
+            for other in self.wires_of(at):
+                if other.name not in found:
+                    found.add(other.name)
+                    edge.append(other)
+        return [self.hosts[name] for name in sorted(found - {host.name})]
+
+    def ran(self, life: str, since: float) -> bool:
+        """Whether a life that goes on was never stopped since then."""
+        return life not in self.stopped and self.thawed.get(life, 0.0) < since
+
+    def publish(self, host: MeshHost, topic: bytes | None = None, size: int = 0) -> bytes | None:
+        """Publish something of at least so many bytes; None if there was no room."""
+        self._serial += 1
+        payload = (b"%d of %b" % (self._serial, host.life.encode())).ljust(size)
+        return payload if host.publish(topic or self.rng.choice(TOPICS), payload) else None
+
+    def copies_max(self, publication: Publication) -> float:
+        """How often a host may get it. Where originals close a loop it ends when the loop is found."""
+        if self.is_exact(publication):
+            return 1
+        quiet = self.quiet_since is not None and publication.at >= self.quiet_since
+        return LOOP_COPIES if quiet or not self.loops else inf
+
+    def is_exact(self, publication: Publication) -> bool:
+        """Whether ids follow a message on all its ways: with originals beside it only while nothing changes."""
+        if self.loops:
+            return False
+        if not any(host.original for host in self.hosts.values()):
+            return True
+        return self.quiet_since is not None and publication.at >= self.quiet_since
+
+    def _written(self, side: Side, frames: list[bytes]) -> None:
+        self.see("on_written", side, frames)
