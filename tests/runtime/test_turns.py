@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import select
 import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from tests.endpoints import PATIENCE_S, until
+from tests.waiting import interrupt
 
+from chappe.errors import MemberStopped
 from chappe.runtime import loop, turns
 from chappe.runtime.turns import Ready, Turns
 
@@ -20,20 +24,30 @@ from chappe.runtime.turns import Ready, Turns
 class Node:
     """Counts what comes on a socket; waits are for such a count."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, listening: bool = True, eager: bool = False) -> None:
         self.due = math.inf
-        self.turns = Turns(self._handle, lambda: self.due, lambda reason: None)
+        self.turns = Turns(self._handle, lambda: self.due, lambda reason: None, eager=eager)
         self.count = 0
         self.drivers: list[str] = []
+        self.more = 0  # so often there is more to do of which no descriptor tells
+        self.handled = 0
         self._here, self._there = socket.socketpair()
         self._here.setblocking(False)
-        self.turns.register(self._here, selectors.EVENT_READ, self._read)
+        if listening:
+            self.listen()
         self.turns.start()
 
-    def _handle(self, ready: Ready) -> None:
+    def listen(self) -> None:
+        with self.turns.lock:
+            self.turns.register(self._here, selectors.EVENT_READ, self._read)
+
+    def _handle(self, ready: Ready) -> bool:
+        self.handled += 1
         self.due = math.inf
         for key, mask in ready:
             key.data(mask)
+        self.more = max(0, self.more - 1)
+        return self.more > 0
 
     def _read(self, mask: int) -> None:
         self.count += len(self._here.recv(4096))
@@ -62,6 +76,21 @@ class Node:
 
     def follow(self, count: int) -> None:
         until(lambda: len(self.turns._followers) == count)
+
+
+Made = Callable[..., Node]
+
+
+@pytest.fixture
+def make_node() -> Iterator[Made]:
+    with ExitStack() as stack:
+
+        def make(**options: bool) -> Node:
+            made = Node(**options)
+            stack.callback(made.close)
+            return made
+
+        yield make
 
 
 @pytest.fixture
@@ -158,3 +187,151 @@ def test_what_happens_before_the_leader_waits_on_the_sockets_ends_its_wait(monke
         until(lambda: found == [True])
     finally:
         made.close()
+
+
+def test_the_loop_drives_again_after_ctrl_c_has_ended_a_lead(node: Node) -> None:
+    interrupt(lambda: node.turns.wait(lambda: False))
+    follower = node.waiting("thread", lambda: node.count >= 1)
+    node.send()
+    until(lambda: follower == [True])
+    node.send()
+    until(lambda: node.count == 2)
+
+
+def test_a_member_without_sockets_has_no_descriptors_and_its_timers_and_waits_work(make_node: Made) -> None:
+    node = make_node(listening=False)
+    until(lambda: node.handled == 1)
+    waits = [node.waiting("first", lambda: node.handled >= 2), node.waiting("second", lambda: node.count >= 1)]
+    node.follow(2)  # nothing could be waited on
+    assert node.turns.fileno() == -1
+    with node.turns.lock:
+        node.due = time.monotonic()
+        node.turns.news = True
+        node.turns.look_again()
+    until(lambda: node.handled == 2)
+    with node.turns.lock:
+        node.turns.news = True
+        node.turns.tell()
+    until(lambda: waits[0] == [True])
+    node.listen()
+    until(lambda: node.turns._leading is not None)
+    node.send()
+    until(lambda: waits[1] == [True])
+    assert node.drivers == ["second"]
+
+
+def test_members_do_not_wait_for_one_whose_lock_somebody_holds(make_node: Made) -> None:
+    stuck, other = make_node(), make_node()
+    with stuck.turns.lock:
+        stuck.send()
+        other.send()
+        until(lambda: other.count == 1)
+        other.send()
+        until(lambda: other.count == 2)
+        assert stuck.count == 0
+    until(lambda: stuck.count == 1)
+
+
+def test_what_no_descriptor_tells_of_is_done_before_anybody_sleeps(make_node: Made) -> None:
+    node = make_node()
+    with node.turns.lock:
+        node.more = 20
+        node.turns.wake()
+    until(lambda: node.more == 0)
+    assert not node.count
+
+
+def test_who_leads_an_eager_member_looks_before_it_sleeps(make_node: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "SLEEP_S", 10 * PATIENCE_S)  # nobody looks by itself
+    monkeypatch.setattr(Turns, "look", lambda _: (False, math.inf))
+    node = make_node(eager=True)
+    node.more = 3
+    found = node.waiting("leader", lambda: node.handled >= 3)
+    until(lambda: found == [True])
+
+
+def test_a_result_comes_with_the_lock_held_and_what_follows_from_it_is_done(node: Node) -> None:
+    def came(count: int) -> None:
+        node.count = count
+        node.turns.news = True
+        node.due = time.monotonic()
+
+    found = node.waiting("thread", lambda: node.count == 5)
+    until(lambda: node.turns._leading is not None)
+    node.turns.run(came, 5)
+    until(lambda: found == [True])
+    until(lambda: node.due == math.inf)
+
+
+@pytest.mark.provokes_defects
+def test_a_result_that_raises_stops_the_member(node: Node) -> None:
+    def fail() -> None:
+        raise RuntimeError("a defect")
+
+    found = node.waiting("thread", lambda: False, None)
+    node.turns.run(fail)
+    until(lambda: found == [False])
+    node.turns.run(lambda: pytest.fail("called on a halted member"))
+    with pytest.raises(MemberStopped, match="a defect"):
+        node.turns.check()
+
+
+def test_callbacks_come_in_order_and_a_slow_one_stops_nobody_from_driving(node: Node) -> None:
+    called: list[int] = []
+    go_on = threading.Event()
+    node.turns.later(lambda: (go_on.wait(PATIENCE_S), called.append(0)))  # type: ignore[func-returns-value]
+    for number in range(1, 10):
+        node.turns.later(lambda number=number: called.append(number))  # type: ignore[misc]
+    node.send()
+    until(lambda: node.count == 1)
+    assert not called
+    go_on.set()
+    node.turns.stop()  # waits for them
+    assert called == list(range(10))
+
+
+def test_a_callback_may_end_the_member(make_node: Made) -> None:
+    node = make_node()
+    node.turns.later(node.turns.stop)
+    until(lambda: node.turns.closed)
+
+
+class _EventLoop:
+    """Watches a node, and serves it when it is told to."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.descriptor = node.turns.watch(lambda: None)
+
+    def serve(self) -> None:
+        select.select([self.descriptor], [], [], PATIENCE_S)
+        self.node.turns.serve()
+
+    def leave(self) -> None:
+        self.node.turns.unserve()
+
+
+def test_an_event_loop_that_does_its_work_is_left_to_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TICK_S", 10 * PATIENCE_S)
+    event_loop = _EventLoop(node)
+    for count in range(1, 4):
+        node.send()
+        event_loop.serve()
+        assert node.count == count
+    assert set(node.drivers) == {"MainThread"}
+    event_loop.leave()
+    node.send()
+    until(lambda: node.count == 4)
+    assert node.drivers[-1] == "chappe-loop"
+
+
+def test_what_an_event_loop_leaves_undone_the_loop_does(node: Node) -> None:
+    event_loop = _EventLoop(node)
+    for count in range(1, 4):
+        node.send()  # it is busy with something else
+        until(lambda count=count: node.count == count)  # type: ignore[misc]
+    with node.turns.lock:
+        node.due = time.monotonic()
+        node.turns.look_again()
+    until(lambda: node.due == math.inf)
+    event_loop.leave()

@@ -195,7 +195,9 @@ class Turns:
                 if until() or now >= deadline or self.closed or self.halted is not None:
                     return until()
                 if self._leading is None and self._selector is not None:
-                    self._prepare_to_lead(self._selector)
+                    if self._wakeup is None:
+                        self._make_wakeup(self._selector)
+                    self._more |= self._eager  # then not to sleep at first
                     self._turn += 1
                     self._leading = until
                     self._drove_at = now
@@ -220,17 +222,10 @@ class Turns:
                 if follower.over and not self.closed:
                     return True  # without the lock, for which all whose waits are over would queue
 
-    def _prepare_to_lead(self, selector: selectors.BaseSelector) -> None:
-        if self._wakeup is None:
-            with descriptors_refused():
-                self._wakeup = loop.Wakeup()
-            selector.register(self._wakeup, _READ, self._clear_wakeup)
-        if self._eager:
-            self._more = True  # not to sleep at first
-
-    def _clear_wakeup(self, mask: int) -> None:
-        assert self._wakeup is not None
-        self._wakeup.clear()
+    def _make_wakeup(self, selector: selectors.BaseSelector) -> None:
+        with descriptors_refused():
+            wakeup = self._wakeup = loop.Wakeup()
+        selector.register(wakeup, _READ, lambda mask: wakeup.clear())
 
     def _lead(self, until: Callable[[], bool], deadline: float, wait_s: float) -> None:
         assert self._selector is not None
@@ -323,7 +318,7 @@ class Turns:
             self.tell()
             self.look_again()
 
-    def later(self, function: Callable[[], None]) -> None:
+    def later(self, function: Callable[[], object]) -> None:
         """Have a thread of the process's call a function soon, without the lock, in the order of these calls.
 
         For users' callbacks: one that is slow delays the further ones of this member, and nothing else. What it raises

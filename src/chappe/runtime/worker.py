@@ -135,7 +135,7 @@ class Lane:
             self._scheduled = True
         self._pool.submit(self)
 
-    def close(self, timeout_s: float | None, last: Callable[[], None] | None = None) -> bool:
+    def close(self, timeout_s: float | None, last: Callable[[], object] | None = None) -> bool:
         """Take no more jobs, run ``last`` after all others, and wait at most so long for it; whether it is done.
 
         Called by one of its own jobs it does not wait.
