@@ -18,6 +18,7 @@ from benchmarks.data_stores import data_stores
 from benchmarks.durable import durable
 from benchmarks.latency import latency
 from benchmarks.live import batches, records
+from benchmarks.many import many
 from benchmarks.memory import memory
 from benchmarks.mesh import mesh
 from benchmarks.outcome import Line
@@ -38,6 +39,7 @@ PATHS: dict[str, Callable[[Settings], list[Line]]] = {
     "memory": memory,
     "mesh": mesh,
     "data-stores": data_stores,
+    "many": many,
 }
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 DISK_BYTES = 10 << 30  # what a full run may take for a while

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -213,6 +215,57 @@ def dialler(options: Options) -> None:
         say(ms=1000 * took)
 
 
+def crowd(options: Options) -> None:
+    """Order ``seconds``: what several endpoints in this process cost while nothing happens for so long."""
+    with endpoint(options):
+        pass  # what the first one loads is not the others'
+    descriptors, resident = _descriptors(), _resident_kib()
+    found = [endpoint(options) for _ in range(options["endpoints"])]
+    if options["how"] == "listening":
+        for each in found:
+            each.listen()
+    elif options["how"] == "star":
+        _chatter(found)
+    say(ready=True)
+    for order in orders():
+        began, cpu_s = time.monotonic(), time.process_time()
+        time.sleep(order["seconds"])
+        seconds, cpu_s = time.monotonic() - began, time.process_time() - cpu_s
+        say(
+            threads=threading.active_count(),
+            descriptors=_descriptors() - descriptors,
+            kib=(_resident_kib() - resident) / len(found),
+            cpu_share=cpu_s / seconds,
+            seconds=seconds,
+        )
+
+
+def _chatter(found: list[Endpoint]) -> None:
+    """Peer all with the first one, and have each hear from every other."""
+    port = found[0].listen()
+    subscribers = [each.subscribe(TOPIC) for each in found]
+    for each in found[1:]:
+        each.peer(HOST, port)
+    for each in found:
+        for other in found:
+            if each is not other and not each.await_peer(other.id, SILENCE_S):
+                sys.exit("the endpoints do not find each other")
+    for each in found:
+        each.publish(TOPIC, TEXT)
+    for subscriber in subscribers:
+        _take(subscriber, len(found) - 1, "payloads")
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
+def _resident_kib() -> float:
+    """Linux only."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
+
+
 ROLES: dict[str, Callable[[Options], None]] = {
     each.__name__: each
     for each in (
@@ -226,6 +279,7 @@ ROLES: dict[str, Callable[[Options], None]] = {
         async_pinger,
         listener,
         dialler,
+        crowd,
     )
 }
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from chappe.defaults import FRAME_BYTES_S, FRAME_S, KIB, MESH_MESSAGE_BYTES_MAX, UNFINISHED_BYTES_MAX
-from chappe.transports.tcp import READ_BYTES, Link
+from chappe.transports.tcp import Link
 from chappe.transports.unfinished import Unfinished
 
 SIZE = 1000
@@ -26,7 +26,6 @@ class Far:
         self.link = Link(near, number, None, None)
         self.link.bytes_max = MESH_MESSAGE_BYTES_MAX
         stack.callback(self.link.close)
-        self._buffer = memoryview(bytearray(READ_BYTES))
 
     def send(self, data: bytes) -> list[bytes]:
         """Have bytes arrive, in pieces that the socket holds; returns what frames they complete."""
@@ -36,7 +35,7 @@ class Far:
             self.sock.sendall(piece)
             wanted = self.link.unfinished + len(piece)
             while self.link.unfinished < wanted:
-                self.link.receive(self._buffer)
+                self.link.receive()
             found += self.link.frames(1000)
         return found
 

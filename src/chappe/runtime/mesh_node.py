@@ -32,7 +32,7 @@ from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.dialling import Dial as Dialling
 from chappe.transports.gathering import Gatherer
-from chappe.transports.tcp import READ_BYTES, Link, LinkLost
+from chappe.transports.tcp import Link, LinkLost
 from chappe.transports.tls import Contexts
 from chappe.transports.tls_bindings import Bindings
 from chappe.transports.unfinished import TOO_MUCH, Unfinished
@@ -79,7 +79,6 @@ class MeshNode:
             **perform,
         }
         self.gatherer = Gatherer(self._flush, self.turns.look_again_at, core.peer_messages_max)
-        self._buffer = memoryview(bytearray(READ_BYTES))
         self._links: dict[int, Link] = {}
         self._closing: dict[int, Link] = {}  # being flushed; the core has forgotten them
         self._young: dict[int, float] = {}  # accepted, not established: since when, the oldest first
@@ -257,7 +256,7 @@ class MeshNode:
         try:
             if mask & _READ:
                 if link.closing_at is not None:
-                    link.receive(self._buffer)  # only to notice that it is closed
+                    link.receive()  # only to notice that it is closed
                 elif self.member.paused and link.established:
                     link.reading = False
                     self._watch(link)
@@ -271,7 +270,7 @@ class MeshNode:
     def _read(self, link: Link) -> None:
         was_handshaking = link.handshaking
         for _ in range(READS_MAX):
-            if not link.receive(self._buffer):
+            if not link.receive():
                 break
             if was_handshaking:
                 self._write(link)  # TLS has something to say, and perhaps what waited for it

@@ -27,6 +27,7 @@ _TLS_MAJOR: Final = 3
 # What the system keeps beyond what the peer has room for only adds to what is lost with a link, and to delays.
 _NOTSENT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
+_buffers: Final[list[memoryview]] = []  # to read into: as many as threads ever read at the same time
 _unpack_length: Final = struct.Struct(">I").unpack_from
 
 
@@ -106,21 +107,27 @@ class Link:
 
     # -- in -------------------------------------------------------------------------------------------
 
-    def receive(self, buffer: memoryview) -> bool:
-        """Read once, through ``buffer``; False if nothing was there.
+    def receive(self) -> bool:
+        """Read once; False if nothing was there.
 
         Raises:
             LinkLost: The peer closed, or what it sent is no TLS or fails in it.
         """
         try:
+            buffer = _buffers.pop()
+        except IndexError:
+            buffer = memoryview(bytearray(READ_BYTES))
+        try:
             size = self._sock.recv_into(buffer)
+            data = bytes(buffer[:size])
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
             raise self._ended(f"the connection broke ({(error.strerror or str(error)).lower()})") from None
-        if not size:
+        finally:
+            _buffers.append(buffer)
+        if not data:
             raise self._ended("the peer closed the connection")
-        data = bytes(buffer[:size])
         if self._first:
             self._look_at_first(data)
         if self._wire is not None:
