@@ -264,3 +264,14 @@ def test_many_events_are_acknowledged_before_the_heartbeat() -> None:
     assert [each for each in answers if isinstance(each, ToProducer)] == [
         ToProducer(Ack(seq)) for seq in (257, 513, 769)
     ]
+
+
+def test_a_consumer_that_asks_anew_keeps_nothing_back() -> None:
+    channel = producer(events_max=2)
+    channel.add("one", 0.0)
+    for name in "ab":
+        channel.produce(name, 0.0)
+    channel.handle_nack("one", (0,), 0.0)
+
+    assert channel.kept[0] == 0
+    assert channel.produce("c", 0.0) == [ToAll(Event(4, "c"))]

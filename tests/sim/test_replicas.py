@@ -22,9 +22,10 @@ from chappe.kv.receiving import Receiving
 from chappe.kv.replica import Replica
 from chappe.kv.taking import Taking
 from chappe.kv.writers import Writer
-from chappe.sim.replicas.channels import ChannelCores, play_channel
 from chappe.sim.replicas.run import play_store
 from chappe.sim.replicas.world import StoreCores
+from chappe.sim.scenarios.channel import Channel, ChannelCores
+from chappe.sim.world import Settings
 
 CHUNK = 4
 
@@ -38,14 +39,16 @@ def test_every_promise_of_a_store_is_kept(first: int) -> None:
 
 @pytest.mark.parametrize("first", range(0, 100, CHUNK))
 def test_every_promise_of_the_channel_is_kept(first: int) -> None:
-    failed = {seed: found for seed in range(first, first + CHUNK) if (found := play_channel(seed).failure) is not None}
+    failed = {
+        seed: found for seed in range(first, first + CHUNK) if (found := Channel(seed).play().failure) is not None
+    }
 
     assert failed == {}  # replay with: python -m chappe.sim --scenario channel --seed N
 
 
 def test_nothing_goes_wrong_where_nothing_is_disturbed() -> None:
     assert [play_store(seed, disturb=False).failure for seed in range(5)] == [None] * 5
-    assert [play_channel(seed, disturb=False).failure for seed in range(5)] == [None] * 5
+    assert [Channel(seed, Settings(disturb=False)).play().failure for seed in range(5)] == [None] * 5
 
 
 def test_a_seed_plays_the_same_world_every_time() -> None:
@@ -53,7 +56,7 @@ def test_a_seed_plays_the_same_world_every_time() -> None:
 
     assert play_store(7) == play_store(7, tell=lines.append)
     assert any("sends" in line for line in lines)
-    assert play_channel(7) == play_channel(7)
+    assert Channel(7).play() == Channel(7).play()
 
 
 # -- stores broken on purpose -----------------------------------------------------------------------------------------
@@ -341,12 +344,12 @@ class HoldsWithoutBound(ChannelConsumer[Any]):
 
 CHANNELS: Iterable[tuple[ChannelCores, tuple[str, ...]]] = [
     (ChannelCores(producer=LetsGoTooEarly), ("reliability",)),
-    (ChannelCores(producer=KeepsForEver), ("convergence", "bounds")),
+    (ChannelCores(producer=KeepsForEver), ("bounds",)),
     (ChannelCores(producer=DropsNobody), ("bounds",)),
-    (ChannelCores(producer=DoesNotBeat), ("convergence",)),
+    (ChannelCores(producer=DoesNotBeat), ("heartbeats",)),
     (ChannelCores(consumer=PassesGaps), ("order",)),
     (ChannelCores(consumer=TakesTwice), ("order",)),
-    (ChannelCores(consumer=AsksForNothing), ("convergence",)),
+    (ChannelCores(consumer=AsksForNothing), ("convergence", "crash", "acknowledgements")),
     (ChannelCores(consumer=HoldsWithoutBound), ("bounds",)),
 ]
 
@@ -357,7 +360,7 @@ CHANNELS: Iterable[tuple[ChannelCores, tuple[str, ...]]] = [
 def test_a_broken_channel_is_caught(cores: ChannelCores, checkers: tuple[str, ...]) -> None:
     seen = []
     for seed in range(60):
-        failure = play_channel(seed, cores=cores).failure
+        failure = Channel(seed, cores=cores).play().failure
         if failure is not None:
             seen.append(failure[:200])
             if failure.startswith(checkers):

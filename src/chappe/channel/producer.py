@@ -143,6 +143,7 @@ class ChannelProducer(Generic[H, P]):
         offset = self.floor if replay else self.seq if behind is None else behind
         assert self.floor <= offset <= self.seq
         self._paths[consumer] = _Path(offset, offset + 1, now)
+        self._trim()  # who asks again may have been the slowest
         return [ToConsumer(consumer, Handshake(offset, self._heartbeat_s)), *self._send_ahead(now)]
 
     def drop(self, consumer: H, reason: str) -> list[ProducerAction[H]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from chappe.sim.replicas.channels import play_channel
 from chappe.sim.replicas.run import play_store
+from chappe.sim.scenarios.channel import Channel
 from chappe.sim.scenarios.log.scenario import Log, Sink
 from chappe.sim.scenarios.mesh.scenario import Mesh
 from chappe.sim.world import Outcome, Settings
@@ -29,5 +29,5 @@ SCENARIOS: Final[dict[str, Any]] = {
     "sink": Sink,
     "mesh": Mesh,
     "kv": _old(play_store),
-    "channel": _old(play_channel),
+    "channel": Channel,
 }
