@@ -57,10 +57,13 @@ class Deadlines(Generic[Name]):
         """When the first of them is due; infinity if there is none."""
         return self._heap[0][0] if self._heap else math.inf
 
-    def due(self, now: float) -> list[Name]:
-        """Take out all names that are due at ``now``, earliest first. Each may be set again while they are handled."""
+    def due(self, now: float, most: float = math.inf) -> list[Name]:
+        """Take out the names that are due at ``now``, earliest first. Each may be set again while they are handled.
+
+        At most ``most`` are taken, where their handling is not to take too long.
+        """
         names: list[Name] = []
-        while self._heap and self._heap[0][0] <= now:
+        while self._heap and self._heap[0][0] <= now and len(names) < most:
             name = heappop(self._heap)[2]
             del self._live[name]
             names.append(name)

@@ -12,10 +12,10 @@ import pytest
 import zmq
 from tests.api.members import PATIENCE_S
 
-from chappe.api.log import producer as producer_module
 from chappe.api.log.aio import AsyncConsumer, AsyncProducer
 from chappe.api.log.store import Store
 from chappe.errors import OffsetOutOfRange, TimedOut
+from chappe.runtime import log_seats
 
 KIB = b"x" * 1024
 MIB = bytes(1 << 20)
@@ -70,11 +70,11 @@ def test_records_flow_and_the_loop_goes_round(tower: str, store: Store) -> None:
 
 def test_the_loop_goes_round_beside_a_consumer_that_takes_nothing(tower: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was blocked for as long as a full peer is waited for, and that is for ever here."""
-    monkeypatch.setattr(producer_module, "FULL_PEER_WAIT_LIVE_S", 1e9)
+    monkeypatch.setattr(log_seats, "FULL_PEER_WAIT_LIVE_S", 1e9)
 
     async def run() -> None:
         async with AsyncProducer("hello", tower=tower, min_acks=0) as producer:
-            node = producer._producer._node
+            node = producer._producer._node.node
             context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
             stopped = context.socket(zmq.SUB)
             stopped.setsockopt(zmq.RCVHWM, 1)

@@ -18,10 +18,12 @@ from chappe.api.log.producer import Producer
 from chappe.api.log.store import Store
 from chappe.api.log.tower import Tower
 from chappe.errors import MemberStopped, StorageError
-from chappe.log.actions import Action, Retain
+from chappe.log.actions import Action
 from chappe.log.events import MachineRefused, Stopped, TowerFound
 from chappe.runtime import log_node as node_module
 from chappe.runtime.log_node import Node
+
+pytestmark = pytest.mark.provokes_defects
 
 
 def test_what_is_due_and_refused_by_the_machine_is_done_later(
@@ -54,7 +56,7 @@ def defect() -> Callable[[Node], None]:
         with node.lock:
             node.role.next_timeout = lambda: 0.0  # type: ignore[method-assign]
             node.role.handle_timeout = broken  # type: ignore[method-assign]
-        node.wake()
+            node.turns.wake()
 
     return cause
 
@@ -62,8 +64,8 @@ def defect() -> Callable[[Node], None]:
 def test_a_defect_ends_every_call_of_a_producer(tower: str, defect: Callable[[Node], None]) -> None:
     producer = Producer("hello", tower=tower)
     producer.send(b"x")
-    threading.Timer(0.05, defect, [producer._node]).start()
-    with pytest.raises(MemberStopped, match="the log says more"):
+    threading.Timer(0.05, defect, [producer._node.node]).start()
+    with pytest.raises(MemberStopped, match="stopped because of a defect"):
         producer.flush()  # which waits, without a limit, for a store that never comes
     assert isinstance(producer.events()[-1], Stopped)
     for call in (lambda: producer.send(b"x"), lambda: producer.send_many([b"x"]), producer.flush, producer.events):
@@ -76,7 +78,7 @@ def test_a_defect_ends_every_call_of_a_producer(tower: str, defect: Callable[[No
 
 def test_a_defect_ends_every_call_of_a_consumer(tower: str, defect: Callable[[Node], None]) -> None:
     consumer = Consumer("hello", tower=tower)
-    threading.Timer(0.05, defect, [consumer._node]).start()
+    threading.Timer(0.05, defect, [consumer._node.node]).start()
     with pytest.raises(MemberStopped):
         consumer.poll(None)
     assert isinstance(consumer.events()[-1], Stopped)
@@ -89,7 +91,7 @@ def test_a_defect_ends_every_call_of_a_consumer(tower: str, defect: Callable[[No
 def test_a_defect_wakes_who_awaits_a_record(tower: str, defect: Callable[[Node], None]) -> None:
     async def program() -> None:
         async with AsyncConsumer("hello", tower=tower) as consumer:
-            threading.Timer(0.05, defect, [consumer.consumer._node]).start()
+            threading.Timer(0.05, defect, [consumer.consumer._node.node]).start()
             await consumer.poll()
 
     with pytest.raises(MemberStopped):
@@ -104,7 +106,7 @@ def test_a_thread_that_cannot_write_any_more_ends_the_store(
 
     with Store(tmp_path, tower=tower) as store:
         monkeypatch.setattr(store._storage, "retain", broken)
-        store._node._work.put(Retain())
+        store._node._do(store._node._retain)
         with pytest.raises(MemberStopped, match="defect"):
             store.wait(PATIENCE_S)
         assert isinstance(store.events()[-1], Stopped)

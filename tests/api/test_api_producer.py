@@ -412,7 +412,7 @@ def test_a_copied_identity_is_noticed_through_the_tower_and_the_newcomer_gives_w
 ) -> None:
     first = Producer("hello", tower=tower, identity="me", directory=tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    first._node.discovery._started -= 60.0  # it is no newcomer any more
+    first._node.discovery._claims[first.partition].since -= 60.0  # it is no newcomer any more
     second = Producer("hello", tower=tower, identity="me", directory=tmp_path / "b")
 
     wait_until(lambda: second._error is not None)

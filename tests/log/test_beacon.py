@@ -14,7 +14,7 @@ from chappe.defaults import BEACON_INTERVAL_S, BEACON_TIMEOUT_S, BEACONS_MAX
 from chappe.errors import ProtocolError
 from chappe.log import beacon
 from chappe.log.actions import Action, Beacon, Connect, Disconnect, TakeOver
-from chappe.log.beacon import Discovery, parse_beacon
+from chappe.log.beacon import CONSUMING, PRODUCING, Discovery, parse_beacon
 from chappe.log.events import IdentityClash, TowerFound, TowerLost
 
 OURS = Beacon((b"B", b"ME", b"127.0.0.1", b"5000"))
@@ -185,29 +185,81 @@ def test_our_goodbye_names_us() -> None:
     assert discovery().goodbye() == [Beacon((b"G", *OURS.frames[1:]))]
 
 
-CLASH = [b"B", b"ME", b"tcp://127.0.0.1:7000"]
+CLASH = [b"B", b"identity-P", b"tcp://127.0.0.1:7000"]
 
 
-def test_one_beacon_of_our_former_life_is_no_clash() -> None:
-    made = discovery()
+def claiming(now: float = 0.0) -> Discovery:
+    made = discovery(now)
+    assert made.claim("P", now) == [Beacon((b"B", b"identity-P", *OURS.frames[2:]))]
+    return made
+
+
+def test_a_claim_is_repeated_with_the_beacon_until_it_is_taken_back() -> None:
+    made = claiming()
+    claim = Beacon((b"B", b"identity-P", *OURS.frames[2:]))
+
+    assert made.handle_timeout(0.0) == [OURS, claim]
+    assert made.goodbye() == [Beacon((b"G", *each.frames[1:])) for each in (OURS, claim)]
+    assert made.disclaim("P") == [Beacon((b"G", *claim.frames[1:]))]
+    assert made.handle_timeout(1.0) == [OURS]
+
+
+def test_one_claim_of_our_former_life_is_no_clash() -> None:
+    made = claiming()
 
     assert made.handle_beacon(CLASH, 0.0) == []
     assert made.handle_beacon(CLASH, 0.1) == []
 
 
-def test_a_living_member_with_our_address_is_reported_once() -> None:
-    made = discovery()
+def test_whoever_claims_our_identity_is_reported_once() -> None:
+    made = claiming()
     made.handle_beacon(CLASH, 0.0)
 
-    assert made.handle_beacon(CLASH, 1.0) == [Report(IdentityClash("ME", "tcp://127.0.0.1:7000"))]
+    assert made.handle_beacon(CLASH, 1.0) == [Report(IdentityClash("P", "tcp://127.0.0.1:7000"))]
     assert made.handle_beacon(CLASH, 2.0) == []
 
 
-def test_the_newcomer_gives_way_in_a_clash() -> None:
-    made = discovery(now=100.0)
+def test_claims_of_others_and_the_echo_of_ours_are_nothing_to_us() -> None:
+    made = claiming()
+    for now in (0.0, 1.0, 2.0):
+        assert made.handle_beacon([b"B", b"identity-OTHER", CLASH[2]], now) == []
+        assert made.handle_beacon([b"B", b"identity-P", ECHO[2]], now) == []
+        assert made.handle_beacon([b"G", *CLASH[1:]], now) == []
+    assert made.peers == 0
+    assert not made.tower
 
-    assert made.newcomer(101.0)
-    assert not made.newcomer(100.0 + 2 * BEACON_TIMEOUT_S)
+
+def test_the_newcomer_gives_way_in_a_clash() -> None:
+    made = claiming(now=100.0)
+
+    assert made.newcomer("P", 101.0)
+    assert not made.newcomer("P", 100.0 + 2 * BEACON_TIMEOUT_S)
+    assert not made.newcomer("OTHER", 101.0)
+
+
+@pytest.mark.parametrize("kind", [PRODUCING, CONSUMING])
+def test_nodes_that_do_the_same_do_not_connect(kind: str) -> None:
+    made = Discovery(kind + "ME", "127.0.0.1", 5000, now=0.0)
+    same = [b"B", kind.encode() + b"PEER", PEER[2]]
+
+    assert made.handle_beacon(same, 0.0) == []
+    assert made.peers == 1
+    assert made.handle_beacon([b"G", *same[1:]], 0.1) == []
+    assert made.peers == 0
+    other = CONSUMING if kind == PRODUCING else PRODUCING
+    for number, address in enumerate((other + "PEER", "PEER")):
+        endpoint = f"tcp://127.0.0.1:{6001 + number}"
+        assert made.handle_beacon([b"B", address.encode(), endpoint.encode()], 0.2)[0] == Connect(endpoint, address)
+
+
+def test_a_port_taken_over_by_a_node_of_another_kind_is_connected_to_as_that_one() -> None:
+    made = Discovery(PRODUCING + "ME", "127.0.0.1", 5000, now=0.0)
+    same, other = PRODUCING + "A", CONSUMING + "B"
+
+    assert made.handle_beacon([b"B", same.encode(), PEER[2]], 0.0) == []
+    assert made.handle_beacon([b"B", other.encode(), PEER[2]], 0.1)[0] == Connect(ONE, other)
+    assert made.handle_beacon([b"B", same.encode(), PEER[2]], 0.2) == [Disconnect(ONE, other)]
+    assert made.handle_beacon([b"B", same.encode() + b"2", PEER[2]], 0.3) == []
 
 
 def test_members_over_the_bound_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 from chappe.defaults import HEAD_INTERVAL_S
 from chappe.log.actions import Action, Progress, Publish, Subscribe
 from chappe.log.batch import Batch, encode_batch
+from chappe.log.member import ProducingMember
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, RecordMessage, Stored
 from chappe.log.producer import GREET_S, LogProducer
 from chappe.log.producers import LogProducers
@@ -22,18 +23,18 @@ class Rig:
     """A member that published a record to each topic."""
 
     def __init__(self, *, min_acks: int = 1) -> None:
-        self.all = LogProducers("P")
+        self.node = ProducingMember("N")
+        self.all = LogProducers("P", self.node.subscriptions)
         self.parts: dict[str, LogProducer] = {}
         assert self.all.next_timeout() == math.inf
-        for topic in TOPICS[:2]:
+        self.started = self.node.add(self.all, NOW)
+        for topic in TOPICS:
             self.add(topic, min_acks)
-        self.started = self.all.start(NOW)
-        self.add(TOPICS[2], min_acks)
 
     def add(self, topic: str, min_acks: int) -> None:
         part = LogProducer(topic, "P", min_acks=min_acks, subscriptions=self.all.subscriptions, kept=self.all.kept)
         self.parts[topic] = part
-        assert self.all.add(part, NOW) == []
+        assert self.node.add_topic(self.all, part, NOW) == []
 
     def publish(self, topic: str, *values: bytes) -> list[Action]:
         for value in values:
@@ -78,7 +79,7 @@ def test_an_acknowledgement_counts_for_its_subject_alone() -> None:
 
 def test_a_request_is_answered_from_its_subject() -> None:
     rig = Rig()
-    rig.all.handle_subscription(b"DME", True, NOW)
+    rig.node.handle_subscription(b"DME", True, NOW)
     for topic in TOPICS:
         rig.publish(topic, topic.encode())
     answer = rig.all.handle_message(Fetch("P", "ME", "three", 0, 9), NOW, WALL)
@@ -98,14 +99,14 @@ def test_a_new_listener_hears_of_the_topic_that_it_wants() -> None:
     rig = Rig()
     for topic in TOPICS:
         rig.publish(topic, b"a")
-    rig.all.handle_subscription(b"Rt", True, NOW)
+    rig.node.handle_subscription(b"Rt", True, NOW)
     soon = NOW + GREET_S
     assert rig.all.handle_timeout(soon) == [Publish(Head(topic, "P", topic, 0)) for topic in TOPICS[1:]]
 
 
 def test_a_topic_that_is_added_later_knows_who_listens() -> None:
     rig = Rig()
-    rig.all.handle_subscription(b"Mfour", True, NOW)  # an original
+    rig.node.handle_subscription(b"Mfour", True, NOW)  # an original
     rig.add("four", 1)
     assert Publish(RecordMessage("four", "P", "four", 0, b"a")) in rig.publish("four", b"a")
 

@@ -163,3 +163,15 @@ def test_whose_port_was_taken_over_is_not_replayed() -> None:
     assert core.nodes(0.1) == 1
 
     assert core.handle_subscription(b"\1B", 0.2)[1:] == [Forward((b"B", b"NEW", b"tcp://h:49152"))]
+
+
+def test_a_claim_of_an_identity_is_passed_on_and_does_not_stand_for_its_node() -> None:
+    core = TowerCore("h")
+    core.handle_beacon(ONE, "", 0.0)
+    claim = [b"B", b"identity-P", *ONE[2:]]
+    out = Forward((b"B", b"identity-P", b"tcp://127.0.0.1:6000"))
+
+    assert core.handle_beacon(claim, "", 0.1) == [out]
+    assert core.handle_beacon([b"G", *claim[1:]], "", 0.2) == [Forward((b"G", *out.frames[1:]))]
+    assert core.nodes(0.3) == 1
+    assert core.handle_subscription(b"\1B", 0.4) == [Relay(b"\1B"), ONE_OUT]

@@ -28,6 +28,8 @@ from chappe.runtime import log_node as node_module
 from chappe.runtime.log_node import Node
 from chappe.transports.addresses import TowerAddress, bind, reachable_host
 
+MEMBERS = ("LogStore", "ProducingMember", "ConsumingMember")
+
 
 @dataclass
 class World:
@@ -41,7 +43,7 @@ class World:
 
     @property
     def nodes(self) -> list[Node]:
-        return [self.store._node.node, self.producer._node, self.consumer._node]
+        return [self.store._node.node, self.producer._node.node, self.consumer._node.node]
 
     @property
     def ports(self) -> dict[str, int]:
@@ -87,7 +89,9 @@ def announce(world: World, publisher: zmq.Socket[bytes]) -> None:
     beacons.send_multipart([b"B", b"ROGUE", b"127.0.0.1", str(port).encode()])
 
 
-@pytest.mark.parametrize("where", ["tower sub", "tower pub", "queries", "LogStore", "LogProducers", "LogConsumer"])
+@pytest.mark.parametrize(
+    "where", ["tower sub", "tower pub", "queries", "LogStore", "ProducingMember", "ConsumingMember"]
+)
 def test_bytes_that_are_no_zeromq_do_no_harm(world: World, where: str) -> None:
     for raw in garbage(seed=1):
         throw(world.ports[where], raw)
@@ -117,7 +121,7 @@ def test_oversized_messages_close_the_connection_not_the_member(world: World) ->
             publisher.send_multipart([b"Mhello\0\1" + bytes(MESSAGE_BYTES_MAX)])
 
 
-@pytest.mark.parametrize("where", ["LogStore", "LogProducers", "LogConsumer"])
+@pytest.mark.parametrize("where", MEMBERS)
 def test_junk_subscriptions_and_messages_to_publishers_do_no_harm(world: World, where: str) -> None:
     (node,) = [node for node in world.nodes if type(node.role).__name__ == where]
     before = node.malformed
@@ -192,7 +196,7 @@ def test_a_store_that_answers_nonsense_does_no_harm(world: World) -> None:
         thread = threading.Thread(target=answer, args=(router,))
         thread.start()
         try:
-            wait_until(lambda: world.consumer._node.malformed >= 3)
+            wait_until(lambda: world.consumer._node.node.malformed >= 3)
             wait_until(lambda: world.store._node.node.malformed >= 3)
             world.works()
         finally:

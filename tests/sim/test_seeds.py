@@ -34,7 +34,7 @@ def test_what_failed_once_does_not_fail_again(path: Path) -> None:
         assert outcome.failure is None, f"seed {case['seed']}, which once showed: {case['why']}"
 
 
-@pytest.mark.parametrize("seed", [84, 287, *range(20)])
+@pytest.mark.parametrize("seed", [777, 799, *range(20)])
 def test_stores_without_patience_acknowledge_nothing_past_what_they_miss(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,7 +49,7 @@ def test_a_store_that_acknowledges_past_what_it_misses_is_caught(monkeypatch: py
     monkeypatch.setitem(bounds.CHOICES, "give_up_s", (0,))
     monkeypatch.setattr(Unfilled, "limit", lambda self, key, end: end)
 
-    assert (Log(84).play().failure or "").startswith("durability")
+    assert (Log(777).play().failure or "").startswith("durability")
 
 
 def test_a_seed_plays_the_same_world_every_time() -> None:

@@ -111,6 +111,39 @@ class Trim:
     topic: str
 
 
+class Of(msgspec.Struct, frozen=True):
+    """Do this for one of the parts that a node carries: the one with this address."""
+
+    address: str
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A part met a defect, and the node carries it no more; the others go on."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Messages were left in the queue, as nobody took them; they are wanted now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Tell everybody that we go on with this identity."""
+
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disclaim:
+    """Take a claim back."""
+
+    identity: str
+
+
 @dataclass(frozen=True, slots=True)
 class Beacon:
     """Send these frames to the tower."""
@@ -170,6 +203,11 @@ Action: TypeAlias = (
     | Persist
     | Progress
     | Trim
+    | Of
+    | Broken
+    | Resume
+    | Claim
+    | Disclaim
     | Beacon
     | Connect
     | Disconnect

@@ -3,6 +3,11 @@
 A beacon is sent once a second, and at once when a new member is heard, so that newcomers meet everybody
 within milliseconds.
 
+A node carries any number of partitions, or of consumers, and its beacon has an address of its own. That begins with
+what the node does: nodes that produce do not connect to each other, nor do those that consume. Every other address is
+connected to. Who goes on with an identity claims it with a beacon of its own, which is no node and only looked at by
+who claims the same.
+
 Source: Dafka's beacon actor. Departures: the clock is monotonic; members are not dropped while no tower is
 heard (the original then drops everybody); an endpoint taken over by another member counts as new; a member
 that leaves says so with a beacon whose first frame is ``G``, which towers pass on and originals never hear.
@@ -10,6 +15,7 @@ that leaves says so with a beacon whose first frame is ``G``, which towers pass 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from chappe.core import Report
@@ -23,6 +29,14 @@ from chappe.log.events import IdentityClash, TowerFound, TowerLost
 BEACON: Final = b"B"
 GOODBYE: Final = b"G"
 WELCOME: Final = b"W"
+PRODUCING: Final = "producing-"  # an address that begins so is that of a node which carries producers ...
+CONSUMING: Final = "consuming-"  # ... or consumers
+IDENTITY: Final = "identity-"  # somebody goes on with this identity: no node
+
+
+def kind_of(address: str) -> str:
+    """What an address says of its node: ``PRODUCING``, ``CONSUMING`` or, of all others, nothing."""
+    return next((each for each in (PRODUCING, CONSUMING) if address.startswith(each)), "")
 
 
 def parse_beacon(frames: list[bytes]) -> tuple[bytes, str, str]:
@@ -38,6 +52,15 @@ def parse_beacon(frames: list[bytes]) -> tuple[bytes, str, str]:
     return frames[0], decode_topic(address), text
 
 
+@dataclass(slots=True)
+class _Claim:
+    """An identity that we go on with."""
+
+    since: float
+    clash_at: float | None = None
+    clashing: bool = False
+
+
 class Discovery:
     """The beacon side of one node.
 
@@ -48,17 +71,16 @@ class Discovery:
     """
 
     def __init__(self, address: str, host: str, port: int, *, now: float) -> None:
-        self._address = address
         self._endpoint = f"tcp://{host}:{port}"
-        self._frames = (encode_topic(address), host.encode(), str(port).encode())
+        self._where = (host.encode(), str(port).encode())
         self._peers: dict[str, tuple[str, float]] = {}  # endpoint -> address, silent after
-        self._started = now
+        self._claims: dict[str, _Claim] = {}
+        self._address = address
+        self._kind = kind_of(address)
         self._beacon_at = now
         self._expire_at = now + BEACON_INTERVAL_S
         self._echo_at = now
         self._tower: bool | None = None
-        self._clash_at: float | None = None
-        self._clashing = False
 
     @property
     def tower(self) -> bool:
@@ -66,9 +88,37 @@ class Discovery:
         return self._tower is True
 
     @property
+    def told(self) -> TowerFound | TowerLost | None:
+        """What was last reported of the tower."""
+        return None if self._tower is None else TowerFound() if self._tower else TowerLost()
+
+    @property
     def peers(self) -> int:
-        """Number of members known."""
+        """Number of nodes known."""
         return len(self._peers)
+
+    # -- the node -------------------------------------------------------------------------------------
+
+    def claim(self, identity: str, now: float) -> list[Action]:
+        """Tell everybody that we go on with an identity."""
+        self._claims[identity] = _Claim(now)
+        return [self._frames(BEACON, IDENTITY + identity)]
+
+    def disclaim(self, identity: str) -> list[Action]:
+        """Take a claim back."""
+        del self._claims[identity]
+        return [self._frames(GOODBYE, IDENTITY + identity)]
+
+    def newcomer(self, identity: str, now: float) -> bool:
+        """Whether we claim an identity only since now: in a clash the newcomer gives way."""
+        claim = self._claims.get(identity)
+        return claim is not None and now - claim.since < 2 * BEACON_TIMEOUT_S
+
+    def goodbye(self) -> list[Action]:
+        """Tell everybody that we leave."""
+        return [self._frames(GOODBYE, each) for each in self._addresses()]
+
+    # -- the world ------------------------------------------------------------------------------------
 
     def handle_tower_ready(self, now: float) -> list[Action]:
         """A tower subscribed to our beacons or welcomed us: it hears what we send from now on."""
@@ -79,31 +129,25 @@ class Discovery:
         if frames == [WELCOME]:
             return self._beacon(now)
         kind, address, endpoint = parse_beacon(frames)
-        if address == self._address:
-            return self._own(kind, endpoint, now)
+        if address.startswith(IDENTITY):
+            return self._claimed(kind, address.removeprefix(IDENTITY), endpoint, now)
         if endpoint == self._endpoint:
-            return []  # of somebody dead, who had our port before
+            return self._echo(now) if address == self._address else []  # else of somebody dead, who had our port before
         known = self._peers.get(endpoint)
         if kind == GOODBYE:
             if known is None or known[0] != address:
                 return []
             del self._peers[endpoint]
-            return [Disconnect(endpoint, address)]
+            return self._lost(endpoint, address)
         if known is None and len(self._peers) >= BEACONS_MAX:
             return []
         self._peers[endpoint] = (address, now + BEACON_TIMEOUT_S)
-        if known is None:
-            return [Connect(endpoint, address), *self._beacon(now)]
-        if known[0] != address:
-            return [TakeOver(endpoint, known[0], address), *self._beacon(now)]
-        return []
-
-    def goodbye(self) -> list[Action]:
-        """Tell everybody that we leave."""
-        return [Beacon((GOODBYE, *self._frames))]
+        if known is not None and known[0] == address:
+            return []
+        return self._met(endpoint, None if known is None else known[0], address, now)
 
     def handle_timeout(self, now: float) -> list[Action]:
-        """Send the beacon that is due; drop members that have been silent while a tower was there."""
+        """Send the beacon that is due; drop nodes that have been silent while a tower was there."""
         actions: list[Action] = []
         if now >= self._beacon_at:
             actions += self._beacon(now)
@@ -121,40 +165,63 @@ class Discovery:
         """When the next beacon or expiry is due."""
         return min(self._beacon_at, self._expire_at)
 
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _addresses(self) -> list[str]:
+        return [self._address, *(IDENTITY + each for each in self._claims)]
+
+    def _frames(self, kind: bytes, address: str) -> Beacon:
+        return Beacon((kind, encode_topic(address), *self._where))
+
     def _beacon(self, now: float) -> list[Action]:
         self._beacon_at = now + BEACON_INTERVAL_S
-        return [Beacon((BEACON, *self._frames))]
+        return [self._frames(BEACON, each) for each in self._addresses()]
+
+    def _needs(self, address: str) -> bool:
+        """Whether we and another node may have something to say to each other."""
+        return not self._kind or not address.startswith(self._kind)
+
+    def _met(self, endpoint: str, former: str | None, address: str, now: float) -> list[Action]:
+        """A node is new, or took over the endpoint of another one."""
+        connected = former is not None and self._needs(former)
+        if not self._needs(address):
+            return [Disconnect(endpoint, former)] if former is not None and connected else []
+        if former is not None and connected:
+            return [TakeOver(endpoint, former, address), *self._beacon(now)]
+        return [Connect(endpoint, address), *self._beacon(now)]
+
+    def _lost(self, endpoint: str, address: str) -> list[Action]:
+        return [Disconnect(endpoint, address)] if self._needs(address) else []
 
     def _expire(self, now: float) -> list[Action]:
         gone = [(endpoint, address) for endpoint, (address, until) in self._peers.items() if now >= until]
-        for endpoint, _ in gone:
-            del self._peers[endpoint]
-        return [Disconnect(endpoint, address) for endpoint, address in gone]
-
-    def _own(self, kind: bytes, endpoint: str, now: float) -> list[Action]:
-        if endpoint != self._endpoint:
-            return self._clash(endpoint, now) if kind == BEACON else []
         actions: list[Action] = []
+        for endpoint, address in gone:
+            del self._peers[endpoint]
+            actions += self._lost(endpoint, address)
+        return actions
+
+    def _echo(self, now: float) -> list[Action]:
+        """A tower heard us."""
         if now - self._echo_at > 2.5 * BEACON_INTERVAL_S:
-            # The tower was away: what was silent meanwhile may be well.
+            # It was away: what was silent meanwhile may be well.
             for peer, (address, _) in self._peers.items():
                 self._peers[peer] = (address, now + BEACON_TIMEOUT_S)
         self._echo_at = now
-        if self._tower is not True:
-            self._tower = True
-            actions.append(Report(TowerFound()))
-        return actions
-
-    def _clash(self, endpoint: str, now: float) -> list[Action]:
-        """Someone else beacons our address; a single one may be an echo of our own former life."""
-        if self._clash_at is None or now - self._clash_at > BEACON_TIMEOUT_S:
-            self._clash_at = now
+        if self._tower is True:
             return []
-        if now - self._clash_at < BEACON_INTERVAL_S / 2 or self._clashing:
-            return []
-        self._clashing = True
-        return [Report(IdentityClash(self._address, endpoint))]
+        self._tower = True
+        return [Report(TowerFound())]
 
-    def newcomer(self, now: float) -> bool:
-        """Whether we started only now: in a clash of identities the newcomer gives way."""
-        return now - self._started < 2 * BEACON_TIMEOUT_S
+    def _claimed(self, kind: bytes, identity: str, endpoint: str, now: float) -> list[Action]:
+        """Somebody claims an identity. If it is one of ours, a single beacon may be an echo of our own former life."""
+        claim = self._claims.get(identity)
+        if claim is None or kind != BEACON or endpoint == self._endpoint:
+            return []
+        if claim.clash_at is None or now - claim.clash_at > BEACON_TIMEOUT_S:
+            claim.clash_at = now
+            return []
+        if now - claim.clash_at < BEACON_INTERVAL_S / 2 or claim.clashing:
+            return []
+        claim.clashing = True
+        return [Report(IdentityClash(identity, endpoint))]

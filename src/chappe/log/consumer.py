@@ -129,6 +129,15 @@ class LogConsumer:
         return self._delivery.paused
 
     @property
+    def filters(self) -> list[Filter]:
+        """Topics that are wanted."""
+        return list(self._filters)
+
+    def wants(self, topic: str) -> bool:
+        """Whether a topic is wanted."""
+        return self._wanted(topic)
+
+    @property
     def duplicates(self) -> int:
         """Batches that came again after they were delivered."""
         return self._delivery.duplicates

@@ -101,7 +101,7 @@ class LogProducer:
         self._journaled = journal is not None
         self._subscriptions = Subscriptions() if subscriptions is None else subscriptions
         self._kept = KeptBatches(topic, address, kept, limits)
-        self._answering = Answering(self._kept.piece, limits)
+        self._answering = Answering(self._piece, limits)
         self._persisting: _Persisting | None = None
         self.refused = False  # the journal refused the last batch
         self.stored = next_offset  # everything before it is held by min_acks stores
@@ -330,11 +330,6 @@ class LogProducer:
                 return self._fetched(message, now)
         return []
 
-    def handle_gone(self, address: str, now: float) -> list[Action]:
-        """A member left."""
-        self._answering.gone(address)
-        return []
-
     def handle_timeout(self, now: float) -> list[Action]:
         """Send HEAD when it is due, and the next piece of an answer."""
         actions = self._answering.serve(now) if now >= self._answering.due else []
@@ -433,6 +428,12 @@ class LogProducer:
         if self._subscriptions.original(requester):
             return self._answering.fetch(replace(wanted, count=count), now)
         return []
+
+    def _piece(self, wanted: Fetch, limit: int) -> tuple[list[Action], int]:
+        """Some records of an answer; none for a requester that is gone, as its subscription tells."""
+        if not self._subscriptions.has(b"D" + encode_topic(wanted.address)):
+            return [], wanted.sequence
+        return self._kept.piece(wanted, limit)
 
     def _clear(self) -> None:
         """Begin a new batch."""

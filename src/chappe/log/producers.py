@@ -21,11 +21,12 @@ class LogProducers:
 
     Args:
         address: Name of each.
+        subscriptions: Of the node, where that counts them for several producers.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, subscriptions: Subscriptions | None = None) -> None:
         self.address = address
-        self.subscriptions = Subscriptions()  # to be given to each partition
+        self.subscriptions = Subscriptions() if subscriptions is None else subscriptions  # for each partition, too
         self.kept = KeptBytes()  # likewise
         self._parts: dict[str, LogProducer] = {}
         self._started = False
@@ -34,6 +35,10 @@ class LogProducers:
     def kept_bytes(self) -> int:
         """Bytes of batches that are kept until they are stored, of all topics."""
         return self.kept.total
+
+    def partitions(self) -> list[LogProducer]:
+        """One for each topic."""
+        return list(self._parts.values())
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -68,26 +73,12 @@ class LogProducers:
 
     # -- the world ----------------------------------------------------------------------------------
 
-    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
-        """A listener came or went."""
-        self.subscriptions.change(prefix, on)
-        actions: list[Action] = []
-        for part in self._parts.values():
-            actions += part.handle_listener(prefix, on, now)
-        return actions
-
     def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
         """An acknowledgement or a request for what somebody missed."""
         match message:
             case Stored() | Ack() | Fetch():
                 part = self._parts.get(message.subject)
                 return [] if part is None else part.handle_message(message, now, wall_us)
-        return []
-
-    def handle_gone(self, address: str, now: float) -> list[Action]:
-        """A member left."""
-        for part in self._parts.values():
-            part.handle_gone(address, now)
         return []
 
     def handle_timeout(self, now: float) -> list[Action]:

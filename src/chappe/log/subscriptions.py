@@ -21,7 +21,6 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._counts: dict[bytes, int] = {}
-        self._records: dict[bytes, None] = {}  # those that want single records
         self._original_stores: bool | None = None  # as found since the last change
         self._originals: dict[bytes, bool] = {}  # found since the last change: asked for every batch
 
@@ -32,11 +31,8 @@ class Subscriptions:
         count = self._counts.get(prefix, 0) + (1 if on else -1)
         if count > 0:
             self._counts[prefix] = count
-            if prefix[:1] == b"M":
-                self._records[prefix] = None
         else:
             self._counts.pop(prefix, None)
-            self._records.pop(prefix, None)
 
     def count(self, prefix: bytes) -> int:
         """How many hold exactly this prefix."""
@@ -48,7 +44,8 @@ class Subscriptions:
 
     def wanted(self, topic: bytes) -> bool:
         """Whether somebody wants what is published to the topic."""
-        return any((b"M" + topic).startswith(prefix) for prefix in self._records)
+        record = b"M" + topic
+        return any(record[:end] in self._counts for end in range(1, len(record) + 1))
 
     def original_stores(self) -> bool:
         """Whether the reader of an original store listens; one of ours subscribes to batches meant for it, too."""
@@ -71,10 +68,8 @@ class Subscriptions:
         """Whether somebody wants single records of the topic because it does not know batches."""
         found = self._originals.get(topic)
         if found is None:
-            record = b"M" + topic
+            counts = self._counts
             found = self._originals[topic] = any(
-                self._counts[prefix] > self._counts.get(b"R" + prefix[1:], 0)
-                for prefix in self._records
-                if record.startswith(prefix)
+                counts.get(b"M" + topic[:end], 0) > counts.get(b"R" + topic[:end], 0) for end in range(len(topic) + 1)
             )
         return found

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from chappe.defaults import BEACON_TIMEOUT_S, BEACONS_MAX
 from chappe.errors import ProtocolError
 from chappe.log.actions import Action, Forward, Relay
-from chappe.log.beacon import BEACON, GOODBYE, WELCOME, parse_beacon
+from chappe.log.beacon import BEACON, GOODBYE, IDENTITY, WELCOME, parse_beacon
 
 REPLAY_S = 0.1  # newcomers within this time share one replay of what is known
 
@@ -54,7 +54,9 @@ class TowerCore:
         endpoint = b"tcp://%b:%b" % (host, port)
         _, name, _ = parse_beacon([kind, address, endpoint])
         self._expire(now)
-        if kind == GOODBYE:
+        if name.startswith(IDENTITY):
+            pass  # a claim is repeated every second, and its node has a beacon of its own
+        elif kind == GOODBYE:
             self._forget(name)
         elif name in self._nodes or len(self._nodes) < BEACONS_MAX:
             former = self._names.get(endpoint, name)

@@ -1,8 +1,7 @@
-"""A node: one core on its sockets.
+"""A node: one core on its sockets; what the core is a composition of, it does not ask.
 
-Any thread may drive a node: a lock guards the sockets and the core, and waiting is done outside of it on the
-sockets' file descriptors. A thread of the node's own does so whenever no user's thread is waiting in ``pump``;
-so records reach a waiting user, and leave a sending one, without changing threads.
+Whose turn it is to drive it, ``turns`` knows: any thread may. So records reach a waiting user, and leave a sending one,
+without changing threads.
 """
 
 from __future__ import annotations
@@ -10,24 +9,38 @@ from __future__ import annotations
 import errno
 import logging
 import math
-import select
-import socket
+import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 import zmq
 
 from chappe.core import Halt, Report
+from chappe.deadlines import Deadlines
 from chappe.defaults import FULL_PEER_WAIT_S, MIB, SUBSCRIPTION_BYTES_MAX
-from chappe.errors import MemberStopped, ProtocolError, StorageError
-from chappe.log.actions import Action, Ask, Beacon, Connect, Disconnect, Publish, Subscribe, TakeOver, Unsubscribe
+from chappe.errors import ProtocolError, StorageError
+from chappe.log.actions import (
+    Action,
+    Ask,
+    Beacon,
+    Claim,
+    Connect,
+    Disclaim,
+    Disconnect,
+    Publish,
+    Resume,
+    Subscribe,
+    TakeOver,
+    Unsubscribe,
+)
 from chappe.log.beacon import BEACON, GOODBYE, WELCOME, Discovery
 from chappe.log.events import MachineRefused, Stopped
 from chappe.log.messages import Message, decode, encode
 from chappe.log.queries import Answer
+from chappe.runtime.turns import Ready, Turns
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.addresses import TowerAddress, bind, reachable_host
@@ -39,10 +52,10 @@ logger = logging.getLogger(__name__)
 
 DRAIN_MAX: Final = 256  # messages taken from one socket before the others get their turn ...
 DRAIN_BYTES: Final = MIB  # ... or so many bytes: what a user takes next is still in the processor's cache
-GRACE_S: Final = 0.05  # the node's own thread stays away this long after a user's thread drove ...
-GRACE_SENDING_S: Final = 0.001  # ... or so long where users send
 COMPLAIN_S: Final = 10.0  # malformed messages are logged at most this often, and so is what the machine refuses
 YIELD_S: Final = 0.000_1  # enough for a thread that waits for the lock to get it
+TICK_S: Final = 0.001  # while users send, a node looks this often whether something gathered was left behind ...
+ACTIVE_S: Final = 0.05  # ... until nobody began to gather for this long; so nobody who sends has to wake it
 REFUSED_S: Final = 1.0  # what is due waits so long after the machine refused it
 # What a machine refuses today and may grant tomorrow. Everything else that is raised is a defect of ours.
 REFUSALS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EIO, errno.ENOSPC,
@@ -87,6 +100,13 @@ class Role(Protocol):
         """When something is due."""
 
 
+class Gatherer(Hashable, Protocol):
+    """Who has something to do now and then, such as sending what was gathered."""
+
+    def idle(self) -> float:
+        """Do it; the lock is held. Returns in how many seconds to call it again, infinity for not by itself."""
+
+
 class Node:
     """Runs one core.
 
@@ -96,8 +116,6 @@ class Node:
         listen: Host to listen on; ``*`` for all interfaces.
         on_report: Called with every event, with the lock held: it must be quick and not call back.
         perform: Further actions by their class.
-        idle: Called with the lock held before each wait: what piled up is to be sent now. Returns how many seconds
-            it may be until it is called again.
         full_peer_wait_s: How long ``publish`` waits for a peer whose queue is full.
 
     An exception that is neither of the protocol nor of the machine is a defect: ``halted`` says so from then on, a
@@ -112,21 +130,16 @@ class Node:
         *,
         on_report: Callable[[object], None],
         perform: dict[type, Callable[[Any], None]] | None = None,
-        idle: Callable[[], float] | None = None,
         full_peer_wait_s: float = FULL_PEER_WAIT_S,
     ) -> None:
         own(self)
         need_descriptors()
         self.role = role
-        self.lock = threading.RLock()
+        self.turns = Turns(self._handle, self._due, self._stopped, what="member", eager=True)
+        self.lock = self.turns.lock
         self.malformed = 0
-        self.halted: str | None = None
         self.halt_event = threading.Event()
-        self.closed = False
         self._on_report = on_report
-        self._idle = idle
-        # A thread that gathers records to be sent is not driving: somebody must look after them meanwhile.
-        self._grace_s = GRACE_S if idle is None else GRACE_SENDING_S
         self._dealers = Dealers(self, self._answered)
         self._perform: dict[type, Callable[[Any], None]] = {
             Publish: lambda action: self.publish(encode(action.message)),
@@ -139,32 +152,26 @@ class Node:
             Connect: self._connect,
             Disconnect: self._disconnect,
             TakeOver: self._take_over,
+            Claim: lambda action: self.perform(self.discovery.claim(action.identity, time.monotonic())),
+            Disclaim: lambda action: self.perform(self.discovery.disclaim(action.identity)),
+            Resume: lambda action: self.resume(),
             **(perform or {}),
         }
-        # Two, since one cannot be used by two threads at once: our own thread's, and the users'.
-        self._polls = (select.poll(), select.poll())
-        self._users = threading.Lock()
         self._drains: dict[int, Callable[[], bool]] = {}
-        self._suspects: list[Callable[[], bool]] = []  # sockets used since their descriptor was last looked at
-        self._wake_read, self._wake_write = socket.socketpair()
-        self._wake_read.setblocking(False)
-        self._wake_write.setblocking(False)
-        self._watch(self._wake_read.fileno(), self._drain_wake)
-        self._later: deque[Callable[[], None]] = deque()  # what our thread is to do without the lock
-        self._callers: deque[None] = deque()  # threads that wait for the lock in ``call``
-        self._sleep_until = math.inf
-        self._driven_at = -math.inf
+        self._suspects: dict[Callable[[], bool], None] = {}  # sockets used since their descriptor was last looked at
+        self._gathering: Deadlines[Gatherer] = Deadlines()
+        self._active_until = -math.inf
+        self._look_at = math.inf  # whether something gathered, or kept for a full peer, is to leave
+        self._callers: deque[None] = deque()  # threads that wait for the lock in ``run``
         self._complain_at = -math.inf
         self._refused_at = -math.inf  # when the machine refused something last, and it was reported
         self._due_from = -math.inf  # what is due is not done before
-        self._stop = threading.Event()
         self._sockets: list[zmq.Socket[bytes]] = []
         try:
             self._open(towers, listen, full_peer_wait_s)
         except BaseException:
             self._release()
             raise
-        self._thread = threading.Thread(target=self._run, name=f"chappe-{type(role).__name__}", daemon=True)
 
     # -- life -----------------------------------------------------------------------------------------
 
@@ -205,20 +212,17 @@ class Node:
     def start(self) -> None:
         """Begin; call once everything else is set up."""
         self.call(self.role.start)
-        self._thread.start()
+        self.turns.start()
 
     def close(self) -> None:
         """Say goodbye and release everything; safe to call twice."""
         with self.lock:
             if self.closed:
                 return
-            self.closed = True
             self._pub.retry(patient=False)
             self.perform(self.discovery.goodbye())
-        self._stop.set()
-        self.wake()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join()
+            self.turns.closed = True
+        self.turns.stop()
         with self.lock:
             self._release()
 
@@ -226,35 +230,35 @@ class Node:
         for each in self._sockets:
             each.close()
         self._dealers.close()
-        self._wake_read.close()
-        self._wake_write.close()
+        self.turns.release()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self.turns.closed
+
+    @property
+    def halted(self) -> str | None:
+        """Why it stopped, if it did."""
+        return self.turns.halted
 
     # -- driving --------------------------------------------------------------------------------------
 
     def call(self, method: Callable[..., Sequence[Action]], *args: object) -> None:
         """Make one call into the core and carry out its answer; from any thread."""
+        self.run(lambda: self.perform(method(*args, now=time.monotonic())))
+
+    def run(self, function: Callable[..., None], *args: Any) -> None:
+        """See ``Turns.run``; gets its turn also while much is to be driven."""
         self._callers.append(None)
         with self.lock:
             self._callers.pop()
-            if self.closed or self.halted is not None:
-                return
-            try:
-                self.perform(method(*args, now=time.monotonic()))
-            except Exception as error:  # also of the machine: what is told here is told once
-                self.halt(error)
-            if self.role.next_timeout() < self._sleep_until:
-                self.wake()
+            self.turns.news = True
+            self.turns.run(function, *args)
 
     def check(self) -> None:
         """Raise MemberStopped if the member met a defect."""
-        if self.halted is not None:
-            raise MemberStopped(self.halted)
-
-    def halt(self, error: Exception) -> None:
-        """A defect of ours: say so to whoever uses the member, rather than live on and serve nobody."""
-        logger.error("the member stopped", exc_info=error)
-        with self.lock:
-            self._halt(Halt(f"the member stopped because of a defect: {error!r}; the log says more"))
+        self.turns.check()
 
     def _refused(self, error: Exception) -> None:
         """Report what the machine refuses; raises the error again if it is a defect of ours."""
@@ -271,106 +275,47 @@ class Node:
         for action in actions:
             table[type(action)](action)
 
-    def pump(self, timeout_s: float, until: Callable[[], bool]) -> None:
-        """Wait at most so long for something to happen, and handle it; for a user's thread that does not hold the lock.
+    def gathered(self, gatherer: Gatherer, at: float) -> None:
+        """Something was gathered, and nobody may come to send it: look at it at ``at``; the lock is held."""
+        self._active_until = at + ACTIVE_S
+        self.call_idle(gatherer, at)
 
-        Does not wait if ``until`` (called with the lock held) says that what the user waits for is there.
-        """
-        self._driven_at = began = time.monotonic()
-        if self._users.acquire(timeout=timeout_s):
-            try:
-                self._pump(max(0.0, began + timeout_s - time.monotonic()), self._polls[1], until)
-            finally:
-                self._users.release()
-        self._driven_at = time.monotonic()
+    def call_idle(self, gatherer: Gatherer, at: float) -> None:
+        """Call its ``idle`` at ``at``; the lock is held."""
+        self._gathering.set(gatherer, at)
+        if at < self._look_at:
+            self._look_at = at
+            self.turns.look_again_at(at)
 
-    def serve(self) -> None:
-        """Handle what is there, without waiting and without keeping our own thread away."""
-        if self._users.acquire(blocking=False):
-            try:
-                self._pump(0.0, self._polls[1])
-            finally:
-                self._users.release()
-
-    def later(self, function: Callable[[], None]) -> None:
-        """Have our thread call a function soon, without the lock; also if a defect stops it."""
-        self._later.append(function)
-        self.wake()
-
-    def wake_before(self, at: float) -> None:
-        """Make the thread that waits look again no later than ``at``."""
-        if self._sleep_until > at:
-            self.wake()
-
-    def wake(self) -> None:
-        """Make the thread that waits look again."""
-        try:
-            self._wake_write.send(b"\0")
-        except OSError:
-            pass  # full: it will look; or closed: nobody is there
-
-    def _run(self) -> None:
-        while not self._stop.is_set() and self.halted is None:
-            self._do_later()
-            away = self._grace_s if self._users.locked() else self._driven_at + self._grace_s - time.monotonic()
-            if away > 0:
-                self._stop.wait(away)
-                continue
-            self._pump(1.0, self._polls[0])
-            if self._users.locked():
-                self.wake()  # what was just handled may be what that thread waits for
-        self._do_later()
-
-    def _do_later(self) -> None:
-        while self._later:
-            self._later.popleft()()
-
-    def _pump(self, timeout_s: float, poll: select.poll, until: Callable[[], bool] | None = None) -> None:
-        try:
-            self._wait_and_handle(timeout_s, poll, until)
-        except Exception as error:
-            self.halt(error)
-
-    def _wait_and_handle(self, timeout_s: float, poll: select.poll, until: Callable[[], bool] | None) -> None:
-        with self.lock:
-            if self.closed or self.halted is not None:
-                return
-            wait_s = self._before_wait(timeout_s)
-            if until is not None and until():
-                return
-        if self._callers:
-            time.sleep(YIELD_S)  # the lock is not fair: who has much to do would keep them out for seconds
-        ready = poll.poll(math.ceil(wait_s * 1000) if wait_s > 0.001 else (1 if wait_s > 0 else 0))
-        with self.lock:
-            self._sleep_until = math.inf
-            if self.closed or self.halted is not None:
-                return
-            for descriptor, _ in ready:
-                drain = self._drains.get(descriptor)
-                if drain is not None and drain():
-                    self._suspects.append(drain)
-            self._timeouts()
-
-    def _before_wait(self, timeout_s: float) -> float:
-        """Handle what is there already; returns how long to wait for more."""
+    def _handle(self, ready: Ready) -> bool:
+        """Handle what is there and what is due; returns whether there is more."""
         self._retry()
-        if self._idle is not None:
-            timeout_s = min(timeout_s, self._idle())
-        if self._pub.waits:
-            timeout_s = min(timeout_s, RETRY_S)
-        if self._suspects:
-            suspects, self._suspects = self._suspects, []
-            self._suspects += [drain for drain in suspects if drain()]
+        for key, mask in ready:
+            key.data(mask)
+        suspects, self._suspects = self._suspects, {}
+        for drain in suspects:
+            if drain():
+                self._suspects[drain] = None
         now = self._timeouts()
-        if self._pub.choked:
-            self._sleep_until = now + timeout_s
-            return timeout_s
-        if self._suspects:
-            return 0.0
-        due = min(max(self.role.next_timeout(), self._due_from), self.discovery.next_timeout())
-        wait_s = max(0.0, min(timeout_s, due - now))
-        self._sleep_until = now + wait_s
-        return wait_s
+        for gatherer in self._gathering.due(now):
+            rest_s = gatherer.idle()
+            self._gathering.set(gatherer, now + rest_s)
+        self._plan(now)
+        self.turns.news = True
+        return bool(self._suspects) and not self._callers and not self._pub.choked
+
+    def _plan(self, now: float) -> None:
+        self._look_at = self._gathering.next
+        if now < self._active_until:
+            self._look_at = min(self._look_at, now + TICK_S)
+        if self._pub.waits:
+            self._look_at = min(self._look_at, now + RETRY_S)
+        elif self._suspects:
+            self._look_at = min(self._look_at, now + YIELD_S)  # the lock is not fair: let others have it for once
+
+    def _due(self) -> float:
+        due = min(self.discovery.next_timeout(), self._look_at)
+        return due if self._pub.choked else min(due, max(self.role.next_timeout(), self._due_from))
 
     def _timeouts(self) -> float:
         now = time.monotonic()
@@ -386,27 +331,22 @@ class Node:
 
     # -- sockets in -------------------------------------------------------------------------------------
 
-    def _watch(self, descriptor: int, drain: Callable[[], bool]) -> None:
-        self._drains[descriptor] = drain
-        for poll in self._polls:
-            poll.register(descriptor, select.POLLIN)
-
     def watch_socket(self, sock: zmq.Socket[bytes], drain: Callable[[], bool]) -> None:
         """Have ``drain`` called when the socket may have something; it returns whether more is there."""
-        self._watch(int(sock.getsockopt(zmq.FD)), drain)
-        self._suspects.append(drain)
+        descriptor = int(sock.getsockopt(zmq.FD))
+        self._drains[descriptor] = drain
+        self.turns.register(descriptor, selectors.EVENT_READ, lambda mask: self.suspect(drain))
+        self.suspect(drain)
 
     def unwatch_socket(self, sock: zmq.Socket[bytes]) -> None:
         """Take back ``watch_socket``."""
         descriptor = int(sock.getsockopt(zmq.FD))
-        for poll in self._polls:
-            poll.unregister(descriptor)
+        self.turns.unregister(descriptor)
         self._drains.pop(descriptor, None)
 
     def suspect(self, drain: Callable[[], bool]) -> None:
         """The socket of ``drain`` was used otherwise: its descriptor may not tell what arrived meanwhile."""
-        if drain not in self._suspects:
-            self._suspects.append(drain)
+        self._suspects[drain] = None
 
     def receive(self, sock: zmq.Socket[bytes], handle: Callable[[list[bytes]], Sequence[Action]]) -> bool:
         """Handle what a socket has; returns whether there may be more. Malformed messages are counted."""
@@ -426,7 +366,7 @@ class Node:
             except zmq.Again:
                 return False
             except zmq.ZMQError:
-                if self.closed or sock.closed:  # by what was just handled
+                if sock.closed:  # by what was just handled
                     return False
                 raise
             size += len(frames[-1])
@@ -445,12 +385,6 @@ class Node:
             self._complain_at = now + COMPLAIN_S
             logger.warning("dropped a malformed message (%s); %d so far", error, self.malformed)
 
-    def _drain_wake(self) -> bool:
-        try:
-            return len(self._wake_read.recv(4096)) == 4096
-        except OSError:
-            return False
-
     def _retry(self) -> None:
         """Send what waited for a full peer; receiving goes on if too much did."""
         choked = self._pub.choked
@@ -468,6 +402,7 @@ class Node:
     def resume(self) -> None:
         """The core is no longer paused."""
         self.suspect(self._drain_sub)
+        self.turns.wake()
 
     def _on_message(self, frames: list[bytes]) -> Sequence[Action]:
         return self.role.handle_message(decode(frames), time.monotonic(), wall_us())
@@ -500,7 +435,8 @@ class Node:
         self.suspect(self._drain_pub)
         self._pub.send(frames)
         if self._pub.waits:
-            self.wake_before(time.monotonic() + RETRY_S)
+            self._look_at = min(self._look_at, time.monotonic() + RETRY_S)
+            self.turns.look_again_at(self._look_at)
 
     def published(self) -> Callable[[], bool]:
         """Tells whether everything published before this call was taken, by full peers too, or lost by them."""
@@ -535,8 +471,8 @@ class Node:
         self.perform(self.role.handle_gone(action.former, time.monotonic()))
 
     def _halt(self, action: Halt) -> None:
-        if self.halted is None:
-            self.halted = action.reason
-            self.halt_event.set()
-            self._on_report(Stopped(action.reason))
-            self.wake()
+        raise RuntimeError(action.reason)
+
+    def _stopped(self, reason: str) -> None:
+        self.halt_event.set()
+        self._on_report(Stopped(reason))

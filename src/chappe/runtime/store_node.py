@@ -1,12 +1,13 @@
-"""A store on its sockets and its disk: a node with a query socket and a thread that writes."""
+"""A store on its sockets and its disk: a node with a query socket, and lanes for what is slow."""
 
 from __future__ import annotations
 
 import logging
-import queue
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import zmq
@@ -20,6 +21,7 @@ from chappe.log.queries import Stage, decode_request, encode_query
 from chappe.log.storage import LogStorage, Retention, Scrubbed
 from chappe.log.store import LogStore
 from chappe.runtime.log_node import Node, wall_us
+from chappe.runtime.worker import DISKS, Lane
 from chappe.system.forking import own
 from chappe.system.memory import keep_freed
 from chappe.transports.addresses import TowerAddress
@@ -57,7 +59,6 @@ class StoreNode:
         self.storage = storage
         self._staged = staged
         self._retention = list(retention)
-        self._work: queue.SimpleQueue[Write | Retain | Transact | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         kept = recover(staged, storage)
         self.core = LogStore(address, storage, "", now=time.monotonic(), kept=kept)
@@ -67,9 +68,9 @@ class StoreNode:
             listen,
             on_report=on_report,
             perform={
-                Write: self._work.put,
-                Retain: self._work.put,
-                Transact: self._work.put,
+                Write: lambda action: self._do(partial(self._write, action)),
+                Retain: lambda action: self._do(self._retain),
+                Transact: lambda action: self._do(partial(self._transact, action)),
                 Reply: self._reply,
             },
         )
@@ -81,24 +82,23 @@ class StoreNode:
         self._router.setsockopt(zmq.LINGER, 0)
         self.endpoint = self.core.endpoint = f"tcp://{self.node.host}:{port}"
         self.node.watch_socket(self._router, self._drain_router)
-        self._writer = threading.Thread(target=self._write_all, name="chappe-disk", daemon=True)
-        self._scrubber = threading.Thread(target=self._scrub_all, name="chappe-scrub", daemon=True)
+        self._disk = Lane(DISKS, self.node.run)  # whatever writes
+        self._reading = Lane(DISKS, self.node.run)  # a scrub, which nothing else waits for
 
     def start(self) -> None:
         """Begin."""
         keep_freed()
-        self._writer.start()
-        self._scrubber.start()
         self.node.start()
+        with self.node.lock:
+            self.node.call_idle(self, time.monotonic() + SCRUB_IDLE_S)
 
     def close(self) -> None:
         """Finish the write under way, acknowledge it, and release everything."""
         if self.node.closed:
             return
         self._closing.set()
-        self._work.put(None)
-        self._writer.join(CLOSE_S)
-        self._scrubber.join(CLOSE_S)
+        self._disk.close(CLOSE_S)
+        self._reading.close(CLOSE_S)
         self.node.close()
         with self.node.lock:
             self._router.close()
@@ -131,29 +131,25 @@ class StoreNode:
 
     # -- the disk ---------------------------------------------------------------------------------------
 
-    def _write_all(self) -> None:
-        try:
-            while (work := self._work.get()) is not None:
-                if isinstance(work, Write):
-                    self._write(work)
-                elif isinstance(work, Transact):
-                    self._transact(work)
-                else:
-                    self._retain()
-        except Exception as error:  # a store that does not write any more must not look as if it did
-            self.node.halt(error)
+    def _do(self, job: Callable[[], Callable[[float], Sequence[Action]] | None]) -> None:
+        """Run a job behind those before; what it returns tells the core how it ended."""
+        if not self._closing.is_set():
+            self._disk.do(job, self._ended)
 
-    def _write(self, work: Write) -> None:
+    def _ended(self, tell: Callable[[float], Sequence[Action]] | None) -> None:
+        """A job on a lane has ended: tell the core."""
+        if tell is not None:
+            self.node.perform(tell(time.monotonic()))
+
+    def _write(self, work: Write) -> Callable[[float], Sequence[Action]]:
         try:
             written = self.storage.write(work.appends)
         except StorageError as error:
-            self.node.call(lambda now, reason=str(error): self._failed(reason, now))
-            return
+            return partial(self._failed, str(error))
         except Exception as error:
             logger.exception("the write failed in a way that was not foreseen")
-            self.node.call(lambda now, reason=str(error): self._failed(reason, now))
-            return
-        self.node.call(lambda now: self._written(written, now))
+            return partial(self._failed, str(error))
+        return partial(self._written, written)
 
     def _written(self, written: object, now: float) -> Sequence[Action]:
         self.storage.publish(written)
@@ -168,28 +164,22 @@ class StoreNode:
         actions = tell(now)
         if was_paused and not self.core.paused:
             self.node.resume()
-            self.node.wake()
         return actions
 
-    def _transact(self, work: Transact) -> None:
+    def _transact(self, work: Transact) -> Callable[[float], Sequence[Action]] | None:
         job = work.job
         try:
             if isinstance(job, CommitBatch):
                 finishing = Finishing(self._staged, self.storage, self._staged.prepare(job))
-            else:
-                carry_out(self._staged, job)
+                return partial(self._transacted, work, finishing) if self._finish(finishing) else None
+            carry_out(self._staged, job)
         except ChappeError as error:
-            self.node.call(lambda now, failure=error: self._transacted(work, failure, now))
-            return
+            return partial(self._transacted, work, error)
         except Exception as error:
             logger.exception("a job of a sink failed in a way that was not foreseen")
             defect = StorageError(f"the store could not do this: {error}; its log says more")
-            self.node.call(lambda now: self._transacted(work, defect, now))
-            return
-        if not isinstance(job, CommitBatch):
-            self.node.call(lambda now: self._transacted(work, None, now))
-        elif self._finish(finishing):
-            self.node.call(lambda now: self._transacted(work, finishing, now))
+            return partial(self._transacted, work, defect)
+        return partial(self._transacted, work, None)
 
     def _finish(self, finishing: Finishing) -> bool:
         """Carry out what is decided, however often the disk refuses; False if the store was closed before."""
@@ -212,36 +202,42 @@ class StoreNode:
             actions = self.core.handle_transacted(work.ticket, outcome, now)
         if was_paused and not self.core.transactions.paused:
             self.node.suspect(self._drain_router)
-            self.node.wake()
+            self.node.turns.wake()
         return actions
 
-    def _scrub_all(self) -> None:
-        """Read everything that is kept, over and over, and leave disk and processor to the others most of the time."""
-        pause_s = SCRUB_IDLE_S
-        while not self._closing.wait(pause_s):
-            began = time.monotonic()
-            try:
-                found = self.storage.scrub()
-            except Exception:
-                logger.exception("reading what is kept failed in a way that was not foreseen")
-                found = Scrubbed(idle=True)
-            if found.news or (self.storage.suspicious and found.detail is not None):
-                self.node.call(lambda now, found=found: self._scrubbed(found, now))
-            spent_s = time.monotonic() - began
-            idle = found.idle and not self.storage.suspicious
-            pause_s = SCRUB_IDLE_S if idle else max(SCRUB_PIECE_BYTES / SCRUB_BYTES_S, SCRUB_SHARE * spent_s)
+    def idle(self) -> float:
+        """Read a further piece of what is kept; everything is read over and over. See ``Gatherer.idle``."""
+        self._reading.do(self._scrub, self._scrub_ended)
+        return math.inf
+
+    def _scrub(self) -> tuple[Scrubbed, float]:
+        began = time.monotonic()
+        try:
+            found = self.storage.scrub()
+        except Exception:
+            logger.exception("reading what is kept failed in a way that was not foreseen")
+            found = Scrubbed(idle=True)
+        return found, time.monotonic() - began
+
+    def _scrub_ended(self, scrubbed: tuple[Scrubbed, float]) -> None:
+        """A piece was read: leave disk and processor to the others most of the time."""
+        found, spent_s = scrubbed
+        now = time.monotonic()
+        if found.news or (self.storage.suspicious and found.detail is not None):
+            self.node.perform(self._scrubbed(found, now))
+        idle = found.idle and not self.storage.suspicious
+        pause_s = SCRUB_IDLE_S if idle else max(SCRUB_PIECE_BYTES / SCRUB_BYTES_S, SCRUB_SHARE * spent_s)
+        self.node.call_idle(self, now + pause_s)
 
     def _scrubbed(self, found: Scrubbed, now: float) -> Sequence[Action]:
         return self.core.handle_scrubbed(self.storage.scrubbed(found), now)
 
-    def _retain(self) -> None:
+    def _retain(self) -> Callable[[float], Sequence[Action]]:
         try:
-            retained = self.storage.retain(self._retention, wall_us())
+            return partial(self._retained, self.storage.retain(self._retention, wall_us()))
         except (StorageError, OSError) as error:
             logger.warning("retention failed and is tried again later: %s", error)
-            self.node.call(lambda now: self.core.handle_retained(now))
-            return
-        self.node.call(lambda now: self._retained(retained, now))
+            return self.core.handle_retained
 
     def _retained(self, retained: object, now: float) -> Sequence[Action]:
         self.storage.forget(retained)

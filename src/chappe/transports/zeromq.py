@@ -48,7 +48,8 @@ def open_socket(kind: int) -> zmq.Socket[bytes]:
     made = new_socket(kind)
     for option, value in (
         (zmq.LINGER, 0),
-        (zmq.SNDHWM, QUEUE_MESSAGES_MAX),
+        # A SUB sends nothing but subscriptions, and would drop those beyond the bound.
+        (zmq.SNDHWM, 0 if kind == zmq.SUB else QUEUE_MESSAGES_MAX),
         (zmq.RCVHWM, QUEUE_MESSAGES_MAX),
         (zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX),
         (zmq.RECONNECT_IVL, int(RECONNECT_S * 1000)),

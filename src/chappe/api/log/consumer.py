@@ -25,7 +25,7 @@ from chappe.log.batch import Record
 from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
 from chappe.log.events import OutOfRange, Stopped, TowerFound
 from chappe.log.sources import Key
-from chappe.runtime.log_node import Node
+from chappe.runtime.log_seats import consuming
 from chappe.storage.positions import Positions
 from chappe.system.forking import own
 from chappe.transports.addresses import TowerAddress
@@ -86,13 +86,13 @@ class Consumer:
         self._error: OffsetOutOfRange | None = None
         self.on_ready: Callable[[], None] | None = None  # called from the node's thread when records came
         try:
-            self._node = Node(self._core, towers, listen, on_report=self._report, perform={Deliver: self._deliver})
+            self._node = consuming(self._core.address, new_address(), towers, listen)
         except BaseException:
             self._release_identity()
             raise
         self._lock = self._node.lock
-        self._started = time.monotonic()
-        self._node.start()
+        with self._lock:
+            self._node.start(self._core, self._report, {Deliver: self._deliver})
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -138,11 +138,7 @@ class Consumer:
 
     def _release(self, size: int) -> None:
         """So many bytes of the queue were taken out: more may be read."""
-        was_paused = self._core.paused
         self._node.perform(self._core.taken(size, time.monotonic()))
-        if was_paused and not self._core.paused:
-            self._node.resume()
-            self._node.wake()
 
     def batches(self, timeout: float | None = None) -> Iterator[ConsumedBatch]:
         """Batches one after the other; ends when none came for ``timeout`` seconds (None: never).
@@ -273,7 +269,7 @@ class Consumer:
 
     @property
     def connected(self) -> int:
-        """Members that we know of."""
+        """See ``Producer.connected``."""
         return self._node.discovery.peers
 
     def commit(self) -> None:

@@ -71,7 +71,7 @@ def discover(
     try:
         while (left := deadline - time.monotonic()) > 0:
             known = len(scout.stores)
-            node.pump(left, partial(scout.more_than, known))
+            node.turns.wait(partial(scout.more_than, known), left)
             if scout.more_than(known):
                 deadline = min(deadline, time.monotonic() + settle_s)
         with node.lock:

@@ -26,8 +26,6 @@ from chappe.data.topic import check_topic
 from chappe.defaults import (
     BATCH_BYTES,
     EXIT_ERROR_S,
-    FULL_PEER_WAIT_LIVE_S,
-    FULL_PEER_WAIT_S,
     PRODUCER_BUFFER_BYTES,
     TOWER_HOST,
     TOWER_SUB_PORT,
@@ -38,7 +36,7 @@ from chappe.log.batch import Batch, as_headers
 from chappe.log.events import IdentityClash, IdentityRolledBack, Stopped
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
-from chappe.runtime.log_node import Node
+from chappe.runtime.log_seats import producing
 from chappe.storage.journals import Journals
 from chappe.system.forking import own
 from chappe.transports.addresses import TowerAddress
@@ -103,37 +101,42 @@ class Producer:
             self._journals = Journals(state_directory("producers", identity, directory), topic, new_address())
         self.topic = topic
         self._min_acks = min_acks
-        self._core = LogProducers(new_address() if self._journals is None else self._journals.address)
         self._error: ChappeError | None = None
         self._error_said = False
         self._events: deque[object] = deque(maxlen=1000)
-        self._topics = TopicWriters(self._core, self._journals, min_acks)
-        self._writers = self._topics.by_topic
         try:
-            self._node = Node(
-                self._core,
-                towers,
-                listen,
-                on_report=self._report,
-                perform={
-                    Persist: lambda action: self._writers[action.topic].persist(action.body),
-                    Progress: lambda action: self._deliveries.progress(self._writers[action.topic].core),
-                    Trim: lambda action: self._writers[action.topic].trim(action.offset),
-                },
-                idle=self._topics.idle,
-                full_peer_wait_s=FULL_PEER_WAIT_S if min_acks else FULL_PEER_WAIT_LIVE_S,
-            )
+            address = new_address() if self._journals is None else self._journals.address
+            self._node = producing(address, new_address(), towers, listen, live=not min_acks)
         except BaseException:
             if self._journals:
                 self._journals.close()
             raise
+        self._core = LogProducers(address, self._node.subscriptions)
+        self._topics = TopicWriters(self._core, self._journals, min_acks)
+        self._writers = self._topics.by_topic
         self._deliveries = Deliveries(self._node.later)
         self._lock = self._node.lock
         self._acquire, self._unlock = self._lock.acquire, self._lock.release
         common = Common(self._node, self._check, self._core, max(buffer_bytes, BATCH_BYTES), on_full == "block")
-        self._topics.begin(topic, common)
+        try:
+            with self._lock:
+                self._node.start(
+                    self._core,
+                    self._report,
+                    {
+                        Persist: lambda action: self._writers[action.topic].persist(action.body),
+                        Progress: lambda action: self._deliveries.progress(self._writers[action.topic].core),
+                        Trim: lambda action: self._writers[action.topic].trim(action.offset),
+                    },
+                    identity=identity is not None,
+                )
+                self._topics.begin(topic, common)
+        except BaseException:
+            self._node.close()
+            if self._journals:
+                self._journals.close()
+            raise
         self._main = _NO_TOPIC if topic is None else self._writers[topic].core
-        self._node.start()
         at_exit.add(self)
 
     # -- sending ------------------------------------------------------------------------------------------
@@ -347,7 +350,7 @@ class Producer:
 
     @property
     def connected(self) -> int:
-        """Members that we know of."""
+        """Other nodes that we know of: stores, and what producers or consumers of a process share."""
         return self._node.discovery.peers
 
     @property
@@ -472,7 +475,7 @@ class Producer:
         if isinstance(event, Stopped):
             self._topics.look_again()
             self._node.later(self._deliveries.fail(lambda topic, offset: MemberStopped(event.reason)))
-        if isinstance(event, IdentityClash) and self._node.discovery.newcomer(time.monotonic()):
+        if isinstance(event, IdentityClash) and self._node.discovery.newcomer(self.partition, time.monotonic()):
             self._fail(IdentityInUse(f"{event}; this one gives way"))
         elif isinstance(event, IdentityRolledBack):
             self._fail(errors.IdentityRolledBack(str(event)))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from chappe.errors import TimedOut
-from chappe.runtime.log_node import Node
+from chappe.runtime.log_seats import Seat
 
 LOOK_S: Final = 0.02
 
 
 def wait_until(
-    node: Node,
+    node: Seat[Any],
     check: Callable[[], None],
     ready: Callable[[], bool],
     missing: Callable[[str], str],

@@ -10,19 +10,20 @@ from dataclasses import dataclass
 from chappe.defaults import DISK_RETRY_S, IDLE_S
 from chappe.errors import BufferFull, StorageError, UsageError
 from chappe.log.batch import Batch, Headers, encode_batch, encode_record
+from chappe.log.member import ProducingMember
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
-from chappe.runtime.log_node import Node, wall_us
+from chappe.runtime.log_node import wall_us
+from chappe.runtime.log_seats import Seat
 from chappe.storage.journal import Journal
 
 SERVE_S = 0.05  # so often the network is looked after while an iterable is sent
 BUSY_RECORDS = 16  # so many gathered at once are a fast sequence: nobody looks at the clock for each further one
-BUSY_S = 0.001  # our thread looks this often whether something gathered was left behind ...
+BUSY_S = 0.001  # who drives looks this often whether something gathered was left behind ...
 GATHER_S = 0.02  # with an identity, where each batch is synced, a fast sequence is gathered at least so long
 ROUNDS = 4  # ... or as long as the disk takes for so many batches of each topic ...
 GATHER_MAX_S = 1.0  # ... and at most so long
-HELD_S = 0.05  # and this often while new records are held
-ACTIVE_S = 0.05  # ... until no record came for this long; so none has to wake it
+HELD_S = 0.05  # ... and this often while new records are held
 
 
 @dataclass(slots=True)
@@ -30,14 +31,14 @@ class Common:
     """What all topics of a producer share.
 
     Args:
-        node: Runs their cores.
+        node: Where their cores run.
         check: Raises what every call of the producer is to raise.
         cores: All of them.
         buffer_bytes: Bound of the bytes that no store has yet, of all topics.
         block: Whether to wait at the bound.
     """
 
-    node: Node
+    node: Seat[ProducingMember]
     check: Callable[[], None]
     cores: LogProducers
     buffer_bytes: int
@@ -64,12 +65,14 @@ class TopicWriter:
         self._journal = journal
         self._common = common
         self._node = common.node
-        self._retry_at = 0.0  # the journal refused the batch being gathered: our thread tries again then
+        self._retry_at = 0.0  # the journal refused the batch being gathered: it is tried again then
         self._left_at = 0.0  # when last a batch left
         self._full_at = 0.0  # when last a batch left because it was full
         for each in journal.pending if journal else ():
             core.append(each.value, each.key, each.headers, each.timestamp)
         self._quiet = not core.pending  # nothing is being gathered
+        if not self._quiet:
+            self._node.gathered(self, time.monotonic())
 
     # -- sending ------------------------------------------------------------------------------------------
 
@@ -90,7 +93,7 @@ class TopicWriter:
             common.sent_at = now
             if self._quiet:
                 self._quiet = False
-                self._node.wake_before(now + BUSY_S)  # should nobody follow, our thread sends it
+                self._node.gathered(self, now + BUSY_S)  # should nobody follow, who drives sends it
             self.core.plain = self._journal is None and not core.extras and len(core.values) >= BUSY_RECORDS
         if self._journal is not None and core.pending:
             self._pend(self._journal, offset, raw, raw_key, headers, timestamp)
@@ -142,23 +145,24 @@ class TopicWriter:
     # -- leaving ------------------------------------------------------------------------------------------
 
     def idle(self) -> float:
-        """The producer's thread is about to wait: what is gathered leaves now. While records come, it looks again."""
+        """See ``Gatherer.idle``. While records come, it looks again."""
+        if self._quiet:
+            return math.inf
         now, common = time.monotonic(), self._common
-        if not self._quiet:
-            if self.core.held(now):
-                return HELD_S
-            if now - self._full_at < BUSY_S:
-                return BUSY_S  # full batches leave by themselves
-            gather_s = min(max(GATHER_S, ROUNDS * common.sync_s * len(common.cores)), GATHER_MAX_S)
-            if self._journal and now - common.sent_at < common.silence_s and now - self._left_at < gather_s:
-                return BUSY_S  # whoever sends so fast does not wait for a disk each time that we look
-            if now < self._retry_at:
-                return self._retry_at - now
-            try:
-                self.flush_batch()
-            except StorageError:
-                return DISK_RETRY_S  # whoever sends or flushes next is told, if it is still so
-        return BUSY_S if now - common.sent_at < ACTIVE_S else math.inf
+        if self.core.held(now):
+            return HELD_S
+        if now - self._full_at < BUSY_S:
+            return BUSY_S  # full batches leave by themselves
+        gather_s = min(max(GATHER_S, ROUNDS * common.sync_s * len(common.cores)), GATHER_MAX_S)
+        if self._journal and now - common.sent_at < common.silence_s and now - self._left_at < gather_s:
+            return BUSY_S  # whoever sends so fast does not wait for a disk each time that we look
+        if now < self._retry_at:
+            return self._retry_at - now
+        try:
+            self.flush_batch()
+        except StorageError:
+            return DISK_RETRY_S  # whoever sends or flushes next is told, if it is still so
+        return math.inf if self._quiet else HELD_S
 
     def flush_batch(self) -> None:
         """Publish what is gathered.
@@ -173,8 +177,11 @@ class TopicWriter:
         except StorageError as error:
             self._quiet = False
             self._retry_at = time.monotonic() + DISK_RETRY_S
+            self._node.gathered(self, self._retry_at)
             raise type(error)(f"{error}: nothing is sent until it works again") from None
-        self._quiet = not self.core.pending  # else it is held, and our thread looks again
+        self._quiet = not self.core.pending
+        if not self._quiet:
+            self._node.gathered(self, began + HELD_S)
         common = self._common
         self._left_at = common.sent_at = time.monotonic()  # after the work: a fast sequence of records is no silence
         if self._journal is not None and gathered and self._quiet:
@@ -196,6 +203,7 @@ class TopicWriter:
             raise
         except BaseException:  # Ctrl-C, or what a handler of a signal raises
             self._quiet = False
+            self._node.gathered(self, time.monotonic())
             if self._journal.next_offset == end:
                 self._node.perform(self.core.handle_persisted(time.monotonic()))
             else:

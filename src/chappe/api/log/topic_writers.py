@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -72,16 +71,11 @@ class TopicWriters:
             kept=self._core.kept,
         )
         made = TopicWriter(core, journal, self._common)
-        self._common.node.perform(self._core.add(core, time.monotonic()))
-        self._common.node.wake()  # it may have something to say earlier than whoever waits knows
         self.by_topic[topic] = made
+        self._common.node.add_topic(core)
         return made
 
     # -- what is done to all --------------------------------------------------------------------------------
-
-    def idle(self) -> float:
-        """See ``TopicWriter.idle``."""
-        return min([each.idle() for each in self.by_topic.values()], default=math.inf)
 
     def flush(self) -> None:
         """Publish what is gathered. Raises what the journal of one topic does, after the others were published."""
@@ -99,6 +93,8 @@ class TopicWriters:
         now = time.monotonic()
         for each in self.by_topic.values():
             each.core.hurry(now, waiting)
+        self._common.node.perform(())  # it may be due earlier
+        self._common.node.tell()
 
     def look_again(self) -> None:
         """Have no record take the short way before something was looked at."""

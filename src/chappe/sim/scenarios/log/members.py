@@ -10,12 +10,14 @@ from typing import Any
 from chappe.core import Report
 from chappe.data.topic import Filter
 from chappe.errors import StorageError
-from chappe.log.actions import Deliver, Persist, Publish, Trim
+from chappe.log.actions import Action, Deliver, Persist, Publish, Trim
 from chappe.log.batch import Batch
 from chappe.log.consumer import EARLIEST, LogConsumer
 from chappe.log.events import IdentityRolledBack
+from chappe.log.member import ConsumingMember, ProducingMember
 from chappe.log.messages import BatchMessage, Head, RecordMessage
 from chappe.log.producer import LogProducer
+from chappe.log.producers import LogProducers
 from chappe.log.sources import Key
 from chappe.sim.journals import Gathered, Journal
 from chappe.sim.scenarios.log.node import NodeHost
@@ -41,6 +43,8 @@ class ProducerHost(NodeHost):
         journal: Journal | None,
         renew: Callable[[], None] | None = None,
     ) -> None:
+        self.member = ProducingMember(name)
+        self.part = LogProducers(address, self.member.subscriptions)
         self.core: LogProducer = world.cores.producer(
             topic,
             address,
@@ -49,8 +53,10 @@ class ProducerHost(NodeHost):
             next_offset=0 if journal is None else journal.next_offset,
             resumed=journal is not None and journal.lives > 1,
             limits=world.limits,
+            subscriptions=self.member.subscriptions,
+            kept=self.part.kept,
         )
-        super().__init__(world, name, self.core)
+        super().__init__(world, name, self.member)
         self.key: Key = (topic, address)
         self.min_acks = min_acks
         self.journal = journal
@@ -74,6 +80,9 @@ class ProducerHost(NodeHost):
     def start(self) -> None:
         """Begin to send."""
         super().start()
+        now = self.world.now
+        self.call(self.member.add, self.part, now, self.journal is not None)
+        self.call(self.member.add_topic, self.part, self.core, now)
         self.world.clock.after(self.world.rng.random(), self._work)
 
     def _work(self) -> None:
@@ -120,7 +129,12 @@ class ProducerHost(NodeHost):
         self._flush(core.next_offset)
         if rng.random() < 0.3 and self.alive:
             core.hurry(self.world.now, rng.random() < 0.5)
-            self.arm()
+            self.carry(())
+
+    def carry(self, actions: Sequence[Action]) -> None:
+        """Carry out what a call of the core returned."""
+        self.perform(self.member.carry(self.part, actions))
+        self.arm()
 
     def _pend(self, offset: int, record: Gathered) -> None:
         if self.journal is not None and self.core.pending:
@@ -142,8 +156,7 @@ class ProducerHost(NodeHost):
                     self.journal.append(self.core.persisting)  # the journal has it, and nobody heard of it
             self.die()
             return False
-        self.perform(actions)
-        self.arm()
+        self.carry(actions)
         if not actions or not self.core.refused:
             return True
         self.core.take_back(max(offset, self.core.published))
@@ -156,9 +169,9 @@ class ProducerHost(NodeHost):
         except StorageError as error:
             self.world.trace(self, "journal: %s", error)
             self.world.failed[Persist] += 1
-            self.perform(self.core.handle_persist_failed(str(error)))
+            self.carry(self.core.handle_persist_failed(str(error)))
         else:
-            self.perform(self.core.handle_persisted(self.world.now))
+            self.carry(self.core.handle_persisted(self.world.now))
 
     def _trim(self, action: Trim) -> None:
         assert self.journal is not None
@@ -231,7 +244,8 @@ class ConsumerHost(NodeHost):
 
     def __init__(self, world: LogWorld, name: str, filters: Sequence[Filter], positions: dict[Key, int]) -> None:
         self.core: LogConsumer = world.cores.consumer(world.address(), filters, EARLIEST, positions, world.limits)
-        super().__init__(world, name, self.core)
+        self.member = ConsumingMember(name, world.limits)
+        super().__init__(world, name, self.member)
         self.filters = tuple(filters)
         self.met: set[str] = set()  # addresses of stores that it knew at any time
         self.positions = dict(positions)  # next offset delivered, as the checkers count it
@@ -239,6 +253,11 @@ class ConsumerHost(NodeHost):
         self._waiting: deque[int] = deque()
         self._taking = False
         self.table[Deliver] = self._deliver
+
+    def start(self) -> None:
+        """Begin."""
+        super().start()
+        self.call(self.member.add, self.core, self.world.now)
 
     def wants_topic(self, topic: str) -> bool:
         """Whether a topic is consumed."""
@@ -268,11 +287,9 @@ class ConsumerHost(NodeHost):
             self.world.clock.at(self.stalled_until, self._take)
             return
         taken = 1 if self.slow_s and self.world.sending else len(self._waiting)
-        was_paused = self.core.paused
         for _ in range(taken):
-            self.call(self.core.taken, self._waiting.popleft(), self.world.now)
-        if was_paused and not self.core.paused:
-            self.resume()
+            self.perform(self.member.carry(self.core, self.core.taken(self._waiting.popleft(), self.world.now)))
+        self.arm()
         if self._waiting and not self._taking:
             self._taking = True
             self.world.clock.after(self.slow_s * self.world.rng.random(), self._take)

@@ -6,7 +6,22 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from chappe.core import Halt, Report
-from chappe.log.actions import Action, Ask, Beacon, Connect, Disconnect, Publish, Subscribe, TakeOver, Unsubscribe
+from chappe.log.actions import (
+    Action,
+    Ask,
+    Beacon,
+    Broken,
+    Claim,
+    Connect,
+    Disclaim,
+    Disconnect,
+    Of,
+    Publish,
+    Resume,
+    Subscribe,
+    TakeOver,
+    Unsubscribe,
+)
 from chappe.log.batch import Batch
 from chappe.log.beacon import Discovery
 from chappe.log.messages import BatchMessage, Message, RecordMessage, decode, encode
@@ -88,6 +103,11 @@ class NodeHost(Host):
             Connect: self._connect,
             Disconnect: self._disconnect,
             TakeOver: self._take_over,
+            Claim: lambda action: self.perform(self.discovery.claim(action.identity, world.now)),
+            Disclaim: lambda action: self.perform(self.discovery.disclaim(action.identity)),
+            Resume: lambda action: self.resume(),
+            Of: self._of_part,
+            Broken: self._broken,
         }
         self.net.publishers[self.endpoint] = self
 
@@ -216,6 +236,12 @@ class NodeHost(Host):
     def _report(self, action: Report) -> None:
         self.world.trace(self, "reports: %s", action.event)
         self.world.see("on_report", self, action.event)
+
+    def _of_part(self, action: Of) -> None:
+        self.table[type(action.action)](action.action)
+
+    def _broken(self, action: Broken) -> None:
+        raise action.error
 
     def _halt(self, action: Halt) -> None:
         self.halted = action.reason

@@ -1,0 +1,272 @@
+"""The nodes that the producers and consumers of a process share: each has a seat, and the last to leave closes up.
+
+A node is shared by those that meet at the same towers, listen on the same host and do the same: producers, producers
+that wait for no store, consumers. Producers that wait for no store have a node of their own, as a peer that does not
+keep up holds back what they send for longer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+from chappe.core import Report
+from chappe.defaults import FULL_PEER_WAIT_LIVE_S, FULL_PEER_WAIT_S
+from chappe.errors import MemberStopped
+from chappe.log.actions import Action, Broken, Of
+from chappe.log.consumer import LogConsumer
+from chappe.log.events import IdentityClash, Stopped
+from chappe.log.member import ConsumingMember, ProducingMember
+from chappe.log.producer import LogProducer
+from chappe.log.producers import LogProducers
+from chappe.log.subscriptions import Subscriptions
+from chappe.runtime.log_node import Gatherer, Node
+from chappe.runtime.worker import CALLBACKS, Lane
+from chappe.system.forking import own
+from chappe.transports.addresses import TowerAddress
+
+logger = logging.getLogger(__name__)
+
+SEATS_MAX: Final = 1_000  # of one node: its peers bound what one connection may subscribe to
+M = TypeVar("M", ProducingMember, ConsumingMember)
+
+
+class _Shared(Generic[M]):
+    """A node and who has a seat at it."""
+
+    def __init__(self, member: M, towers: Sequence[TowerAddress], listen: str, full_peer_wait_s: float) -> None:
+        own(self)
+        self.member: M = member
+        self.seats: dict[str, Seat[M]] = {}  # by their parts' addresses
+        self.taken: set[str] = set()  # addresses of those that have a seat, or are about to
+        self.node = Node(
+            member,
+            towers,
+            listen,
+            on_report=self._report,
+            perform={Of: lambda action: self.seats[action.address].carry_out(action.action)},
+            full_peer_wait_s=full_peer_wait_s,
+        )
+
+    def has_room(self, address: str) -> bool:
+        """Whether a part with this address may have a seat; two copies of one identity meet as strangers."""
+        return len(self.taken) < SEATS_MAX and address not in self.taken
+
+    def _report(self, event: object) -> None:
+        if isinstance(event, IdentityClash):
+            seat = self.seats.get(event.address)
+            if seat is not None:
+                seat.on_report(event)
+            return
+        for seat in list(self.seats.values()):
+            seat.on_report(event)
+
+
+_guard = threading.Lock()  # who shares what; never held while a node is closed
+_open: dict[object, _Shared[Any]] = {}  # the node of each kind that has room
+
+
+def _share(key: object, address: str, make: Callable[[], _Shared[M]]) -> _Shared[M]:
+    with _guard:
+        shared: _Shared[M] | None = _open.get(key)
+        if shared is None or shared.node.halted is not None or not shared.has_room(address):
+            shared = make()
+            shared.node.start()
+            _open[key] = shared
+        shared.taken.add(address)
+        return shared
+
+
+def _forked() -> None:
+    global _guard
+    _guard = threading.Lock()  # another thread of the parent may have held it
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+class Seat(Generic[M]):
+    """What a producer or consumer has of its node. Made by ``producing`` and ``consuming``; ``start`` begins."""
+
+    def __init__(self, shared: _Shared[M], address: str) -> None:
+        own(self)
+        self._address = address
+        self._shared: _Shared[M] = shared
+        self._member: M = shared.member
+        self._carry: Callable[[Any, Sequence[Action]], list[Action]] = shared.member.carry
+        self._callbacks: Lane | None = None
+        self._halted: str | None = None
+        self._closed = False
+        self.part: LogProducers | LogConsumer | None = None
+        self.node = shared.node
+        self.lock = shared.node.lock
+        self.discovery = shared.node.discovery
+        self.gathered: Callable[[Gatherer, float], None] = shared.node.gathered
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """What is to be given to the core of a producer."""
+        assert isinstance(self._member, ProducingMember)
+        return self._member.subscriptions
+
+    def start(
+        self,
+        part: LogProducers | LogConsumer,
+        on_report: Callable[[object], None],
+        perform: dict[type, Callable[[Any], None]],
+        *,
+        identity: bool = False,
+    ) -> None:
+        """Have the node carry ``part``.
+
+        Args:
+            on_report: Called with every event, with the lock held: it must be quick and not call back.
+            perform: The part's own actions by their class.
+            identity: Whether it goes on with one.
+        """
+        self.part = part
+        self.on_report = on_report
+        self._table: dict[type, Callable[[Any], None]] = {
+            Report: lambda action: on_report(action.event),
+            Broken: lambda action: self.halt(action.error),
+            **perform,
+        }
+        with self.lock:
+            self._shared.seats[part.address] = self
+            now = time.monotonic()
+            if isinstance(self._member, ProducingMember):
+                assert isinstance(part, LogProducers)
+                actions = self._member.add(part, now, identity=identity)
+            else:
+                assert isinstance(part, LogConsumer)
+                actions = self._member.add(part, now)
+            if (told := self.discovery.told) is not None:
+                on_report(told)
+            self.node.run(self.node.perform, actions)
+
+    def close(self) -> None:
+        """Leave the node; the last one closes it. Safe to call twice."""
+        with self.lock:
+            if self._closed:
+                return
+            self._closed = True
+            self.node.run(self._leave)
+        if self._callbacks is not None:
+            self._callbacks.close(None)
+        with _guard:
+            self._shared.taken.remove(self._address)
+            last = not self._shared.taken
+            if last:
+                for key in [key for key, shared in _open.items() if shared is self._shared]:
+                    del _open[key]
+        if last:
+            self.node.close()
+
+    def _leave(self) -> None:
+        if self.part is not None:
+            self.node.perform(self._member.remove(self.part.address, time.monotonic()))
+            del self._shared.seats[self.part.address]
+
+    def add_topic(self, partition: LogProducer) -> None:
+        """Have the producer write one more topic; the lock is held."""
+        assert isinstance(self._member, ProducingMember)
+        assert isinstance(self.part, LogProducers)
+        self.node.perform(self._member.add_topic(self.part, partition, time.monotonic()))
+        self.tell()
+
+    # -- driving --------------------------------------------------------------------------------------
+
+    def carry_out(self, action: Action) -> None:
+        """Do what the part alone is asked for; the lock is held."""
+        self._table[type(action)](action)
+
+    def perform(self, actions: Sequence[Action]) -> None:
+        """Carry out what a call of the part returned; the lock is held."""
+        self.node.perform(self._carry(self.part, actions))
+
+    def call(self, method: Callable[..., Sequence[Action]], *args: object) -> None:
+        """Make one call into the part and carry out its answer; from any thread."""
+        self.node.run(lambda: self.perform(method(*args, now=time.monotonic())))
+
+    def pump(self, timeout_s: float, until: Callable[[], bool]) -> None:
+        """Drive until ``until()``, which is called with the lock held, or so long; not with the lock held."""
+        self.node.turns.wait(lambda: self._closed or self._halted is not None or until(), timeout_s)
+
+    def serve(self) -> None:
+        """Handle what is there, without waiting."""
+        self.node.turns.serve()
+
+    def later(self, function: Callable[[], None]) -> None:
+        """Have a thread call a function soon, without the lock, in the order of these calls; ``close`` waits for it."""
+        with self.lock:
+            if self._callbacks is None:
+                self._callbacks = Lane(CALLBACKS, self.node.run)
+        self._callbacks.do(function)
+
+    def tell(self) -> None:
+        """Something changed for which others may wait, or is due earlier; the lock is held."""
+        self.node.turns.news = True
+        self.node.turns.tell()
+        self.node.turns.look_again()
+
+    @property
+    def choked(self) -> bool:
+        """Whether so much waits for full peers that nothing more should be published."""
+        return self.node.choked
+
+    def published(self) -> Callable[[], bool]:
+        """See ``Node.published``."""
+        return self.node.published()
+
+    # -- its end --------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was left."""
+        return self._closed
+
+    @property
+    def halted(self) -> str | None:
+        """Why the part, or the whole node, stopped, if it did."""
+        return self._halted or self.node.halted
+
+    def check(self) -> None:
+        """Raise MemberStopped if the member met a defect."""
+        if self._halted is not None:
+            raise MemberStopped(self._halted)
+        self.node.check()
+
+    def halt(self, error: Exception) -> None:
+        """A defect of this part: say so to whoever uses it; the others at the node go on."""
+        logger.error("the member stopped", exc_info=error, extra={"defect": True})
+        with self.lock:
+            if self.halted is None:
+                self._halted = f"the member stopped because of a defect: {error!r}; close it, and make another one"
+                self.on_report(Stopped(self._halted))
+                self.tell()
+
+
+def producing(
+    address: str, name: str, towers: Sequence[TowerAddress], listen: str, *, live: bool
+) -> Seat[ProducingMember]:
+    """A seat for a producer.
+
+    Args:
+        address: Of its partitions.
+        name: Of the node, if it has to be made.
+        live: Whether it waits for no store.
+    """
+    wait_s = FULL_PEER_WAIT_LIVE_S if live else FULL_PEER_WAIT_S
+    key = (ProducingMember, tuple(towers), listen, live)
+    return Seat(_share(key, address, lambda: _Shared(ProducingMember(name), towers, listen, wait_s)), address)
+
+
+def consuming(address: str, name: str, towers: Sequence[TowerAddress], listen: str) -> Seat[ConsumingMember]:
+    """A seat for a consumer; see ``producing``."""
+    key = (ConsumingMember, tuple(towers), listen)
+    return Seat(_share(key, address, lambda: _Shared(ConsumingMember(name), towers, listen, FULL_PEER_WAIT_S)), address)

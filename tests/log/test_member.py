@@ -1,0 +1,320 @@
+"""What a node does for all that it carries: each part gets what concerns it, and nothing is asked for twice."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from chappe.core import Report
+from chappe.data.topic import Filter
+from chappe.defaults import FULL_PEER_WAIT_LIVE_S
+from chappe.limits import LogLimits
+from chappe.log.actions import (
+    Action,
+    Ask,
+    Broken,
+    Claim,
+    Deliver,
+    Disclaim,
+    Of,
+    Publish,
+    Resume,
+    Subscribe,
+    Unsubscribe,
+)
+from chappe.log.batch import encode_batch
+from chappe.log.consumer import EARLIEST, LogConsumer
+from chappe.log.member import AT_ONCE, REQUESTS, ConsumingMember, ProducingMember
+from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, Head, RecordMessage, Stored, StoreInfo
+from chappe.log.producer import GREET_S, LogProducer
+from chappe.log.producers import LogProducers
+from chappe.log.queries import HeadsAnswer, HeadsRequest
+
+NOW = 100.0
+WALL = 1_700_000_000_000_000
+STORE = StoreInfo("", "STORE", "id", "tcp://127.0.0.1:7000")
+LIMITS = LogLimits(consumer_queue_bytes=1_000)
+
+
+def batch(topic: str, base: int, count: int = 1, *, to: str = "") -> BatchMessage:
+    body = encode_batch(base, [b"x" * 100] * count, WALL)
+    return BatchMessage(to or topic, "P", topic, body, direct=bool(to))
+
+
+def delivered(actions: list[Action]) -> list[tuple[str, int]]:
+    return [
+        (each.address, each.action.start)
+        for each in actions
+        if isinstance(each, Of) and isinstance(each.action, Deliver)
+    ]
+
+
+def subscribed(actions: list[Action]) -> set[bytes]:
+    return {each.prefix for each in actions if isinstance(each, Subscribe)}
+
+
+# -- producers ------------------------------------------------------------------------------------------------
+
+
+class Producing:
+    """A node that carries some producers, each with a topic."""
+
+    def __init__(self) -> None:
+        self.node = ProducingMember("N")
+        self.all: dict[str, LogProducers] = {}
+        self.parts: dict[str, LogProducer] = {}
+
+    def add(self, address: str, topic: str, *, identity: bool = False) -> list[Action]:
+        made = self.all[address] = LogProducers(address, self.node.subscriptions)
+        part = self.parts[address] = LogProducer(topic, address, subscriptions=made.subscriptions, kept=made.kept)
+        return [*self.node.add(made, NOW, identity), *self.node.add_topic(made, part, NOW)]
+
+    def publish(self, address: str) -> None:
+        self.parts[address].append(b"a")
+        self.node.carry(self.all[address], self.parts[address].flush(NOW, WALL))
+
+
+def test_its_address_says_that_it_produces() -> None:
+    assert ProducingMember("N").address == "producing-N"
+    assert ConsumingMember("N").address == "consuming-N"
+
+
+def test_an_acknowledgement_reaches_the_producer_that_it_names() -> None:
+    rig = Producing()
+    for address in ("A", "B"):
+        rig.add(address, "t")
+        rig.publish(address)
+    rig.parts["B"].awaited = 0
+
+    (told,) = rig.node.handle_message(Stored("B", "STORE", "t", 0), NOW, WALL)
+
+    assert isinstance(told, Of)
+    assert told.address == "B"
+    assert (rig.parts["A"].stored, rig.parts["B"].stored) == (0, 1)
+    assert rig.node.handle_message(Stored("C", "STORE", "t", 0), NOW, WALL) == []
+
+
+def test_a_producer_that_comes_later_knows_who_listens() -> None:
+    rig = Producing()
+    rig.add("A", "t")
+    rig.node.handle_subscription(b"F", True, NOW)
+    rig.node.handle_subscription(b"Mt", True, NOW)
+    rig.add("B", "t")
+
+    assert rig.all["B"].stores == 1
+    assert rig.all["B"].wanted
+
+
+def test_a_new_listener_is_greeted_by_those_whose_topic_it_wants() -> None:
+    rig = Producing()
+    for address, topic in (("A", "one"), ("B", "two"), ("C", "twofold"), ("D", "zero")):
+        rig.add(address, topic)
+        rig.publish(address)
+
+    assert rig.node.handle_subscription(b"Rtwo", True, NOW) == []
+    heads = rig.node.handle_timeout(NOW + GREET_S)
+
+    assert heads == [Publish(Head("two", "B", "two", 0)), Publish(Head("twofold", "C", "twofold", 0))]
+
+
+def test_time_outs_are_handled_some_at_a_time() -> None:
+    rig = Producing()
+    for number in range(AT_ONCE + 5):
+        rig.add(f"{number:03}", "t")
+        rig.publish(f"{number:03}")
+    due = rig.node.next_timeout()
+    assert NOW < due < math.inf
+
+    assert len(rig.node.handle_timeout(due)) == AT_ONCE
+    assert rig.node.next_timeout() == due
+    assert len(rig.node.handle_timeout(due)) == 5
+    assert rig.node.next_timeout() > due
+
+
+def test_who_leaves_takes_its_subscriptions_along_and_is_told_nothing_more() -> None:
+    rig = Producing()
+    rig.add("A", "t")
+    rig.add("B", "t")
+    rig.publish("A")
+
+    assert rig.node.remove("A", NOW) == [Unsubscribe(each + b"A") for each in (b"A", b"F", b"K")]
+    assert rig.node.remove("A", NOW) == []
+    assert rig.node.next_timeout() == math.inf
+    assert rig.node.handle_message(Fetch("A", "ME", "t", 0, 1), NOW, WALL) == []
+    assert rig.node.handle_subscription(b"R", True, NOW) == []
+    assert len(rig.node) == 1
+
+
+def test_an_identity_is_claimed_as_long_as_its_producer_is_there() -> None:
+    rig = Producing()
+    assert Claim("A") in rig.add("A", "t", identity=True)
+    assert Claim("B") not in rig.add("B", "t")
+    assert rig.node.remove("A", NOW)[-1] == Disclaim("A")
+    assert Disclaim("B") not in rig.node.remove("B", NOW)
+
+
+def test_a_part_that_raises_is_carried_no_more_and_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Producing()
+    for address in ("A", "B"):
+        rig.add(address, "t")
+        rig.publish(address)
+    error = ZeroDivisionError("defect")
+
+    def broken(now: float) -> list[Action]:
+        raise error
+
+    monkeypatch.setattr(rig.all["A"], "handle_timeout", broken)
+    actions = rig.node.handle_timeout(rig.node.next_timeout())
+
+    assert Of("A", Broken(error)) in actions
+    assert Unsubscribe(b"FA") in actions
+    assert Publish(Head("t", "B", "t", 0)) in actions
+    assert rig.node.carry(rig.all["A"], [Report("late")]) == []
+
+
+# -- consumers ------------------------------------------------------------------------------------------------
+
+
+class Consuming:
+    """A node that carries some consumers."""
+
+    def __init__(self) -> None:
+        self.node = ConsumingMember("N", LIMITS)
+        self.cores: dict[str, LogConsumer] = {}
+
+    def add(self, address: str, *wanted: str) -> list[Action]:
+        core = self.cores[address] = LogConsumer(address, map(Filter.parse, wanted), EARLIEST, limits=LIMITS)
+        return self.node.add(core, NOW)
+
+    def hear(self, message: BatchMessage | RecordMessage | Head | StoreInfo, now: float = NOW) -> list[Action]:
+        return self.node.handle_message(message, now, WALL)
+
+    def take(self, address: str) -> list[Action]:
+        core = self.cores[address]
+        return self.node.carry(core, core.taken(core._delivery.queued_bytes, NOW))
+
+
+def test_what_several_want_is_subscribed_to_once_and_until_the_last_one_leaves() -> None:
+    rig = Consuming()
+    assert {b"I", b"Mt", b"Rt", b"Ht", b"SA"} <= subscribed(rig.add("A", "t"))
+    assert subscribed(rig.add("B", "t")) == {b"DB", b"EB", b"LB", b"SB"}
+
+    assert {each.prefix for each in rig.node.remove("A", NOW) if isinstance(each, Unsubscribe)} == {
+        *(b"DA", b"EA", b"LA", b"SA")
+    }
+    assert Unsubscribe(b"Rt") in rig.node.remove("B", NOW)
+
+
+def test_a_batch_reaches_everybody_who_wants_its_topic_once() -> None:
+    rig = Consuming()
+    for address, wanted in (("A", ["one"]), ("B", ["two", "t*"]), ("C", ["*"]), ("D", ["two"])):
+        rig.add(address, *wanted)
+
+    assert sorted(delivered(rig.hear(batch("one", 0)))) == [("A", 0), ("C", 0)]
+    assert sorted(delivered(rig.hear(batch("two", 0)))) == [("B", 0), ("C", 0), ("D", 0)]
+    rig.node.remove("C", NOW)
+    assert sorted(delivered(rig.hear(batch("two", 1)))) == [("B", 1), ("D", 1)]
+
+
+def test_an_answer_reaches_the_one_that_asked() -> None:
+    rig = Consuming()
+    rig.add("A", "t")
+    rig.add("B", "t")
+
+    assert delivered(rig.hear(batch("t", 0, to="B"))) == [("B", 0)]
+    assert delivered(rig.hear(batch("t", 0, to="C"))) == []
+
+
+def test_requests_of_several_consumers_are_told_apart() -> None:
+    rig = Consuming()
+    rig.add("A", "t")
+    rig.add("B", "t")
+
+    asks = [each for each in rig.hear(STORE) if isinstance(each, Ask)]
+    assert len({each.request_id for each in asks}) == 2
+    by_part = {each.request_id // REQUESTS: each.request_id for each in asks}
+    for number, address in zip(sorted(by_part), ("A", "B"), strict=True):
+        assert not rig.cores[address].synced
+        rig.node.handle_answer(by_part[number], HeadsAnswer([], 1, False), [], NOW)
+        assert rig.cores[address].synced
+    assert rig.node.handle_answer(99 * REQUESTS, HeadsAnswer([], 1, False), [], NOW) == []
+
+
+def test_a_consumer_that_comes_later_hears_of_the_stores() -> None:
+    rig = Consuming()
+    rig.add("A", "t")
+    rig.hear(STORE)
+    rig.node.handle_subscription(b"WORIGINAL", True, NOW)
+
+    actions = rig.add("B", "t")
+
+    (ask,) = [each for each in actions if isinstance(each, Ask)]
+    assert isinstance(ask.request, HeadsRequest)
+    assert ask.endpoint == STORE.endpoint
+    assert Publish(ConsumerHello("ORIGINAL", "B", ("t",))) in actions
+    rig.node.handle_subscription(b"WORIGINAL", False, NOW)
+    rig.node.handle_gone("STORE", NOW)
+    assert not [each for each in rig.add("C", "t") if isinstance(each, Ask)]
+    assert rig.cores["A"].stores == rig.cores["B"].stores == 0
+
+
+# -- consumers that are not read ----------------------------------------------------------------------------------
+
+
+def fill(rig: Consuming, address: str, topic: str) -> None:
+    base = 0
+    while not rig.cores[address].paused:
+        assert (address, base) in delivered(rig.hear(batch(topic, base)))
+        base += 1
+
+
+def test_alone_in_its_node_one_that_is_not_read_leaves_messages_in_the_queue() -> None:
+    rig = Consuming()
+    rig.add("A", "t")
+    assert not rig.node.paused
+    fill(rig, "A", "t")
+    rig.node.handle_timeout(NOW + 2 * FULL_PEER_WAIT_LIVE_S)
+    assert rig.node.paused
+
+    assert Resume() in rig.take("A")
+    assert not rig.node.paused
+
+
+def test_beside_one_that_is_not_read_the_others_go_on_and_it_reads_from_the_store() -> None:
+    rig = Consuming()
+    rig.add("A", "t")
+    rig.add("B", "*")
+    rig.hear(STORE)
+    fill(rig, "A", "t")
+    missed = rig.cores["A"].positions()["t", "P"]
+    rig.take("B")
+
+    assert not rig.node.paused
+    assert delivered(rig.hear(batch("t", missed))) == [("B", missed)]
+    assert rig.cores["A"].heads()["t", "P"] == missed + 1
+    assert [each for each in rig.take("A") if isinstance(each, (Ask, Publish))]  # for what it let pass
+
+
+def test_where_there_is_no_store_the_others_wait_a_little() -> None:
+    rig = Consuming()
+    rig.add("A", "t")
+    rig.add("B", "other")
+    fill(rig, "A", "t")
+
+    assert rig.node.paused
+    assert rig.node.next_timeout() <= NOW + FULL_PEER_WAIT_LIVE_S
+    assert Resume() in rig.node.handle_timeout(NOW + FULL_PEER_WAIT_LIVE_S)
+    assert not rig.node.paused
+    assert delivered(rig.hear(batch("other", 0), NOW + 5)) == [("B", 0)]
+
+
+def test_one_that_leaves_unread_holds_nobody_up() -> None:
+    rig = Consuming()
+    rig.add("A", "t")
+    rig.add("B", "other")
+    fill(rig, "A", "t")
+    assert rig.node.paused
+
+    assert Resume() in rig.node.remove("A", NOW)
+    assert not rig.node.paused
