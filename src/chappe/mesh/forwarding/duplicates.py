@@ -25,7 +25,7 @@ class _Origin:
         """Begin a new generation; returns how many numbers were dropped."""
         dropped = len(self.old)
         if self.old:
-            self.floor = max(self.floor, max(self.old))
+            self.floor = max(self.old)  # nothing is noted that is not above the floor before
         self.old, self.young = self.young, set()
         return dropped
 

@@ -1,0 +1,127 @@
+"""Which publications are taken: each once, however many come in between, and never one that may have been."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from chappe.mesh.forwarding import duplicates
+from chappe.mesh.forwarding.duplicates import Seen
+
+OWN, A, B = (bytes((each,)) * 16 for each in b"oab")
+WINDOW = 4
+TOTAL = 24
+HIGHEST = 2**64 - 1
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    monkeypatch.setattr(duplicates, "SEEN_MAX", WINDOW)
+    monkeypatch.setattr(duplicates, "SEEN_TOTAL_MAX", TOTAL)
+    monkeypatch.setattr(duplicates, "ENDPOINTS_MAX", 3)
+    return Seen(OWN)
+
+
+def taken(seen: Seen, origin: bytes, *numbers: int) -> list[int]:
+    return [each for each in numbers if seen.is_new(origin, each)]
+
+
+def test_each_is_taken_once_in_whatever_order_they_come(seen: Seen) -> None:
+    assert taken(seen, A, 3, 1, 3, 2, 1, 2) == [3, 1, 2]
+    assert seen.late == 0
+
+
+def test_origins_have_numbers_of_their_own(seen: Seen) -> None:
+    assert taken(seen, A, 1) == taken(seen, B, 1) == [1]
+
+
+def test_what_is_published_here_is_never_new_when_it_comes_back(seen: Seen) -> None:
+    assert taken(seen, OWN, 0, 1, HIGHEST) == []
+
+
+def test_zero_and_the_highest_number_are_numbers_like_others(seen: Seen) -> None:
+    assert taken(seen, A, HIGHEST, 0, HIGHEST, 0) == [HIGHEST, 0]
+
+
+def test_two_windows_are_remembered_and_what_is_older_is_refused(seen: Seen) -> None:
+    first, second = range(10, 10 + WINDOW), range(20, 20 + WINDOW)
+    assert taken(seen, A, *first, *second) == [*first, *second]  # the first window is dropped with the next rotation
+    assert taken(seen, A, *first, *second) == []
+    assert seen.late == WINDOW  # of the first window only that it is too old is known
+    assert taken(seen, A, 14, 15) == [14, 15]  # just above the newest of what was dropped ...
+    assert taken(seen, A, 13) == []  # ... which itself is refused, though it came
+    assert seen.late == WINDOW + 1
+
+
+def test_a_window_ends_with_its_last_number_and_not_before(seen: Seen) -> None:
+    taken(seen, A, *range(1, 2 * WINDOW))  # one short of two windows
+    assert taken(seen, A, 0) == [0]
+    assert taken(seen, A, 0) == []
+    other = Seen(OWN)
+    taken(other, A, *range(1, 2 * WINDOW + 1))
+    assert taken(other, A, 0) == []
+    assert other.late == 1
+
+
+def test_what_is_refused_does_not_push_out_what_is_remembered(seen: Seen) -> None:
+    taken(seen, A, *range(100, 100 + 2 * WINDOW))
+    assert taken(seen, A, *range(50)) == []
+    assert taken(seen, A, *range(100 + WINDOW, 100 + 2 * WINDOW)) == []
+    assert seen.late == 50
+
+
+def test_one_extreme_number_does_not_make_those_below_old(seen: Seen) -> None:
+    taken(seen, A, HIGHEST)
+    assert taken(seen, A, 1, 2) == [1, 2]
+
+
+def test_an_origin_that_begins_again_above_its_former_numbers_is_heard_at_once(seen: Seen) -> None:
+    taken(seen, A, *range(1, 3 * WINDOW))
+    assert taken(seen, A, 1_000_000, 1_000_001, 1_000_000) == [1_000_000, 1_000_001]
+
+
+def test_an_origin_that_was_forgotten_may_begin_anywhere(seen: Seen) -> None:
+    taken(seen, A, *range(100, 100 + 3 * WINDOW))
+    seen.forget(A)
+    assert seen.size == 0
+    assert taken(seen, A, 1) == [1]
+    seen.forget(B)  # never heard of
+
+
+def test_an_origin_too_many_takes_the_place_of_the_oldest_but_not_of_this_endpoint(seen: Seen) -> None:
+    taken(seen, A, 1)
+    taken(seen, B, 1)
+    assert taken(seen, b"c" * 16, 1) == [1]
+    assert taken(seen, B, 1) == []
+    assert taken(seen, OWN, 1) == []
+    assert taken(seen, A, 1) == [1]  # it was forgotten
+
+
+def test_many_origins_together_remember_less_each_and_still_take_nothing_twice(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duplicates, "ENDPOINTS_MAX", 100)
+    origins = [bytes((each,)) * 16 for each in range(1, 11)]
+    for number in range(1, 9):
+        for origin in origins:
+            assert seen.is_new(origin, number)
+            assert seen.size <= TOTAL
+    for origin in origins:
+        assert taken(seen, origin, *range(9)) in ([], [0])  # 0 never came
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_comes_nothing_is_taken_twice_and_the_count_is_right(seed: int, seen: Seen) -> None:
+    rng = Random(seed)
+    found: set[tuple[bytes, int]] = set()
+    top = 0
+    for _ in range(500):
+        origin = rng.choice((OWN, A, B))
+        top += rng.random() < 0.5
+        number = rng.choice((top, top, max(0, top - rng.randrange(3 * WINDOW)), rng.randrange(2**64)))
+        if seen.is_new(origin, number):
+            assert (origin, number) not in found
+            assert origin != OWN
+            found.add((origin, number))
+        assert seen.size == sum(len(each.young) + len(each.old) for each in seen._origins.values()) <= TOTAL
