@@ -25,6 +25,10 @@ class Deadlines(Generic[Name]):
     def __len__(self) -> int:
         return len(self._live)
 
+    def __contains__(self, name: Name) -> bool:
+        """Whether ``name`` has a timer."""
+        return name in self._live
+
     def set(self, name: Name, at: float) -> None:
         """Let ``name`` be due at ``at``, and no longer at what it was set to before; infinity clears it.
 

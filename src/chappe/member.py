@@ -69,6 +69,7 @@ class KvPart:
         self.master_topic = master_topic(check_name(role.name))
         self._member = member
         self._endpoint = member.endpoint
+        self._router = member.endpoint.router
         self._full: set[object] = set()  # those who have no room for further changes
         self._far = False  # whether anything has come over an original
         self._refused_at = -math.inf  # when it was told last that somebody spoke in another's name
@@ -125,7 +126,7 @@ class KvPart:
 
     def room(self) -> bool:
         """Whether ``write`` takes another write, or refuses it for another reason than too little room."""
-        return not self._full and self._endpoint.room() and (self.role.immediate or self.role.room)
+        return not self._full and self._router.room() and (self.role.immediate or self.role.room)
 
     def handle_full(self, watcher: object, full: bool) -> bool:
         """A watcher has no room for further changes, or has some again; nothing is written meanwhile.
@@ -168,7 +169,7 @@ class KvPart:
 
     def handle_network(self, holders: frozenset[bytes], now: float, wall_ns: int) -> list[Action]:
         """The network has changed: ``holders`` are all that may have the master."""
-        actions = self._done(self.role.handle_network(holders, self._endpoint.reaches, now), now)
+        actions = self._done(self.role.handle_network(holders, self._router.topology.reaches, now), now)
         self._plan(now, wall_ns)
         return actions
 
@@ -205,7 +206,7 @@ class KvPart:
         A clone takes only those of who is still in reach, or whom an original brought that is: what a master said last
         is read after its link has ended, and is no sign of life.
         """
-        endpoint = self._endpoint
+        topology = self._router.topology
         seeks = self.role.kind == "clone"
         there: bytes | None = None  # in reach, as was just seen
         known: dict[tuple[bytes, bytes], bool] = {}
@@ -217,7 +218,7 @@ class KvPart:
             speaker = sender_endpoint(payload)
             if seeks:
                 through = origin if origin == speaker else message.sender
-                if through != there and not endpoint.reaches(through):
+                if through != there and not topology.reaches(through):
                     continue
                 there = through
             if speaker is None or origin == speaker:
@@ -225,7 +226,7 @@ class KvPart:
                 continue
             way = (origin, speaker)
             if way not in known:
-                known[way] = endpoint.vouches(*way)
+                known[way] = topology.vouches(*way)
             if known[way]:
                 self._far = True
                 payloads.append(from_far(payload))
@@ -243,7 +244,7 @@ class KvPart:
         for action in actions:
             if isinstance(action, Send):
                 payload = to_far(action.payload) if self._far else action.payload
-                for flush in self._endpoint.publish(action.topic, payload, COMMAND, action.receiver or NOBODY, now):
+                for flush in self._router.publish(action.topic, payload, COMMAND, action.receiver or NOBODY, now):
                     flushes[flush.conn] = flush
             else:
                 rest.append(action)
@@ -266,6 +267,7 @@ class Member:
 
     def __init__(self, endpoint: EndpointCore) -> None:
         self.endpoint = endpoint
+        self.router = endpoint.router
         self.paused = False  # somebody has no room: nothing is to be read from peers
         self._full: set[int] = set()  # who has none
         self._parts: dict[int, KvPart] = {}
@@ -303,7 +305,7 @@ class Member:
         if now >= self.endpoint.next_timeout():
             actions += self.call(self.endpoint.handle_timeout, now=now, wall_ns=wall_ns)
         if self._parts:
-            if self._seen != self.endpoint.settled:
+            if self._seen != self.router.settled:
                 actions += self._look_at_network(now, wall_ns)
             for part in list(self._parts.values()):
                 actions += part.handle_timeout(now, wall_ns)
@@ -313,7 +315,7 @@ class Member:
         """When ``handle_timeout`` wants to be called; infinity for never."""
         due = self.endpoint.next_timeout()
         if self._parts:
-            if self._seen != self.endpoint.settled:
+            if self._seen != self.router.settled:
                 return -math.inf
             for part in self._parts.values():
                 due = min(due, part.due)
@@ -359,7 +361,7 @@ class Member:
     def holders(self, name: str) -> list[bytes]:
         """The other endpoints that say that they have the master of a name; not who subscribed to more than that."""
         topic = master_topic(check_name(name))
-        return [endpoint for endpoint, wanted in self.endpoint.filters().items() if topic in wanted]
+        return [endpoint for endpoint, wanted in self.router.topology.filters().items() if topic in wanted]
 
     def has(self, kind: str, name: str) -> bool:
         """Whether the ``"master"``, or a ``"clone"``, of a name is attached."""
@@ -387,8 +389,8 @@ class Member:
         return found, defect
 
     def _look_at_network(self, now: float, wall_ns: int) -> list[Action]:
-        self._seen = self.endpoint.settled
-        filters = self.endpoint.filters()
+        self._seen = self.router.settled
+        filters = self.router.topology.filters()
         actions: list[Action] = []
         for part in list(self._parts.values()):
             wanting = [each for each, wanted in filters.items() if matches(wanted, part.master_topic)]

@@ -38,7 +38,7 @@ def fail_on_poison(router: Router, original: Callable[..., Any]) -> Callable[...
 def hub(make: Make, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
     """An endpoint that cannot cope with a topic."""
     made = make()
-    router = made.core._router
+    router = made.core.router
     monkeypatch.setattr(router, "_find_route", fail_on_poison(router, router._find_route))
     return made
 

@@ -39,7 +39,7 @@ def test_a_blocked_link_is_tried_again_later_or_when_the_network_has_changed() -
     seconds = echoes.block(OTHER, ONE, 0.0)
     assert echoes.handle_timeout(seconds - 0.1) == []
     echoes.forget(1.0)
-    assert echoes.next_timeout() == 1.0 + ECHO_S
+    assert echoes.due == 1.0 + ECHO_S
     assert echoes.handle_timeout(1.0 + ECHO_S) == [OTHER]
     assert echoes.block(OTHER, ONE, 5.0) > seconds
 

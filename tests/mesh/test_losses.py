@@ -60,7 +60,7 @@ def test_losses_are_told_once_a_second_and_added_up() -> None:
         losses.add(PEER, {ORIGIN: 5}, Why.TOO_FAR)
         losses.heard(PLACE, Loss(PEER, ORIGIN, 4, Why.FULL))
     assert losses.take(DROPS_REPORT_S - 0.1) == ([], [])
-    found, reports = losses.take(losses.next_timeout())
+    found, reports = losses.take(losses.due)
     assert found == [Loss(PEER, ORIGIN, 15, Why.TOO_FAR)]
     assert [each.event for each in reports] == [LostElsewhere(PLACE, PEER, ORIGIN, 12, Why.FULL.text)]  # type: ignore[union-attr]
 

@@ -246,7 +246,7 @@ def test_a_new_life_with_an_earlier_clock_is_told_what_its_former_one_told(forwa
 
     assert (told.version, told.filter) == (9_001, (b"/new",))
     life.do(life.core.publish(b"/x", b"", now=0.0))
-    assert life.core._router._sequence > 9_000 + LIFE_NUMBERS
+    assert life.core.router._sequence > 9_000 + LIFE_NUMBERS
 
 
 def test_a_new_life_that_nobody_near_remembers_is_told_from_afar(rig: Rig) -> None:
@@ -282,7 +282,7 @@ def test_topics_that_nobody_wants_leave_little(rig: Rig) -> None:
     for number in range(200):
         peer.send(peer.publication(b"%60000d" % number, sequence=number))
         rig.core.publish(b"%60000d" % -number, b"", now=rig.now)
-        assert sum(map(len, rig.core._router._routes)) <= ROUTES_BYTES_MAX
+        assert sum(map(len, rig.core.router._routes)) <= ROUTES_BYTES_MAX
 
 
 def test_doubts_are_bounded_for_each_neighbour(rig: Rig) -> None:
@@ -293,11 +293,11 @@ def test_doubts_are_bounded_for_each_neighbour(rig: Rig) -> None:
     friend.send(*[friend.state(each, chappe=(SMALLER,)) for each in ids])
     rogue.send(*[rogue.state(each, 2, (b"x" * 60_000,)) for each in (FAR, *ids)])
 
-    doubts = rig.core._router.topology._states._doubts[GREATER]
+    doubts = rig.core.router.topology._states._doubts[GREATER]
     assert len(doubts) <= DOUBTS_MAX
     assert sum(len(each.frame) for each in doubts.values()) <= DOUBTS_BYTES_MAX
     rig.do(rig.core.handle_closed(rogue.conn, "it left", rig.now))
-    assert GREATER not in rig.core._router.topology._states._doubts
+    assert GREATER not in rig.core.router.topology._states._doubts
 
 
 def test_more_filters_behind_one_neighbour_than_can_be_kept_apart_mean_everything(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from statistics import median
 
 import pytest
+from tests.calls import calls_inside_chappe
 from tests.endpoints import PATIENCE_S, Make, deliver, endpoint_of, until
 
 from chappe import DataStore
@@ -76,6 +78,12 @@ def test_a_write_alone_is_sent_although_nobody_waits(make: Make) -> None:
     clone.put("k", 1, wait=False)
     clone.put("k", 2, wait=False)
     until(lambda: master.get("k") == 2)
+
+
+def test_a_write_of_a_clone_and_back_costs_few_calls(make: Make) -> None:
+    _, clone = joined(make)
+    counts = [calls_inside_chappe(lambda: clone.put("k", 1)) for _ in range(100)]
+    assert median(counts) <= 173
 
 
 def test_only_messages_on_the_topic_of_a_store_are_for_it(make: Make) -> None:

@@ -82,7 +82,7 @@ def broken(change: Callable[[EndpointCore], object]) -> type[EndpointCore]:
 
 def test_taking_every_copy_is_caught() -> None:
     def change(core: Any) -> None:
-        core._router.seen.is_new = lambda origin, sequence: True
+        core.router.seen.is_new = lambda origin, sequence: True
 
     caught(broken(change), "delivery")
 
@@ -107,7 +107,7 @@ def test_passing_on_every_copy_is_caught(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_not_telling_the_filter_after_the_handshake_is_caught() -> None:
     def change(core: Any) -> None:
-        router = core._router
+        router = core.router
         link_up = router.link_up
 
         def without_states(link: Any, wanted: Any, announced: Any, now: float) -> list[Action]:
@@ -117,7 +117,7 @@ def test_not_telling_the_filter_after_the_handshake_is_caught() -> None:
                 found: list[Action] = link_up(link, wanted, announced, now)
             finally:
                 router.topology.tell, router.topology.others = tell, others
-                router.topology._untold = False
+                router.topology.tell_at = inf
             return found
 
         router.link_up = without_states
@@ -144,7 +144,7 @@ def test_answering_what_we_told_ourselves_is_caught(monkeypatch: pytest.MonkeyPa
 
 def test_filters_that_only_grow_are_caught() -> None:
     def change(core: Any) -> None:
-        subscriptions = core._router.subscriptions
+        subscriptions = core.router.subscriptions
         subscriptions.remove = lambda subscriber, topics: False
 
     caught(broken(change), "delivery")  # it also delivers what is wanted no longer
@@ -152,7 +152,7 @@ def test_filters_that_only_grow_are_caught() -> None:
 
 def test_not_telling_that_less_is_wanted_is_caught() -> None:
     def change(core: Any) -> None:
-        router = core._router
+        router = core.router
         remove = router.subscriptions.remove
         router.subscriptions.remove = lambda subscriber, topics: remove(subscriber, topics) and False
 
@@ -162,7 +162,7 @@ def test_not_telling_that_less_is_wanted_is_caught() -> None:
 def test_not_noticing_the_dead_is_caught() -> None:
     def change(core: Any) -> None:
         def beat(now: float) -> list[Action]:
-            core._peerings._heartbeats.at = inf
+            core._peerings.heartbeats.at = inf
             return []
 
         core._peerings._beat = beat
@@ -207,7 +207,7 @@ def test_bringing_originals_everything_several_times_is_caught(monkeypatch: pyte
 
 def test_loops_through_originals_that_are_not_cut_are_caught() -> None:
     def change(core: Any) -> None:
-        core._router.echoes.came = lambda *anything: None
+        core.router.echoes.came = lambda *anything: None
 
     looping = [seed for seed in range(60) if has_loop(seed)][:3]
     assert looping
@@ -222,7 +222,7 @@ def has_loop(seed: int) -> bool:
 
 def test_taking_one_way_of_several_is_caught() -> None:
     def change(core: Any) -> None:
-        router = core._router
+        router = core.router
         find = router._find_route
 
         def narrow(topic: bytes) -> Any:

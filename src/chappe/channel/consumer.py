@@ -130,6 +130,12 @@ class ChannelConsumer(Generic[P]):
         self._known(seq, now)
         return [self._ack(now)] if self._acked < self.next - 1 == seq else []
 
+    def hear_of(self, seq: int, now: float) -> None:
+        """The producer lives, and its event ``seq`` exists; what has come is acknowledged in its time."""
+        self._heard(now)
+        if self.next and seq > 0:
+            self._known(seq, now)
+
     def handle_retransmit_failed(self, seq: int, now: float) -> list[ConsumerAction[P]]:
         """An event cannot be had any more."""
         self._heard(now)

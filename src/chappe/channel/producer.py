@@ -183,7 +183,7 @@ class ChannelProducer(Generic[H, P]):
             path.acked = seq
             path.next = max(path.next, seq + 1)
             self._trim()
-            return self._send_ahead(now)
+            return self._send_ahead(now) if self._lasting and path.next <= self.seq else []
         return []
 
     def handle_nack(
@@ -238,8 +238,10 @@ class ChannelProducer(Generic[H, P]):
         """When ``handle_timeout`` is due."""
         if not self._paths:
             return math.inf
-        silent = min(path.heard_at for path in self._paths.values()) + self._silent_s
-        return min(self._heartbeat_at, silent)
+        due = self._heartbeat_at
+        for path in self._paths.values():
+            due = min(due, path.heard_at + self._silent_s)
+        return due
 
     # -- inside -----------------------------------------------------------------------------------------------
 
@@ -254,7 +256,7 @@ class ChannelProducer(Generic[H, P]):
         if not self._lasting:
             return []
         actions: list[ProducerAction[H]] = []
-        first = self.floor + 1
+        first = self.seq - len(self._buffer) + 1
         for consumer, path in self._paths.items():
             end = min(self.seq, path.acked + self._window)
             if path.next <= end:
@@ -266,10 +268,9 @@ class ChannelProducer(Generic[H, P]):
 
     def _trim(self) -> None:
         """Let go of what everybody has."""
-        if self._paths:
-            keep_from = min(path.acked for path in self._paths.values())
-        else:
-            keep_from = 0 if self._lasting else self.seq
+        keep_from = 0 if self._lasting and not self._paths else self.seq
+        for path in self._paths.values():
+            keep_from = min(keep_from, path.acked)
         buffer = self._buffer
         while buffer and buffer[0].seq <= keep_from:
             self._bytes -= self._size(buffer.popleft().payload)

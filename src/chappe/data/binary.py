@@ -333,7 +333,11 @@ def encode(value: object) -> bytes:
     Raises UnsupportedValue for anything else, and beyond the bounds of ``chappe.defaults``.
     """
     parts: Parts = []
-    _write(parts, value, 0)
+    write = _WRITERS.get(type(value))  # as _write, without the call
+    if write is None:
+        value = to_value(value)
+        write = _WRITERS[type(value)]
+    write(parts, value, 0)
     raw = b"".join(parts)
     if len(raw) > VALUE_ELEMENTS_MAX:
         _check_bounds(raw)

@@ -22,6 +22,7 @@ from chappe.data.values import Value
 from chappe.defaults import (
     CHANNEL_HEARTBEAT_S,
     CHANNEL_NACK_S,
+    CHANNEL_TICK_S,
     CLONE_BUFFER_MAX_S,
     CLONE_BUFFER_S,
     CLONE_RESYNC_S,
@@ -90,6 +91,7 @@ class KvClone:
         )
         self._requests = 0
         self._waits: dict[int, float] = {}  # await_idle: until when
+        self._tick_at = now  # when to look after everything; what happens brings it forward
 
     # -- application: its state ---------------------------------------------------------------------------------
 
@@ -168,7 +170,9 @@ class KvClone:
 
     def await_ready(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
         """Resolve the ticket with None once it may be read, with StaleData after ``timeout_s``."""
-        return self._following.await_ready(ticket, timeout_s, now)
+        actions = self._following.await_ready(ticket, timeout_s, now)
+        self._plan()
+        return actions
 
     def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
         """Resolve the ticket with None once ``idle``, with TimedOut after ``timeout_s``."""
@@ -176,6 +180,7 @@ class KvClone:
             return [Resolve(ticket, None)]
         self._waits[ticket] = now + timeout_s
         self._writes.hurry(now)
+        self._plan()
         return []
 
     # -- application: writing -----------------------------------------------------------------------------------
@@ -186,7 +191,7 @@ class KvClone:
     ) -> list[Action]:  # fmt: skip
         """Set a value; raises NoMaster or BufferFull if the write is not taken."""
         command = cmd.Put(to_value(key), to_value(value), expiry_ns, self.entity)
-        return self._writes.write(command, ticket, now)
+        return self._write(command, ticket, now)
 
     def put_unique(
         self, key: object, value: object, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
@@ -196,11 +201,11 @@ class KvClone:
         self._requests += 1
         key, value = to_value(key), to_value(value)
         command = cmd.PutUnique(key, value, expiry_ns, self.entity, self._requests, self.entity)
-        return self._writes.write(command, ticket, now, self._requests)
+        return self._write(command, ticket, now, self._requests)
 
     def erase(self, key: object, *, now: float, wall_ns: int = 0, ticket: int | None = None) -> list[Action]:
         """Remove a key, if it is there."""
-        return self._writes.write(cmd.Erase(to_value(key), self.entity), ticket, now)
+        return self._write(cmd.Erase(to_value(key), self.entity), ticket, now)
 
     def add(
         self, key: object, value: object, init: int, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
@@ -208,18 +213,18 @@ class KvClone:
     ) -> list[Action]:  # fmt: skip
         """Add to a value, by default the empty one of the type with tag ``init``."""
         command = cmd.Add(to_value(key), to_value(value), init, expiry_ns, self.entity)
-        return self._writes.write(command, ticket, now)
+        return self._write(command, ticket, now)
 
     def subtract(
         self, key: object, value: object, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
         ticket: int | None = None,
     ) -> list[Action]:  # fmt: skip
         """Take away from a value."""
-        return self._writes.write(cmd.Subtract(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now)
+        return self._write(cmd.Subtract(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now)
 
     def clear(self, *, now: float, wall_ns: int = 0, ticket: int | None = None) -> list[Action]:
         """Remove everything."""
-        return self._writes.write(cmd.Clear(self.entity), ticket, now)
+        return self._write(cmd.Clear(self.entity), ticket, now)
 
     # -- world --------------------------------------------------------------------------------------------------
 
@@ -244,13 +249,19 @@ class KvClone:
             except ProtocolError as problem:
                 actions.append(Report(CommandRefused(self.name, str(problem))))
         self._following.settle(actions)
-        self._check_waits(now, actions)
+        if self._waits or self._following.waits:
+            self._check_waits(now, actions)
+        if self._following.calm:
+            self._tick_at = min(self._tick_at, now + CHANNEL_TICK_S)
+        else:
+            self._plan()
         return actions
 
     def handle_gone(self, endpoint: bytes, now: float) -> list[Action]:
         """An endpoint is out of reach."""
         actions: list[Action] = []
         self._following.handle_gone(endpoint, now, actions)
+        self._plan()
         return actions
 
     def handle_network(self, holders: frozenset[bytes], reaches: Reaches, now: float) -> list[Action]:
@@ -261,12 +272,13 @@ class KvClone:
             if master.endpoint not in holders and (master.is_chappe or reaches(master.endpoint)):
                 return self.handle_gone(master.endpoint, now)
         elif holders:
-            self._following.hurry(now)
+            self.hurry(now)
         return []
 
     def hurry(self, now: float) -> None:
         """There may be a master now that was not before: look for it at the next ``handle_timeout``."""
         self._following.hurry(now)
+        self._plan()
 
     def handle_timeout(self, now: float, wall_ns: int = 0) -> list[Action]:
         """Look for a master, acknowledge, ask for what is missing, grow stale."""
@@ -274,13 +286,23 @@ class KvClone:
         self._following.handle_timeout(now, actions)
         self._following.settle(actions)
         self._check_waits(now, actions)
+        self._plan()
         return actions
 
     def next_timeout(self, now: float = 0.0, wall_ns: int = 0) -> float:
         """When ``handle_timeout`` is due."""
-        return min([self._following.next_timeout(), *self._waits.values()])
+        return self._tick_at
 
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        """When to look again."""
+        self._tick_at = min([self._following.next_timeout(), *self._waits.values()])
+
+    def _write(self, command: cmd.Action, ticket: int | None, now: float, request: int | None = None) -> list[Action]:
+        if self._tick_at > now + CHANNEL_TICK_S:
+            self._tick_at = now + CHANNEL_TICK_S
+        return self._writes.write(command, ticket, now, request)
 
     def _check_waits(self, now: float, actions: list[Action]) -> None:
         if self._waits:

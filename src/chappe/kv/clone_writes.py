@@ -49,9 +49,10 @@ class CloneWrites:
         """
         if self.refusing:
             return True
-        if len(self._pending) >= self._full_at:
-            return False
-        self._full_at = math.inf
+        if self._full_at < math.inf:
+            if len(self._pending) >= self._full_at:
+                return False
+            self._full_at = math.inf
         return self._channel.room(0)
 
     @property
@@ -139,7 +140,8 @@ class CloneWrites:
 
     def handle_state(self, master: Entity, command: cmd.WriterState, now: float, actions: list[Action]) -> None:
         """A master of chappe says how far it is, and what went wrong."""
-        self._apply(self._channel.handle_ack(master, command.applied, now), actions)
+        if produced := self._channel.handle_ack(master, command.applied, now):
+            self._apply(produced, actions)
         self._pending.confirm(State(command.applied, command.output, dict(command.outcomes)))
 
     def handle_ack(self, master: Entity, seq: int, now: float, actions: list[Action]) -> None:

@@ -64,12 +64,17 @@ class Following:
         self._search_s = CHANNEL_NACK_S
         self._resumed = False  # the master is there again, and it is not known yet whether changes were missed
         self._probe = False  # the next attempt asks the old master whether it still knows us
-        self._waits: dict[int, float] = {}  # await_ready: until when
+        self.waits: dict[int, float] = {}  # await_ready: until when
         self._conflicts: dict[Entity, float] = {}
 
     def idle(self) -> bool:
         """Whether it is attached, and knows of nothing missing."""
         return self.connected and not (self._syncing or self._resumed) and self._input.idle()
+
+    @property
+    def calm(self) -> bool:
+        """Whether it follows a master, and nothing is missing or on its way: then nothing is due within a tick."""
+        return self._receiving is None and self.idle()
 
     @property
     def coming(self) -> tuple[int, int] | None:
@@ -87,7 +92,7 @@ class Following:
         """Resolve the ticket with None once it may be read, with StaleData after ``timeout_s``."""
         if self.unreadable is None:
             return [Resolve(ticket, None)]
-        self._waits[ticket] = now + timeout_s
+        self.waits[ticket] = now + timeout_s
         return []
 
     def leave(self, actions: list[Action]) -> None:
@@ -188,15 +193,13 @@ class Following:
 
     def check_waits(self, now: float, actions: list[Action]) -> None:
         """Those who have waited too long until it may be read."""
-        if not self._waits:
-            return
-        for ticket in [ticket for ticket, until in self._waits.items() if now >= until]:
-            del self._waits[ticket]
+        for ticket in [ticket for ticket, until in self.waits.items() if now >= until]:
+            del self.waits[ticket]
             actions.append(Resolve(ticket, self.stale()))
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` is due, and ``check_waits``."""
-        due = [*self._waits.values()]
+        due = [*self.waits.values()]
         if self.connected:
             due += [self._heard_at + MASTER_SILENT_S, self._writes.next_timeout()]
             if not self._syncing:
@@ -264,8 +267,8 @@ class Following:
         self._stale_from = math.inf
         self.unreadable = None
         actions.append(Report(MasterFound(self._name, self.master)))
-        actions += [Resolve(ticket, None) for ticket in self._waits]
-        self._waits.clear()
+        actions += [Resolve(ticket, None) for ticket in self.waits]
+        self.waits.clear()
 
     def _is_current(self, seq: int, actions: list[Action]) -> None:
         """The master's last event is ``seq``; behind an interruption that tells whether nothing is missing."""
@@ -421,7 +424,7 @@ class Following:
         if isinstance(command, cmd.WriterState):
             self._writes.handle_state(master, command, now, actions)
             if not self._syncing:
-                self._take(self._input.handle_heartbeat(command.output, now), now, actions)
+                self._input.hear_of(command.output, now)
                 self._is_current(command.output, actions)
         elif isinstance(command, cmd.CumulativeAck):
             self._writes.handle_ack(master, command.seq, now, actions)

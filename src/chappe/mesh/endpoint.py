@@ -35,7 +35,7 @@ class EndpointCore:
         assert own_id != NOBODY
         self.own_id = own_id
         self._peerings = Peerings(own_id, options, now)
-        self._router = self._peerings.router
+        self.router = self._peerings.router  # for what composes this core with others
         self._links = self._peerings.links
         self.peer_messages_max = options.peer_messages_max
 
@@ -76,8 +76,8 @@ class EndpointCore:
                 return actions
             at += 1
         if at < len(frames):
-            actions += self._router.handle_frames(link, frames[at:] if at else frames, now)
-        if self._router.overflowed:
+            actions += self.router.handle_frames(link, frames[at:] if at else frames, now)
+        if self.router.overflowed:
             actions += self._peerings.drop_overflowed(now)
         return actions + self._peerings.resolve_awaited()
 
@@ -116,7 +116,8 @@ class EndpointCore:
 
         To be asked again soon; whether a peer has room is seen by nobody else.
         """
-        return self._router.congestion.holds_back(conn, now)
+        congestion = self.router.congestion
+        return congestion.waits and congestion.holds_back(conn, now)
 
     def frame_bytes_max(self, conn: int) -> int:
         """How large the next frame may be."""
@@ -127,7 +128,16 @@ class EndpointCore:
 
     def take(self, conn: int, bytes_max: int) -> list[bytes]:
         """Remove and return what is to be written next, with lengths: at most so many bytes, but at least a frame."""
-        return self._peerings.take(conn, bytes_max)
+        link = self._links.get(conn)
+        if link is None:
+            return self._peerings.take_last(conn, bytes_max)
+        outbox = link.outbox
+        if not outbox.bytes and not outbox.control_bytes:
+            return []
+        frames = self._peerings.heartbeats.take(link, bytes_max)
+        if conn in self.router.full:
+            self.router.taken(link)
+        return frames
 
     def handle_timeout(self, now: float) -> list[Action]:
         """Do what is due at ``now``; called too early it does nothing."""
@@ -171,7 +181,7 @@ class EndpointCore:
 
     def peer_subscriptions(self) -> Filter:
         """The prefixes that others want: what is published here to any other topic goes nowhere."""
-        return self._router.topology.peer_filter()
+        return self.router.topology.peer_filter()
 
     def shutdown(self, now: float) -> list[Action]:
         """Say goodbye to all peers; each ``Close`` follows its answer, ``UNPEER_S`` later at most."""
@@ -185,11 +195,11 @@ class EndpointCore:
         Raises:
             UsageError: A topic is too long, or all filters together are.
         """
-        return self._router.subscribe(subscriber, list(topics), kind, now)
+        return self.router.subscribe(subscriber, list(topics), kind, now)
 
     def unsubscribe(self, subscriber: int, topics: Iterable[bytes] | None, now: float) -> list[Action]:
         """Take back some topics of a subscriber, or the subscriber with all of them."""
-        return self._router.unsubscribe(subscriber, None if topics is None else list(topics), now)
+        return self.router.unsubscribe(subscriber, None if topics is None else list(topics), now)
 
     def forward(self, topics: Iterable[bytes], now: float) -> list[Action]:
         """Want topics that nobody here wants, for others: only originals need that.
@@ -197,7 +207,7 @@ class EndpointCore:
         Raises:
             UsageError: As ``subscribe``.
         """
-        return self._router.forward(list(topics), now)
+        return self.router.forward(list(topics), now)
 
     def publish(
         self, topic: bytes, payload: bytes, kind: int = DATA, receiver: bytes = NOBODY, now: float = 0.0
@@ -209,14 +219,14 @@ class EndpointCore:
         Raises:
             UsageError: The topic is reserved or too long, or the message is too large.
         """
-        return self._router.publish(topic, payload, kind, receiver, now)
+        return self.router.publish(topic, payload, kind, receiver, now)
 
     def publish_many(self, messages: Iterable[tuple[bytes, bytes]], now: float) -> tuple[Sequence[Flush], int]:
         """Publish many messages of data, each a topic and a payload, in order. Raises as ``publish``.
 
         Returns what to write too, and how many of the messages were put for at least one peer.
         """
-        publish = self._router.publish
+        publish = self.router.publish
         last: Sequence[Flush] = ()
         flushes: dict[Flush, None] = {}
         wanted = 0
@@ -231,11 +241,11 @@ class EndpointCore:
 
     def deliver_here(self, topic: bytes, payload: bytes, but: int) -> list[Action]:
         """Give a message of data that is published here to our own subscribers too, except for one of them."""
-        return self._router.deliver_here(topic, payload, but)
+        return self.router.deliver_here(topic, payload, but)
 
     def room(self) -> bool:
         """Whether there is room for what is published: False while a peer is full whose policy is to block."""
-        return self._router.room()
+        return self.router.room()
 
     def buffered(self) -> int:
         """How many messages wait for the peer that is furthest behind."""
@@ -245,27 +255,18 @@ class EndpointCore:
 
     def reaches(self, endpoint: bytes) -> bool:
         """Whether there is a path to an endpoint, direct or through others."""
-        return self._router.topology.reaches(endpoint)
+        return self.router.topology.reaches(endpoint)
 
     def is_too_far(self, endpoint: bytes) -> bool:
         """Whether no message gets to an endpoint in reach, since it would need more hops than it has."""
-        return self._router.topology.is_too_far(endpoint)
-
-    def vouches(self, origin: bytes, speaker: bytes) -> bool:
-        """Whether a message from ``origin`` can be what endpoint ``speaker`` says, as far as can be known."""
-        return self._router.topology.vouches(origin, speaker)
+        return self.router.topology.is_too_far(endpoint)
 
     def filters(self) -> dict[bytes, Filter]:
         """What each endpoint in reach wants, direct or through others; a subscriber to less than that may be hidden."""
-        return self._router.topology.filters()
-
-    @property
-    def settled(self) -> int:
-        """Rises whenever the network, or what somebody in it wants, has changed."""
-        return self._router.settled
+        return self.router.topology.filters()
 
     @property
     def dropped(self) -> int:
         """How many messages were dropped in all, for whatever reason."""
-        self._router.note_drops()
-        return self._router.drops.total + self._router.seen.late
+        self.router.note_drops()
+        return self.router.drops.total + self.router.seen.late

@@ -88,10 +88,9 @@ class Topology:
         self.numbers_from = 0  # publications of an earlier life may have numbers up to this
         self._forwards = forwards
         self._version = version
-        self._untold = False  # our link state changed since ``tell`` ...
-        self._urgent = False  # ... not only by links that came or went
+        self.tell_at = inf  # when our link state, which changed since ``tell``, is to be told
         self._told: LinkState | None = None  # what ``tell`` returned last
-        self._tell_at = -inf  # not sooner, unless it is urgent
+        self._tell_from = -inf  # not sooner, if only links came or went
         self._filter: Filter = NOTHING
         self._links: dict[bytes, Filter] = {}  # endpoints of chappe beside us; the filter of the handshake
         self._originals: dict[bytes, Filter] = {}  # originals beside us, and what they want
@@ -170,24 +169,19 @@ class Topology:
 
     def tell(self, now: float) -> LinkState | None:
         """Our link state if it changed since the last time and it is time for it, with a new version."""
-        if now < self.tell_at():
+        if now < self.tell_at:
             return None
-        self._untold = self._urgent = False
+        self.tell_at = inf
         pause = 0.0 if len(self._links) <= TELL_FEW else min(TELL_PAUSE_MAX_S, TELL_PAUSE_S * len(self._links))
-        self._tell_at = now + pause
+        self._tell_from = now + pause
         self._version += 1
         self._told = self.state()
         return self._told
 
-    def tell_at(self) -> float:
-        """When there is something to tell."""
-        if not self._untold:
-            return inf
-        return -inf if self._urgent else self._tell_at
-
     def hurry(self) -> None:
         """What is untold is needed now."""
-        self._urgent = self._untold
+        if self.tell_at < inf:
+            self.tell_at = -inf
 
     def state(self) -> LinkState:
         """Our link state."""
@@ -361,8 +355,7 @@ class Topology:
 
     def _touch(self, urgent: bool = True) -> None:
         self.changed = True
-        self._untold = True
-        self._urgent = self._urgent or urgent
+        self.tell_at = -inf if urgent else min(self.tell_at, self._tell_from)
 
     def _believes(self, peer: bytes, origin: bytes) -> bool:
         """Whether ``origin`` is where ``peer`` is, or nowhere, as of the last ``settle``."""

@@ -287,10 +287,14 @@ class MeshNode:
                     return
                 if not link.established:
                     self._look_whether_established(link)
+                if not link.more:
+                    break
                 frames = link.frames(self.core.frames_max(link.number))
             if link.established and (self.member.paused or self._hold_back(link, time.monotonic())):
                 break
-        if link.established:
+            if link.drained:
+                break
+        if link.established and (link.unfinished or link.counted):
             self._note_unfinished(link)
 
     def _note_unfinished(self, link: Link) -> None:
@@ -521,7 +525,9 @@ class MeshNode:
         return min(self.member.next_timeout(), self._own_due())
 
     def _own_due(self) -> float:
-        due = min(self._deaf_until, self._held_look_at, self.gatherer.due, self.unfinished.due())
+        due = min(self._deaf_until, self._held_look_at, self.gatherer.due)
+        if self.unfinished.links:
+            due = min(due, self.unfinished.due())
         for dial in self._dials.values():
             if dial.sock is not None:
                 due = min(due, dial.until)

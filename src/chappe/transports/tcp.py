@@ -48,7 +48,6 @@ class Link:
     __slots__ = (
         "_check_id",
         "_first",
-        "_have",
         "_need",
         "_parts",
         "_sock",
@@ -58,14 +57,18 @@ class Link:
         "bytes_max",
         "certificate",
         "closing_at",
+        "counted",
+        "drained",
         "established",
         "handshaking",
         "lost",
+        "more",
         "named",
         "number",
         "reading",
         "sent_bytes",
         "stated",
+        "unfinished",
         "watched",
         "writing",
     )
@@ -88,7 +91,10 @@ class Link:
         self.stated: bytes | None = None  # the id that the peer says it has
         self._parts: list[bytes] = []  # of a frame that is not complete
         self.begun_at: float | None = None  # since when such a frame is unfinished, for its owner
-        self._have = 0  # bytes in them
+        self.unfinished = 0  # bytes in them
+        self.counted = 0  # of these, what ``Unfinished`` has counted
+        self.more = False  # there are complete frames that ``frames`` left for the next call
+        self.drained = False  # the last read has taken all that was there
         self._need = _LENGTH  # bytes that make it worth to look again
         self._unsent: bytes | memoryview = b""
         self._first = True
@@ -128,6 +134,7 @@ class Link:
             _buffers.append(buffer)
         if not data:
             raise self._ended("the peer closed the connection")
+        self.drained = len(data) < READ_BYTES
         if self._first:
             self._look_at_first(data)
         if self._wire is not None:
@@ -142,12 +149,7 @@ class Link:
             parts[-1] += data
         else:
             parts.append(data)
-        self._have += len(data)
-
-    @property
-    def unfinished(self) -> int:
-        """How many bytes of a frame are here that is not complete."""
-        return self._have
+        self.unfinished += len(data)
 
     def too_late_at(self) -> float:
         """When the unfinished frame has taken too long."""
@@ -207,7 +209,7 @@ class Link:
         Raises:
             LinkLost: A frame is larger than ``bytes_max``.
         """
-        if self._have < self._need:
+        if self.unfinished < self._need:
             return []
         parts = self._parts
         data = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -215,6 +217,7 @@ class Link:
         add = found.append
         at, end, bytes_max = 0, len(data), self.bytes_max
         need = _LENGTH
+        self.more = False
         while end - at >= _LENGTH:
             (size,) = _unpack_length(data, at)
             if size > bytes_max:
@@ -224,13 +227,14 @@ class Link:
                 need = _LENGTH + size
                 break
             if len(found) == count_max:
+                self.more = True
                 break
             add(data[at + _LENGTH : stop])
             at = stop
         if at:
             self.begun_at = None
         self._parts = [data[at:]] if at < end else []
-        self._have = end - at
+        self.unfinished = end - at
         self._need = need
         return found
 

@@ -21,7 +21,7 @@ class Unfinished:
     """The links of one node that have an unfinished frame. The node's lock is held."""
 
     def __init__(self) -> None:
-        self._links: dict[int, tuple[Link, int]] = {}  # by number: the link, and the bytes that are counted for it
+        self.links: dict[int, Link] = {}  # by number
         self._bytes = 0
 
     def note(self, link: Link, now: float) -> None:
@@ -45,21 +45,23 @@ class Unfinished:
         """The slowest link, if all together have too much."""
         if self._bytes <= UNFINISHED_BYTES_MAX:
             return None
-        return min([link for link, _ in self._links.values()], key=lambda link: _speed(link, now))
+        return min(self.links.values(), key=lambda link: _speed(link, now))
 
     def due(self) -> float:
         """When the first one is too late."""
-        return min([link.too_late_at() for link, _ in self._links.values() if link.reading], default=math.inf)
+        return min([link.too_late_at() for link in self.links.values() if link.reading], default=math.inf)
 
     def too_late(self, now: float) -> list[Link]:
         """The links that have taken too long."""
-        return [link for link, _ in self._links.values() if link.reading and now >= link.too_late_at()]
+        return [link for link in self.links.values() if link.reading and now >= link.too_late_at()]
 
     def _count(self, link: Link, size: int) -> None:
-        _, counted = self._links.pop(link.number, (link, 0))
-        self._bytes += size - counted
+        self._bytes += size - link.counted
+        link.counted = size
         if size:
-            self._links[link.number] = (link, size)
+            self.links[link.number] = link
+        else:
+            self.links.pop(link.number, None)
 
 
 def _speed(link: Link, now: float) -> float:

@@ -228,7 +228,7 @@ class AsyncDataStore(ReadableStore):
 
     async def _outcome(self, asked: Asked, timeout: float | None) -> Any:
         await self._watch.wait(asked.done, timeout)
-        return asked.take(self.attached.too_late())
+        return asked.take(self.attached.too_late)
 
 
 class AsyncDataStoreWatch:

@@ -62,6 +62,7 @@ class AttachedStore:
         self.core = core
         self.name = core.name
         self.closed = False
+        self.too_late = f"the write to store {self.name!r} is not confirmed yet; it may still be done"
         self.lost_peer: PeerLost | None = None  # the last peering that was lost since it is attached
         self.immediate = core.immediate
         self._node = endpoint.node
@@ -121,7 +122,8 @@ class AttachedStore:
         if not wait or (self.immediate and method != self.core.put_unique):
             with self._lock:
                 self.node.write(method, args, options, False)
-                self._look(args, found)
+                if found is not None:
+                    self._look(args, found)
                 self._turns.tell()
             self._node.keep_up()
             return None
@@ -134,12 +136,13 @@ class AttachedStore:
             except BaseException:
                 self._questions.forget(ticket)
                 raise
-            self._look(args, found)
+            if found is not None:
+                self._look(args, found)
             self._turns.tell()
         return asked
 
-    def _look(self, args: tuple[object, ...], found: list[Any] | None) -> None:
-        if found is not None and self.core.kind == "master":
+    def _look(self, args: tuple[object, ...], found: list[Any]) -> None:
+        if self.core.kind == "master":
             found.append(to_python(self.core.engine.get(to_value(args[0]))))
 
     def try_put_many(
@@ -172,10 +175,6 @@ class AttachedStore:
         """Raise what a write raises that found no room in time."""
         self.check()
         raise BufferFull(f"store {self.name!r} had no room for another write in time; the write is not done")
-
-    def too_late(self) -> str:
-        """The text of a TimedOut."""
-        return f"the write to store {self.name!r} is not confirmed yet; it may still be done"
 
     # -- waiting --------------------------------------------------------------------------------------
 

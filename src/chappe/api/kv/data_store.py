@@ -324,4 +324,4 @@ class DataStore(ReadableStore):
 
     def _outcome(self, asked: Asked, timeout: float | None) -> Any:
         asked.wait(timeout)
-        return asked.take(self.attached.too_late())
+        return asked.take(self.attached.too_late)

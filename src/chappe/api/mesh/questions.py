@@ -102,7 +102,7 @@ class Asked:
         self._questions.forget(self._ticket)
         if isinstance(self.outcome, BaseException):
             raise self.outcome
-        if self.done():
+        if self.outcome is not _PENDING:
             return self.outcome
         if self._turns.closed:
             raise Closed("the endpoint was closed")

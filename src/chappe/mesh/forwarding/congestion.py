@@ -51,6 +51,7 @@ class Congestion:
         self._number = number
         self._patience_s = patience_s
         self._rose_at = -inf  # when our number rose last
+        self.waits = False  # nothing may be read from some link, so that its pings are not answered
         self._paused = False
         self._full: dict[int, _Full] = {}
         self._heard: dict[bytes, int] = {}  # endpoint: its highest number
@@ -61,15 +62,17 @@ class Congestion:
         found = self._full.get(full.conn)
         if found is None:
             found = self._full[full.conn] = _Full(full, now)
+            self.waits = True
         found.sources.add(source.conn)
 
     def is_over(self, conn: int) -> None:
         """A link has room again, or is gone."""
         self._full.pop(conn, None)
+        self.waits = self._paused or bool(self._full)
 
     def forget(self, conn: int) -> None:
         """A link is gone."""
-        self._full.pop(conn, None)
+        self.is_over(conn)
         self._claims.pop(conn, None)
 
     def holds_back(self, conn: int, now: float) -> bool:
@@ -84,16 +87,12 @@ class Congestion:
                 held = held or now < until
         return held
 
-    @property
-    def waits(self) -> bool:
-        """Whether nothing may be read from some link, so that its pings are not answered."""
-        return self._paused or bool(self._full)
-
     # -- claims -----------------------------------------------------------------------------------
 
     def pause(self, on: bool, now: float) -> None:
         """A subscriber here is full, so that nothing is read, or no longer."""
         self._paused = on
+        self.waits = on or bool(self._full)
         if on:
             self.drained(1, now)  # it has only just become full
 
@@ -112,7 +111,7 @@ class Congestion:
 
     def claim(self, now: float) -> bytes:
         """What to claim: nothing while nobody waits for us, or while nothing gets on."""
-        found = (self._rose_at, _CLAIM.pack(self._own, self._number)) if self._paused or self._full else (-inf, b"")
+        found = (self._rose_at, _CLAIM.pack(self._own, self._number)) if self.waits else (-inf, b"")
         for conn in self._full:
             if conn in self._claims:
                 claim, heard_at = self._claims[conn]

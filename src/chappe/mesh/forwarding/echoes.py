@@ -51,6 +51,7 @@ class Echoes:
     """Contents of the last ``ECHO_S`` seconds, at most ``ECHOES_MAX``, and the links that are blocked."""
 
     def __init__(self) -> None:
+        self.due = inf  # when the next link that is blocked is to be tried again
         self._from = -inf  # from then on it is settled who speaks with whom
         self._contents: OrderedDict[int, _Content] = OrderedDict()
         self._pairs: dict[tuple[bytes, bytes], list[float]] = {}  # when a different content was an echo
@@ -90,6 +91,7 @@ class Echoes:
         pause = min(BLOCK_MAX_S, 2 * self._pauses.get(original, BLOCK_S / 2))
         self._pauses[original] = pause
         self._blocked[original] = (now + pause, others)
+        self._plan()
         self._pairs.clear()
         return pause
 
@@ -102,14 +104,11 @@ class Echoes:
         self._from = now + ECHO_S
         self._pairs.clear()
         self._blocked = {each: (min(until, self._from), others) for each, (until, others) in self._blocked.items()}
+        self._plan()
 
     def handle_timeout(self, now: float) -> list[bytes]:
         """The originals that are to be tried again."""
         return self._unblock([each for each, (until, _) in self._blocked.items() if now >= until])
-
-    def next_timeout(self) -> float:
-        """When the next one is to be tried again."""
-        return min([until for until, _ in self._blocked.values()], default=inf)
 
     def link_down(self, original: bytes) -> list[bytes]:
         """The link to ``original`` is gone; returns those that were blocked because of it."""
@@ -120,7 +119,11 @@ class Echoes:
     def _unblock(self, originals: list[bytes]) -> list[bytes]:
         for each in originals:
             del self._blocked[each]
+        self._plan()
         return originals
+
+    def _plan(self) -> None:
+        self.due = min([until for until, _ in self._blocked.values()], default=inf)
 
     def _content(self, key: int, now: float) -> _Content:
         contents = self._contents

@@ -76,6 +76,7 @@ class Losses:
     """What is to be told to others, and what was told by others; each at most once a second."""
 
     def __init__(self) -> None:
+        self.due = inf  # when something is to be told
         self._own: dict[tuple[bytes, bytes, Why], int] = {}  # towards, origin, why
         self._owed: dict[bytes, int] = {}  # peer that is gone: messages that it does not get
         self._heard: dict[tuple[bytes, bytes, bytes, Why], int] = {}  # place, towards, origin, why
@@ -85,6 +86,7 @@ class Losses:
         """Messages were dropped here."""
         for origin, count in origins.items():
             _count(self._own, (towards, origin, why), (towards, NOBODY, why), count)
+            self.due = self._told_at + DROPS_REPORT_S
 
     def owe(self, peer: bytes, count: int) -> None:
         """The link to a peer ended, with messages that it does not get."""
@@ -99,11 +101,13 @@ class Losses:
         """An endpoint has told us of a loss that concerns us."""
         key = place, loss.towards, loss.origin, loss.why
         _count(self._heard, key, None, loss.count)
+        self.due = self._told_at + DROPS_REPORT_S
 
     def take(self, now: float) -> tuple[list[Loss], list[Action]]:
         """What is to be told to others now, and what to report here."""
-        if now < self.next_timeout():
+        if now < self.due:
             return [], []
+        self.due = inf
         own, self._own = self._own, {}
         heard, self._heard = self._heard, {}
         self._told_at = now
@@ -113,10 +117,6 @@ class Losses:
             for (place, towards, origin, why), count in heard.items()
         ]
         return losses, list(reports)
-
-    def next_timeout(self) -> float:
-        """When there is something to be told."""
-        return self._told_at + DROPS_REPORT_S if self._own or self._heard else inf
 
 
 def _count(counts: dict[Key, int], key: Key, common: Key | None, count: int) -> None:

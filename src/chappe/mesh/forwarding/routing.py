@@ -421,12 +421,12 @@ class Router:
         if not self.seen.is_new(origin, message.sequence):
             return
         chappe, originals, receiver = route.chappe, route.originals, message.receiver
-        if receiver != NOBODY:
-            chappe, originals = self._towards(receiver, link, message.kind)
         if receiver == NOBODY or receiver == self._own:
             turn.deliver(route.data if message.kind == DATA else route.commands, message)
             if receiver == self._own:
                 return
+        else:
+            chappe, originals = self._towards(receiver, link, message.kind)
         if self._originals:
             self.echoes.note(MESH, topic, message.payload, now)
         if not self._forwards:
@@ -628,5 +628,4 @@ class Router:
         """When there is something to do."""
         if self.topology.changed:
             return -inf
-        due = min(self.echoes.next_timeout(), self.drops.next_timeout(), self.losses.next_timeout())
-        return min(due, self.topology.tell_at())
+        return min(self.echoes.due, self.drops.due, self.losses.due, self.topology.tell_at)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import inf
 from typing import Final
 
 from chappe.core import Report
+from chappe.deadlines import Deadlines
 from chappe.errors import Address, ChappeError, PeeringError
 from chappe.mesh.actions import Action, Dial, Resolve
 
@@ -21,7 +21,7 @@ class Target:
     ``conn`` is None if it stands over another connection.
     """
 
-    __slots__ = ("address", "conn", "dial", "peer_id", "retry_at", "retry_s", "stale_s", "tickets")
+    __slots__ = ("address", "conn", "dial", "peer_id", "retry_s", "stale_s", "tickets")
 
     def __init__(self, address: Address, retry_s: float) -> None:
         self.address = address
@@ -30,7 +30,6 @@ class Target:
         self.dial: int | None = None
         self.conn: int | None = None
         self.peer_id: bytes | None = None
-        self.retry_at = inf
         self.stale_s = _STALE_S
 
 
@@ -40,6 +39,7 @@ class Dialling:
     def __init__(self) -> None:
         self._targets: dict[Address, Target] = {}
         self._dials: dict[int, Target] = {}
+        self.retries: Deadlines[Address] = Deadlines()  # when which target is dialled again
         self._last_dial = 0
 
     def __iter__(self) -> Iterator[Target]:
@@ -53,7 +53,7 @@ class Dialling:
             if target.peer_id is not None:
                 return [Resolve(ticket, target.peer_id)]
             target.tickets.append(ticket)
-            return [] if target.retry_at == inf else self._dial(target)
+            return self._dial(target) if address in self.retries else []
         target = self._targets[address] = Target(address, retry_s or 0.0)
         target.tickets.append(ticket)
         return self._dial(target)
@@ -89,10 +89,11 @@ class Dialling:
         target.conn = None
         actions: list[Action] = [Report(error)]
         if target.retry_s > 0 and not final:
-            target.retry_at = now + (min(target.stale_s, target.retry_s) if stale else target.retry_s)
+            pause_s = min(target.stale_s, target.retry_s) if stale else target.retry_s
+            self.retries.set(target.address, now + pause_s)
             target.stale_s = 2 * target.stale_s if stale else _STALE_S
             return actions
-        self._targets.pop(target.address, None)
+        self._forget(target)
         again = type(error)  # who is told by raising it changes it
         return actions + [Resolve(each, again(str(error), error.address, error.peer_id)) for each in target.tickets]
 
@@ -101,16 +102,16 @@ class Dialling:
         target.conn = None
         target.peer_id = None
         if target.retry_s <= 0:
-            self._targets.pop(target.address, None)
+            self._forget(target)
             return []
         if stood_s < _STOOD_S:
-            target.retry_at = now + target.retry_s
+            self.retries.set(target.address, now + target.retry_s)
             return []
         return self._dial(target)
 
     def remove(self, target: Target, outcome: ChappeError) -> list[Action]:
         """Dial it no more; whoever waits for it gets ``outcome``."""
-        self._targets.pop(target.address, None)
+        self._forget(target)
         if target.dial is not None:
             self._dials.pop(target.dial, None)
         tickets, target.tickets = target.tickets, []
@@ -118,16 +119,15 @@ class Dialling:
 
     def handle_timeout(self, now: float) -> list[Action]:
         """Dial whom it is time for."""
-        due = [each for each in self._targets.values() if now >= each.retry_at]
-        return [action for each in due for action in self._dial(each)]
+        return [action for each in self.retries.due(now) for action in self._dial(self._targets[each])]
 
-    def next_timeout(self) -> float:
-        """When it is time for the next."""
-        return min([each.retry_at for each in self._targets.values()], default=inf)
+    def _forget(self, target: Target) -> None:
+        self._targets.pop(target.address, None)
+        self.retries.clear(target.address)
 
     def _dial(self, target: Target) -> list[Action]:
         self._last_dial += 1
-        target.retry_at = inf
+        self.retries.clear(target.address)
         target.dial = self._last_dial
         self._dials[self._last_dial] = target
         return [Dial(self._last_dial, *target.address)]

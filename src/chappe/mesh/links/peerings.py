@@ -42,7 +42,7 @@ class Peerings:
         self._leaving: dict[int, Link] = {}  # we said goodbye
         self._closing: dict[int, tuple[Link, float]] = {}  # only to be emptied, until then at most
         self._awaited: dict[int, tuple[bytes, float]] = {}  # ticket: peer, and until when
-        self._heartbeats = Heartbeats(own, options.heartbeat_s, self.router.congestion)
+        self.heartbeats = Heartbeats(own, options.heartbeat_s, self.router.congestion)
         self._closed = False
         self._byes = 0
 
@@ -146,7 +146,7 @@ class Peerings:
         peer_id = link.peer_id = step.peer_id
         link.chappe = step.chappe
         link.established_at = now
-        self._heartbeats.begin(link, now)
+        self.heartbeats.begin(link, now)
         self._table.peered(peer_id)
         sent = link.handshake.filter_sent
         assert sent is not None
@@ -318,11 +318,11 @@ class Peerings:
 
     def pause(self, on: bool, now: float) -> None:
         """See ``EndpointCore.handle_paused``."""
-        self._heartbeats.pause(on, self.links.values(), now)
+        self.heartbeats.pause(on, self.links.values(), now)
 
     def drained(self, count: int, now: float) -> None:
         """See ``EndpointCore.handle_drained``."""
-        self._heartbeats.drained(count, now)
+        self.heartbeats.drained(count, now)
 
     def _handle_ping(self, link: Link, message: Message, now: float) -> list[Action]:
         """A ping, or a pong, of an established link."""
@@ -331,7 +331,7 @@ class Peerings:
                 link.confirmed = link.outbox.messages
                 return self._end(link, PeerRemoved, "", now)
             if message.payload.startswith(HEARTBEAT):
-                self._heartbeats.answered(link, now)
+                self.heartbeats.answered(link, now)
                 return []
             asked = link.pings.pop(message.payload, None)
             return [] if asked is None else [Resolve(asked, True)]
@@ -340,7 +340,7 @@ class Peerings:
             link.confirmed = link.outbox.accepted  # it waits until it has our answer, and so all before that
         claim = message.payload.removeprefix(HEARTBEAT)
         if link.chappe and claim != message.payload and self.router.congestion.claimed(link, claim, now):
-            self._heartbeats.claims(now)
+            self.heartbeats.claims(now)
         if not link.outbox.put_control(pack_pong(self._own, link.peer_id, message.payload)):
             self.router.overflowed[link.conn] = link
         return [link.flush]
@@ -352,14 +352,8 @@ class Peerings:
             actions += self._end(link, PeerRemoved, "it took less than was sent", now)
         return actions
 
-    def take(self, conn: int, bytes_max: int) -> list[bytes]:
-        """See ``EndpointCore.take``."""
-        link = self.links.get(conn)
-        if link is not None:
-            frames = self._heartbeats.take(link, bytes_max)
-            if conn in self.router.full:
-                self.router.taken(link)
-            return frames
+    def take_last(self, conn: int, bytes_max: int) -> list[bytes]:
+        """See ``EndpointCore.take``: of a connection that is to be closed when it is empty."""
         if conn not in self._closing:
             return []
         frames = self._closing[conn][0].outbox.take(bytes_max)
@@ -384,7 +378,7 @@ class Peerings:
         for ticket in [ticket for ticket, (_, until) in self._awaited.items() if now >= until]:
             del self._awaited[ticket]
             actions.append(Resolve(ticket, False))
-        if now >= self._heartbeats.due():
+        if now >= self.heartbeats.due():
             actions += self._beat(now)
         actions += [*self._dialling.handle_timeout(now), *self.router.handle_timeout(now)]
         return actions + self.resolve_awaited()
@@ -393,7 +387,7 @@ class Peerings:
         """When ``handle_timeout`` has something to do."""
         if self.router.overflowed:
             return -inf
-        due = min(self._heartbeats.due(), self._dialling.next_timeout(), self.router.next_timeout())
+        due = min(self.heartbeats.due(), self._dialling.retries.next, self.router.next_timeout())
         if self._greeting:
             due = min(due, next(iter(self._greeting.values())).handshake.next_timeout())
         if self._leaving:
@@ -406,7 +400,7 @@ class Peerings:
 
     def _beat(self, now: float) -> list[Action]:
         links = [each for each in self.links.values() if each.established_at is not None]
-        actions, silent = self._heartbeats.beat(links, now)
+        actions, silent = self.heartbeats.beat(links, now)
         self.router.overflowed.update({each.conn: each for each in links if each.outbox.overflowed})
         for link in silent:
             seconds = now - max(link.heard_at, link.moved_at)

@@ -115,7 +115,7 @@ class Bounds(MeshChecker):
     def on_tick(self) -> None:
         """Look into the cores."""
         for host in self.world.alive(EndpointHost):
-            router = host.core._router
+            router = host.core.router
             if router.seen.size > SEEN_TOTAL_MAX or len(router._routes) > ROUTES_MAX:
                 self.fail(f"{host.life} remembers {router.seen.size} publications and {len(router._routes)} routes")
             peers = [link.peer_id for link in host.core._links.values() if link.established_at is not None]
@@ -195,7 +195,7 @@ class Convergence(MeshChecker):
         if host.discovered != expected:
             names = sorted(self.world.lives.get(each, each.hex()) for each in host.discovered ^ expected)
             return f"{host.life} is wrong about whether {names} can be reached"
-        topology = host.core._router.topology
+        topology = host.core.router.topology
         for other in self.world.reachable(host):
             if other.original:
                 continue
