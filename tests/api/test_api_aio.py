@@ -16,12 +16,13 @@ from chappe.api.log.aio import AsyncConsumer, AsyncProducer
 from chappe.api.log.store import Store
 from chappe.errors import OffsetOutOfRange, TimedOut
 from chappe.runtime import log_seats
+from chappe.storage.journal import Journal
 
 KIB = b"x" * 1024
 MIB = bytes(1 << 20)
 
 
-async def soon(awaited: Awaitable[None]) -> None:
+async def soon(awaited: Awaitable[object]) -> None:
     await asyncio.wait_for(awaited, PATIENCE_S)
 
 
@@ -175,3 +176,65 @@ def test_a_cancelled_wait_takes_no_record_with_it(tower: str, store: Store) -> N
             assert batch.values() == [b"x"]
 
     asyncio.run(soon(run()))
+
+
+def test_a_lock_that_another_thread_holds_does_not_hold_the_loop(tower: str, store: Store) -> None:
+    async def run() -> None:
+        async with AsyncProducer("hello", tower=tower) as producer, AsyncConsumer("hello", tower=tower) as consumer:
+            await producer.wait_ready(PATIENCE_S)
+            for lock, call in (
+                (producer._lock, lambda: producer.send(b"x")),
+                (producer._lock, lambda: producer.delivered(0)),
+                (consumer._lock, lambda: consumer.poll(PATIENCE_S)),
+            ):
+                held, free = threading.Event(), threading.Event()
+
+                def hold(
+                    lock: threading.RLock = lock, held: threading.Event = held, free: threading.Event = free
+                ) -> None:
+                    with lock:
+                        held.set()
+                        free.wait(PATIENCE_S)
+
+                thread = threading.Thread(target=hold)
+                thread.start()
+                held.wait(PATIENCE_S)
+                calling = asyncio.ensure_future(call())
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                assert not calling.done()
+                free.set()  # which nobody would do if the loop waited for the lock
+                await soon(calling)
+                thread.join()
+
+    asyncio.run(run())
+
+
+def test_a_journal_that_waits_for_its_disk_holds_neither_the_loop_nor_other_producers(
+    tower: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stalled, works = threading.Event(), threading.Event()
+    append = Journal.append
+
+    def stall(self: Journal, body: bytes, end: int) -> None:
+        stalled.set()
+        works.wait(PATIENCE_S)
+        append(self, body, end)
+
+    async def run() -> None:
+        async with (
+            AsyncProducer("hello", tower=tower, identity="me", directory=tmp_path / "me") as journaled,
+            AsyncProducer("hello", tower=tower) as other,
+        ):
+            monkeypatch.setattr(Journal, "append", stall)
+            sending = asyncio.create_task(journaled.send(b"a"))
+            while not stalled.is_set():
+                await asyncio.sleep(0.001)
+            await other.send(b"b")
+            await soon(other.flush(PATIENCE_S))
+            assert not sending.done() or not journaled.stored
+            works.set()
+            await soon(sending)
+            await soon(journaled.flush(PATIENCE_S))
+
+    asyncio.run(run())

@@ -50,7 +50,7 @@ from chappe.transports.zeromq import open_socket
 
 logger = logging.getLogger(__name__)
 
-DRAIN_MAX: Final = 256  # messages taken from one socket before the others get their turn ...
+DRAIN_MAX: Final = 64  # messages taken from one socket before the others get their turn ...
 DRAIN_BYTES: Final = MIB  # ... or so many bytes: what a user takes next is still in the processor's cache
 COMPLAIN_S: Final = 10.0  # malformed messages are logged at most this often, and so is what the machine refuses
 YIELD_S: Final = 0.000_1  # enough for a thread that waits for the lock to get it

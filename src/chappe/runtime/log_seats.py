@@ -2,7 +2,8 @@
 
 A node is shared by those that meet at the same towers, listen on the same host and do the same: producers, producers
 that wait for no store, consumers. Producers that wait for no store have a node of their own, as a peer that does not
-keep up holds back what they send for longer.
+keep up holds back what they send for longer. One with an identity is alone at its node: its journal is synced under the
+node's lock, and a stalled disk would stop the others.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.subscriptions import Subscriptions
 from chappe.runtime.log_node import Gatherer, Node
-from chappe.runtime.worker import CALLBACKS, Lane
+from chappe.runtime.worker import CALLBACKS, DISKS, Lane
 from chappe.system.forking import own
 from chappe.transports.addresses import TowerAddress
 
@@ -93,9 +94,11 @@ os.register_at_fork(after_in_child=_forked)
 class Seat(Generic[M]):
     """What a producer or consumer has of its node. Made by ``producing`` and ``consuming``; ``start`` begins."""
 
-    def __init__(self, shared: _Shared[M], address: str) -> None:
+    def __init__(self, shared: _Shared[M], address: str, *, identity: bool = False) -> None:
         own(self)
         self._address = address
+        self._identity = identity
+        self._journal: Lane | None = None
         self._shared: _Shared[M] = shared
         self._member: M = shared.member
         self._carry: Callable[[Any, Sequence[Action]], list[Action]] = shared.member.carry
@@ -119,15 +122,12 @@ class Seat(Generic[M]):
         part: LogProducers | LogConsumer,
         on_report: Callable[[object], None],
         perform: dict[type, Callable[[Any], None]],
-        *,
-        identity: bool = False,
     ) -> None:
         """Have the node carry ``part``.
 
         Args:
             on_report: Called with every event, with the lock held: it must be quick and not call back.
             perform: The part's own actions by their class.
-            identity: Whether it goes on with one.
         """
         self.part = part
         self.on_report = on_report
@@ -141,7 +141,7 @@ class Seat(Generic[M]):
             now = time.monotonic()
             if isinstance(self._member, ProducingMember):
                 assert isinstance(part, LogProducers)
-                actions = self._member.add(part, now, identity=identity)
+                actions = self._member.add(part, now, self._identity)
             else:
                 assert isinstance(part, LogConsumer)
                 actions = self._member.add(part, now)
@@ -156,8 +156,9 @@ class Seat(Generic[M]):
                 return
             self._closed = True
             self.node.run(self._leave)
-        if self._callbacks is not None:
-            self._callbacks.close(None)
+        for lane in (self._journal, self._callbacks):
+            if lane is not None:
+                lane.close(None)
         with _guard:
             self._shared.taken.remove(self._address)
             last = not self._shared.taken
@@ -208,6 +209,12 @@ class Seat(Generic[M]):
                 self._callbacks = Lane(CALLBACKS, self.node.run)
         self._callbacks.do(function)
 
+    def on_disk(self, function: Callable[[], None]) -> None:
+        """Have a thread that may wait for a disk call a function, with the lock held; the lock is held."""
+        if self._journal is None:
+            self._journal = Lane(DISKS, self.node.run)
+        self._journal.do(lambda: self.node.run(function))
+
     def tell(self) -> None:
         """Something changed for which others may wait, or is due earlier; the lock is held."""
         self.node.turns.news = True
@@ -252,7 +259,7 @@ class Seat(Generic[M]):
 
 
 def producing(
-    address: str, name: str, towers: Sequence[TowerAddress], listen: str, *, live: bool
+    address: str, name: str, towers: Sequence[TowerAddress], listen: str, *, live: bool, identity: bool
 ) -> Seat[ProducingMember]:
     """A seat for a producer.
 
@@ -260,10 +267,12 @@ def producing(
         address: Of its partitions.
         name: Of the node, if it has to be made.
         live: Whether it waits for no store.
+        identity: Whether it goes on with one, and has a journal.
     """
     wait_s = FULL_PEER_WAIT_LIVE_S if live else FULL_PEER_WAIT_S
-    key = (ProducingMember, tuple(towers), listen, live)
-    return Seat(_share(key, address, lambda: _Shared(ProducingMember(name), towers, listen, wait_s)), address)
+    key = (ProducingMember, tuple(towers), listen, live, address if identity else None)
+    shared = _share(key, address, lambda: _Shared(ProducingMember(name), towers, listen, wait_s))
+    return Seat(shared, address, identity=identity)
 
 
 def consuming(address: str, name: str, towers: Sequence[TowerAddress], listen: str) -> Seat[ConsumingMember]:

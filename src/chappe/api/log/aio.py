@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.log.consumer import Consumer, ResetLike
@@ -18,6 +19,17 @@ from chappe.log.batch import Record
 from chappe.system.forking import own
 
 ROOM_S = 0.005  # how often a full buffer is looked at again
+T = TypeVar("T")
+
+
+async def _promptly(lock: threading.RLock, call: Callable[..., T], *arguments: Any) -> T:
+    """Make a call that takes the lock: here if it is free, otherwise in a thread that waits for it."""
+    if not lock.acquire(blocking=False):
+        return await asyncio.to_thread(call, *arguments)
+    try:
+        return call(*arguments)
+    finally:
+        lock.release()
 
 
 class AsyncProducer:
@@ -30,6 +42,7 @@ class AsyncProducer:
     def __init__(self, topic: str | None = None, **options: Any) -> None:
         own(self)
         self._producer = Producer(topic, on_full="error", **options)
+        self._lock = self._producer.lock
         self._journaled = options.get("identity") is not None
 
     # -- looking ------------------------------------------------------------------------------------------
@@ -91,7 +104,7 @@ class AsyncProducer:
             try:
                 if self._journaled:
                     return await asyncio.to_thread(self._producer.send, value, key, headers, timestamp, topic)
-                return self._producer.send(value, key, headers, timestamp, topic)
+                return await _promptly(self._lock, self._producer.send, value, key, headers, timestamp, topic)
             except BufferFull:
                 await asyncio.sleep(ROOM_S)
 
@@ -101,7 +114,7 @@ class AsyncProducer:
 
     async def delivered(self, offset: int, topic: str | None = None) -> int:
         """Wait until ``min_acks`` stores hold a record; returns its offset. See ``Producer.delivered``."""
-        return await asyncio.wrap_future(self._producer.delivered(offset, topic))
+        return await asyncio.wrap_future(await _promptly(self._lock, self._producer.delivered, offset, topic))
 
     async def send_and_wait(
         self,
@@ -140,6 +153,7 @@ class AsyncConsumer:
         self._ready = asyncio.Event()
         self.consumer = Consumer(*topics, reset=reset, **options)
         self.consumer.on_ready = self._wake
+        self._lock = self.consumer.lock
 
     def _wake(self) -> None:
         try:
@@ -152,7 +166,7 @@ class AsyncConsumer:
         deadline = None if timeout is None else self._loop.time() + timeout
         while True:
             self._ready.clear()
-            found = self.consumer.take()
+            found = await _promptly(self._lock, self.consumer.take)
             if found is not None:
                 return found
             left = None if deadline is None else deadline - self._loop.time()
@@ -177,10 +191,10 @@ class AsyncConsumer:
 
     async def batches_to_end(self, timeout: float | None = 10.0) -> AsyncIterator[ConsumedBatch]:
         """See ``Consumer.batches_to_end``."""
-        reading = ToEnd(self.consumer, timeout)
+        reading = await _promptly(self._lock, ToEnd, self.consumer, timeout)
         while not reading.done:
             self._ready.clear()
-            batch = reading.take()
+            batch = await _promptly(self._lock, reading.take)
             if batch is not None:
                 yield batch
             elif not reading.done:

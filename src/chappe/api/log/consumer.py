@@ -90,7 +90,7 @@ class Consumer:
         except BaseException:
             self._release_identity()
             raise
-        self._lock = self._node.lock
+        self.lock = self._lock = self._node.lock
         with self._lock:
             self._node.start(self._core, self._report, {Deliver: self._deliver})
 

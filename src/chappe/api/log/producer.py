@@ -106,7 +106,9 @@ class Producer:
         self._events: deque[object] = deque(maxlen=1000)
         try:
             address = new_address() if self._journals is None else self._journals.address
-            self._node = producing(address, new_address(), towers, listen, live=not min_acks)
+            self._node = producing(
+                address, new_address(), towers, listen, live=not min_acks, identity=identity is not None
+            )
         except BaseException:
             if self._journals:
                 self._journals.close()
@@ -115,7 +117,7 @@ class Producer:
         self._topics = TopicWriters(self._core, self._journals, min_acks)
         self._writers = self._topics.by_topic
         self._deliveries = Deliveries(self._node.later)
-        self._lock = self._node.lock
+        self.lock = self._lock = self._node.lock
         self._acquire, self._unlock = self._lock.acquire, self._lock.release
         common = Common(self._node, self._check, self._core, max(buffer_bytes, BATCH_BYTES), on_full == "block")
         try:
@@ -128,7 +130,6 @@ class Producer:
                         Progress: lambda action: self._deliveries.progress(self._writers[action.topic].core),
                         Trim: lambda action: self._writers[action.topic].trim(action.offset),
                     },
-                    identity=identity is not None,
                 )
                 self._topics.begin(topic, common)
         except BaseException:

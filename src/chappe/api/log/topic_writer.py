@@ -58,7 +58,7 @@ class TopicWriter:
         common: What it shares with the producer's other topics.
     """
 
-    __slots__ = ("_common", "_full_at", "_journal", "_left_at", "_node", "_quiet", "_retry_at", "core")
+    __slots__ = ("_asked", "_common", "_full_at", "_journal", "_left_at", "_node", "_quiet", "_retry_at", "core")
 
     def __init__(self, core: LogProducer, journal: Journal | None, common: Common) -> None:
         self.core = core
@@ -70,6 +70,7 @@ class TopicWriter:
         self._full_at = 0.0  # when last a batch left because it was full
         for each in journal.pending if journal else ():
             core.append(each.value, each.key, each.headers, each.timestamp)
+        self._asked = False  # a thread that may wait for the journal is to flush
         self._quiet = not core.pending  # nothing is being gathered
         if not self._quiet:
             self._node.gathered(self, time.monotonic())
@@ -158,11 +159,20 @@ class TopicWriter:
             return BUSY_S  # whoever sends so fast does not wait for a disk each time that we look
         if now < self._retry_at:
             return self._retry_at - now
-        try:
+        if self._journal is None:
             self.flush_batch()
-        except StorageError:
-            return DISK_RETRY_S  # whoever sends or flushes next is told, if it is still so
+        elif not self._asked:
+            self._asked = True
+            self._node.on_disk(self._flush_later)
         return math.inf if self._quiet else HELD_S
+
+    def _flush_later(self) -> None:
+        self._asked = False
+        try:
+            if not self._quiet:
+                self.flush_batch()
+        except StorageError:
+            pass  # whoever sends or flushes next is told, if it is still so
 
     def flush_batch(self) -> None:
         """Publish what is gathered.
