@@ -69,8 +69,8 @@ ALLOWED: Final[dict[str, set[str]]] = {
 IMPURE: Final = {"asyncio", "os", "random", "secrets", "select", "socket", "threading", "time", "zmq"}
 WITHOUT_WORLD: Final = {*CONTRACT, *PURE, *MEMBER}
 
-# Where modules import each other in a circle: hosts know their world, and containers hold what may be a container.
-CIRCLES: Final = {"chappe.sim", "chappe.compat.broker"}
+# Where modules import each other in a circle: containers hold what may be a container.
+CIRCLES: Final = {"chappe.compat.broker"}
 
 Import = tuple[str, int, bool]  # module, line, only for type checkers
 

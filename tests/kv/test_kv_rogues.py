@@ -14,7 +14,7 @@ from chappe.kv.clone import KvClone
 from chappe.kv.commands import decode_message, encode_command, encode_message
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
 from chappe.kv.master import KvMaster
-from chappe.sim.replicas.rogues import any_command, any_message
+from chappe.sim.scenarios.kv.rogues import any_command, any_message
 
 NS = 1_000_000_000
 MASTER = chappe_entity(b"m" * 16, 1)

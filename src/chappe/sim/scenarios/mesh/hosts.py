@@ -8,6 +8,7 @@ from typing import Any
 from chappe.core import Report
 from chappe.defaults import CLOSE_FLUSH_S, HANDSHAKE_FRAME_BYTES_MAX
 from chappe.errors import PeeringError
+from chappe.member import Member
 from chappe.mesh.actions import Close, Deliver, Dial, Flush, Resolve
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, PeerAdded, PeerLost, PeerRemoved
@@ -34,12 +35,12 @@ class EndpointHost(MeshHost):
         super().__init__(world, name, life, own_id)
         self.options = options
         self.core = make(own_id, options, world.now)
+        self.member = Member(self.core)
         self.peered: set[bytes] = set()  # as its statuses say
         self.discovered: set[bytes] = set()
         self.resolved: dict[int, object] = {}
         self.received = 0
         self.sips = 0.0  # messages per second that its subscriber takes; 0: all at once
-        self.paused = False
         self._waiting = 0.0  # messages that the subscriber has not taken
         self._sipping = False
         self._held: set[Side] = set()
@@ -52,6 +53,15 @@ class EndpointHost(MeshHost):
             Resolve: self._resolve,
             Report: self._report,
         }
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is to be read from peers."""
+        return self.member.paused
+
+    def times(self) -> tuple[float, int]:
+        """The two clocks."""
+        return self.world.now, self.world.clock.wall_us * 1000
 
     # -- the network ------------------------------------------------------------------------------
 
@@ -72,7 +82,7 @@ class EndpointHost(MeshHost):
         at = 0
         while at < len(bodies):
             end = at + self.core.frames_max(side.conn)
-            self.ask(self.core.handle_frames, side.conn, bodies[at:end])
+            self.call(self.member.handle_frames, side.conn, bodies[at:end], *self.times())
             at = end
 
     def broken(self, side: Side, reason: str) -> None:
@@ -134,8 +144,8 @@ class EndpointHost(MeshHost):
 
     def _unpause(self) -> None:
         if self.paused and self.alive:
-            self.paused = False
-            self.ask(self.core.handle_paused, False)
+            self.member.handle_full(SUBSCRIBER, False, self.world.now)
+            self.arm()
             if not self.frozen:
                 for side in list(self.sides.values()):
                     side.resume()
@@ -185,15 +195,16 @@ class EndpointHost(MeshHost):
 
     def due(self) -> float:
         """When the core wants to be called."""
-        return self.core.next_timeout()
+        return self.member.next_timeout()
 
     def handle_due(self) -> None:
         """Have the core do what is due."""
-        self.ask(self.core.handle_timeout)
+        self.call(self.member.handle_timeout, *self.times())
 
     def ask(self, method: Callable[..., Sequence[Any]], *args: object) -> None:
         """Make one call into the core and carry out its answer."""
-        self.call(method, *args, now=self.world.now)
+        now, wall_ns = self.times()
+        self.call(self.member.call, method, *args, now=now, wall_ns=wall_ns)
 
     def _deliver(self, action: Deliver) -> None:
         for message in action.messages:
@@ -201,9 +212,8 @@ class EndpointHost(MeshHost):
             self.world.see("on_delivered", self, message)
         if self.sips:
             self._waiting += len(action.messages)
-            if self._waiting >= INBOX_MAX and not self.paused:
-                self.paused = True
-                self.ask(self.core.handle_paused, True)
+            if self._waiting >= INBOX_MAX:
+                self.member.handle_full(SUBSCRIBER, True, self.world.now)
 
     def _flush(self, action: Flush) -> None:
         side = self.sides.get(action.conn)

@@ -9,7 +9,6 @@ from chappe.mesh.policy import Policy
 from chappe.sim.scenarios.mesh.base import MeshHost
 from chappe.sim.scenarios.mesh.hosts import EndpointHost
 from chappe.sim.scenarios.mesh.originals import OriginalHost
-from chappe.sim.scenarios.mesh.record import Spans
 from chappe.sim.scenarios.mesh.rogues import RogueHost
 from chappe.sim.scenarios.mesh.world import MeshWorld
 
@@ -71,10 +70,9 @@ class PopulatedMesh(MeshWorld):
         if former is not None and former.alive:
             former.die()
         own_id = own_id or rng.randbytes(16)
-        self.record.sound.setdefault(life, Spans()).begin(self.now)
         if original:
             self.record.originals.add(life)
-            self.record.forwards[life] = True
+            self.born(life, True)
             host: MeshHost = OriginalHost(self, name, life, own_id)
         else:
             options = EndpointOptions(
@@ -84,7 +82,7 @@ class PopulatedMesh(MeshWorld):
                 peer_policy=rng.choice(list(Policy)),
                 first_number=1 + int(self.now * 1_000_000),
             )
-            self.record.forwards[life] = options.forwarding
+            self.born(life, options.forwarding)
             host = EndpointHost(self, name, life, own_id, options, self.core)
             self.trace(host, "begins as %s: %s", own_id.hex(), options)
         host.want(rng.sample(PREFIXES, rng.choice((0, 1, 1, 2, 3))))

@@ -27,7 +27,6 @@ from chappe.mesh.messages import (
 )
 from chappe.sim.scenarios.mesh.base import MeshHost
 from chappe.sim.scenarios.mesh.hosts import EndpointHost
-from chappe.sim.scenarios.mesh.record import Spans
 from chappe.sim.scenarios.mesh.world import MeshWorld
 from chappe.sim.streams import Side
 
@@ -46,8 +45,7 @@ class RogueHost(MeshHost):
     def __init__(self, world: MeshWorld, rng: Random) -> None:
         super().__init__(world, NAME, NAME, rng.randbytes(16))
         del world.hosts[NAME]
-        world.record.sound.setdefault(self.life, Spans()).begin(world.now)
-        world.record.forwards[self.life] = False
+        world.born(self.life, False)
         self._rng = rng
         self._shaking: dict[int, Handshake] = {}
         self._boxes: dict[int, deque[bytes]] = {}

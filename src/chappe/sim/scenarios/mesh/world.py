@@ -9,7 +9,7 @@ from random import Random
 from chappe.mesh.endpoint import EndpointCore
 from chappe.sim.network import Network
 from chappe.sim.scenarios.mesh.base import MeshHost
-from chappe.sim.scenarios.mesh.record import Publication, Record
+from chappe.sim.scenarios.mesh.record import Publication, Record, Spans
 from chappe.sim.streams import Side, Streams
 from chappe.sim.world import Settings, World
 
@@ -81,8 +81,7 @@ class MeshWorld(World):
 
     def publish(self, host: MeshHost, topic: bytes | None = None, size: int = 0) -> bytes | None:
         """Publish something of at least so many bytes; None if there was no room."""
-        self._serial += 1
-        payload = (b"%d of %b" % (self._serial, host.life.encode())).ljust(size)
+        payload = (b"%d of %b" % (self.next_serial(), host.life.encode())).ljust(size)
         return payload if host.publish(topic or self.rng.choice(TOPICS), payload) else None
 
     def copies_max(self, publication: Publication) -> float:
@@ -99,6 +98,16 @@ class MeshWorld(World):
         if not any(host.original for host in self.hosts.values()):
             return True
         return self.quiet_since is not None and publication.at >= self.quiet_since
+
+    def born(self, life: str, forwards: bool) -> None:
+        """A life begins."""
+        self.record.sound.setdefault(life, Spans()).begin(self.now)
+        self.record.forwards[life] = forwards
+
+    def next_serial(self) -> int:
+        """A fresh number."""
+        self._serial += 1
+        return self._serial
 
     def _written(self, side: Side, frames: list[bytes]) -> None:
         self.see("on_written", side, frames)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from chappe.data.values import Value
 from chappe.defaults import CHANNEL_EVENTS_MAX, CHANNEL_HELD_MAX, CLONE_WRITES_MAX, STORE_OUTCOMES_MAX
@@ -11,55 +11,48 @@ from chappe.kv.commands import ACTIONS, AckClone, SnapshotOffer, SnapshotPiece, 
 from chappe.kv.engine import index_of
 from chappe.kv.entity import Entity
 from chappe.kv.events import TwoMasters
-from chappe.sim.replicas.truth import LISTS, PENDING, TEMPORARY, UNIQUE
-from chappe.sim.world import Violation
-
-if TYPE_CHECKING:
-    from chappe.sim.replicas.members import Host, MasterHost
-    from chappe.sim.replicas.world import ReplicaWorld
+from chappe.sim.scenarios.kv.hosts import KvHost
+from chappe.sim.scenarios.kv.world import LISTS, PENDING, TEMPORARY, UNIQUE, KvWorld
+from chappe.sim.world import Checker
 
 CONFLICT_S = 5.0  # two masters that reach each other have noticed it after so long
 State = dict[Any, Value]
 
 
-class Checker:
-    """Watches a world; every hook may raise ``Violation``."""
+def masters(world: KvWorld) -> list[KvHost]:
+    """The masters that run."""
+    return [each for each in world.alive(KvHost) if each.kind == "master"]
 
-    name: ClassVar[str] = ""
 
-    def __init__(self, world: ReplicaWorld) -> None:
+def clones(world: KvWorld) -> list[KvHost]:
+    """The clones that run."""
+    return [each for each in world.alive(KvHost) if each.kind == "clone"]
+
+
+def only_master(world: KvWorld) -> KvHost | None:
+    """The master, if there is one."""
+    found = masters(world)
+    return found[0] if len(found) == 1 else None
+
+
+def lives(world: KvWorld, life: str) -> bool:
+    """Whether a life of a member goes on."""
+    return any(str(each.entity) == life for each in world.alive(KvHost))
+
+
+class KvChecker(Checker):
+    """Watches a world of data stores."""
+
+    def __init__(self, world: KvWorld) -> None:
         self.world = world
 
-    def fail(self, text: str) -> None:
-        """The promise is broken."""
-        raise Violation(self.name, text)
 
-    def on_send(self, host: Host, action: Send) -> None:
-        """A member sends."""
-
-    def on_notify(self, host: Host, action: Notify) -> None:
-        """A member tells its watchers."""
-
-    def on_report(self, host: Host, event: object) -> None:
-        """A member reports."""
-
-    def on_done(self, host: Host) -> None:
-        """A member has carried out a list of actions."""
-
-    def on_tick(self) -> None:
-        """Some time has passed."""
-
-    def unsettled(self) -> str | None:
-        """What is not yet as it must be once all faults are over."""
-        return None
-
-
-class MastersOrder(Checker):
+class MastersOrder(KvChecker):
     """Every clone shows, behind each event, what its master had told behind that event."""
 
     name = "order"
 
-    def __init__(self, world: ReplicaWorld) -> None:
+    def __init__(self, world: KvWorld) -> None:
         super().__init__(world)
         self.shown: dict[Entity, State] = {}  # what each master has told so far
         self.states: dict[tuple[Entity, int], list[State]] = {}
@@ -71,7 +64,7 @@ class MastersOrder(Checker):
         if not states or states[-1] != state:
             states.append(dict(state))
 
-    def on_notify(self, host: Host, action: Notify) -> None:
+    def on_notify(self, host: KvHost, action: Notify) -> None:
         """A master's changes, as far as they are durable."""
         if host.kind == "master":
             state = self._state(host)
@@ -80,14 +73,14 @@ class MastersOrder(Checker):
             else:
                 state.pop(index_of(action.key), None)
 
-    def _state(self, host: Host) -> State:
+    def _state(self, host: KvHost) -> State:
         if host.entity not in self.shown:
-            backend = host.backend  # type: ignore[attr-defined]
+            backend = host.backend
             loaded = () if backend is None else backend.load().entries
             self.shown[host.entity] = {index_of(key): value for key, value, _ in loaded}
         return self.shown[host.entity]
 
-    def on_send(self, host: Host, action: Send) -> None:
+    def on_send(self, host: KvHost, action: Send) -> None:
         """An event of a master, or a snapshot."""
         if host.kind != "master":
             return
@@ -104,7 +97,7 @@ class MastersOrder(Checker):
         elif isinstance(message.command, SnapshotPiece):
             self._piece(host, message.command)
 
-    def _offered(self, host: Host, offer: SnapshotOffer, state: State) -> None:
+    def _offered(self, host: KvHost, offer: SnapshotOffer, state: State) -> None:
         """A snapshot that is shared shows how things were when the first one was offered it."""
         if (host.entity, offer.snapshot) not in self.offered:
             self.offered[host.entity, offer.snapshot] = dict(state)
@@ -112,19 +105,19 @@ class MastersOrder(Checker):
             wanted = len(self.offered[host.entity, offer.snapshot])
             self.fail(f"{host.name} offers {offer.entries} entries, durable were {wanted}")
 
-    def _piece(self, host: Host, piece: SnapshotPiece) -> None:
+    def _piece(self, host: KvHost, piece: SnapshotPiece) -> None:
         wanted = list(self.offered[host.entity, piece.snapshot].items())
         found = {index_of(key): value for key, value in piece.pairs()}
         before = self.pieces.setdefault((host.entity, piece.snapshot, piece.first), found)
         if before != found or any(each not in wanted for each in found.items()):
             self.fail(f"{host.name} sends a piece with {found} of a snapshot of {wanted}")
 
-    def on_done(self, host: Host) -> None:
+    def on_done(self, host: KvHost) -> None:
         """What a clone shows."""
         if host.kind == "master":
-            self._record(host.entity, host.core._followers.seq, self._state(host))
+            self._record(host.entity, host.role._followers.seq, self._state(host))
             return
-        core = host.core
+        core = host.role
         if core.connected and not core._following._syncing:
             seq = core._following._input.next - 1
             found = {index: entry.value for index, entry in core.engine.entries.items()}
@@ -135,12 +128,12 @@ class MastersOrder(Checker):
                 self.fail(f"{host.name} shows behind event {seq} of {core.master} other than it had: {shown}")
 
 
-class Applied(Checker):
+class Applied(KvChecker):
     """Every write is done at most once, exactly once if its author was told so, and not if it was told otherwise."""
 
     name = "exactly once"
 
-    def on_notify(self, host: Host, action: Notify) -> None:
+    def on_notify(self, host: KvHost, action: Notify) -> None:
         """A list with a serial number twice."""
         if action.key in LISTS and isinstance(action.value, tuple) and len(set(action.value)) != len(action.value):
             self.fail(f"{host.name} has a write twice in {action.value}")
@@ -148,9 +141,9 @@ class Applied(Checker):
     def unsettled(self) -> str | None:
         """What the authors were told."""
         for serial, asked in self.world.truth.asked.items():
-            if asked.outcome is PENDING and self.world.lives(asked.member):
+            if asked.outcome is PENDING and lives(self.world, asked.member):
                 return f"nothing became of write {serial} of {asked.member}, {asked.what}"
-        master = self.world.only_master()
+        master = only_master(self.world)
         if master is None:
             return None
         done = {serial for key in LISTS for serial in self._list(master, key)}
@@ -164,19 +157,19 @@ class Applied(Checker):
                 self.fail(f"write {serial} of {asked.member} is there, and it was told: {asked.outcome}")
         return None
 
-    def _list(self, master: MasterHost, key: str) -> tuple[Any, ...]:
-        entry = master.core.engine.find(key)
+    def _list(self, master: KvHost, key: str) -> tuple[Any, ...]:
+        entry = master.role.engine.find(key)
         return () if entry is None else entry.value
 
 
-class OneWinner(Checker):
+class OneWinner(KvChecker):
     """Of all that put_unique the same key, one is told that it did, and its value is there."""
 
     name = "one winner"
 
     def unsettled(self) -> str | None:
         """Who was told so."""
-        master = self.world.only_master()
+        master = only_master(self.world)
         if master is None or not self.world.lasting:
             return None
         for key in UNIQUE:
@@ -184,7 +177,7 @@ class OneWinner(Checker):
             winners = [serial for serial in told if self.world.truth.told(serial) is True]
             if len(winners) > 1:
                 self.fail(f"{winners} were all told that they put {key!r}")
-            entry = master.core.engine.find(key)
+            entry = master.role.engine.find(key)
             if winners and (entry is None or entry.value != winners[0]):
                 self.fail(f"{winners[0]} was told that it put {key!r}, there is {entry and entry.value!r}")
             if entry is not None and self.world.truth.told(entry.value) is False:
@@ -192,16 +185,16 @@ class OneWinner(Checker):
         return None
 
 
-class Expiry(Checker):
+class Expiry(KvChecker):
     """What has expired does not come back, and nothing lives for ever that should not."""
 
     name = "expiry"
 
-    def __init__(self, world: ReplicaWorld) -> None:
+    def __init__(self, world: KvWorld) -> None:
         super().__init__(world)
         self.expired: set[Value] = set()
 
-    def on_notify(self, host: Host, action: Notify) -> None:
+    def on_notify(self, host: KvHost, action: Notify) -> None:
         """Every value of these keys is put once."""
         if action.key not in TEMPORARY or not self.world.lasting:
             return
@@ -212,53 +205,53 @@ class Expiry(Checker):
 
     def unsettled(self) -> str | None:
         """What is still there."""
-        for host in (*self.world.masters(), *self.world.clones()):
+        for host in (*masters(self.world), *clones(self.world)):
             for key in TEMPORARY:
-                if host.core.engine.find(key) is not None:
+                if host.role.engine.find(key) is not None:
                     return f"{host.name} still has {key!r}"
         return None
 
 
-class Convergence(Checker):
+class Convergence(KvChecker):
     """When all is done every clone equals its master, and can be read."""
 
     name = "convergence"
 
     def unsettled(self) -> str | None:
         """The first difference."""
-        masters = {each.entity: each for each in self.world.masters()}
-        for clone in self.world.clones():
-            core = clone.core
-            master = masters.get(core.master)
+        found = {each.entity: each for each in masters(self.world)}
+        for clone in clones(self.world):
+            core = clone.role
+            master = found.get(core.master)
             if master is None or not core.connected or not core.readable:
                 return f"{clone.name} follows {core.master}, connected {core.connected}, readable {core.readable}"
             has = {index: entry.value for index, entry in core.engine.entries.items()}
-            wanted = {index: entry.value for index, entry in master.core.engine.entries.items()}
+            wanted = {index: entry.value for index, entry in master.role.engine.entries.items()}
             if has != wanted:
                 return f"{clone.name} has {has}, its master {wanted}"
             if not core.idle():
                 return f"{clone.name} is not idle: {core.unconfirmed} writes, behind {core._following._input.behind}"
-        for host in masters.values():
-            if not host.core.idle():
+        for host in found.values():
+            if not host.role.idle():
                 return f"{host.name} is not idle"
         return None
 
 
-class Freshness(Checker):
+class Freshness(KvChecker):
     """A clone that has been without a master for longer than ``stale_s`` refuses to be read."""
 
     name = "stale reads"
 
     def on_tick(self) -> None:
         """Look at every clone."""
-        for clone in self.world.clones():
-            core = clone.core
+        for clone in clones(self.world):
+            core = clone.role
             lost_s = self.world.now - core._following._lost_at
             if core.readable and not core.connected and lost_s > clone.stale_s + 0.1:
                 self.fail(f"{clone.name} is read {lost_s:.1f} s after it lost its master")
 
 
-class Bounds(Checker):
+class Bounds(KvChecker):
     """Nothing grows beyond its bound."""
 
     name = "bounds"
@@ -266,58 +259,53 @@ class Bounds(Checker):
     def on_tick(self) -> None:
         """Look into the cores."""
         bounds = self.world.bounds
-        for master in self.world.masters():
-            core = master.core
+        for master in masters(self.world):
+            core = master.role
             events = core._followers._output.kept[0]
             self._at_most(master, "events", events, bounds.get("CHANNEL_EVENTS_MAX", CHANNEL_EVENTS_MAX))
             for writer in core._writers.known.values():
                 self._at_most(master, "outcomes", len(writer.outcomes), STORE_OUTCOMES_MAX)
                 if writer.channel is not None:
                     self._at_most(master, "held", writer.channel.held, CHANNEL_HELD_MAX)
-        for clone in self.world.clones():
-            core = clone.core
+        for clone in clones(self.world):
+            core = clone.role
             writes = core._writes._channel.kept[0]
             self._at_most(clone, "writes", writes, bounds.get("CLONE_WRITES_MAX", CLONE_WRITES_MAX))
             self._at_most(clone, "held", core._following._input.held, CHANNEL_HELD_MAX)
 
-    def _at_most(self, host: Host, what: str, found: int, bound: int) -> None:
+    def _at_most(self, host: KvHost, what: str, found: int, bound: int) -> None:
         if found > bound:
             self.fail(f"{host.name}: {what} is {found}, the bound is {bound}")
 
 
-class TwoMastersSeen(Checker):
+class TwoMastersSeen(KvChecker):
     """Two masters that reach each other both say so."""
 
     name = "two masters"
 
-    def __init__(self, world: ReplicaWorld) -> None:
+    def __init__(self, world: KvWorld) -> None:
         super().__init__(world)
         self.since: dict[tuple[Entity, Entity], float] = {}
         self.said: set[tuple[Entity, Entity]] = set()
 
-    def on_report(self, host: Host, event: object) -> None:
+    def on_kv_report(self, host: KvHost, event: object) -> None:
         """Somebody has noticed."""
         if isinstance(event, TwoMasters):
             self.said.add((host.entity, event.other))
 
     def on_tick(self) -> None:
         """How long has each pair been in reach of each other?"""
-        masters = self.world.masters()
+        living = masters(self.world)
         now = self.world.now
-        pairs = {
-            (a.entity, b.entity)
-            for a in masters
-            for b in masters
-            if a is not b and self.world.wire.reachable(a.name, b.name)
-        }
+        pairs = {(a.entity, b.entity) for a in living for b in living if a is not b and self.world.in_reach(a, b)}
         self.since = {pair: self.since.get(pair, now) for pair in pairs}
-        if self.world.wire.loss < 0.2:
+        if not self.world.lossy:
             for pair, since in self.since.items():
                 if now - since > CONFLICT_S and pair not in self.said:
                     self.fail(f"{pair[0]} has not noticed {pair[1]} in {now - since:.1f} s")
 
 
-def all_checkers(world: ReplicaWorld) -> list[Checker]:
+def all_checkers(world: KvWorld) -> list[Checker]:
     """Every checker."""
     kinds = (MastersOrder, Applied, OneWinner, Expiry, Convergence, Freshness, Bounds, TwoMastersSeen)
     return [kind(world) for kind in kinds]

@@ -1,0 +1,273 @@
+"""Masters and clones in a world: on a wire that loses messages, or attached to endpoints, as programs have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from chappe.core import Report
+from chappe.data.order import SET, STRING, VECTOR
+from chappe.data.scalars import Count
+from chappe.errors import BufferFull, NoMaster, StorageError, StoreError
+from chappe.kv.actions import Action, Commit, Notify, Resolve, Send
+from chappe.kv.commands import decode_message
+from chappe.kv.entity import chappe_entity
+from chappe.kv.topics import clone_topic, master_topic
+from chappe.member import KvPart, Serve
+from chappe.mesh.endpoint import EndpointOptions
+from chappe.sim.backends import SimBackend
+from chappe.sim.host import Host
+from chappe.sim.scenarios.kv.world import COUNTERS, LISTS, MIXED, TEMPORARY, UNIQUE, KvWorld
+from chappe.sim.scenarios.mesh.hosts import EndpointHost
+
+STORE: Final = "s"
+PART: Final = 7  # the number of a data store at its member
+MASTER_TOPIC: Final = master_topic(b"s")
+CLONE_TOPIC: Final = clone_topic(b"s")
+ANSWERING: Final = (
+    "start", "leave", "handle_messages", "handle_masters", "handle_gone", "handle_network", "handle_timeout",
+    "handle_committed", "handle_commit_failed", "put", "put_unique", "erase", "add", "subtract", "clear",
+)  # fmt: skip
+
+
+def watched(core: type, tell: Callable[[Sequence[Action]], None]) -> type:
+    """The core, such that whatever it answers to whomever is told first."""
+    depth = 0
+
+    def wrap(name: str) -> Callable[..., Any]:
+        method = getattr(core, name)
+
+        def call(self: Any, *arguments: Any, **options: Any) -> Any:
+            nonlocal depth
+            depth += 1
+            try:
+                actions = method(self, *arguments, **options)
+            finally:
+                depth -= 1
+            if not depth:
+                tell(actions)
+            return actions
+
+        return call
+
+    return type(core.__name__, (core,), {name: wrap(name) for name in ANSWERING if hasattr(core, name)})
+
+
+class KvHost(Host):
+    """One life of a member: a master or a clone, and its application."""
+
+    world: KvWorld
+    role: Any  # the master or the clone
+
+    def take_part(self, endpoint: bytes, backend: SimBackend | None) -> None:
+        """Have a master with this backend, or a clone if the host's name says so."""
+        world, rng = self.world, self.world.rng
+        self.kind = "clone" if self.name.startswith("clone") else "master"
+        self.backend = backend
+        self.entity = chappe_entity(endpoint, rng.getrandbits(32))
+        self.stale_s = rng.choice((1.0, 10.0, 60.0))
+        now, wall_ns = self.times()
+        if self.kind == "master":
+            loaded = None if backend is None else backend.load()
+            master = watched(world.cores.master, self._answered)
+            self.role = master(
+                STORE, self.entity, now=now, wall_ns=wall_ns, durable=backend is not None, loaded=loaded
+            )  # fmt: skip
+        else:
+            self.role = watched(world.cores.clone, self._answered)(
+                STORE, self.entity, now=now, resync_s=rng.choice((0.2, 1.0, 5.0)), stale_s=self.stale_s,
+                mutation_buffer_s=rng.choice((0.0, 2.0, 30.0, 600.0)),
+            )  # fmt: skip
+
+    def times(self) -> tuple[float, int]:
+        """The two clocks."""
+        return self.world.now, self.world.clock.wall_us * 1000
+
+    def _answered(self, actions: Sequence[Action]) -> None:
+        """The core has answered this, to whomever."""
+        world = self.world
+        for action in actions:
+            if isinstance(action, Send):
+                if world.telling:
+                    message = decode_message(action.payload)
+                    to = "" if action.receiver else " to all"
+                    world.trace(self, "sends %d %s%s", message.seq, message.command, to)
+                world.see("on_send", self, action)
+            elif isinstance(action, Notify):
+                world.trace(self, "shows %s %r: %r", action.kind, action.key, action.value)
+                world.see("on_notify", self, action)
+            elif isinstance(action, Resolve):
+                world.ended(self, action.ticket, action.outcome)
+            elif isinstance(action, Report):
+                world.trace(self, "reports %s", action.event)
+                world.see("on_kv_report", self, action.event)
+        if actions:
+            world.see("on_done", self)
+
+    def act(self) -> None:
+        """One operation of the application, drawn by chance."""
+        world = self.world
+        rng = world.rng
+        serial = world.next_serial()
+        choice = rng.random()
+        expiry_ns: int | None = None
+        what: tuple[str, Any, Any, int]
+        if choice < 0.35:
+            what = ("add", rng.choice(LISTS), serial, VECTOR)
+        elif choice < 0.5:
+            what = ("put_unique", rng.choice(UNIQUE), serial, 0)
+        elif choice < 0.6:
+            what = ("put", rng.choice(TEMPORARY), serial, 0)
+            expiry_ns = int(rng.choice((0.05, 0.5, 3.0)) * 1e9)
+        elif choice < 0.7:
+            what = ("add", rng.choice(COUNTERS), Count(1), 2)
+        elif choice < 0.85:
+            what = ("put", rng.choice(MIXED), rng.choice((serial, f"text {serial}", 1.5, (1, serial))), 0)
+        elif choice < 0.9:
+            what = ("add", rng.choice(MIXED), f"{serial}", rng.choice((STRING, SET)))
+        elif choice < 0.95:
+            what = ("subtract", rng.choice(MIXED), 1, 0)
+        elif choice < 0.99 or not world.clears:
+            what = ("erase", rng.choice(MIXED), None, 0)
+        else:
+            what = ("clear", None, None, 0)
+        name, key, value, init = what
+        arguments: list[Any] = [] if name == "clear" else [key] if name == "erase" else [key, value]
+        if name == "add":
+            arguments.append(init)
+        options = {"ticket": serial} | ({} if expiry_ns is None else {"expiry_ns": expiry_ns})
+        world.began(self, what, serial)
+        try:
+            self.write(getattr(self.role, name), arguments, options)
+        except (StoreError, BufferFull) as error:
+            world.ended(self, serial, error)
+            if not isinstance(error, NoMaster | BufferFull) and self.kind == "clone":
+                raise
+
+    def write(self, method: Callable[..., Any], arguments: list[Any], options: dict[str, Any]) -> None:
+        """Make one call that writes."""
+        raise NotImplementedError
+
+    def hear(self, action: Send) -> None:
+        """A stranger says something."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Say goodbye, whatever is under way."""
+        raise NotImplementedError
+
+    def committed(self, number: int, error: StorageError | None) -> None:
+        """A commit is durable, or was refused."""
+        raise NotImplementedError
+
+    def commit(self, action: Commit) -> None:
+        """Have the backend do it, in a while."""
+        self.world.clock.after(self.world.commit_s(), self._written, action)
+
+    def _written(self, action: Commit) -> None:
+        world = self.world
+        if not self.alive:
+            return
+        assert self.backend is not None
+        try:
+            self.backend.commit(action.operations)
+        except StorageError as error:
+            world.failed[Commit] += 1
+            self.committed(action.number, error)
+        else:
+            if world.rng.random() < world.dies_after_commit:
+                world.killed(self)
+            else:
+                self.committed(action.number, None)
+
+
+class WireHost(KvHost):
+    """On a wire: every message may be lost, repeated and out of order."""
+
+    def __init__(self, world: KvWorld, name: str, backend: SimBackend | None = None) -> None:
+        super().__init__(world, name)
+        self.take_part(world.rng.randbytes(16), backend)
+        self.table = {Send: self._send, Commit: self.commit, Notify: _told, Resolve: _told, Report: _told}
+
+    def start(self) -> None:
+        """Begin."""
+        self.call(self.role.start, *self.times())
+
+    def due(self) -> float:
+        """When the core wants to be called."""
+        due: float = self.role.next_timeout(*self.times())
+        return due
+
+    def handle_due(self) -> None:
+        """Have it do what is due."""
+        self.call(self.role.handle_timeout, *self.times())
+
+    def write(self, method: Callable[..., Any], arguments: list[Any], options: dict[str, Any]) -> None:
+        """Make one call that writes."""
+        now, wall_ns = self.times()
+        self.call(method, *arguments, now=now, wall_ns=wall_ns, **options)
+
+    def leave(self) -> None:
+        """Say goodbye."""
+        self.call(self.role.leave)
+
+    def hear(self, action: Send) -> None:
+        """A message has come, if it still lives."""
+        self.call(self.role.hears[action.topic], [action.payload], *self.times())
+
+    def committed(self, number: int, error: StorageError | None) -> None:
+        """A commit is durable, or was refused."""
+        if error is None:
+            self.call(self.role.handle_committed, number, *self.times())
+        else:
+            self.call(self.role.handle_commit_failed, number, error, self.world.now)
+
+    def notice(self, endpoint: bytes) -> None:
+        """An endpoint is out of reach."""
+        self.call(self.role.handle_gone, endpoint, self.world.now)
+
+    def _send(self, action: Send) -> None:
+        for other in self.world.alive(WireHost):
+            if other is self or (action.receiver is not None and action.receiver != other.entity.endpoint):
+                continue
+            if action.topic in other.role.hears:
+                self.world.wire.send(self.name, other.name, other.hear, action, Send, len(action.payload))
+
+
+class AttachedHost(EndpointHost, KvHost):
+    """Attached to an endpoint of the mesh."""
+
+    world: KvWorld
+
+    def __init__(
+        self, world: KvWorld, name: str, life: str, options: EndpointOptions, backend: SimBackend | None = None
+    ) -> None:
+        super().__init__(world, name, life, world.rng.randbytes(16), options, world.core)
+        self.take_part(self.own_id, backend)
+        self.table |= {Serve: self._serve}
+        self.part: KvPart = self.member.attach(self.role, PART)
+
+    def start(self) -> None:
+        """Begin."""
+        self.call(self.part.start, *self.times())
+
+    def write(self, method: Callable[..., Any], arguments: list[Any], options: dict[str, Any]) -> None:
+        """Make one call that writes."""
+        self.call(self.part.write, method, arguments, options, *self.times())
+
+    def leave(self) -> None:
+        """Say goodbye."""
+        self.call(self.part.close, *self.times())
+
+    def committed(self, number: int, error: StorageError | None) -> None:
+        """A commit is durable, or was refused."""
+        self.call(self.part.handle_committed, number, error, *self.times())
+
+    def _serve(self, action: Serve) -> None:
+        for each in action.actions:
+            if isinstance(each, Commit):
+                self.commit(each)
+
+
+def _told(action: object) -> None:
+    """The application was told when the core answered."""

@@ -1,0 +1,115 @@
+"""A world of data stores: what was asked of them, and what their members were told became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from chappe.kv.clone import KvClone
+from chappe.kv.master import KvMaster
+from chappe.sim.backends import SimBackend
+from chappe.sim.network import Wire
+from chappe.sim.scenarios.mesh.world import MeshWorld
+
+LISTS: Final = ("list a", "list b")  # serial numbers are pushed to them, and nothing else happens to them
+UNIQUE: Final = tuple(f"unique {n}" for n in range(40))  # put_unique alone
+TEMPORARY: Final = ("temporary a", "temporary b")  # always with an expiry, every value once
+COUNTERS: Final = ("counter",)
+MIXED: Final = ("mixed a", "mixed b", "mixed c")  # anything, so that much of it does not fit
+PENDING: Final = object()
+
+
+@dataclass(slots=True)
+class Asked:
+    """One operation."""
+
+    member: str
+    what: tuple[str, Any, Any, int]
+    outcome: object = PENDING  # None, True, False or an exception
+
+
+@dataclass(slots=True)
+class KvTruth:
+    """All operations by their serial number."""
+
+    asked: dict[int, Asked] = field(default_factory=dict)
+    answered: int = 0  # of them, how many have an outcome
+
+    def told(self, serial: int) -> object:
+        """The outcome of an operation; ``PENDING`` while there is none."""
+        return self.asked[serial].outcome
+
+
+@dataclass(frozen=True)
+class KvCores:
+    """What is under test; broken ones are put here to see that the checkers notice."""
+
+    master: type[KvMaster] = KvMaster
+    clone: type[KvClone] = KvClone
+
+
+class KvWorld(MeshWorld):
+    """Everything that one seed decides."""
+
+    lengths_s = (5.0, 15.0, 40.0)
+    settle_max_s = 100.0
+    settled_s = 1.0
+    events_max = 2_000_000
+
+    def __init__(self, *arguments: Any, cores: KvCores | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.wire = Wire(self)
+        self.cores = cores or KvCores()
+        self.truth = KvTruth()
+        self.bounds: dict[str, int] = {}
+        self.working = True
+        self.clears = self.rng.random() < 0.2
+        self.backend = SimBackend() if self.rng.random() < 0.6 else None
+        self.master_lives = 0
+        self.second = False  # whether there was a second master
+        self.dies_after_commit = 0.0
+        self._commit_s = self.rng.choice((0.001, 0.02, 0.3))
+
+    @property
+    def lasting(self) -> bool:
+        """Whether what was confirmed is never lost: the master never lost its memory, and nobody cleared it."""
+        return not self.clears and not self.second and (self.backend is not None or self.master_lives <= 1)
+
+    @property
+    def lossy(self) -> bool:
+        """Whether much of what is sent is lost."""
+        return self.wire.loss >= 0.2
+
+    def in_reach(self, one: Any, two: Any) -> bool:
+        """Whether two members reach each other."""
+        return self.wire.reachable(one.name, two.name)
+
+    def progress(self) -> int:
+        """What many wait for may take its time, as long as it goes on."""
+        return self.truth.answered
+
+    def count(self) -> int:
+        """Operations that were asked for."""
+        return len(self.truth.asked)
+
+    def commit_s(self) -> float:
+        """How long the next commit takes."""
+        return self._commit_s * self.rng.expovariate(1.0)
+
+    def killed(self, host: Any) -> None:
+        """A member dies between a commit and hearing of it."""
+        raise NotImplementedError
+
+    def began(self, host: Any, what: tuple[str, Any, Any, int], serial: int) -> None:
+        """An operation is asked for."""
+        self.truth.asked[serial] = Asked(str(host.entity), what)
+        self.trace(host, "asks %d: %s %r %r", serial, *what[:3])
+
+    def ended(self, host: Any, serial: int, outcome: object) -> None:
+        """Its outcome."""
+        asked = self.truth.asked[serial]
+        self.trace(host, "is told of %d: %r", serial, outcome)
+        if asked.member != str(host.entity) or asked.outcome is not PENDING:
+            self.fail("exactly once", f"{host.name} is told twice of {serial}: {outcome}")
+        asked.outcome = outcome
+        self.truth.answered += 1
