@@ -110,6 +110,48 @@ def joined() -> Joined:
     return found
 
 
+def test_the_cores_find_nothing_wrong_with_themselves_and_tell_what_they_know(joined: Joined) -> None:
+    for number in range(20):
+        joined.write("b", "put", number % 3, "x" * number)
+        joined.write("a", "add", "sum", number, 3, expiry_ns=NS)
+        joined.run(0.1)
+        for name, part in joined.parts.items():
+            core = part.role
+            assert isinstance(core, KvMaster | KvClone)
+            assert core.invariants() == joined.members[name].endpoint.invariants() == []
+    master, clone = (joined.parts[each].role for each in "ab")
+    assert isinstance(master, KvMaster)
+    assert isinstance(clone, KvClone)
+    assert master.position == clone.position
+    assert "'xxxxxxxxxxxxxxxxxxx'" in master.story(1)
+    assert "1 clones" in master.story(1)
+    assert f"follows {master.entity}" in clone.story("nothing")
+    endpoint = joined.members["a"].endpoint
+    assert endpoint.story(b"b" * 16, joined.now).startswith("an endpoint of chappe, linked for ")
+    assert endpoint.story(b"x" * 16, joined.now) == "out of reach"
+
+
+def test_a_defect_in_a_cores_state_is_found(joined: Joined) -> None:
+    master, clone = (joined.parts[each].role for each in "ab")
+    assert isinstance(master, KvMaster)
+    assert isinstance(clone, KvClone)
+    joined.write("a", "put", "k", 1)
+    router = joined.members["a"].router
+    for wrong, core in (
+        (lambda: setattr(router.links[b"b" * 16].outbox, "bytes", 1), joined.members["a"].endpoint),
+        (lambda: setattr(router.seen, "size", 99), joined.members["a"].endpoint),
+        (lambda: router.subscriptions.add(9, [b"s"], COMMAND), joined.members["a"].endpoint),
+        (lambda: setattr(master._followers, "has_clones", False), master),
+        (lambda: setattr(master._followers._output, "_bytes", 10_000), master),
+        (lambda: setattr(master.engine, "version", 0), master),
+        (lambda: setattr(clone._following._input, "_end", 10_000), clone),
+        (lambda: setattr(clone._writes, "_sent", 10_000), clone),
+    ):
+        before = len(core.invariants())
+        wrong()
+        assert len(core.invariants()) > before
+
+
 def test_a_clones_write_comes_back_without_time_passing(joined: Joined) -> None:
     joined.write("b", "put", "k", 1, ticket=5)
     assert Resolve(5, None) in joined.served["b"]

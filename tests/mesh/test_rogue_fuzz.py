@@ -291,10 +291,10 @@ class World:
         assert states._size == sum(len(each.frame) for each in states.known.values()) <= LINK_STATES_BYTES_MAX
         assert len(states.known) <= ENDPOINTS_MAX
         assert all(len(doubts) <= DOUBTS_MAX for doubts in states._doubts.values())
-        assert set(states._doubts) <= {link.peer_id for link in router._links.values()} or router.topology.changed
+        assert set(states._doubts) <= {link.peer_id for link in router.links.values()} or router.topology.changed
         assert router.seen.size <= SEEN_TOTAL_MAX
         assert router._routes_bytes <= ROUTES_BYTES_MAX
-        assert all(link.outbox.control_bytes <= 2 * CONTROL_BYTES_MAX for link in router._links.values())
+        assert all(link.outbox.control_bytes <= 2 * CONTROL_BYTES_MAX for link in router.links.values())
         assert self.friend.conn not in self.friend.closed
         assert self.friend.far not in self.hub.closed
 

@@ -89,6 +89,19 @@ class ChannelConsumer(Generic[P]):
         """Whether nothing is missing, as far as it knows."""
         return self.next != 0 and self.next == self._end
 
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        found: list[str] = []
+        if not self.initialized:
+            return found
+        if self.next > self._end or any(not self.next < seq < self._end for seq in self._held):
+            found.append(f"{sorted(self._held)} are held between {self.next} and {self._end}")
+        if len(self._held) > self._held_max:
+            found.append(f"{len(self._held)} events are held, at most {self._held_max} may be")
+        if self.behind and self._nack_at == math.inf:
+            found.append(f"{self.behind} events are missing, and never asked for")
+        return found
+
     # -- world ------------------------------------------------------------------------------------------------
 
     def handle_handshake(self, offset: int, heartbeat_s: float, now: float) -> list[ConsumerAction[P]]:

@@ -108,6 +108,22 @@ class ChannelProducer(Generic[H, P]):
         """Whether a lasting producer takes another event of that size."""
         return len(self._buffer) < self._events_max and self._bytes + payload_bytes <= self._bytes_max
 
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        found: list[str] = []
+        kept = [event.seq for event in self._buffer]
+        if kept != list(range(self.floor + 1, self.seq + 1)):
+            found.append(f"events {kept[:1]} to {kept[-1:]} are kept where {self.floor + 1} to {self.seq} should be")
+        size = sum([self._size(event.payload) for event in self._buffer])
+        if size != self._bytes:
+            found.append(f"{self._bytes} bytes are counted, {size} are kept")
+        for consumer, path in self._paths.items():
+            if not (self.floor <= path.acked <= self.seq and path.acked < path.next <= self.seq + 1):
+                found.append(
+                    f"{consumer} has {path.acked}, is sent {path.next} next, and {self.floor} to {self.seq} are kept"
+                )
+        return found
+
     # -- application ------------------------------------------------------------------------------------------
 
     def produce(self, payload: P, now: float) -> list[ProducerAction[H]]:

@@ -93,6 +93,28 @@ class KvClone:
         self._waits: dict[int, float] = {}  # await_idle: until when
         self._tick_at = now  # when to look after everything; what happens brings it forward
 
+    # -- looks --------------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int | None:
+        """The number of the last event of its master that it shows; None while it is not in step with one."""
+        return self._following.position
+
+    @property
+    def lost_at(self) -> float:
+        """When it lost its master last, or began to look for one."""
+        return self._following.lost_at
+
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
+        return [*self.engine.invariants(), *self._following.invariants(), *self._writes.invariants()]
+
+    def story(self, key: object) -> str:
+        """What is known of a key, for people."""
+        state = f"follows {self.master} at event {self.position}" if self.connected else f"lost {self.master}"
+        waiting = f"; {self.unconfirmed} writes are not confirmed" if self.unconfirmed else ""
+        return f"{self.engine.story(to_value(key))}; {state}{waiting}"
+
     # -- application: its state ---------------------------------------------------------------------------------
 
     @property

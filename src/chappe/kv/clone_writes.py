@@ -73,6 +73,15 @@ class CloneWrites:
         """What opens the channel at a master."""
         return cmd.AttachWriter(self._channel.floor, cmd.ticks(self._heartbeat_s))
 
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        found = self._channel.invariants()
+        if self._sent > self._channel.seq:
+            found.append(f"write {self._sent} was sent, the last one is {self._channel.seq}")
+        if self.refusing and self._channel.floor != self._channel.seq:
+            found.append("writes are refused, and some are kept")
+        return found
+
     # -- application ------------------------------------------------------------------------------------------------
 
     def write(self, command: cmd.Action, ticket: int | None, now: float, request: int | None = None) -> list[Action]:

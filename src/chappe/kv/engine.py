@@ -88,6 +88,29 @@ class Engine:
 
     # -- reading ----------------------------------------------------------------------------------------------
 
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        found = [
+            f"{entry.key!r} is found under another key" for index, entry in self.entries.items()
+            if index != index_of(entry.key)
+        ]  # fmt: skip
+        versions = [entry.version for entry in self.entries.values()]
+        if len(set(versions)) != len(versions) or max(versions, default=0) > self.version:
+            found.append(f"versions beyond {self.version}, or twice the same: {sorted(versions)[-3:]}")
+        due = {(expires_ns, version) for expires_ns, version, _ in self._deadlines}
+        for entry in self.entries.values():
+            if entry.expires_ns is not None and (entry.expires_ns, entry.version) not in due:
+                found.append(f"{entry.key!r} does not expire")
+        return found
+
+    def story(self, key: Value) -> str:
+        """What is known of a key, for people."""
+        entry = self.find(key)
+        changes = [change for change in self._changes if index_of(change.key) == index_of(key)]
+        past = ", ".join([f"{change.kind} as {change.version}" for change in changes[-5:]])
+        now = "nothing is there" if entry is None else f"version {entry.version}: {entry.value!r:.60}"
+        return f"{now} (of {self.version}; {past or 'no change is remembered'})"
+
     def get(self, key: Value) -> Value:
         """The value under a key; raises NoSuchKey."""
         entry = self.entries.get(key if type(key) is str else sort_key(key))

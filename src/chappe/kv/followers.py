@@ -82,6 +82,15 @@ class Followers:
             clone.endpoint in gone for clone in self._snapshots.takers
         )
 
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        found = self._output.invariants()
+        if self.has_clones is not bool(self.clones):
+            found.append(f"clones are told: {self.has_clones}, {len(self.clones)} there are")
+        if not {*self._originals, *self._greeted, *self._snapshots.takers} <= set(self.clones):
+            found.append("somebody is known as a clone and is not among them")
+        return found
+
     # -- what the master has to say ---------------------------------------------------------------------------------
 
     def tell(self, commands: Iterable[cmd.Told], now: float, actions: list[Action]) -> None:

@@ -57,7 +57,7 @@ class Following:
         self._input: ChannelConsumer[cmd.Action] = self._new_input(now)
         self._syncing = False  # events are missing for good: a snapshot is needed, also if the master was lost since
         self._receiving: Receiving | None = None  # a snapshot that comes
-        self._lost_at = now
+        self.lost_at = now
         self._stale_from = now  # its data is as old as that; infinity while it is up to date
         self._heard_at = now
         self._search_at = now
@@ -70,6 +70,20 @@ class Following:
     def idle(self) -> bool:
         """Whether it is attached, and knows of nothing missing."""
         return self.connected and not (self._syncing or self._resumed) and self._input.idle()
+
+    @property
+    def position(self) -> int | None:
+        """The master's last event that is shown; None while it is not in step."""
+        return self._input.next - 1 if self.connected and not self._syncing else None
+
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        found = self._input.invariants()
+        if self.connected and (self.master is None or not self._input.initialized):
+            found.append(f"it follows {self.master}, whose channel has not begun")
+        if self.waits and self.unreadable is None:
+            found.append("somebody waits until it may be read, and it may")
+        return found
 
     @property
     def calm(self) -> bool:
@@ -139,8 +153,8 @@ class Following:
         if not self.connected:
             if self._syncing or not self._input.initialized:
                 return  # it has gone on behind a gap, or never began: only a snapshot helps
-            if not sender.is_chappe and now >= self._lost_at + _ORIGINAL_KEEPS_S:
-                self._search_at = max(self._search_at, self._lost_at + _ORIGINAL_FORGETS_S)
+            if not sender.is_chappe and now >= self.lost_at + _ORIGINAL_KEEPS_S:
+                self._search_at = max(self._search_at, self.lost_at + _ORIGINAL_FORGETS_S)
                 return
             self._resume(now, actions)
         if isinstance(command, cmd.ACTIONS):
@@ -175,7 +189,7 @@ class Following:
                     self._take(self._input.handle_timeout(now), now, actions)
                 self._writes.handle_timeout(now, actions)
         else:
-            if now >= self._writes.refuse_at(self._lost_at):
+            if now >= self._writes.refuse_at(self.lost_at):
                 self._writes.refuse(actions)
         if self._receiving is not None:
             self._tend(self._receiving, now, actions)
@@ -205,7 +219,7 @@ class Following:
             if not self._syncing:
                 due.append(self._input.next_timeout())
         else:
-            due.append(self._writes.refuse_at(self._lost_at))
+            due.append(self._writes.refuse_at(self.lost_at))
         if self.unreadable is None:
             due.append(self._stale_from + self._stale_s)
         if self._receiving is not None:
@@ -244,7 +258,7 @@ class Following:
         if self._receiving is not None and self._receiving.master == self.master:
             self._receiving = None
         self._writes.end(self.master)
-        self._lost_at = now
+        self.lost_at = now
         self._stale_from = min(self._stale_from, now)
         self._search_at = now + self._listen_s()
         self._search_s = CHANNEL_NACK_S

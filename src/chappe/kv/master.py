@@ -85,6 +85,22 @@ class KvMaster:
         for key, value, expires_ns in loaded.entries if loaded is not None else ():
             engine.put(key, value, expires_ns)
 
+    # -- looks --------------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """The number of the last event that clones were told."""
+        return self._followers.seq
+
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
+        return [*self.engine.invariants(), *self._followers.invariants(), *self._writers.invariants()]
+
+    def story(self, key: object) -> str:
+        """What is known of a key, for people."""
+        pending = "" if self.settled else "; not everything is durable yet"
+        return f"{self.engine.story(to_value(key))}; {len(self.clones)} clones, at event {self.position}{pending}"
+
     # -- application: reading -----------------------------------------------------------------------------------
 
     @property

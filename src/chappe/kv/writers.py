@@ -63,6 +63,20 @@ class Writers:
             writer = self.known[row.entity] = Writer(row.entity, row.applied, row.heard_ns)
             writer.outcomes = dict(row.outcomes)
 
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        found: list[str] = []
+        for entity, writer in self.known.items():
+            if writer.applied > writer.taken:
+                found.append(f"write {writer.applied} of {entity} is confirmed, {writer.taken} are done")
+            if (writer.channel is not None) is not (self.attached.get(entity) is writer):
+                found.append(f"{entity} has a channel and is not attached, or the other way round")
+            if writer.channel is not None:
+                found += [f"of {entity} {each}" for each in writer.channel.invariants()]
+            if any(seq > writer.taken for seq in writer.outcomes):
+                found.append(f"{entity} has outcomes of writes that are not done")
+        return found
+
     def make(self, entity: Entity, applied: int, wall_ns: int) -> Writer | None:
         """A new one; None if there are too many that must be remembered."""
         if len(self.known) >= STORE_WRITERS_MAX and not self.forget(wall_ns):

@@ -253,6 +253,35 @@ class EndpointCore:
 
     # -- looks ------------------------------------------------------------------------------------
 
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
+        found = self.router.invariants()
+        linked = {link.peer_id: link for link in self._links.values() if link.established_at is not None}
+        if linked != self.router.links:
+            found.append("the connections that are established are not those that are routed to")
+        for link in self._links.values():
+            found += [f"to {link.peer_id.hex()} {each}" for each in link.outbox.invariants()]
+        return found
+
+    def story(self, peer_id: bytes, now: float) -> str:
+        """What is known of an endpoint and the link to it, for people."""
+        for link in self._links.values():
+            if link.established_at is not None and link.peer_id == peer_id:
+                box = link.outbox
+                waiting = box.accepted - box.messages
+                return (
+                    f"{'an endpoint of chappe' if link.chappe else 'an original'}, linked for "
+                    f"{now - link.established_at:.1f} s, heard {now - link.heard_at:.1f} s ago; {waiting}"
+                    f" messages wait ({box.bytes:,} bytes), {box.messages} were sent, {link.confirmed} of them read, "
+                    f"{box.dropped} dropped{'; blocked' if link.blocked else ''}{'; leaving' if link.bye else ''}"
+                )
+        if not self.reaches(peer_id):
+            return "out of reach"
+        wanted = b", ".join(self.filters().get(peer_id, ())).decode(errors="replace")
+        return (
+            f"in reach through others{', too far' if self.is_too_far(peer_id) else ''}; it wants {wanted or 'nothing'}"
+        )
+
     def reaches(self, endpoint: bytes) -> bool:
         """Whether there is a path to an endpoint, direct or through others."""
         return self.router.topology.reaches(endpoint)

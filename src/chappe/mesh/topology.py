@@ -161,6 +161,11 @@ class Topology:
             return None
         return known.frame
 
+    @property
+    def neighbours(self) -> dict[bytes, bool]:
+        """Who is beside us, and whether each is an endpoint of chappe."""
+        return dict.fromkeys(self._links, True) | dict.fromkeys(self._originals, False)
+
     def towards(self, origin: bytes) -> bytes | None:
         """The neighbour that a doubted link state goes to, so that its endpoint hears of it and can outdo it."""
         if origin in self._links:

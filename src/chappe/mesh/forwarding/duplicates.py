@@ -63,6 +63,11 @@ class Seen:
         if known is not None:
             self.size -= len(known.young) + len(known.old)
 
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        size = sum([len(each.young) + len(each.old) for each in self._origins.values()])
+        return [] if self.size == size <= SEEN_TOTAL_MAX else [f"{self.size} numbers are counted, {size} remembered"]
+
     def _add(self, origin: bytes) -> _Origin:
         if len(self._origins) >= ENDPOINTS_MAX:
             self.forget(next(each for each in self._origins if each != self._own))

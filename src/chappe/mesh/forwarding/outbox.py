@@ -62,6 +62,17 @@ class Outbox:
         """Whether the policy applies to the next message; under BLOCK whoever fills the box waits."""
         return len(self._frames) >= self.messages_max or self.bytes >= self.bytes_max
 
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        size = sum(map(len, self._frames))
+        control = sum([len(frame) for _, frame in self._control])
+        found: list[str] = []
+        if (size, control) != (self.bytes, self.control_bytes):
+            found.append(f"{self.bytes} and {self.control_bytes} bytes are counted, {size} and {control} wait")
+        if len(self._frames) > 2 * self.messages_max or len(self._control) > CONTROL_FRAMES_MAX:
+            found.append(f"{len(self._frames)} messages and {len(self._control)} control frames wait")
+        return found
+
     def put(self, frame: bytes) -> bool:
         """Add the frame of a message, its length included; False if it was dropped."""
         if len(self._frames) < self.messages_max and self.bytes < self.bytes_max:

@@ -59,7 +59,7 @@ _LAST_KIND: Final = COMMAND  # kinds up to this are messages of applications
 class Route:
     """Who gets the messages of one topic."""
 
-    __slots__ = ("chappe", "commands", "data", "flushes", "originals", "refused", "wanted")
+    __slots__ = ("chappe", "commands", "data", "flushes", "originals", "refused")
 
     def __init__(
         self, data: tuple[int, ...], commands: tuple[int, ...], chappe: tuple[Link, ...], originals: tuple[Link, ...]
@@ -131,14 +131,14 @@ class Router:
         self._told = b""  # the frame that tells our link state, as it was told last
         self._routes: dict[bytes, Route] = {}
         self._routes_bytes = 0  # of their topics
-        self._links: dict[bytes, Link] = {}  # by peer
+        self.links: dict[bytes, Link] = {}  # by peer
         self._originals: dict[bytes, Link] = {}  # of these, originals
 
     # -- links and subscriptions ------------------------------------------------------------------
 
     def link_up(self, link: Link, wanted: Filter, announced: Filter, now: float) -> list[Action]:
         """A link is established; ``wanted`` and ``announced`` are the filters of its handshake."""
-        self._links[link.peer_id] = link
+        self.links[link.peer_id] = link
         if not link.chappe:
             self._originals[link.peer_id] = link
             link.filter = wanted
@@ -168,7 +168,7 @@ class Router:
 
     def link_down(self, link: Link, now: float) -> list[Action]:
         """A link ended."""
-        del self._links[link.peer_id]
+        del self.links[link.peer_id]
         self._note_drops(link)
         self.full.pop(link.conn, None)
         self.congestion.forget(link.conn)
@@ -213,7 +213,7 @@ class Router:
         for link in self._originals.values():
             actions += self._announce(link)
         for frame, peer in self.topology.reconsider(now):
-            actions += self._pass_on_state(frame, self._links.get(peer))
+            actions += self._pass_on_state(frame, self.links.get(peer))
         actions += self._bring_doubts(now)
         return actions + [Report(EndpointUnreachable(each)) for each in changes.unreachable]
 
@@ -223,7 +223,7 @@ class Router:
         if state is None:
             return []
         self._told = pack_link_state(self._own, state)
-        for link in self._links.values():
+        for link in self.links.values():
             link.told = True
         return self._flood(self._told, None)
 
@@ -247,11 +247,31 @@ class Router:
         self._routes_bytes = 0
 
     def _flood(self, frame: bytes, but: Link | None) -> list[Action]:
-        return self._send_control(frame, [link for link in self._links.values() if link.chappe and link is not but])
+        return self._send_control(frame, [link for link in self.links.values() if link.chappe and link is not but])
 
     def _put_control(self, link: Link, frame: bytes) -> None:
         if not link.outbox.put_control(frame):
             self.overflowed[link.conn] = link
+
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        found = self.seen.invariants()
+        known = {peer: (link.chappe, link.conn) for peer, link in self.links.items()}
+        if self.topology.neighbours != {peer: chappe for peer, (chappe, _) in known.items()}:
+            found.append("links and the network's picture of them differ")
+        if self._originals != {peer: link for peer, link in self.links.items() if not link.chappe}:
+            found.append("originals and the links to them differ")
+        if sum(map(len, self._routes)) != self._routes_bytes or len(self._routes) > ROUTES_MAX:
+            found.append(f"{len(self._routes)} routes are counted as {self._routes_bytes} bytes")
+        full = {link.conn for link in self.links.values() if link.outbox.full}
+        if not full <= self.full.keys() <= {conn for _, conn in known.values()}:
+            found.append(f"the boxes of {sorted(full)} are full, {sorted(self.full)} are noted")
+        if not self.topology.changed:
+            for topic, route in self._routes.items():
+                fresh = self._route_of(topic)
+                if any(getattr(route, each) != getattr(fresh, each) for each in Route.__slots__):
+                    found.append(f"the route of {topic!r} is not what filters and links lead to")
+        return found
 
     # -- publishing -------------------------------------------------------------------------------
 
@@ -321,7 +341,11 @@ class Router:
         if len(self._routes) >= ROUTES_MAX or self._routes_bytes > ROUTES_BYTES_MAX:
             self._forget_routes()
             self._routes_bytes = len(topic)
-        wanting = [link for link in self._links.values() if self.topology.wants(link.peer_id, topic)]
+        route = self._routes[topic] = self._route_of(topic)
+        return route
+
+    def _route_of(self, topic: bytes) -> Route:
+        wanting = [link for link in self.links.values() if self.topology.wants(link.peer_id, topic)]
         route = Route(
             self.subscriptions.matching(topic, DATA),
             self.subscriptions.matching(topic, COMMAND),
@@ -329,7 +353,6 @@ class Router:
             tuple([link for link in wanting if not link.chappe and not link.blocked]),
         )
         route.refused = topic == RESERVED_TOPIC or topic.startswith(LOCAL_PREFIX) or len(topic) > MESH_TOPIC_BYTES_MAX
-        self._routes[topic] = route
         return route
 
     def _towards(
@@ -339,14 +362,14 @@ class Router:
 
         Stores know that an endpoint is behind an original, from what it said; who publishes data to nobody is told so.
         """
-        direct = self._links.get(receiver)
+        direct = self.links.get(receiver)
         if direct is not None:
             # Others bring it to an original too: of those that it came to on its way only one may pass it on.
             if direct is but or (but is not None and not direct.chappe and not self.topology.speaks_with(receiver)):
                 return (), ()
             return ((direct,), ()) if direct.chappe else ((), (direct,))
         leads_to = self.topology.leads_to
-        found = [link for link in self._links.values() if link is not but]
+        found = [link for link in self.links.values() if link is not but]
         chappe = tuple([link for link in found if link.chappe and leads_to(link.peer_id, receiver)])
         return self._behind_originals(receiver, found) if kind == COMMAND and not chappe else (chappe, ())
 
@@ -551,9 +574,9 @@ class Router:
         peer = self.topology.towards(origin)
         if not self._forwards or ttl <= 0 or self.topology.is_known(origin, version, payload):
             return NOTHING_TO_DO
-        if peer is None or peer == source or peer not in self._links:
+        if peer is None or peer == source or peer not in self.links:
             return NOTHING_TO_DO
-        next_link = self._links[peer]
+        next_link = self.links[peer]
         self._put_control(next_link, pack_message(self._own, origin, LINK_STATE, ttl, RESERVED_TOPIC, payload))
         return (next_link.flush,)
 
@@ -581,7 +604,7 @@ class Router:
     def _tell_loss(self, loss: Loss) -> Sequence[Action]:
         """Tell the origin, and the peer that misses the messages."""
         actions: list[Action] = []
-        peer = self._links.get(loss.towards)
+        peer = self.links.get(loss.towards)
         if loss.origin not in (NOBODY, self._own):
             links = self._towards(loss.origin, None)[0]
             actions += self._send_control(self._pack_loss(loss, loss.origin), links)

@@ -115,11 +115,11 @@ class MastersOrder(KvChecker):
     def on_done(self, host: KvHost) -> None:
         """What a clone shows."""
         if host.kind == "master":
-            self._record(host.entity, host.role._followers.seq, self._state(host))
+            self._record(host.entity, host.role.position, self._state(host))
             return
         core = host.role
-        if core.connected and not core._following._syncing:
-            seq = core._following._input.next - 1
+        seq = core.position
+        if seq is not None:
             found = {index: entry.value for index, entry in core.engine.entries.items()}
             if found not in self.states.get((core.master, seq), []):
                 known = self.states.get((core.master, seq), [{}])[-1]
@@ -246,7 +246,7 @@ class Freshness(KvChecker):
         """Look at every clone."""
         for clone in clones(self.world):
             core = clone.role
-            lost_s = self.world.now - core._following._lost_at
+            lost_s = self.world.now - core.lost_at
             if core.readable and not core.connected and lost_s > clone.stale_s + 0.1:
                 self.fail(f"{clone.name} is read {lost_s:.1f} s after it lost its master")
 
