@@ -14,7 +14,7 @@ from tests.cli.conftest import PATIENCE_S, Shell
 from chappe import Producer
 from chappe.api.log.store import Store
 from chappe.api.log.tower import Tower
-from chappe.cli.consume import Output, consume
+from chappe.cli.consume import consume
 from chappe.log import catch_up
 from chappe.log.batch import encode_batch, encode_headers
 
@@ -46,7 +46,7 @@ def test_a_hole_is_told_while_it_is_waited_for_and_in_the_exit_code(
         raw[len(raw) // 2] ^= 0x40
         segment.write_bytes(raw)
         with Store(tmp_path / "store", tower=tower.address), pytest.raises(typer.Exit) as ended:
-            consume(["t"], until_end=True, output=Output.RAW, tower=tower.address)
+            consume(["t"], until_end=True, output="raw", tower=tower.address)
 
     out, err = capfd.readouterr()
     assert ended.value.exit_code == 1

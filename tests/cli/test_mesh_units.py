@@ -59,15 +59,15 @@ def test_peers_that_cannot_be_reached_are_named_once_until_some_peer_comes_or_go
 
 
 def test_security_is_one_of_three_and_plain_only_within_this_machine_by_default() -> None:
-    assert mesh.security_of(None, False, False) is None
-    assert mesh.security_of(None, True, False) == "anonymous"
-    assert mesh.security_of((Path("keys"), "one"), False, False) == Tls.of("keys", "one")
+    assert mesh.Trust().security() is None
+    assert mesh.Trust(anonymous=True).security() == "anonymous"
+    assert mesh.Trust((Path("keys"), "one")).security() == Tls.of("keys", "one")
     with pytest.raises(UsageError, match="only one of"):
-        mesh.security_of(None, True, True)
-    mesh.check_host(None, "127.0.0.1")
-    mesh.check_host("plain", "10.0.0.1")
+        mesh.Trust(anonymous=True, plain=True).security()
+    assert mesh.addresses(None, ["127.0.0.1"]) == [("127.0.0.1", 9999)]
+    assert mesh.addresses("plain", ["10.0.0.1:1"]) == [("10.0.0.1", 1)]
     with pytest.raises(UsageError, match="--tls DIRECTORY NAME"):
-        mesh.check_host(None, "10.0.0.1")
+        mesh.addresses(None, ["10.0.0.1"])
 
 
 def test_events_are_shown_by_name_and_everything_on_one_line() -> None:

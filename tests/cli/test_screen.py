@@ -143,7 +143,7 @@ def test_each_peer_of_a_node_takes_one_line(width: int) -> None:
         for n in range(5)
     ]
     out = io.StringIO()
-    Console(file=out, width=width).print(node_view.table("node", rows, None))
+    Console(file=out, width=width).print(node_view.table("node", rows))
     lines = out.getvalue().splitlines()
     assert len(lines) == 7
     assert all("12,345" in line for line in lines[2:])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from chappe.cli import options
-from chappe.cli.console import debugging, exit_code, say, warn
+from chappe.cli.console import debugging, exit_code, tell, warn
 from chappe.cli.units import human_bytes
 from chappe.errors import UsageError
 
@@ -115,18 +115,14 @@ class _Run:
     def account(self) -> None:
         """Say what was done."""
         done = self._last
-        if self._json:
-            facts = {"event": "done", "topic": str(self._wanted), "directory": str(self._directory)}
-            print(json.dumps(facts | (_facts(done) if done else {"records": 0})), flush=True)
-            return
+        facts: dict[str, Any] = {"event": "done", "topic": str(self._wanted), "directory": str(self._directory)}
         if done is None:
-            say("nothing was archived")
+            tell(self._json, facts | {"records": 0}, "nothing was archived")
             return
         rate = done.records / done.seconds if done.seconds else 0.0
-        say(
-            f"archived {done.records:,} records in {done.seconds:.1f} s ({rate:,.0f} records/s) in {self._directory}, "
-            f"which has {done.files:,} files, {human_bytes(done.bytes)}"
-        )
+        text = f"archived {done.records:,} records in {done.seconds:.1f} s ({rate:,.0f} records/s) in {self._directory}"
+        text += f", which has {done.files:,} files, {human_bytes(done.bytes)}"
+        tell(self._json, facts | _facts(done), text)
 
     def _work(self, master: str, towers: str, skip_lost: bool) -> None:
         from chappe.spark.archive.job import ArchiveJob

@@ -16,10 +16,11 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, TypeVar, get_args
 
 import msgspec
 
+from chappe.cli.options import InputFormat, OutputFormat
 from chappe.cli.units import parse_age, parse_bytes, parse_start
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import ConfigError, UsageError
@@ -27,8 +28,6 @@ from chappe.errors import ConfigError, UsageError
 FILE_NAME: Final = "chappe.toml"
 FILE_BYTES_MAX: Final = 1 << 20  # a larger file is not a configuration
 
-InputFormat = Literal["lines", "json", "length", "records"]
-OutputFormat = Literal["text", "raw", "json", "length"]
 Acks = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import select
@@ -10,6 +11,7 @@ import sys
 import traceback
 from contextlib import suppress
 from types import FrameType
+from typing import Any
 
 from chappe.log.events import TowerFound, TowerLost
 
@@ -84,6 +86,21 @@ def hear_warnings(tower: str) -> None:
 def debugging() -> bool:
     """Whether errors come with their traceback (``CHAPPE_DEBUG=1``)."""
     return os.environ.get("CHAPPE_DEBUG", "") not in ("", "0")
+
+
+def tell(as_json: bool, facts: dict[str, Any], text: str) -> None:
+    """Print what was done or has begun: the facts for a machine on standard output, or the text for people."""
+    if as_json:
+        print(json.dumps(facts), flush=True)
+    else:
+        say(text)
+
+
+def write_out(raw: bytes) -> None:
+    """Write all of it to standard output, past Python's buffer."""
+    view = memoryview(raw)
+    while view:
+        view = view[os.write(sys.stdout.fileno(), view) :]
 
 
 def drop_stdout() -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
 
 from chappe.cli import options
-from chappe.cli.console import check_reader, exit_code, hear_warnings, warn
+from chappe.cli.console import check_reader, exit_code, hear_warnings, warn, write_out
 from chappe.errors import OffsetOutOfRange, ProtocolError, UsageError
 
 if TYPE_CHECKING:
@@ -26,15 +23,6 @@ if TYPE_CHECKING:
 STORE_S: Final = 1.0  # stores get so long to be found, then it is said that there are none
 POLL_S: Final = 0.25  # how long a look for records lasts before news and limits are looked at
 OUTPUT_BYTES: Final = 1 << 18  # written to standard output at once
-
-
-class Output(StrEnum):
-    """How records are printed."""
-
-    TEXT = "text"
-    RAW = "raw"
-    JSON = "json"
-    LENGTH = "length"
 
 
 def consume(
@@ -61,13 +49,13 @@ def consume(
         ),
     ] = None,
     output: Annotated[
-        Output,
+        options.OutputFormat,
         typer.Option(
             envvar="CHAPPE_CONSUME_OUTPUT",
             help="text: for people; raw: values, a newline after each; json: with all metadata; "
             "length: values, each after its length in 4 bytes.",
         ),
-    ] = Output.TEXT,
+    ] = "text",
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     tower: options.Tower = options.TOWER,
     listen: options.Listen = options.LISTEN,
@@ -90,7 +78,7 @@ def consume(
     if count == 0 or ends == {}:
         return
     with Consumer(*topics, tower=tower, listen=listen, reset=where) as consumer:
-        printer = _Printer(Output.JSON if as_json else output, count)
+        printer = _Printer("json" if as_json else output, count)
         gaps: list[tuple[tuple[str, str], int, int]] = []
         try:
             waiting = _Waiting(consumer, tower, topics, timeout)
@@ -194,17 +182,16 @@ def _reached(consumer: Consumer, ends: dict[tuple[str, str], int]) -> bool:
 class _Printer:
     """Writes records to standard output until there were ``count`` of them."""
 
-    def __init__(self, output: Output, count: int | None) -> None:
+    def __init__(self, output: options.OutputFormat, count: int | None) -> None:
         from chappe.cli.rendering import MESSAGE_RENDERERS, RENDERERS
 
         self._render = RENDERERS[output]
         self._render_message = MESSAGE_RENDERERS.get(output)
-        self._with_headers = output is Output.JSON
+        self._with_headers = output == "json"
         self._left = count
         self.printed = 0
         self.unreadable = False  # whether headers of any record were
         self.reached: dict[tuple[str, str], int] = {}  # the offset after the last one printed
-        self._out = sys.stdout.fileno()
 
     @property
     def full(self) -> bool:
@@ -224,9 +211,9 @@ class _Printer:
                 self._left -= 1
             self.printed += 1
             if size > OUTPUT_BYTES:
-                self._write(b"".join(pieces))
+                write_out(b"".join(pieces))
                 pieces, size = [], 0
-        self._write(b"".join(pieces))
+        write_out(b"".join(pieces))
 
     def _rendered(self, batch: ConsumedBatch) -> Iterator[tuple[Record, bytes]]:
         """The records of a batch and what is printed of them; headers that are none do not stop it."""
@@ -262,8 +249,3 @@ class _Printer:
         from chappe.bridges.form import recorded
 
         return recorded(batch.batch)[batch.first - batch.batch.base :]
-
-    def _write(self, raw: bytes) -> None:
-        view = memoryview(raw)
-        while view:
-            view = view[os.write(self._out, view) :]

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from chappe.cli import values
 from chappe.data import zeek
 from chappe.data.binary import decode
 from chappe.data.json import dumps_message, dumps_plain, loads, loads_message
 from chappe.data.values import Value
 from chappe.errors import InvalidData, UnsupportedValue
-
-# What would move the cursor or end the line early: control characters, but not the tab.
-_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != 9} | {10: "\\n"}
 
 
 def as_text(topic: str, payload: bytes, *, broker: bool = False) -> bytes:
@@ -45,7 +40,7 @@ def _argument(value: object, broker: bool) -> str:
 
 
 def _line(topic: str, text: str) -> bytes:
-    return f"{topic}  {text}".translate(_CONTROLS).encode("utf-8", "backslashreplace") + b"\n"
+    return f"{topic}  {text}".translate(values.CONTROLS).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def as_json(topic: str, payload: bytes) -> bytes:

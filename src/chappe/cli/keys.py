@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from chappe.cli import options
-from chappe.cli.console import say
+from chappe.cli.console import tell
 
 DIRECTORY: Final = Path("keys")
 PASSPHRASE: Final = "CHAPPE_KEY_PASSPHRASE"
@@ -36,11 +35,9 @@ def authority(
     from chappe.security import authority_key_file
 
     made = make_authority(directory, days=days)
-    if as_json:
-        print(json.dumps({"authority": str(made), "key": str(authority_key_file(directory))}))
-        return
-    say(f"made {made} and {authority_key_file(directory)}")
-    say(f"now make a certificate for each endpoint: chappe keys make NAME --host HOST --directory {directory}")
+    key = str(authority_key_file(directory))
+    following = f"now make a certificate for each endpoint: chappe keys make NAME --host HOST --directory {directory}"
+    tell(as_json, {"authority": str(made), "key": key}, f"made {made} and {key}\n{following}")
 
 
 @app.command()
@@ -71,9 +68,8 @@ def make(
     hosts = host if host is not None else ["localhost", "127.0.0.1", "::1"]
     endpoint_id = str(uuid4()) if with_id else None
     made = make_certificate(directory, name, hosts=hosts, id=endpoint_id, days=days, passphrase=passphrase)
-    if as_json:
-        facts = {"certificate": str(made), "key": str(key_file(directory, name)), "id": endpoint_id, "hosts": hosts}
-        print(json.dumps({**facts, "authority": str(authority_file(directory))}))
-        return
-    say(f"made {made} and {key_file(directory, name)} for {', '.join(hosts)}{f', id {endpoint_id}' if with_id else ''}")
-    say(f"in Python: Endpoint(security=Tls.of({str(directory)!r}, {name!r}))")
+    key = str(key_file(directory, name))
+    facts = {"certificate": str(made), "key": key, "id": endpoint_id, "hosts": hosts}
+    text = f"made {made} and {key} for {', '.join(hosts)}{f', id {endpoint_id}' if with_id else ''}\n"
+    text += f"in Python: Endpoint(security=Tls.of({str(directory)!r}, {name!r}))"
+    tell(as_json, {**facts, "authority": str(authority_file(directory))}, text)

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import typer
 
 from chappe.cli import mesh, options, values
-from chappe.cli.console import say, warn
+from chappe.cli.console import tell, warn
 from chappe.cli.kv_serve import serve
 from chappe.cli.units import parse_age
 from chappe.errors import ChappeError, InvalidData, NoSuchKey, StoreError, UsageError
@@ -43,50 +44,43 @@ Timeout: TypeAlias = Annotated[
 ]
 
 
-@contextmanager
-def _attached(
-    name: str,
-    peers: list[str] | None,
-    tls: tuple[Path, str] | None,
-    anonymous: bool,
-    plain: bool,
-    timeout: float,
-    *,
-    follow: bool = False,
-) -> Iterator[DataStore]:
-    """A clone of the store. With ``follow`` what happens to peers and master is told, and lost ones are dialled again.
+@dataclass(frozen=True, slots=True)
+class Clone(mesh.Trust):
+    """The options that say where the store is, and how long its master is waited for."""
 
-    Raises NoMaster if there is none within ``timeout``.
-    """
-    from chappe import Endpoint
+    peers: mesh.Peers = None
+    timeout: Timeout = ATTACH_S
 
-    mesh.hear_warnings()
-    security = mesh.security_of(tls, anonymous, plain)
-    dialled = [mesh.address(each) for each in peers or [mesh.HERE]]
-    for host, _ in dialled:
-        mesh.check_host(security, host)
-    with Endpoint(security=security, forwarding=False) as endpoint:
-        mesh.dial(endpoint, dialled)
-        if follow:
-            from chappe.cli.kv_watch import Teller
+    @contextmanager
+    def of(self, name: str, *, follow: bool = False) -> Iterator[DataStore]:
+        """A clone of the store. With ``follow`` what happens to peers and master is told, lost ones are dialled again.
 
-            endpoint.statuses(callback=Teller())
-            for host, port in dialled:
-                endpoint.peer_nosync(host, port, retry_s=mesh.RETRY_S)
-        with endpoint.attach_clone(name, timeout=timeout) as store:
-            yield store
+        Raises NoMaster if there is none within ``timeout``.
+        """
+        from chappe import Endpoint
+
+        mesh.hear_warnings()
+        security = self.security()
+        dialled = mesh.addresses(security, self.peers or [mesh.HERE])
+        with Endpoint(security=security, forwarding=False) as endpoint:
+            mesh.dial(endpoint, dialled)
+            if follow:
+                from chappe.cli.kv_watch import Teller
+
+                endpoint.statuses(callback=Teller())
+                for host, port in dialled:
+                    endpoint.peer_nosync(host, port, retry_s=mesh.RETRY_S)
+            with endpoint.attach_clone(name, timeout=self.timeout) as store:
+                yield store
 
 
 @app.command("get", cls=values.Command)
+@options.with_groups
 def get(
     store: Store,
     key: Key,
+    where: Clone,
     as_text: values.Text = False,
-    peers: mesh.Peers = None,
-    timeout: Timeout = ATTACH_S,
-    tls: mesh.TlsFiles = None,
-    anonymous: mesh.Anonymous = False,
-    plain: mesh.Plain = False,
     as_json: options.Json = False,
 ) -> None:
     """Print the value under a key."""
@@ -94,7 +88,7 @@ def get(
     from chappe.data.order import same
 
     wanted = values.read_argument(key, as_text=as_text)
-    with _attached(store, peers, tls, anonymous, plain, timeout) as clone:
+    with where.of(store) as clone:
         entries = clone.snapshot()
     found = [each.typed.value for each in entries if same(each.typed.key, wanted)]
     if not found:
@@ -103,20 +97,17 @@ def get(
 
 
 @app.command("put", cls=values.Command)
+@options.with_groups
 def put(
     store: Store,
     key: Key,
     value: Annotated[str, typer.Argument(metavar="VALUE", help=values.HELP)],
+    where: Clone,
     unique: Annotated[bool, typer.Option("--unique", help="Only if there is none under the key; else fail.")] = False,
     expiry: Annotated[
         str | None, typer.Option(metavar="AGE", help="Let it go after so long, such as 90s or 2h.")
     ] = None,
     as_text: values.Text = False,
-    peers: mesh.Peers = None,
-    timeout: Timeout = ATTACH_S,
-    tls: mesh.TlsFiles = None,
-    anonymous: mesh.Anonymous = False,
-    plain: mesh.Plain = False,
     as_json: options.Json = False,
 ) -> None:
     """Set the value under a key; done when the master has done it."""
@@ -124,68 +115,59 @@ def put(
 
     name, given = (values.read_argument(each, as_text=as_text) for each in (key, value))
     expiry_s = None if expiry is None else parse_age(expiry)
-    with _attached(store, peers, tls, anonymous, plain, timeout) as clone:
+    with where.of(store) as clone:
         if not unique:
-            clone.put(name, given, expiry_s=expiry_s, timeout=timeout)
-        elif not clone.put_unique(name, given, expiry_s=expiry_s, timeout=timeout):
+            clone.put(name, given, expiry_s=expiry_s, timeout=where.timeout)
+        elif not clone.put_unique(name, given, expiry_s=expiry_s, timeout=where.timeout):
             raise StoreError(f"there is a value under {key} in store {store} already")
     if as_json:
         print(f'{{"store":{json.dumps(store)},"key":{typed(name)}}}')
 
 
 @app.command("erase", cls=values.Command)
+@options.with_groups
 def erase(
     store: Store,
     key: Key,
+    where: Clone,
     as_text: values.Text = False,
-    peers: mesh.Peers = None,
-    timeout: Timeout = ATTACH_S,
-    tls: mesh.TlsFiles = None,
-    anonymous: mesh.Anonymous = False,
-    plain: mesh.Plain = False,
 ) -> None:
     """Remove a key; done when the master has done it."""
     wanted = values.read_argument(key, as_text=as_text)
-    with _attached(store, peers, tls, anonymous, plain, timeout) as clone:
+    with where.of(store) as clone:
         if not clone.exists(wanted):
             raise _no_such_key(store, key, wanted, [each.typed.key for each in clone.snapshot()])
-        clone.erase(wanted, timeout=timeout)
+        clone.erase(wanted, timeout=where.timeout)
 
 
 @app.command("list", cls=values.Command)
+@options.with_groups
 def list_(
     store: Store,
+    where: Clone,
     prefix: Prefix = None,
     as_text: values.Text = False,
-    peers: mesh.Peers = None,
-    timeout: Timeout = ATTACH_S,
-    tls: mesh.TlsFiles = None,
-    anonymous: mesh.Anonymous = False,
-    plain: mesh.Plain = False,
     as_json: options.Json = False,
 ) -> None:
     """Print all keys and their values, or those whose keys begin so."""
     from chappe.cli.kv_form import entry_as_json, entry_as_text, of_prefix
 
     render = entry_as_json if as_json else partial(entry_as_text, as_text=as_text)
-    with _attached(store, peers, tls, anonymous, plain, timeout) as clone:
+    with where.of(store) as clone:
         entries = [each.typed for each in clone.snapshot() if of_prefix(each.key, prefix)]
     _print(render(each.key, each.value) for each in entries)
 
 
 @app.command("watch", cls=values.Command)
+@options.with_groups
 def watch(
     store: Store,
+    where: Clone,
     prefix: Prefix = None,
     key: Annotated[str | None, typer.Option(metavar="KEY", help="Only this key.")] = None,
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after N changes.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0.0, metavar="S", help="End after so long.")] = None,
     as_text: values.Text = False,
-    peers: mesh.Peers = None,
-    timeout: Timeout = ATTACH_S,
-    tls: mesh.TlsFiles = None,
-    anonymous: mesh.Anonymous = False,
-    plain: mesh.Plain = False,
     as_json: options.Json = False,
 ) -> None:
     """Print what is inserted, updated, erased and expires."""
@@ -195,25 +177,22 @@ def watch(
         raise UsageError("give a prefix or --key, not both")
     wanted = {} if key is None else {"key": values.read_argument(key, as_text=as_text)}
     wanted |= {} if prefix is None else {"prefix": prefix}
-    with _attached(store, peers, tls, anonymous, plain, timeout, follow=True) as clone:
+    with where.of(store, follow=True) as clone:
         follow(clone, wanted, count, seconds, as_json, as_text)
 
 
 @app.command("dump")
+@options.with_groups
 def dump(
     store: Store,
+    where: Clone,
     file: Annotated[str, typer.Argument(metavar="FILE|-", help="Where to; standard output by default.")] = "-",
-    peers: mesh.Peers = None,
-    timeout: Timeout = ATTACH_S,
-    tls: mesh.TlsFiles = None,
-    anonymous: mesh.Anonymous = False,
-    plain: mesh.Plain = False,
     as_json: options.Json = False,
 ) -> None:
     """Write a store's entries as JSON, one a line, as `chappe kv load` reads them."""
     from chappe.cli.kv_form import entry_as_json
 
-    with _attached(store, peers, tls, anonymous, plain, timeout) as clone:
+    with where.of(store) as clone:
         entries = [each.typed for each in clone.snapshot()]
     lines = (entry_as_json(each.key, each.value) for each in entries)
     if file == "-":
@@ -223,32 +202,29 @@ def dump(
         with open(temporary, "wb") as out:
             out.writelines(lines)
         temporary.replace(file)
-    _account({"store": store, "dumped": len(entries)}, f"dumped {len(entries):,} entries", as_json and file != "-")
+    tell(as_json and file != "-", {"store": store, "dumped": len(entries)}, f"dumped {len(entries):,} entries")
 
 
 @app.command("load")
+@options.with_groups
 def load(
     store: Store,
+    where: Clone,
     file: Annotated[str, typer.Argument(metavar="FILE|-", help="Where from; standard input by default.")] = "-",
-    peers: mesh.Peers = None,
-    timeout: Timeout = ATTACH_S,
-    tls: mesh.TlsFiles = None,
-    anonymous: mesh.Anonymous = False,
-    plain: mesh.Plain = False,
     as_json: options.Json = False,
 ) -> None:
     """Set what `chappe kv dump` has written; other keys stay."""
     source = sys.stdin.buffer if file == "-" else open(file, "rb")  # noqa: SIM115  # closed below
     done = 0
     problem: ChappeError | None = None
-    with source, _attached(store, peers, tls, anonymous, plain, timeout) as clone:
+    with source, where.of(store) as clone:
         try:
             for chunk in _chunks(source):
                 clone.put_many(chunk)
                 done += len(chunk)
         except ChappeError as error:
             problem = error
-    _account({"store": store, "loaded": done}, f"loaded {done:,} entries", as_json)
+    tell(as_json, {"store": store, "loaded": done}, f"loaded {done:,} entries")
     if problem is not None:
         warn(f"{problem}; what came before it is loaded")
         raise typer.Exit(1)
@@ -285,10 +261,3 @@ def _no_such_key(store: str, key: str, wanted: object, there: list[Value]) -> No
 def _print(lines: Iterable[bytes]) -> None:
     sys.stdout.buffer.writelines(lines)
     sys.stdout.buffer.flush()
-
-
-def _account(facts: dict[str, object], text: str, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(facts))
-    else:
-        say(text)

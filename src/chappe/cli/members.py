@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from chappe.cli import options
-from chappe.cli.console import hear_warnings, say
+from chappe.cli.console import hear_warnings, say, tell
 from chappe.cli.units import human_bytes
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def tower(
 
     hear_warnings(listen)
     with Tower(listen) as running:
-        _started(as_json, f"tower at {running.address}", tower=running.address)
+        tell(as_json, {"tower": running.address}, f"tower at {running.address}; Ctrl-C stops")
         _until_stopped(running)
         say(f"tower stopped; {running.nodes()} members were connected")
 
@@ -53,14 +52,8 @@ def store(
 
     hear_warnings(tower)
     with Store(directory, tower=tower, listen=listen, retention=retention(context.obj)) as running:
-        _started(
-            as_json,
-            f"store in {directory}, answering at {running.endpoint}, tower {tower}",
-            store=running.store_id,
-            endpoint=running.endpoint,
-            directory=str(directory),
-            tower=tower,
-        )
+        facts = {"store": running.store_id, "endpoint": running.endpoint, "directory": str(directory), "tower": tower}
+        tell(as_json, facts, f"store in {directory}, answering at {running.endpoint}, tower {tower}; Ctrl-C stops")
         _until_stopped(running)
         _say_kept(running)
 
@@ -79,14 +72,9 @@ def up(
     with Tower(tower) as introducer:
         address = introducer.address
         with Store(directory, tower=address, listen=listen, retention=retention(context.obj)) as running:
-            _started(
-                as_json,
-                f"tower at {address}, store in {directory} answering at {running.endpoint}",
-                tower=address,
-                store=running.store_id,
-                endpoint=running.endpoint,
-                directory=str(directory),
-            )
+            facts = {"tower": address, "store": running.store_id, "endpoint": running.endpoint}
+            text = f"tower at {address}, store in {directory} answering at {running.endpoint}; Ctrl-C stops"
+            tell(as_json, {**facts, "directory": str(directory)}, text)
             _until_stopped(introducer, running)
             _say_kept(running)
 
@@ -97,13 +85,6 @@ def retention(config: Config | None) -> list[tuple[str, Retention]]:
 
     rules = config.retention if config is not None else ()
     return [(rule.topics, Retention(age_s=rule.age_s, bytes=rule.bytes, records=rule.records)) for rule in rules]
-
-
-def _started(as_json: bool, text: str, **facts: Any) -> None:
-    if as_json:
-        print(json.dumps(facts), flush=True)
-    else:
-        say(f"{text}; Ctrl-C stops")
 
 
 def _until_stopped(*members: Store | Tower) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -67,26 +68,37 @@ EndpointId: TypeAlias = Annotated[
 ]
 
 
-def security_of(tls: tuple[Path, str] | None, anonymous: bool, plain: bool) -> Security:
-    """What the options ask for; raises UsageError if they contradict each other."""
-    from chappe.security import Tls
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """The options that say with whom endpoints may speak."""
 
-    if (tls is not None) + anonymous + plain > 1:
-        raise UsageError("only one of --tls, --anonymous and --plain can be")
-    if tls is not None:
-        return Tls.of(*tls, passphrase=os.environ.get(PASSPHRASE))
-    return "anonymous" if anonymous else "plain" if plain else None
+    tls: TlsFiles = None
+    anonymous: Anonymous = False
+    plain: Plain = False
+
+    def security(self) -> Security:
+        """What they ask for; raises UsageError if they contradict each other."""
+        from chappe.security import Tls
+
+        if (self.tls is not None) + self.anonymous + self.plain > 1:
+            raise UsageError("only one of --tls, --anonymous and --plain can be")
+        if self.tls is not None:
+            return Tls.of(*self.tls, passphrase=os.environ.get(PASSPHRASE))
+        return "anonymous" if self.anonymous else "plain" if self.plain else None
 
 
-def check_host(security: Security, host: str) -> None:
-    """Raise UsageError where nothing was chosen and ``host`` is not this machine."""
+def addresses(security: Security, texts: Iterable[str]) -> list[tuple[str, int]]:
+    """Hosts and ports; raises UsageError for a text that is none, and beyond this machine if no security was chosen."""
     from chappe.security import is_loopback
 
-    if security is None and not is_loopback(host):
-        raise UsageError(
-            f"{host} is not this machine: give --tls DIRECTORY NAME (`chappe keys` makes the certificates), or --plain "
-            "if everybody on the way may read and forge"
-        )
+    found = [address(each) for each in texts]
+    for host, _ in found:
+        if security is None and not is_loopback(host):
+            raise UsageError(
+                f"{host} is not this machine: give --tls DIRECTORY NAME (`chappe keys` makes the certificates), or "
+                "--plain if everybody on the way may read and forge"
+            )
+    return found
 
 
 def address(text: str, port_max: int = 65535) -> tuple[str, int]:

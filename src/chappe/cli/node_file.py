@@ -8,9 +8,8 @@ from typing import Final, Literal
 import msgspec
 
 from chappe.cli.config import Section, convert, read_tables, unknown
+from chappe.cli.options import OnFull
 from chappe.errors import ConfigError
-
-OnFullName = Literal["block", "drop_oldest", "drop_newest", "disconnect"]
 
 
 class TlsSection(Section, frozen=True):
@@ -36,7 +35,7 @@ class NodeFile(Section, frozen=True):
     peers: tuple[str, ...] = ()
     forward: tuple[str, ...] = ()
     forwarding: bool = True
-    on_full: OnFullName = "block"
+    on_full: OnFull = "block"
     security: Literal["plain", "anonymous"] | None = None
     tls: TlsSection | None = None
     websocket: WebSocketSection | None = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from chappe.cli.mesh import shown
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
 
     from chappe import Endpoint
 
-SMOOTH_S = 2.0  # rates are of about the last seconds
+STEP_S: Final = 0.5
+REPORT_S: Final = 5.0  # between two lines of JSON
+SMOOTH_S: Final = 2.0  # rates are of about the last seconds
 COLUMNS: Final = ("peer", "address", "", "status", "in/s", "out/s", "waiting", "dropped")
 
 
@@ -57,20 +61,9 @@ class Watch:
             counters = (info.received, info.sent)
             rates = self._rates(key, now, counters)
             after[key] = (now, *counters, *rates)
-            rows.append(
-                PeerRow(
-                    info.id,
-                    address,
-                    info.dialled,
-                    info.original,
-                    info.status.name.lower(),
-                    round(rates[0], 1),
-                    round(rates[1], 1),
-                    *counters,
-                    info.buffered,
-                    info.dropped,
-                )
-            )
+            rate_in, rate_out = (round(each, 1) for each in rates)
+            place = (info.id, address, info.dialled, info.original, info.status.name.lower())
+            rows.append(PeerRow(*place, rate_in, rate_out, *counters, info.buffered, info.dropped))
         self._before = after
         return rows
 
@@ -86,7 +79,38 @@ class Watch:
         )
 
 
-def table(title: str, rows: Sequence[PeerRow], clients: int | None) -> RenderableType:
+def follow(
+    endpoint: Endpoint,
+    statuses: Any,
+    teller: Callable[[Any], None],
+    title: str,
+    as_json: bool,
+    more: Callable[[], tuple[str, dict[str, Any]]],
+) -> None:
+    """Show peers until Ctrl-C or SIGTERM, and what there is more, for people and for a machine; tell events.
+
+    Raises Closed if the endpoint halts.
+    """
+    from rich.console import Console
+
+    from chappe.cli.screen import Screen
+
+    watch = Watch(endpoint)
+    report_at = time.monotonic() + REPORT_S
+    with Screen(Console(stderr=True), quiet=as_json) as screen:
+        while True:
+            time.sleep(STEP_S)  # waiting for an event would make this thread drive, in the way of the web's event loop
+            for event in statuses.poll():
+                teller(event)
+            rows = watch.look()
+            note, facts = more()
+            screen.show(partial(table, title, rows, note), partial(lines, rows, note))
+            if as_json and time.monotonic() >= report_at:
+                report_at += REPORT_S
+                print(json.dumps({**facts, "peers": [row.facts() for row in rows]}), flush=True)
+
+
+def table(title: str, rows: Sequence[PeerRow], note: str = "") -> RenderableType:
     """The picture for a terminal."""
     from rich.console import Group
     from rich.markup import escape
@@ -107,20 +131,16 @@ def table(title: str, rows: Sequence[PeerRow], clients: int | None) -> Renderabl
         for row in rows
     ]
     made = Fitting(COLUMNS, cells, left=COLUMNS[:4], spare=("", "peer", "dropped", "waiting", "out/s"))
-    lines: list[RenderableType] = [escape(title), made if rows else "no peers yet"]
-    if clients is not None:
-        lines.append(f"{clients} WebSocket clients")
-    return Group(*lines)
+    return Group(escape(title), made if rows else "no peers yet", *([note] if note else []))
 
 
-def lines(rows: Sequence[PeerRow], clients: int | None) -> Iterator[str]:
+def lines(rows: Sequence[PeerRow], note: str = "") -> Iterator[str]:
     """The same without a terminal."""
     peered = [row for row in rows if row.id is not None]
     rates = f"{_total(row.in_per_s for row in peered)} in/s, {_total(row.out_per_s for row in peered)} out/s"
     waiting = sum(row.waiting for row in rows)
     dropped = sum(row.dropped for row in rows)
-    web = "" if clients is None else f", {clients} WebSocket clients"
-    yield f"{len(peered)} peers, {rates}, {waiting} waiting, {dropped} dropped{web}"
+    yield f"{len(peered)} peers, {rates}, {waiting} waiting, {dropped} dropped{', ' if note else ''}{note}"
     for row in rows:
         if row.id is None:
             yield f"no peering with {row.address} yet: {row.status}"

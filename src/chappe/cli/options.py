@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+import inspect
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_type_hints
 
 import typer
 
@@ -11,6 +15,10 @@ from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 TOWER: Final = f"{TOWER_HOST}:{TOWER_SUB_PORT}"
 LISTEN: Final = TOWER_HOST
 
+InputFormat = Literal["lines", "json", "length", "records"]
+OutputFormat = Literal["text", "raw", "json", "length"]
+OnFull = Literal["block", "drop_oldest", "drop_newest", "disconnect"]
+
 Tower: TypeAlias = Annotated[
     str, typer.Option(envvar="CHAPPE_TOWER", metavar="ADDRESS", help="Where the tower is: HOST[:PORT[:SECOND-PORT]].")
 ]
@@ -18,3 +26,32 @@ Listen: TypeAlias = Annotated[
     str, typer.Option(envvar="CHAPPE_LISTEN", metavar="HOST", help="Interface that this program's sockets listen on.")
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")]
+
+
+def with_groups(function: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameters that are dataclasses stand for the options that are their fields.
+
+    Typer knows no groups of options, so it is shown a signature in which each group is spelled out.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    shown: dict[str, inspect.Parameter] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        each = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)  # in any order, with a default or without
+        group = groups.get(each.name)
+        if group is None:
+            shown[each.name] = each.replace(annotation=hints[each.name])
+            continue
+        kinds = get_type_hints(group, include_extras=True)
+        for option in fields(group):
+            shown[option.name] = each.replace(name=option.name, default=option.default, annotation=kinds[option.name])
+
+    @wraps(function)
+    def command(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
+        function(**given)
+
+    setattr(command, "__signature__", inspect.Signature(list(shown.values())))  # noqa: B010
+    command.__annotations__ = {name: each.annotation for name, each in shown.items()}
+    return command

@@ -21,22 +21,20 @@ BAR_WIDTH: Final = 40
 BUCKETS_MAX: Final = 16
 
 
+@options.with_groups
 def ping(
+    trust: mesh.Trust,
     peer: Annotated[str, typer.Argument(metavar="HOST[:PORT]", help="The endpoint to ask.")] = mesh.HERE,
     count: Annotated[int, typer.Option(min=1, max=1_000_000, metavar="N", help="How often.")] = 100,
     interval: Annotated[float, typer.Option(min=0.0, max=3600.0, metavar="SECONDS", help="Pause in between.")] = 0.01,
-    tls: mesh.TlsFiles = None,
-    anonymous: mesh.Anonymous = False,
-    plain: mesh.Plain = False,
     as_json: options.Json = False,
 ) -> None:
     """Measure round trips to an endpoint of the mesh, an original included."""
     from chappe import Endpoint
 
     mesh.hear_warnings()
-    where = mesh.address(peer)
-    security = mesh.security_of(tls, anonymous, plain)
-    mesh.check_host(security, where[0])
+    security = trust.security()
+    (where,) = mesh.addresses(security, [peer])
     with Endpoint(security=security) as endpoint:
         began = time.perf_counter()
         found = endpoint.peer(*where, retry_s=0)

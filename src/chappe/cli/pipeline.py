@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from chappe.cli import options
-from chappe.cli.console import say, warn
+from chappe.cli.console import say, tell, warn
 
 if TYPE_CHECKING:
-    from chappe.spark.pipeline.model import Pipeline, PipelineInvalid
+    from chappe.spark.pipeline.model import Pipeline
 
 STOP_S: Final = 150.0  # more than a batch gets to be finished
 
@@ -64,13 +64,12 @@ def check(file: File, tower: options.Tower = options.TOWER, as_json: options.Jso
     with _problems(as_json):
         pipeline = _read(file, tower)
         found = _analyse(pipeline, tower)
-    if as_json:
-        print(json.dumps({"file": str(file), "name": pipeline.name, "ok": True, "problems": [], "queries": found}))
-        return
-    say(f"pipeline {pipeline.name} in {file} is fine")
+    lines = [f"pipeline {pipeline.name} in {file} is fine"]
     for each in found:
         columns = ", ".join(f"{column['name']} {column['type']}" for column in each["columns"])
-        say(f"  {each['name']} to {each['output']}: {columns}")
+        lines.append(f"  {each['name']} to {each['output']}: {columns}")
+    facts = {"file": str(file), "name": pipeline.name, "ok": True, "problems": [], "queries": found}
+    tell(as_json, facts, "\n".join(lines))
 
 
 @app.command("list")
@@ -194,16 +193,10 @@ def _problems(as_json: bool) -> Iterator[None]:
     try:
         yield
     except PipelineInvalid as invalid:
-        if as_json:
-            print(json.dumps(_as_json(invalid)), flush=True)
-        for each in invalid.problems if not as_json else ():
-            warn(str(each))
+        problems = [{"file": str(each.file), "line": each.line, "text": each.text} for each in invalid.problems]
+        text = "\n".join(f"chappe: {each}" for each in invalid.problems)
+        tell(as_json, {"ok": False, "problems": problems}, text)
         raise typer.Exit(2) from None
-
-
-def _as_json(invalid: PipelineInvalid) -> dict[str, Any]:
-    found = [{"file": str(each.file), "line": each.line, "text": each.text} for each in invalid.problems]
-    return {"ok": False, "problems": found}
 
 
 def _console() -> Any:

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from chappe.cli.fitting import Fitting
 from chappe.cli.screen import Screen
-from chappe.cli.units import human_bytes
-from chappe.spark.pipeline.progress import Lag, Numbers
+from chappe.cli.units import human_bytes, readable_name
+from chappe.spark.pipeline.progress import Numbers
 
 if TYPE_CHECKING:
     from chappe.spark.pipeline.running import Running
@@ -80,7 +80,11 @@ def tables(numbers: Sequence[Numbers]) -> tuple[Fitting, Fitting]:
         )
         for each in numbers
     ]
-    lags = [(each.query, _topic(lag), f"{lag.records:,}", seconds(lag.seconds)) for each in numbers for lag in each.lag]
+    lags = [
+        (each.query, readable_name(lag.topic), f"{lag.records:,}", seconds(lag.seconds))
+        for each in numbers
+        for lag in each.lag
+    ]
     return (
         Fitting(QUERY, queries, left=("query", "watermark"), spare=SPARE, style=HEAD),
         Fitting(LAG, lags, left=("query", "topic"), spare=("query",), style=HEAD),
@@ -90,7 +94,3 @@ def tables(numbers: Sequence[Numbers]) -> tuple[Fitting, Fitting]:
 def seconds(value: float | None) -> str:
     """A lag in seconds, or a question mark."""
     return "? s" if value is None else f"{value:,.1f} s"
-
-
-def _topic(lag: Lag) -> str:
-    return lag.topic.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import errno
-import json
 import math
 import os
 import signal
@@ -12,16 +11,15 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from enum import StrEnum
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Final, cast
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
 from chappe.cli import options
-from chappe.cli.console import Terminated, exit_code, hear_warnings, say, warn
+from chappe.cli.console import Terminated, exit_code, hear_warnings, say, tell, warn
+from chappe.cli.progress import Bar
 from chappe.cli.units import human_bytes
 from chappe.errors import ChappeError, TimedOut, UsageError
 
@@ -35,27 +33,18 @@ PATIENCE_S: Final = 5.0  # then the wait is explained
 INTERRUPTED_FLUSH_S: Final = 2.0  # after Ctrl-C stores get this long to acknowledge the rest
 
 
-class Format(StrEnum):
-    """How the input is split into records."""
-
-    LINES = "lines"
-    JSON = "json"
-    LENGTH = "length"
-    RECORDS = "records"
-
-
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to; made if it is new.")],
     file: Annotated[str, typer.Argument(metavar="FILE|-", help="Input; - is standard input.")] = "-",
     input_format: Annotated[
-        Format,
+        options.InputFormat,
         typer.Option(
             "--format",
             envvar="CHAPPE_PRODUCE_FORMAT",
             help="lines; json: lines that must be JSON; length: each record after its length in 4 bytes, big endian; "
             "records: as `consume --output json` prints them.",
         ),
-    ] = Format.LINES,
+    ] = "lines",
     key: Annotated[str | None, typer.Option(metavar="KEY", help="Key of the records that do not say it.")] = None,
     header: Annotated[
         list[str] | None,
@@ -99,9 +88,9 @@ def produce(
             if identity is not None and producer.stored < producer.next_offset:
                 left = producer.next_offset - producer.stored
                 say(f"going on after {producer.next_offset:,} records; the last {left:,} of them are sent again")
-            run = _Run(producer, input_format, extras, as_json, min_acks, lasting=identity is not None)
-            news = _Newness(topic, producer.partition, tower, listen)
-            with _progress(size) as run.show, news, _Watch(run, timeout):
+            bar = Bar("connecting", quiet=not sys.stderr.isatty())
+            run = _Run(producer, input_format, extras, as_json, min_acks, bar, size, lasting=identity is not None)
+            with bar, _Newness(topic, producer.partition, tower, listen), _Watch(run, timeout):
                 code = run.all_of(source)
     finally:
         if file != "-":
@@ -142,13 +131,24 @@ class _Run:
     """One input on its way into a topic, and the account of it."""
 
     def __init__(
-        self, producer: Producer, form: Format, extras: Whole, as_json: bool, min_acks: int, *, lasting: bool
+        self,
+        producer: Producer,
+        form: options.InputFormat,
+        extras: Whole,
+        as_json: bool,
+        min_acks: int,
+        bar: Bar,
+        size: int,
+        *,
+        lasting: bool,
     ) -> None:
         from chappe.cli.formats import SPLITTERS
 
+        self._bar = bar
+        self._size = size
         self._producer = producer
         self._splitter = SPLITTERS[form]()
-        self._look = form is Format.JSON  # whether the first line is one of ``consume``
+        self._look = form == "json"  # whether the first line is one of ``consume``
         self._extras = extras
         self._plain = not extras.has_key and not extras.headers
         self._as_json = as_json
@@ -160,7 +160,6 @@ class _Run:
         self._began = time.monotonic()
         self._end = threading.Lock()  # taken by who ends the run
         self.too_late: float | None = None  # the seconds of ``--timeout``, once they are over
-        self.show: Callable[[int, int, int], None] = _silent
 
     @property
     def _sent(self) -> int:
@@ -215,8 +214,10 @@ class _Run:
             raise
 
     def _send(self, records: Sequence[Item]) -> None:
+        from chappe.cli.formats import looks_consumed
+
         if records:
-            if self._look and self._is_consumed(records[0]):
+            if self._look and looks_consumed(records[0]):
                 warn("these lines are what `consume --output json` prints: --format records makes them records again")
             self._look = False
             if self._plain and all(type(each) is bytes for each in records):
@@ -225,7 +226,12 @@ class _Run:
             else:
                 for each in records:
                     self._send_one(each)
-        self.show(self._read, self._sent, self._stored)
+        self._show()
+
+    def _show(self) -> None:
+        rate = self._sent / max(time.monotonic() - self._began, 1e-3)
+        text = f"{self._sent:,} sent, {self._stored:,} stored, {rate:,.0f} records/s"
+        self._bar.update(text, self._read, self._size or None)
 
     def _send_one(self, record: Item) -> None:
         extras = self._extras
@@ -241,20 +247,15 @@ class _Run:
         )
         self._bytes += len(record.value or b"")
 
-    def _is_consumed(self, record: Item) -> bool:
-        from chappe.cli.formats import looks_consumed
-
-        return looks_consumed(record)
-
     def _wait(self) -> None:
-        while True:
+        stored = False
+        while not stored:
             try:
                 self._producer.flush(timeout=FLUSH_STEP_S)
+                stored = True
             except TimedOut:
-                self.show(self._read, self._sent, self._stored)
-            else:
-                self.show(self._read, self._sent, self._stored)
-                return
+                pass
+            self._show()
 
     def end(self) -> bool:
         """The run is at its end, because all is stored or because its time is over: whoever is first is right."""
@@ -281,23 +282,15 @@ class _Run:
 
     def _account(self, done: str) -> None:
         seconds = time.monotonic() - self._began
-        if self._as_json:
-            facts = {
-                "topic": self._producer.topic,
-                "partition": self._producer.partition,
-                "first": self._first,
-                "records": self._sent,
-                "stored": self._stored,
-                "bytes": self._bytes,
-                "seconds": round(seconds, 6),
-            }
-            print(json.dumps(facts), flush=True)
-            return
+        facts: dict[str, Any] = {
+            "topic": self._producer.topic,
+            "partition": self._producer.partition,
+            "first": self._first,
+        }
+        facts |= {"records": self._sent, "stored": self._stored, "bytes": self._bytes, "seconds": round(seconds, 6)}
         rate = self._stored / seconds if seconds > 0 else 0.0
-        say(
-            f"{done} {self._stored} records, {human_bytes(self._bytes)}, in {seconds:.2f} s "
-            f"({rate:,.0f} records/s) in partition {self._producer.partition}"
-        )
+        text = f"{done} {self._stored} records, {human_bytes(self._bytes)}, in {seconds:.2f} s "
+        tell(self._as_json, facts, f"{text}({rate:,.0f} records/s) in partition {self._producer.partition}")
 
 
 class _Watch:
@@ -318,9 +311,7 @@ class _Watch:
             signal.signal(signal.SIGALRM, signal.default_int_handler)  # SIGINT itself may be ignored
         self._thread.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
 
@@ -361,9 +352,7 @@ class _Newness:
     def __enter__(self) -> None:
         self._thread.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._thread.join()
         if self._others:
             names = " and ".join(map(repr, self._others))
@@ -373,39 +362,3 @@ class _Newness:
         from chappe.cli.holdings import new_beside
 
         self._others = new_beside(*self._where)
-
-
-def _silent(_read: int, _sent: int, _stored: int) -> None:
-    pass
-
-
-def _progress(size: int) -> AbstractContextManager[Callable[[int, int, int], None]]:
-    """What shows the progress: a bar if standard error is a terminal, else nothing."""
-    return _Bar(size) if sys.stderr.isatty() else nullcontext(_silent)
-
-
-class _Bar:
-    """A progress bar over the bytes of the input; without their total it only counts."""
-
-    def __init__(self, size: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task("connecting", total=size or None)
-        self._began = time.monotonic()
-
-    def __enter__(self) -> Callable[[int, int, int], None]:
-        self._bar.start()
-        return self._show
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-
-    def _show(self, read: int, sent: int, stored: int) -> None:
-        rate = sent / max(time.monotonic() - self._began, 1e-3)
-        text = f"{sent:,} sent, {stored:,} stored, {rate:,.0f} records/s"
-        self._bar.update(self._task, completed=read, description=text)

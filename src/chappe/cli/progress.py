@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 LINE_EVERY_S: Final = 5.0  # without a terminal
 
@@ -17,10 +16,15 @@ class Bar:
     """A context that shows how far something is on standard error; ``quiet`` shows nothing."""
 
     def __init__(self, text: str, *, quiet: bool) -> None:
-        self._console = Console(file=sys.stderr)
         self._quiet = quiet
         self._bar: Progress | None = None
-        if self._console.is_terminal and not quiet:
+        if quiet:
+            return
+        from rich.console import Console  # loaded only to show something: it takes a while
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._console = Console(file=sys.stderr)
+        if self._console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
             self._bar = Progress(*columns, console=self._console, transient=True, redirect_stdout=sys.stdout.isatty())
             self._task = self._bar.add_task(text, total=None)
@@ -31,9 +35,7 @@ class Bar:
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from chappe.cli import mesh, options
 from chappe.cli import values as typed_values
-from chappe.cli.console import say, warn
+from chappe.cli.console import tell, warn
 from chappe.errors import ChappeError, InvalidData, UsageError
 
 if TYPE_CHECKING:
     from chappe import Endpoint
 
-Read = Callable[[bytes], tuple[str, object]]
+Format = Literal["text", "json"]  # what values look like
 
 WAIT_S: Final = 1.0  # peers get so long to say who subscribes
 CHUNK_BYTES: Final = 1 << 18
 ANY: Final = "-"  # the topic stands in each line
 
 
-class Format(StrEnum):
-    """What values look like."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
+@options.with_groups
 def publish(
+    trust: mesh.Trust,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to publish to; `-`: the one in each JSON line.")],
     values: Annotated[
         list[str] | None,
@@ -54,12 +47,9 @@ def publish(
         typer.Option(
             "--format", help="text: values, as `chappe subscribe` prints them; json: only Broker's typed JSON."
         ),
-    ] = Format.TEXT,
+    ] = "text",
     as_text: typed_values.Text = False,
     peers: mesh.Peers = None,
-    tls: mesh.TlsFiles = None,
-    anonymous: mesh.Anonymous = False,
-    plain: mesh.Plain = False,
     as_json: options.Json = False,
 ) -> None:
     """Publish values or Zeek events to a topic of the mesh.
@@ -70,10 +60,8 @@ def publish(
 
     mesh.hear_warnings()
     _check(topic, event, kind, input_format, as_text)
-    security = mesh.security_of(tls, anonymous, plain)
-    dialled = [mesh.address(each) for each in peers or [mesh.HERE]]
-    for host, _ in dialled:
-        mesh.check_host(security, host)
+    security = trust.security()
+    dialled = mesh.addresses(security, peers or [mesh.HERE])
     given = _given(topic, values or [], event, kind, input_format, as_text)
     teller = mesh.Teller()
     with Endpoint(security=security, forwarding=False) as endpoint:
@@ -84,11 +72,8 @@ def publish(
         problem = run.all_of(given)
         mesh.until(endpoint, lambda: endpoint.core.buffered() == 0)
         statuses.close()  # a peer that leaves now has what it wanted
-    if as_json:
-        told = {"published": run.count, "wanted": run.wanted, "subscribers": heard}
-        print(json.dumps({"topic": None if topic == ANY else topic, **told}))
-    else:
-        say(f"published {run.count} messages" + _unwanted(run))
+    facts = {"topic": None if topic == ANY else topic, "published": run.count, "wanted": run.wanted}
+    tell(as_json, {**facts, "subscribers": heard}, f"published {run.count} messages" + _unwanted(run))
     if problem is not None:
         warn(f"{problem}; what came before it is published")
     if teller.lost:
@@ -110,9 +95,9 @@ def _check(topic: str, event: str | None, kind: str | None, form: Format, as_tex
 
     if kind is not None and kind not in TYPE_NAMES:
         raise UsageError(f"there is no type {kind!r}, only {', '.join(TYPE_NAMES)}")
-    if form is Format.JSON and (kind is not None or event is not None or as_text):
+    if form == "json" and (kind is not None or event is not None or as_text):
         raise UsageError("typed JSON says itself what it is: leave out --type, --text and --event")
-    if topic == ANY and form is not Format.JSON:
+    if topic == ANY and form != "json":
         raise UsageError("a topic of each line needs --format json")
 
 
@@ -126,7 +111,7 @@ def _given(
     if event is None and not values:
         return None
     try:
-        if form is Format.JSON:
+        if form == "json":
             return [read_json(None if topic == ANY else topic, os.fsencode(each)) for each in values]
         read = [typed_values.read_argument(each, kind, as_text=as_text) for each in values]
     except InvalidData as problem:
@@ -196,7 +181,7 @@ class _Run:
     def _read(self, line: bytes) -> list[tuple[str, object]]:
         from chappe.cli.events import read_json, read_line
 
-        if self._form is Format.TEXT:
+        if self._form == "text":
             assert self._topic is not None
             return [(self._topic, read_line(line, self._kind, broker=self._as_text))]
         return [read_json(self._topic, line)] if line.strip() else []

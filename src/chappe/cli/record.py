@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from chappe.cli import mesh, options
-from chappe.cli.console import hear_warnings, say, warn
+from chappe.cli.console import hear_warnings, say, tell, warn
 from chappe.cli.units import human_bytes
 from chappe.errors import UsageError
 
@@ -28,7 +28,9 @@ RATE_S: Final = 1.0  # the rate shown is that of so long
 FINISH_S: Final = 10.0  # at the end stores get this long to acknowledge the rest
 
 
+@options.with_groups
 def record(
+    trust: mesh.Trust,
     topics: Annotated[list[str], typer.Argument(metavar="PREFIX", help="Topics of the mesh that start so.")],
     to: Annotated[str, typer.Option("--to", metavar="TOPIC", help="The topic of the log that gets them.")],
     peer: Annotated[
@@ -39,9 +41,6 @@ def record(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Accept peers here; port 0: any.", rich_help_panel=mesh.PANEL),
     ] = None,
-    tls: mesh.TlsFiles = None,
-    anonymous: mesh.Anonymous = False,
-    plain: mesh.Plain = False,
     min_acks: Annotated[int, typer.Option(min=1, max=100, help="Stores that must have each record.")] = 1,
     tower: options.Tower = options.TOWER,
     listen: options.Listen = options.LISTEN,
@@ -58,11 +57,9 @@ def record(
 
     if not peer and mesh_listen is None:
         raise UsageError("nobody can be heard: give --peer HOST:PORT to dial an endpoint, or --mesh-listen HOST:PORT")
-    security = mesh.security_of(tls, anonymous, plain)
-    dialled = [mesh.address(each) for each in peer or ()]
-    listened = [] if mesh_listen is None else [mesh.address(mesh_listen)]
-    for host, _ in (*dialled, *listened):
-        mesh.check_host(security, host)
+    security = trust.security()
+    dialled = mesh.addresses(security, peer or ())
+    listened = mesh.addresses(security, [] if mesh_listen is None else [mesh_listen])
     check_topic(to)
     hear_warnings(tower)
     with ExitStack() as ending:
@@ -137,11 +134,8 @@ class _Shown:
 
 
 def _account(done: Recorded, to: str, as_json: bool) -> None:
-    if as_json:
-        facts = {"event": "done", "topic": to} | asdict(done) | {"seconds": round(done.seconds, 3)}
-        print(json.dumps(facts), flush=True)
-    else:
-        say(f"recorded {done.records:,} messages, {human_bytes(done.bytes)}, in topic {to}")
+    facts = {"event": "done", "topic": to} | asdict(done) | {"seconds": round(done.seconds, 3)}
+    tell(as_json, facts, f"recorded {done.records:,} messages, {human_bytes(done.bytes)}, in topic {to}")
     if done.left:
         warn(f"{done.left:,} records are not stored yet: they are in a journal, and the same command stores them")
     if done.dropped:

@@ -10,7 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from chappe.cli.events import texts
-from chappe.cli.units import iso_time
+from chappe.cli.units import iso_time, readable_name
+from chappe.cli.values import CONTROLS
 from chappe.data.binary import decode
 from chappe.data.json import dumps_message
 from chappe.errors import InvalidData, UnsupportedValue
@@ -18,9 +19,6 @@ from chappe.log.batch import Record
 
 _json: Final = msgspec.json.Encoder()
 _length: Final = struct.Struct(">I")
-
-# What would move the cursor or end the line early: control characters, but not the tab.
-_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != 9} | {10: "\\n"}
 
 
 def as_raw(record: Record) -> bytes:
@@ -49,8 +47,8 @@ def as_json(record: Record, *, with_headers: bool = True) -> bytes:
     Without headers these are null: nobody can tell them.
     """
     fields = {
-        "topic": record.topic.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"),
-        "partition": record.partition.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"),
+        "topic": readable_name(record.topic),
+        "partition": readable_name(record.partition),
         "offset": record.offset,
         "timestamp": iso_time(record.timestamp),
         "key": _json_value(record.key),
@@ -61,7 +59,7 @@ def as_json(record: Record, *, with_headers: bool = True) -> bytes:
 
 
 def _readable(raw: bytes) -> str:
-    return raw.decode("utf-8", "backslashreplace").translate(_CONTROLS)
+    return raw.decode("utf-8", "backslashreplace").translate(CONTROLS)
 
 
 def _json_value(raw: bytes | None) -> Any:
@@ -80,7 +78,7 @@ def message_as_text(record: Record) -> bytes:
     except InvalidData:
         return as_text(record)
     where = f"{iso_time(record.timestamp)}  {record.topic}/{record.partition[:8]}@{record.offset}"
-    line = f"{where}  {_readable(record.key or b'')}  {shown.translate(_CONTROLS)}\n"
+    line = f"{where}  {_readable(record.key or b'')}  {shown.translate(CONTROLS)}\n"
     return line.encode("utf-8", "backslashreplace")
 
 

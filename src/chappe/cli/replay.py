@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -13,7 +12,7 @@ import typer
 
 from chappe.cli import mesh, options, replay_mesh
 from chappe.cli.archive import need_packages
-from chappe.cli.console import exit_code, hear_warnings, say, warn
+from chappe.cli.console import exit_code, hear_warnings, say, tell, warn
 from chappe.cli.units import parse_moment
 from chappe.errors import UsageError
 
@@ -25,7 +24,9 @@ ARCHIVE_PANEL: Final = "Archive"
 INTERRUPTED_FLUSH_S: Final = 2.0  # after Ctrl-C stores get this long to acknowledge the rest
 
 
+@options.with_groups
 def replay(
+    trust: mesh.Trust,
     recorded: Annotated[
         str | None, typer.Argument(metavar="TOPIC", help="A topic that `chappe record` made: back into the mesh.")
     ] = None,
@@ -67,9 +68,6 @@ def replay(
         ),
     ] = False,
     peer: mesh.Peers = None,
-    tls: mesh.TlsFiles = None,
-    anonymous: mesh.Anonymous = False,
-    plain: mesh.Plain = False,
     tower: options.Tower = options.TOWER,
     listen: options.Listen = options.LISTEN,
     as_json: options.Json = False,
@@ -86,12 +84,11 @@ def replay(
         )
     if recorded is not None:
         _refuse({"--topic": topic, "--to": to, "--anew": anew}, "go with --from DIR: a recorded topic has its own")
-        security = mesh.security_of(tls, anonymous, plain)
-        code = replay_mesh.replay_mesh(recorded, peer, security, parse_speed(speed), start, end, tower, as_json)
+        code = replay_mesh.replay_mesh(recorded, peer, trust.security(), parse_speed(speed), start, end, tower, as_json)
     else:
         assert source is not None
         _refuse(
-            {"--peer": peer, "--tls": tls, "--anonymous": anonymous, "--plain": plain},
+            {"--peer": peer, "--tls": trust.tls, "--anonymous": trust.anonymous, "--plain": trust.plain},
             "go with a recorded TOPIC: an archive goes back into topics",
         )
         code = _archive(source, topic, to, speed, start, end, anew, tower, listen, as_json)
@@ -181,11 +178,8 @@ def _to_the_end(run: Replay, bar: Bar) -> int:
 
 
 def _account(done: Progress, source: Path, as_json: bool) -> None:
-    if as_json:
-        facts = asdict(done) | {"directory": str(source), "seconds": round(done.seconds, 3)}
-        del facts["left_s"]
-        print(json.dumps(facts), flush=True)
-        return
+    facts = asdict(done) | {"directory": str(source), "seconds": round(done.seconds, 3)}
+    del facts["left_s"]
     records = done.sent - done.earlier
-    rate = records / done.seconds if done.seconds > 0 else 0.0
-    say(f"replayed {records:,} records in {done.seconds:.1f} s ({rate:,.0f} records/s), {done.stored:,} are stored")
+    rate = f"{done.seconds:.1f} s ({records / done.seconds if done.seconds > 0 else 0.0:,.0f} records/s)"
+    tell(as_json, facts, f"replayed {records:,} records in {rate}, {done.stored:,} are stored")

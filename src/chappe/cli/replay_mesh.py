@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from chappe.cli import mesh
-from chappe.cli.console import exit_code, hear_warnings, say, warn
+from chappe.cli.console import exit_code, hear_warnings, tell, warn
 from chappe.cli.units import iso_time, parse_start
 from chappe.errors import TimedOut, UsageError
 
@@ -37,9 +36,7 @@ def replay_mesh(
     from chappe.bridges.player import Player
     from chappe.cli.progress import Bar
 
-    addresses = [mesh.address(each) for each in peers or [mesh.HERE]]
-    for host, _ in addresses:
-        mesh.check_host(security, host)
+    addresses = mesh.addresses(security, peers or [mesh.HERE])
     since, until = _start(start), _end(end)
     hear_warnings(tower)
     with ExitStack() as ending:
@@ -94,12 +91,9 @@ def _to_the_end(player: Player, bar: Bar) -> int:
 
 
 def _account(done: Progress, topic: str, as_json: bool) -> None:
-    if as_json:
-        facts = asdict(done) | {"topic": topic, "seconds": round(done.seconds, 3)}
-        del facts["left_s"]
-        print(json.dumps(facts), flush=True)
-    else:
-        rate = done.sent / done.seconds if done.seconds > 0 else 0.0
-        say(f"published {done.sent:,} messages in {done.seconds:.1f} s ({rate:,.0f} messages/s)")
+    facts = asdict(done) | {"topic": topic, "seconds": round(done.seconds, 3)}
+    del facts["left_s"]
+    rate = done.sent / done.seconds if done.seconds > 0 else 0.0
+    tell(as_json, facts, f"published {done.sent:,} messages in {done.seconds:.1f} s ({rate:,.0f} messages/s)")
     if done.skipped:
         warn(f"{done.skipped:,} records of {topic} were not recorded from the mesh, and are left out")

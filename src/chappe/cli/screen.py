@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, Final, TextIO, cast
 
 from rich.console import Console, RenderableType
@@ -41,9 +40,7 @@ class Screen:
             sys.stdout, sys.stderr = (_above(stream, self._picture) for stream in self._before)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._picture is not None and self._before is not None:
             for stream in (sys.stdout, sys.stderr):
                 if isinstance(stream, _Above):

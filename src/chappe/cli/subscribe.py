@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
-from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from chappe.cli import mesh, values
-from chappe.cli.console import check_reader, exit_code, say, warn
+from chappe.cli import mesh, options, values
+from chappe.cli.console import check_reader, exit_code, say, warn, write_out
 from chappe.errors import InvalidData
 
 if TYPE_CHECKING:
@@ -22,22 +19,9 @@ CHUNK: Final = 256  # messages printed at once
 POLL_S: Final = 0.25
 
 
-class Output(StrEnum):
-    """How messages are printed."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-class OnFull(StrEnum):
-    """What happens when this is read more slowly than others publish."""
-
-    DROP_OLDEST = "drop_oldest"
-    DROP_NEWEST = "drop_newest"
-    BLOCK = "block"
-
-
+@options.with_groups
 def subscribe(
+    trust: mesh.Trust,
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Prefixes of topics; '' is all.")],
     peers: mesh.Peers = None,
     listen: Annotated[
@@ -46,32 +30,29 @@ def subscribe(
     count: Annotated[int | None, typer.Option(min=0, metavar="N", help="End after N messages.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0.0, metavar="S", help="End after so long.")] = None,
     output: Annotated[
-        Output, typer.Option(help="text: for people; json: data messages, which `chappe publish --format json` reads.")
-    ] = Output.TEXT,
+        Literal["text", "json"],
+        typer.Option(help="text: for people; json: data messages, which `chappe publish --format json` reads."),
+    ] = "text",
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     as_text: values.Text = False,
     on_full: Annotated[
-        OnFull, typer.Option(help="When the output is slow: drop messages and say so, or slow publishers down.")
-    ] = OnFull.DROP_OLDEST,
-    tls: mesh.TlsFiles = None,
-    anonymous: mesh.Anonymous = False,
-    plain: mesh.Plain = False,
+        Literal["drop_oldest", "drop_newest", "block"],
+        typer.Option(help="When the output is slow: drop messages and say so, or slow publishers down."),
+    ] = "drop_oldest",
 ) -> None:
     """Print what is published to topics of the mesh; Zeek's events by name."""
     from chappe import Endpoint
 
     mesh.hear_warnings()
-    security = mesh.security_of(tls, anonymous, plain)
-    dialled = [mesh.address(each) for each in peers or ([] if listen else [mesh.HERE])]
-    heard = [mesh.address(each) for each in listen or []]
-    for host, _ in (*dialled, *heard):
-        mesh.check_host(security, host)
+    security = trust.security()
+    dialled = mesh.addresses(security, peers or ([] if listen else [mesh.HERE]))
+    heard = mesh.addresses(security, listen or [])
     if count == 0:
         return
-    printer = _Printer(Output.JSON if as_json else output, count, as_text)
+    printer = _Printer(as_json or output == "json", count, as_text)
     with Endpoint(security=security, forwarding=False) as endpoint:
         endpoint.statuses(callback=mesh.Teller(come_and_go=bool(heard)))
-        subscriber = endpoint.subscribe(*topics, on_full=on_full.value)
+        subscriber = endpoint.subscribe(*topics, on_full=on_full)
         try:
             for host, port in heard:
                 found = endpoint.listen(host, port)
@@ -88,7 +69,7 @@ def subscribe(
 
 
 def _follow(subscriber: Subscriber, printer: _Printer, end: float | None) -> None:
-    while not printer.full:
+    while printer.left != 0:
         left = POLL_S if end is None else min(POLL_S, end - time.monotonic())
         if left <= 0:
             return
@@ -101,16 +82,11 @@ def _follow(subscriber: Subscriber, printer: _Printer, end: float | None) -> Non
 class _Printer:
     """Writes messages to standard output until there were as many as wanted."""
 
-    def __init__(self, output: Output, count: int | None, broker: bool) -> None:
+    def __init__(self, json: bool, count: int | None, broker: bool) -> None:
         from chappe.cli.events import as_json, as_text
 
         self.left = count
-        self._render = as_json if output is Output.JSON else partial(as_text, broker=broker)
-        self._out = sys.stdout.fileno()
-
-    @property
-    def full(self) -> bool:
-        return self.left == 0
+        self._render = as_json if json else partial(as_text, broker=broker)
 
     def print(self, messages: list[Received]) -> None:
         pieces = []
@@ -121,6 +97,4 @@ class _Printer:
                 warn(f"a message to {message.topic!a} cannot be read: {problem}")
         if self.left is not None:
             self.left -= len(messages)
-        view = memoryview(b"".join(pieces))
-        while view:
-            view = view[os.write(self._out, view) :]
+        write_out(b"".join(pieces))

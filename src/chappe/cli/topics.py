@@ -109,7 +109,7 @@ def _print_table(rows: Sequence[_Row], by_partition: bool) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from chappe.cli.units import human_bytes, iso_time
+    from chappe.cli.units import human_bytes, iso_time, readable_name
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("topic", overflow="fold")
@@ -120,7 +120,7 @@ def _print_table(rows: Sequence[_Row], by_partition: bool) -> None:
         table.add_column(name)
     for row in rows:
         table.add_row(
-            escape(row.topic.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")),
+            escape(readable_name(row.topic)),
             escape(row.partition) if row.partition is not None else f"{row.partitions:,}",
             f"{row.records:,}",
             f"{row.head:,}",

@@ -1,4 +1,4 @@
-"""Ages, sizes and moments as people write them."""
+"""Ages, sizes, moments and names as people write them."""
 
 from __future__ import annotations
 
@@ -71,6 +71,11 @@ def parse_moment(text: str, option: str) -> int:
     if not isinstance(moment, datetime):
         raise UsageError(f"{option} is a time such as 2026-01-31T12:00 or an age such as 2h, not {text[:100]!r}")
     return as_micros(moment)
+
+
+def readable_name(name: str) -> str:
+    """The name of a topic or partition with bytes that are not UTF-8 as ``\\x`` and two digits."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def iso_time(timestamp_us: int) -> str:

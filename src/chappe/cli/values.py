@@ -33,7 +33,7 @@ Text: TypeAlias = Annotated[
 ]
 
 # What would move the cursor or end the line early: control characters, but not the tab.
-_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != 9} | {10: "\\n"}
+CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != 9} | {10: "\\n"}
 _SPACE: Final = " \t\r\n"  # JSON's
 _SCALAR: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null", re.ASCII)
 _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.]+(?:Z|[+-][0-9:]+)?", re.ASCII)
@@ -157,7 +157,7 @@ def _of_type(kind: str, text: str) -> Value:
 def shown(value: object, *, as_text: bool = False) -> str:
     """A value on one line, as ``read`` reads it; with ``as_text`` as Broker's text form, which loses types."""
     if as_text:
-        return to_text(value).translate(_CONTROLS)
+        return to_text(value).translate(CONTROLS)
     if type(value) is str:
         return value if _is_bare(value) else dumps_plain(value)
     return _typed(value) or dumps_plain(value)
