@@ -1,10 +1,10 @@
 """Between what is shared live, which is gone when nobody takes it, and topics of the log, where it stays.
 
-form.py      how a message of the mesh is a record
-recorder.py  messages become records, at least once
-player.py    records become messages again, at their original speed or another
-store_form.py      how an entry of a data store is a record
+form.py            how a message of the mesh is a record
+recorder.py        messages become records, at least once
+player.py          records become messages again, at their original speed or another
+kv_form.py         how an entry of a data store is a record
 latest.py          the latest record of each key of a topic
-store_to_topic.py  the changes of a store as a topic
-topic_to_store.py  a topic as a table in a store
+kv_to_topic.py     the changes of a store as a topic
+topic_to_kv.py     a topic as a table in a store
 """

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from chappe.api.log.producer import Producer
@@ -56,7 +55,7 @@ class DataStoreToTopic:
     What the topic holds is read when this starts, and what differs from the store is written; from then on each change
     is. So whatever was missed in between, the topic comes to hold what the store does: of a key that changed several
     times while nobody fed the topic, the last value is a record. Records are in a journal on disk before they are sent.
-    Until stores of the log are there it waits. ``store_form.py`` says what a record looks like.
+    Until stores of the log are there it waits. ``kv_form.py`` says what a record looks like.
 
     One of them at a time feeds a topic: of two, each would write what the other has.
 
@@ -182,9 +181,7 @@ class DataStoreToTopic:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self.close(10.0 if kind is None else 0.0)
 
     # -- inside: the thread -----------------------------------------------------------------------------------

@@ -17,12 +17,12 @@ sql_tables.py  what CREATE TABLE leaves for SELECT and INSERT INTO
 encode.py    rows become batches
 home.py      the store that keeps a sink's commits
 origins.py   by what a query is known that lost its checkpoint
-staging.py   a task's rows on their way there
-committing.py  the driver's commit
+sink_rows.py a task's rows on their way there
+sink_commit.py  the driver's commit
 decode.py    JSON in values as typed columns
 events.py    recorded messages of the mesh as typed columns; event_types.py says which, event_schema.py guesses them
 tables.py    topics as tables: the latest value of each key
-stores.py    data stores of the mesh, and their topics, as DataFrames; store_rows.py writes rows into stores
+kv.py        data stores of the mesh, and their topics, as DataFrames; kv_rows.py writes rows into stores
 archive/     topics as Parquet, and back
 pipeline/    pipelines that are files
 
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
     from chappe.spark.archive.reading import read_archive
     from chappe.spark.decode import decode_json
     from chappe.spark.events import decode_events
-    from chappe.spark.store_rows import write_store
-    from chappe.spark.stores import read_store, read_store_topic
+    from chappe.spark.kv import read_store, read_store_topic
+    from chappe.spark.kv_rows import write_store
     from chappe.spark.tables import read_table, table_rows, write_table
 
 _HOMES = {
     "decode_events": "chappe.spark.events",
     "decode_json": "chappe.spark.decode",
     "read_archive": "chappe.spark.archive.reading",
-    "read_store": "chappe.spark.stores",
-    "read_store_topic": "chappe.spark.stores",
+    "read_store": "chappe.spark.kv",
+    "read_store_topic": "chappe.spark.kv",
     "read_table": "chappe.spark.tables",
     "table_rows": "chappe.spark.tables",
-    "write_store": "chappe.spark.store_rows",
+    "write_store": "chappe.spark.kv_rows",
     "write_table": "chappe.spark.tables",
 }
 

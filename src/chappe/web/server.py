@@ -9,7 +9,6 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Final, Self
 
 from chappe.api.mesh.aio import AsyncEndpoint
@@ -125,9 +124,7 @@ class WebSocketServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- inside ---------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from chappe.spark.archive.manifest import (
 pytest.importorskip("pyspark")
 
 from chappe.spark.archive.job import SMALL_BYTES, check_spans, merged_spans, plan_files
-from chappe.spark.archive.staging import StagedFile
+from chappe.spark.archive.tasks import StagedFile
 
 PLACE = "topic=t/date=2024-10-04/00000001-000.parquet"
 

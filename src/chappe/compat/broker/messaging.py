@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
 from chappe.api.mesh.publisher import Publisher as MeshPublisher
@@ -81,9 +80,7 @@ class _Wrapped(Generic[S]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.reset()
 
     def reset(self) -> None:

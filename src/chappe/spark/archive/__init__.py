@@ -3,7 +3,7 @@
 layout.py     names of directories and files; the columns
 manifest.py   what has been archived: the one truth, and how it changes in one step
 parquet.py    one Parquet file being written
-staging.py    what Spark's tasks do: records into staged files, small files into one
+tasks.py      what Spark's tasks do: records into staged files, small files into one
 job.py        the streaming query that archives
 reading.py    ``read_archive``: the archive and the live log as one DataFrame
 order.py      archived records in the order of their times, each partition in its own order

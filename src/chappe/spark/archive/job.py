@@ -24,7 +24,7 @@ from chappe.spark.archive.manifest import (
     Span,
     followed_by,
 )
-from chappe.spark.archive.staging import REPORT, Merge, Report, StagedFile, merge_files, stage_records
+from chappe.spark.archive.tasks import REPORT, Merge, Report, StagedFile, merge_files, stage_records
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
