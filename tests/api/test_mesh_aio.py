@@ -12,6 +12,7 @@ from tests.waiting import PATIENCE_S
 from chappe import AsyncEndpoint
 from chappe.errors import Closed, PeerUnavailable, TimedOut
 from chappe.mesh.events import EndpointDiscovered, PeerAdded
+from chappe.transports.tcp import Link
 
 
 def play(body: Any) -> None:
@@ -113,5 +114,36 @@ def test_failures_and_ends() -> None:
         await one.close()
         with pytest.raises(Closed):
             await waiting
+
+    play(body)
+
+
+def test_a_publisher_goes_on_as_soon_as_there_is_room_though_more_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[bytes] = []
+
+    def send(link: Link, take: Any) -> bool:
+        """The socket takes one message at a time, and never all that waits."""
+        if allowed:
+            taken.extend(take(link.number, 1))
+            link.sent_bytes += 1
+        return False
+
+    allowed = False
+
+    async def body() -> None:
+        nonlocal allowed
+        async with AsyncEndpoint(peer_messages_max=4) as one, AsyncEndpoint() as two:
+            two.subscribe("/t")
+            await one.peer("127.0.0.1", await two.listen())
+            assert await one.await_peer(two.id)
+            with monkeypatch.context() as patch:
+                patch.setattr(Link, "send", send)
+                for number in range(4):
+                    await one.publish("/t", number)
+                fifth = asyncio.create_task(one.publish("/t", 4))
+                await asyncio.sleep(0)
+                assert not fifth.done()
+                allowed = True
+                assert await fifth == 1
 
     play(body)

@@ -135,9 +135,9 @@ def test_closing_does_what_waits_itself_when_no_thread_can_be_made(
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    lane = Lane(pool, place.run)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
+        lane = Lane(pool, place.run)
         lane.do(lambda: 1, place.found.append)
         assert not place.found
         assert lane.close(0, lambda: place.found.append("last"))

@@ -349,10 +349,11 @@ class MeshNode:
         waiting = not link.send(self.core.take)
         if link.writing and link.sent_bytes != before:
             self.core.handle_moved(link.number, time.monotonic())
+            self.turns.news = True  # a publisher may have room again, though more waits
         if waiting is not link.writing:
             link.writing = waiting
             self._watch(link)
-            self.turns.news = True  # a publisher may have room again
+            self.turns.news = True
         if self._held:
             self._look_at_held(time.monotonic())
         if link.closing_at is not None and not waiting:

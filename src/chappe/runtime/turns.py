@@ -239,7 +239,8 @@ class Turns:
                 self._handle_safely(ready)
                 if until() or time.monotonic() >= deadline or self.closed or self.halted is not None:
                     return
-                self.tell()
+                if self.news:
+                    self.tell()
                 wait_s = self._before_sleep(deadline)
 
     def _resign(self) -> None:
@@ -249,9 +250,12 @@ class Turns:
         if self.closed:
             self._left.set()
         self._drove_at = time.monotonic()
-        self.tell()
-        self.look_again()
-        self._hand_on()
+        if self.news:
+            self.tell()
+        if self._awake_at > -math.inf:
+            self.look_again()
+        if self._followers or self._resting:
+            self._hand_on()
 
     def _leave(self, follower: _Follower) -> None:
         if not follower.over:

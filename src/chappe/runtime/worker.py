@@ -46,13 +46,15 @@ class Pool:
         self._change = threading.Condition(threading.Lock())
         self._ready: deque[Lane] = deque()  # lanes that have a job and no thread
         self._threads = 0
-        self._idle = 0
+        self._busy = 0  # of them: with a lane
         self._lanes.clear()
 
     def open(self, lane: Lane) -> None:
         """There is a lane more."""
         with self._change:
             self._lanes.add(lane)
+            if not self._threads:  # not only when there is a job: that may come from who must not wait for a start
+                self._start()
 
     def close(self, lane: Lane) -> None:
         """It will get no more jobs."""
@@ -65,14 +67,9 @@ class Pool:
         """It has a job now."""
         with self._change:
             self._ready.append(lane)
-            if self._idle >= len(self._ready):
-                self._change.notify()
-            elif self._threads < self._threads_max:
-                self._threads += 1
-                try:
-                    threading.Thread(target=self._work, name=self.name, daemon=True).start()
-                except RuntimeError:  # the program ends: what threads there are go on
-                    self._threads -= 1
+            if self._threads - self._busy < len(self._ready) and self._threads < self._threads_max:
+                self._start()
+            self._change.notify()
 
     def help(self) -> None:
         """If no thread can be made any more: do in this one what waits."""
@@ -81,24 +78,30 @@ class Pool:
             while lane.step():
                 pass
 
+    def _start(self) -> None:
+        try:
+            threading.Thread(target=self._work, name=self.name, daemon=True).start()
+        except RuntimeError:  # the program ends: what threads there are go on
+            return
+        self._threads += 1
+
     def _work(self) -> None:
         while (lane := self._next()) is not None:
             while lane.step():
                 if self._ready:  # others wait for a thread: behind them
                     self.submit(lane)
                     break
+            with self._change:
+                self._busy -= 1
 
     def _next(self) -> Lane | None:
         with self._change:
             while not self._ready:
-                told = False
-                if self._lanes:
-                    self._idle += 1
-                    told = self._change.wait(IDLE_S)
-                    self._idle -= 1
+                told = bool(self._lanes) and self._change.wait(IDLE_S)
                 if not self._ready and not (self._lanes and (told or self._threads == 1)):
                     self._threads -= 1
                     return None
+            self._busy += 1
             return self._ready.popleft()
 
 
