@@ -145,6 +145,8 @@ def test_a_defect_of_a_tower_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with Tower("127.0.0.1:0") as tower:
         monkeypatch.setattr(tower._node.core, "handle_timeout", broken)
+        with tower._node.turns.lock:
+            tower._node.turns.wake()
         with pytest.raises(MemberStopped):
             tower.wait(PATIENCE_S)
         with pytest.raises(MemberStopped):

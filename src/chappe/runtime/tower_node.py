@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import selectors
 import threading
 import time
 
 import zmq
 
 from chappe.defaults import BEACONS_MAX, HEARTBEAT_S
-from chappe.errors import MemberStopped, ProtocolError
+from chappe.errors import ProtocolError
 from chappe.log.actions import Action, Forward, Relay
 from chappe.log.beacon import WELCOME
 from chappe.log.tower import TowerCore
+from chappe.runtime.turns import Ready, Turns
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.addresses import TowerAddress, bind, reachable_host
@@ -31,7 +33,7 @@ class TowerNode:
         own(self)
         need_descriptors()
         self.malformed = 0
-        self.halted: str | None = None
+        self.turns = Turns(self._handle, self._due, self._stopped, what="tower")
         self.halt_event = threading.Event()
         self._sub = new_socket(zmq.XSUB)
         self._pub = new_socket(zmq.XPUB)
@@ -45,65 +47,58 @@ class TowerNode:
         try:
             sub_port = bind(self._sub, address.host, address.sub_port)
             pub_port = bind(self._pub, address.host, address.pub_port)
+            for each in (self._sub, self._pub):
+                self.turns.register(int(each.getsockopt(zmq.FD)), selectors.EVENT_READ, None)
         except BaseException:
             self._sub.close(0)
             self._pub.close(0)
+            self.turns.release()
             raise
         host = reachable_host(address.host)
         self.address = TowerAddress(host, sub_port, pub_port)
         self.core = TowerCore(host)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="chappe-tower", daemon=True)
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        self.turns.start()
 
     def close(self) -> None:
         """Stop and release the ports."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        self._sub.close()
-        self._pub.close()
+        self.turns.stop()
+        with self.turns.lock:
+            self._sub.close()
+            self._pub.close()
+            self.turns.release()
 
     def check(self) -> None:
         """Raise MemberStopped if the tower met a defect."""
-        if self.halted is not None:
-            raise MemberStopped(self.halted)
+        self.turns.check()
 
     def nodes(self) -> int:
         """Members heard lately."""
-        return self.core.nodes(time.monotonic())
+        with self.turns.lock:
+            return self.core.nodes(time.monotonic())
 
-    def _run(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._sub, zmq.POLLIN)
-        poller.register(self._pub, zmq.POLLIN)
-        while not self._stop.is_set():
-            try:
-                self._serve(poller)
-            except Exception as error:  # a defect of ours: whoever runs the tower is told
-                logger.exception("the tower stopped")
-                self.halted = f"the tower stopped because of a defect: {error!r}; the log says more"
-                self.halt_event.set()
-                return
+    def _stopped(self, reason: str) -> None:
+        self.halt_event.set()
 
-    def _serve(self, poller: zmq.Poller) -> None:
-        wait_s = min(0.2, max(0.0, self.core.next_timeout() - time.monotonic()))
-        ready = dict(poller.poll(int(wait_s * 1000)))
-        if self._sub in ready:
-            self._beacons()
-        if self._pub in ready:
-            self._subscriptions()
+    def _due(self) -> float:
+        return self.core.next_timeout()
+
+    def _handle(self, ready: Ready) -> bool:
+        # What is sent on one socket may swallow what the descriptor of it tells: both are looked at each time.
+        more = self._beacons()
+        more = self._subscriptions() or more
         self._perform(self.core.handle_timeout(time.monotonic()))
+        return more or any(int(each.getsockopt(zmq.EVENTS)) & zmq.POLLIN for each in (self._sub, self._pub))
 
-    def _beacons(self) -> None:
+    def _beacons(self) -> bool:
+        """Pass on what came; returns whether there may be more."""
         for _ in range(DRAIN_MAX):
             try:
                 frames = self._sub.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
-                return
+                return False
             try:
                 peer = str(frames[0].get("Peer-Address"))
             except zmq.ZMQError:
@@ -113,14 +108,16 @@ class TowerNode:
             except ProtocolError as error:
                 self.malformed += 1
                 logger.debug("dropped a malformed beacon: %s", error)
+        return True
 
-    def _subscriptions(self) -> None:
+    def _subscriptions(self) -> bool:
         for _ in range(DRAIN_MAX):
             try:
                 frames = self._pub.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return
+                return False
             self._perform(self.core.handle_subscription(frames[0], time.monotonic()))
+        return True
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
