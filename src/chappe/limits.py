@@ -40,7 +40,8 @@ class LogLimits:
     # Partitions that were only spoken of, and of which nothing came: further ones are not remembered until these are
     # found or given up. Producers speak of theirs once a second.
     unknown_partitions_max: int = 10_000
-    # Before a gap that nobody can fill is given up: its producer, or a store that restarts, may still fill it.
+    missing_told_s: float = 5.0  # a consumer reports a gap that is not filled by then, long before it is passed over
+    # Before a gap that nobody can fill is passed over: its producer, or a store that restarts, may still fill it.
     give_up_s: float = 60.0  # at a store
     pass_over_s: float = 90.0  # at a consumer, where there are or were stores: longer than they wait for one another
 

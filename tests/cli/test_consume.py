@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,13 @@ import typer
 from tests.cli.conftest import PATIENCE_S, Shell
 
 from chappe import Producer
+from chappe.api.log import consumer
 from chappe.api.log.store import Store
 from chappe.api.log.tower import Tower
 from chappe.cli.consume import consume
-from chappe.log import catch_up
+from chappe.limits import LogLimits
 from chappe.log.batch import encode_batch, encode_headers
+from chappe.log.consumer import LogConsumer
 
 pytestmark = pytest.mark.process
 
@@ -34,8 +37,8 @@ def _quiet_afterwards() -> Iterator[None]:
 def test_a_hole_is_told_while_it_is_waited_for_and_in_the_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(catch_up, "PASS_OVER_S", 2.0)
-    monkeypatch.setattr(catch_up, "TELL_S", 0.2)
+    impatient = partial(LogConsumer, limits=LogLimits(pass_over_s=2.0, missing_told_s=0.2))
+    monkeypatch.setattr(consumer, "LogConsumer", impatient)
     with Tower("127.0.0.1:0") as tower:
         with Store(tmp_path / "store", tower=tower.address), Producer("t", tower=tower.address) as producer:
             for n in range(5):  # a block each

@@ -16,7 +16,6 @@ from chappe.errors import ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Ask, Deliver, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import encode_batch
-from chappe.log.catch_up import TELL_S
 from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
 from chappe.log.events import OutOfRange, PartitionsLeftOut, RecordsLost, RecordsMissing
 from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, GetHeads, RecordMessage, StoreHello, StoreInfo
@@ -180,11 +179,11 @@ def test_what_is_held_has_a_bound_and_what_was_dropped_is_fetched() -> None:
     rig = ConsumerRig(EARLIEST, limits=LogLimits(held_bytes_max=5_000))
     for base in range(1, 50):
         rig.batch(base, bytes(1000))
-    assert rig.core._delivery.held_bytes <= 5_000
+    assert rig.core.load().held_bytes <= 5_000
 
     rig.batch(0, b"first", direct=True)
     reached = len(rig.delivered)
-    assert rig.core._delivery.held_bytes == 0
+    assert rig.core.load().held_bytes == 0
     assert reached < 50
     rig.wait(2 * RETRY_S)
     assert Fetch("P", "C", "hello", reached, 50 - reached) in rig.published
@@ -479,9 +478,9 @@ def test_a_range_damaged_everywhere_is_reported_and_skipped() -> None:
     hurt.storage.damage("hello", "P", 2)
     rig = ConsumerRig(EARLIEST)
     rig.meet(hurt)
-    rig.wait(2 * TELL_S)
+    rig.wait(2 * LOG_LIMITS.missing_told_s)
     assert rig.events == [RecordsMissing("hello", "P", 2, 2)]  # who waits is told so, once
-    rig.wait(LOG_LIMITS.pass_over_s * 0.9 - 2 * TELL_S)
+    rig.wait(LOG_LIMITS.pass_over_s * 0.9 - 2 * LOG_LIMITS.missing_told_s)
     assert rig.offsets() == [0, 1]  # another store that has them may come back
     rig.wait(LOG_LIMITS.pass_over_s * 0.2)
 

@@ -9,54 +9,54 @@ from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.consumer import EARLIEST, LogConsumer
 from chappe.log.delivery import Delivery, Partition
+from chappe.log.gap import Gap
 from chappe.log.messages import BatchMessage, Head
+from chappe.log.sources import Sources
 from chappe.log.starting import Reset
 
 KEY = ("hello", "P")
 WALL = 1_700_000_000_000_000
 
 
-def nobody(key: tuple[str, str]) -> bool:
-    return False
-
-
 def delivered(*keys: tuple[str, str], at: float = 0.0, limits: LogLimits = LOG_LIMITS) -> Delivery:
     """Three records of each were delivered."""
-    delivery = Delivery({}, limits)
+    delivery = Delivery("C", EARLIEST, Sources(32), {}, limits)
     for key in keys:
-        state = delivery.partitions[key] = Partition(next=0, head=3, live_at=at)
+        state = delivery.partitions[key] = Partition(Gap(0, 3, heard_at=at))
         delivery.advance(key, state, Batch.parse(encode_batch(0, [b"a", b"b", b"c"], WALL)))
     return delivery
 
 
 def test_a_quiet_partition_is_kept_as_its_position_and_goes_on_from_there() -> None:
     delivery = delivered(KEY)
-    delivery.settle(LOG_LIMITS.settled_s - 1, nobody)
+    delivery.settle(LOG_LIMITS.settled_s - 1)
     assert KEY in delivery.partitions
-    delivery.settle(LOG_LIMITS.settled_s, nobody)
+    delivery.settle(LOG_LIMITS.settled_s)
     assert (delivery.partitions, delivery.settled) == ({}, {KEY: 3})
 
     state = delivery.find(KEY)
     assert state is not None
-    assert (state.next, state.head, delivery.settled) == (3, 3, {})
+    assert (state.gap.next, state.gap.head, delivery.settled) == (3, 3, {})
     assert delivery.advance(KEY, state, Batch.parse(encode_batch(0, [b"a"], WALL))) == []  # it came already
 
 
 def test_what_is_behind_or_named_by_the_user_is_not_settled() -> None:
     delivery = delivered(KEY)
-    delivery.want(KEY)
-    delivery.settle(LOG_LIMITS.settled_s * 9, nobody)
+    delivery.gaps.want(KEY, delivery.partitions[KEY].gap)
+    delivery.settle(LOG_LIMITS.settled_s * 9)
     assert KEY in delivery.partitions
     delivery.go_to(KEY, 1)
-    del delivery.behind[KEY]
-    delivery.settle(LOG_LIMITS.settled_s * 9, nobody)
+    delivery.gaps.close(KEY, delivery.partitions[KEY].gap)
+    delivery.settle(LOG_LIMITS.settled_s * 9)
     assert KEY in delivery.partitions
 
 
 def test_positions_beyond_the_bound_go_where_no_store_lists_the_partition() -> None:
     keys = [("hello", f"P{number}") for number in range(6)]
     delivery = delivered(*keys, limits=LogLimits(settled_max=3))
-    delivery.settle(LOG_LIMITS.settled_s, lambda key: key == keys[0])
+    delivery._sources.found("S", "tcp://s:1", 0.0)
+    delivery._sources.stores["S"].heads[keys[0]] = (0, 3)
+    delivery.settle(LOG_LIMITS.settled_s)
 
     assert list(delivery.settled) == [keys[0], keys[4], keys[5]]
 

@@ -14,9 +14,9 @@ from chappe.limits import LogLimits
 from chappe.log.actions import Action, Ask, Publish, Reply, Write
 from chappe.log.batch import encode_batch
 from chappe.log.events import DamageFound, DamageHealed, RecordsLost
-from chappe.log.healing import ANSWER_S
 from chappe.log.messages import Ack, Fetch, StoreInfo
 from chappe.log.queries import ErrorAnswer, HeadsAnswer, HeadsRequest, ReadAnswer, ReadRequest, heads_answer
+from chappe.log.sources import ANSWER_S
 from chappe.log.storage import PartitionInfo
 
 
@@ -188,7 +188,7 @@ def test_a_batch_that_is_none_does_not_take_the_good_ones_with_it() -> None:
         rig.answer(read, answered(), encode_batch(0, [b"a"], WALL), b"garbage")
 
     assert rig.settle(rig.batch(0, b"a", partition="Q")) == [Publish(Ack("Q", "hello", 0))]
-    again = asks(rig.wait(2.0))
+    again = asks(rig.wait(ANSWER_S + 0.1))
     assert ReadRequest(b"hello", b"P", 0) in [each.request for each in again]
 
 

@@ -21,7 +21,7 @@ HELLO = Filter.parse("hello")
 
 def known(*names: str) -> Sources:
     """Stores that have the offsets 0 to 999."""
-    sources = Sources(ever=False)
+    sources = Sources(32)
     for name in names:
         sources.found(name, f"tcp://{name}:1", 0.0)
         sources.stores[name].heads[KEY] = (0, 1000)
@@ -32,7 +32,7 @@ def known(*names: str) -> Sources:
 
 
 def test_a_store_is_news_once_and_again_at_another_endpoint() -> None:
-    sources = Sources(ever=False)
+    sources = Sources(32)
     assert not sources.ever
     assert sources.found("A", "tcp://a:1", 0.0)
     assert not sources.found("A", "tcp://a:1", 0.0)
@@ -44,12 +44,12 @@ def test_what_a_store_that_left_was_asked_is_under_way_no_longer() -> None:
     sources = known("A", "B")
     sources.read(sources.stores["A"], KEY, 0, 0.0)
     sources.read(sources.stores["B"], ("hello", "Q"), 0, 0.0)
-    assert sources.gone("A", 5.0)
-    assert not sources.gone("A", 6.0)
+    left = sources.gone("A", 5.0)
+    assert left is not None
+    assert [(each.key, each.offset) for each in left] == [(KEY, 0)]
+    assert sources.gone("A", 6.0) is None
 
     assert (sources.reads, sources.gone_at, sources.answered(1)) == (1, 5.0, None)
-    assert not sources.reading(KEY)
-    assert sources.reading(("hello", "Q"))
     assert sources.answered(2) is not None
     assert sources.reads == 0
 
@@ -57,13 +57,14 @@ def test_what_a_store_that_left_was_asked_is_under_way_no_longer() -> None:
 def test_a_late_store_is_passed_over_for_a_while() -> None:
     sources = known("A", "B")
     sources.seek(sources.stores["A"], KEY, WALL, 0.0)
-    sources.pass_over_late(ANSWER_S / 2)
+    assert sources.overdue(ANSWER_S / 2) == []
     assert sources.reads == 1
 
-    sources.pass_over_late(ANSWER_S)
+    assert [each.key for each in sources.overdue(ANSWER_S)] == [KEY]
     assert sources.reads == 0
-    assert [each.address for each in sources.usable(KEY, ANSWER_S)] == ["B"]
-    assert [each.address for each in sources.usable(KEY, 2 * ANSWER_S)] == ["A", "B"]
+    assert [each.address for each in sources.having(KEY, 999, ANSWER_S)] == ["B"]
+    assert [each.address for each in sources.having(KEY, 999, 2 * ANSWER_S)] == ["A", "B"]
+    assert sources.having(KEY, 1000, 2 * ANSWER_S) == []
     assert sources.ranges(KEY) == [(0, 1000)] * 2
 
 
@@ -81,7 +82,7 @@ def test_news_are_asked_for_once_a_second_from_where_the_last_answer_ended() -> 
 
 
 def test_nobody_is_asked_of_nothing() -> None:
-    sources = Sources(ever=True)
+    sources = Sources(32, ever=True)
     assert sources.ever
     assert sources.next_timeout() == math.inf
     assert not sources.synced([HELLO])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from chappe.defaults import BATCH_BYTES, BATCH_RECORDS_MAX
 from chappe.limits import LOG_LIMITS
 from chappe.log.batch import Batch, encode_batch
+from chappe.log.gap import Gap, GapState
 from chappe.log.storage import Append
 from chappe.log.streams import Stream
 
@@ -23,7 +24,7 @@ def values(appends: list[Append]) -> list[tuple[int, bytes | None]]:
 
 
 def test_small_neighbours_are_merged_into_one() -> None:
-    stream = Stream(0)
+    stream = Stream(Gap(0))
     for base in range(10):
         stream.stage(batch(base, b"x", at=base))
 
@@ -34,7 +35,7 @@ def test_small_neighbours_are_merged_into_one() -> None:
 
 
 def test_large_batches_are_passed_on_as_they_are() -> None:
-    stream = Stream(0)
+    stream = Stream(Gap(0))
     large = [batch(base, bytes(LOG_LIMITS.small_batch_bytes)) for base in range(3)]
     for each in large:
         stream.stage(each)
@@ -43,7 +44,7 @@ def test_large_batches_are_passed_on_as_they_are() -> None:
 
 
 def test_merging_stops_at_the_size_of_a_batch() -> None:
-    stream = Stream(0)
+    stream = Stream(Gap(0))
     for base in range(100):
         stream.stage(batch(base, bytes(5_000)))
 
@@ -54,7 +55,7 @@ def test_merging_stops_at_the_size_of_a_batch() -> None:
 
 
 def test_merging_stops_at_the_count_of_a_batch() -> None:
-    stream = Stream(0)
+    stream = Stream(Gap(0))
     many = Batch.parse(encode_batch(0, [b""] * (BATCH_RECORDS_MAX - 1), 1))
     stream.stage(many)
     for base in range(many.next, many.next + 3):
@@ -64,7 +65,7 @@ def test_merging_stops_at_the_count_of_a_batch() -> None:
 
 
 def test_single_records_over_the_count_of_a_batch_become_several() -> None:
-    stream = Stream(7)
+    stream = Stream(Gap(7))
     for _ in range(BATCH_RECORDS_MAX + 5):
         stream.stage_record(b"", 1)
 
@@ -73,7 +74,7 @@ def test_single_records_over_the_count_of_a_batch_become_several() -> None:
 
 
 def test_single_records_are_cut_into_batches_by_their_bytes() -> None:
-    stream = Stream(0)
+    stream = Stream(Gap(0))
     for _ in range(20):
         stream.stage_record(bytes(BATCH_BYTES // 3 - 10), 1)
 
@@ -83,7 +84,7 @@ def test_single_records_are_cut_into_batches_by_their_bytes() -> None:
 
 
 def test_a_single_record_larger_than_a_batch_is_a_batch_of_its_own() -> None:
-    stream = Stream(0)
+    stream = Stream(Gap(0))
     for size in (10, 1_000_000, 10):
         stream.stage_record(bytes(size), 1)
 
@@ -91,7 +92,7 @@ def test_a_single_record_larger_than_a_batch_is_a_batch_of_its_own() -> None:
 
 
 def test_the_part_that_is_there_already_is_cut_off() -> None:
-    stream = Stream(0)
+    stream = Stream(Gap(0))
     stream.stage(batch(0, b"a", b"b"))
     stream.stage(batch(1, b"B", b"c"))
 
@@ -103,11 +104,11 @@ pieces = st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(1, 5),
 
 @given(pieces)
 def test_whatever_the_mixture_every_offset_comes_out_once_and_in_order(made: list[tuple[bool, int, int, int]]) -> None:
-    stream = Stream(0)
+    stream = Stream(Gap(0))
     expected: dict[int, bytes] = {}
     for single, overlap, count, size in made:
-        base = stream.next if single else max(0, stream.next - overlap)
-        if base + count <= stream.next:
+        base = stream.gap.next if single else max(0, stream.gap.next - overlap)
+        if base + count <= stream.gap.next:
             continue
         contents = [b"%d" % n + bytes(size) for n in range(base, base + (1 if single else count))]
         for offset, content in enumerate(contents, base):
@@ -121,13 +122,12 @@ def test_whatever_the_mixture_every_offset_comes_out_once_and_in_order(made: lis
 
 
 def test_a_stream_is_idle_when_the_storage_knows_everything() -> None:
-    stream = Stream(5)
+    stream = Stream(Gap(5))
     assert stream.idle
-    stream.head = 6
-    assert stream.behind
+    stream.gap.state = GapState.OPEN
     assert not stream.idle
+    stream.gap.state = GapState.CLOSED
     stream.stage_record(b"x", 1)
-    assert not stream.behind
     assert not stream.idle
     list(stream.take(KEY))
     assert stream.idle

@@ -305,9 +305,9 @@ def test_what_is_held_back_has_a_bound() -> None:
     for base in range(1, 100):
         rig.batch(base, bytes(1000))
 
-    assert rig.core._writer.held_bytes <= 10_000
+    assert rig.core.load().held_bytes <= 10_000
     rig.settle(rig.batch(0, b"a", direct=True))
-    assert rig.core._writer.held_bytes == 0
+    assert rig.core.load().held_bytes == 0
     kept = len(rig.contents())
     rig.now += RETRY_S
     assert fetch(kept, 100 - kept) in [*rig.head(99), *rig.wait(2.0)]
@@ -612,15 +612,15 @@ def test_stores_that_never_answered_give_way_to_a_further_one() -> None:
     rig = StoreRig(limits=LogLimits(stores_max=5))
     for number in range(20):
         rig.meet(StoreRig(f"FAKE{number}"))
-    assert len(rig.core._healer._others) == 5
+    assert len(rig.core._sources.stores) == 5
 
     real = StoreRig("REAL")
     asks = [each for each in rig.meet(real) if isinstance(each, Ask) and each.endpoint == real.endpoint]
     rig.answer(asks[0], HeadsAnswer([], 9, False))
     for number in range(20, 40):
         rig.meet(StoreRig(f"FAKE{number}"))
-    assert "REAL" in rig.core._healer._others
-    assert len(rig.core._healer._others) == 5
+    assert "REAL" in rig.core._sources.stores
+    assert len(rig.core._sources.stores) == 5
 
 
 def test_holes_are_reported_a_few_at_a_time_and_in_the_end_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

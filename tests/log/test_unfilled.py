@@ -11,9 +11,10 @@ from tests.log.test_healing import Stores
 
 from chappe.limits import LOG_LIMITS
 from chappe.log.actions import Action, Publish
+from chappe.log.backfill import SILENT_S
 from chappe.log.batch import encode_batch
+from chappe.log.gap import GIVE_UP_TRIES
 from chappe.log.messages import Ack, Fetch, Stored
-from chappe.log.recovery import GIVE_UP_TRIES, SILENT_S
 from chappe.log.storage import Append, Hole
 from chappe.log.unfilled import Unfilled
 from chappe.storage.segments.storage import SegmentStorage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,10 +16,10 @@ from chappe.log.consumer import LogConsumer
 from chappe.log.delivery import Delivery
 from chappe.log.exactly_once.staged import Kept
 from chappe.log.exactly_once.transactions import Transactions
+from chappe.log.gap import Gaps
 from chappe.log.messages import BatchMessage, Stored
 from chappe.log.producer import LogProducer
 from chappe.log.queries import CommitAnswer
-from chappe.log.recovery import Recovery
 from chappe.log.sources import Key
 from chappe.log.storage import Append, Scrubbed
 from chappe.log.store import LogStore
@@ -49,17 +50,18 @@ class ForgetsHalfOfItsWrite(Writer):
                 for each in actions]  # fmt: skip
 
 
-class NeverAsks(Recovery):
+class NeverAsks(Gaps):
     """Does not fetch from producers, nor from other stores."""
 
-    def recover(self, *_: Any) -> list[Action]:
+    def pursue(self, *_: Any) -> list[Action]:
         return []
 
 
-class HoldsWithoutBound(Writer):
-    def hold(self, stream: Any, batch: Batch) -> None:
-        if not stream.held or batch.base >= stream.held[-1].next:
-            stream.held.append(batch)
+class HoldsWithoutBound(Gaps):
+    def hold(self, gap: Any, batch: Batch) -> None:
+        if not gap.held or batch.base >= gap.held[-1].next:
+            gap.held = gap.held or deque()
+            gap.held.append(batch)
             self.held_bytes += len(batch.raw)
 
 
@@ -144,13 +146,13 @@ def with_writer(broken: type[Writer]) -> type[LogStore]:
     return Store
 
 
-def with_recovery(broken: type[Recovery]) -> type[LogStore]:
+def with_gaps(broken: type[Gaps]) -> type[LogStore]:
     """A store that asks like this for what it missed."""
 
     class Store(LogStore):
         def __init__(self, *arguments: Any, **more: Any) -> None:
             super().__init__(*arguments, **more)
-            self._recovery.__class__ = broken
+            self._gaps.__class__ = broken
 
     Store.__name__ = broken.__name__
     return Store
@@ -158,9 +160,9 @@ def with_recovery(broken: type[Recovery]) -> type[LogStore]:
 
 class SkipsGaps(LogConsumer):
     def _arrived(self, topic: str, partition: str, batch: Batch, now: float, *, live: bool) -> list[Action]:
-        state = self._partition((topic, partition), batch.base)
-        if state.next is not None and batch.base > state.next:
-            state.next = batch.base
+        gap = self._partition((topic, partition), batch.base).gap
+        if batch.base > gap.next:
+            gap.next = batch.base
         return super()._arrived(topic, partition, batch, now, live=live)
 
 
@@ -172,7 +174,7 @@ class DeliversTwice(Delivery):
 
     def advance(self, key: Any, state: Any, batch: Batch) -> list[Action]:
         actions = super().advance(key, state, batch)
-        if not actions and batch.next == state.next:
+        if not actions and batch.next == state.gap.next:
             return [self._deliver(key, state, batch)]
         return actions
 
@@ -257,8 +259,8 @@ BROKEN: list[tuple[Cores, tuple[str, ...]]] = [
     (Cores(store=with_writer(ForgetsHalfOfItsWrite)), ("durability", "crash", "convergence")),
     (Cores(disk=BelievesWhatIsInMemory), ("durability",)),
     (Cores(disk=NeverScrubs), ("convergence",)),
-    (Cores(store=with_recovery(NeverAsks)), ("convergence", "bounds")),
-    (Cores(store=with_writer(HoldsWithoutBound)), ("bounds",)),
+    (Cores(store=with_gaps(NeverAsks)), ("convergence", "bounds")),
+    (Cores(store=with_gaps(HoldsWithoutBound)), ("bounds",)),
     (Cores(store=with_writer(ChangesWhatItStores)), ("contents",)),
     (Cores(store=with_sinks(Unfenced)), ("exactly once",)),
     (Cores(store=with_sinks(CommitsAgain)), ("exactly once",)),

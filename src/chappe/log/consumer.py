@@ -2,7 +2,7 @@
 
 Live batches come from producers. While a gap is filled, they are held back up to a bound; beyond it they are
 dropped and read later like everything else (``delivery``). What was missed is read from stores, or fetched from
-producers where no store has it (``catch_up``).
+producers where no store has it (``gap``).
 
 Source: Dafka's consumer. Departures (numbers of its known faults in docs/reference/protocol.md): requests are
 repeated until answered, also past the first 100,000; batches that came early are kept; ``latest`` starts after
@@ -12,7 +12,7 @@ the head, not at it; original producers are never asked for more than they have.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, KeysView
 from itertools import chain
 from typing import Final
 
@@ -23,10 +23,10 @@ from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.absent import Absent
 from chappe.log.actions import Action, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.catch_up import CatchUp
 from chappe.log.delivery import Delivery, Partition
 from chappe.log.ending import ALONE_S, Ending
 from chappe.log.events import PartitionsLeftOut
+from chappe.log.gap import GapState, Load
 from chappe.log.messages import (
     BatchMessage,
     ConsumerHello,
@@ -37,15 +37,14 @@ from chappe.log.messages import (
     StoreHello,
     StoreInfo,
 )
-from chappe.log.queries import Answer, HeadsAnswer, ReadAnswer, SeekAnswer
+from chappe.log.queries import Answer, HeadsAnswer, SeekAnswer
 from chappe.log.sources import Key, Source, Sources
-from chappe.log.starting import EARLIEST, LATEST, Reset
+from chappe.log.starting import EARLIEST, LATEST, UNDECIDED, Reset
 from chappe.log.subscriptions import address_in
 
 __all__ = ["EARLIEST", "LATEST", "LogConsumer", "Reset"]
 
 MATCHING_MAX: Final = 10_000  # topics remembered
-QUIET_S: Final = 1.0  # a partition that nothing came live for this long may be behind without a gap to show it
 
 
 class LogConsumer:
@@ -73,14 +72,13 @@ class LogConsumer:
         self._filters = list(filters)
         self._matching: dict[str, bool] = {}  # what ``_wanted`` found: it is asked for every batch
         self._reset = reset
-        self._sources = Sources(ever=bool(positions), limits=limits)
-        self._delivery = Delivery(positions or {}, limits)
-        self._catch_up = CatchUp(address, reset, self._delivery, self._sources, limits)
+        self._sources = Sources(limits.reads_max, ever=bool(positions), limits=limits)
+        self._delivery = Delivery(address, reset, self._sources, positions or {}, limits)
+        self._gaps = self._delivery.gaps
         self._ending = Ending(self._delivery, self._sources)
         self._absent = Absent()
         self._ready = False  # without a store, partitions met from now on are read from their beginning
         self._settle_at = 0.0
-        self._unsure: dict[Key, None] = {}  # stores have more of them, but it may come live just now
 
     # -- the application ------------------------------------------------------------------------------
 
@@ -115,13 +113,14 @@ class LogConsumer:
     def seek(self, topic: str, partition: str, offset: int, now: float) -> list[Action]:
         """Go on at ``offset``; if it is out of range an ``OutOfRange`` event follows."""
         self._delivery.go_to((topic, partition), offset)
-        return self._catch_up.more(now)
+        return self._gaps.look(now)
 
     def taken(self, size: int, now: float) -> list[Action]:
         """The application took ``size`` bytes of what was delivered."""
         delivery = self._delivery
+        paused = delivery.queued_bytes >= self._limits.consumer_queue_bytes
         delivery.queued_bytes -= size
-        return self._catch_up.more(now) if delivery.behind else []
+        return self._gaps.look(now) if paused else []
 
     @property
     def paused(self) -> bool:
@@ -144,7 +143,7 @@ class LogConsumer:
 
     def positions(self) -> dict[Key, int]:
         """The next offset to be delivered, of every partition that has one."""
-        known = {key: state.next for key, state in self._delivery.partitions.items() if state.next is not None}
+        known = {key: part.gap.next for key, part in self._delivery.partitions.items() if part.gap.next != UNDECIDED}
         return {**self._delivery.settled, **known}
 
     def heads(self) -> dict[Key, int]:
@@ -199,7 +198,7 @@ class LogConsumer:
     @property
     def caught_up(self) -> bool:
         """Whether everything known to exist was delivered."""
-        return all(state.complete for state in self._delivery.partitions.values())
+        return all(part.gap.complete for part in self._delivery.partitions.values())
 
     # -- the world --------------------------------------------------------------------------------------
 
@@ -231,39 +230,75 @@ class LogConsumer:
 
     def handle_gone(self, address: str, now: float) -> list[Action]:
         """A member left."""
-        return self._catch_up.more(now) if self._sources.gone(address, now) else []
+        questions = self._sources.gone(address, now)
+        if questions is None:
+            return []
+        self._gaps.unanswered(questions)
+        return self._gaps.look(now)
 
     def handle_answer(self, request_id: int, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
         """A store answered. Raises ProtocolError for a batch that is none."""
         found = self._sources.answered(request_id)
         if found is None:
             return []
-        asked, store = found
+        question, store = found
+        actions: list[Action] = []
         match answer:
-            case HeadsAnswer() if asked.names:
+            case HeadsAnswer() if question.filter is not None:
+                return self._listed(store, question.filter, answer, question.at, now)
+            case HeadsAnswer() if question.key is None:
                 return self._tell_absent(info.topic for info in answer.infos())
-            case HeadsAnswer() if asked.filter is not None:
-                return self._listed(store, asked.filter, answer, asked.at, now)
-            case ReadAnswer() if asked.key is not None:
-                return self._catch_up.read(store, asked.key, asked.offset, answer, batches, now)
-            case SeekAnswer() if asked.key is not None:
+            case SeekAnswer() if question.key is not None:
+                self._gaps.unanswered([question])
                 if answer.offset >= 0:
-                    self._delivery.begin(asked.key, answer.offset)
-                return self._catch_up.more(now)
-        store.fail(now)
-        return self._catch_up.more(now)
+                    actions = self._delivery.begin(question.key, answer.offset, now)
+            case _ if question.key is not None:
+                parsed = self._gaps.answered(store, question, answer, batches, now)
+                actions = self._delivery.advance_all(question.key, parsed)
+            case _:
+                store.fail(now)
+        return actions + self._gaps.look(now)
 
     def handle_timeout(self, now: float) -> list[Action]:
         """Repeat what was not answered, ask stores for news."""
-        self._sources.pass_over_late(now)
+        self._gaps.unanswered(self._sources.overdue(now))
         if now >= self._settle_at:
             self._settle_at = now + self._limits.settled_s / 2
-            self._delivery.settle(now, self._sources.lists)
-        return self._sources.polls(self._filters, now) + self._catch_up.more(now) + self._look_for_absent(now)
+            self._delivery.settle(now)
+        return self._sources.polls(self._filters, now) + self._gaps.look(now) + self._look_for_absent(now)
 
     def next_timeout(self) -> float:
         """When something is to be repeated or asked."""
-        return min(self._sources.next_timeout(), self._catch_up.next_timeout(), self._absent.next_timeout())
+        return min(self._sources.next_timeout(), self._gaps.next_timeout(), self._absent.next_timeout())
+
+    # -- for people and checkers --------------------------------------------------------------------------
+
+    @property
+    def met_stores(self) -> bool:
+        """Whether any store was ever heard of."""
+        return self._sources.ever
+
+    @property
+    def store_addresses(self) -> KeysView[str]:
+        """The stores that are known."""
+        return self._sources.stores.keys()
+
+    def load(self) -> Load:
+        """What it keeps in memory and waits for."""
+        sources, gaps = self._sources, self._gaps
+        return Load(gaps.held_bytes, self._delivery.queued_bytes, sources.reads, len(sources.asked), list(gaps.open))
+
+    def story(self, topic: str, partition: str, now: float) -> str:
+        """How far a partition came, and what is done about what is missing of it, in one sentence."""
+        key = (topic, partition)
+        if key in self._delivery.settled:
+            return f"{topic}/{partition}: nothing new for long, next is {self._delivery.settled[key]}"
+        part = self._delivery.partitions.get(key)
+        return f"{topic}/{partition}: unknown" if part is None else self._gaps.story(key, part.gap, now)
+
+    def wrong(self) -> list[str]:
+        """What is not as it must be in its own state, one sentence each."""
+        return list(self._delivery.wrong())
 
     # -- inside: live ---------------------------------------------------------------------------------
 
@@ -292,50 +327,47 @@ class LogConsumer:
 
     def _partition(self, key: Key, first_seen: int) -> Partition:
         """The state of a partition; a new one starts where ``reset`` says, seeing ``first_seen`` now."""
-        state = self._delivery.find(key)
-        if state is None:
-            state = self._delivery.partitions[key] = Partition()
-            state.next = self._reset.when_heard(first_seen, new=self.synced or self._ready)
-            state.strict = self._reset.strict
-        return state
+        part = self._delivery.find(key)
+        if part is None:
+            part = self._delivery.add(key, self._reset.when_heard(first_seen, new=self.synced or self._ready))
+        return part
 
     def _arrived(self, topic: str, partition: str, batch: Batch, now: float, *, live: bool) -> list[Action]:
         if not self._wanted(topic):
             return []
         key = (topic, partition)
-        state = self._partition(key, batch.base)
-        state.head = max(state.head, batch.next)
+        part = self._partition(key, batch.base)
+        gap = part.gap
+        gap.head = max(gap.head, batch.next)
         if live:
-            state.live_at = now
-        elif state.next is not None and state.next < state.fetched:
-            state.retry_at = now + RETRY_S  # the answer is on its way
-        delivery = self._delivery
-        if state.next is not None and batch.base <= state.next:
-            actions = delivery.advance(key, state, batch)
-            if actions and key in delivery.behind and not self._sources.reading(key):
-                actions += self._catch_up.more(now)
-            return actions
-        if not live:
-            self._catch_up.fetched(state, batch.base)
-        delivery.hold(state, batch)
-        delivery.want(key)
-        return self._catch_up.more(now)
+            gap.heard_at = now
+        elif gap.state is GapState.FETCHING:
+            gap.retry_at = now + RETRY_S  # the answer is on its way
+        if batch.base <= gap.next:
+            actions = self._delivery.advance(key, part, batch)
+        else:
+            if not live:
+                self._delivery.answer_begins(gap, batch.base)
+            self._gaps.hold_early(key, gap, batch, live=live)
+            actions = []
+        return actions if gap.state is GapState.CLOSED else actions + self._gaps.pursue(key, gap, now)
 
     def _heard_head(self, topic: str, partition: str, sequence: int, now: float, *, live: bool) -> list[Action]:
         if not self._wanted(topic) or sequence >= (1 << 63) - 1:
             return []
         key = (topic, partition)
         self._ending.heard_at = min(self._ending.heard_at, now)
-        if self._delivery.find(key) is None and len(self._delivery.behind) >= self._limits.unknown_partitions_max:
+        if self._delivery.find(key) is None and len(self._gaps.open) >= self._limits.unknown_partitions_max:
             return []  # its producer speaks of it again
-        state = self._partition(key, sequence + 1)
+        gap = self._partition(key, sequence + 1).gap
         if live:
-            state.live_at = now
-        state.head = max(state.head, sequence + 1)
-        if state.next is None or state.next >= state.head:
+            gap.heard_at = now
+        gap.said = max(gap.said, sequence + 1)
+        gap.head = max(gap.head, sequence + 1)
+        if gap.next == UNDECIDED or gap.next >= gap.head:
             return []
-        self._delivery.want(key)
-        return self._catch_up.more(now)
+        self._gaps.want(key, gap)
+        return self._gaps.pursue(key, gap, now)
 
     # -- inside: what stores list -----------------------------------------------------------------------
 
@@ -356,35 +388,20 @@ class LogConsumer:
                 )
                 store.overfull = True
                 continue
-            store.heads[key] = (info.first, info.next)
-            state = delivery.find(key)
-            if state is None:
-                state = delivery.partitions[key] = Partition()
-            if state.next is None:
-                state.next = self._reset.when_listed(info, new=wanted in store.synced)
-                state.strict = self._reset.strict
-            state.head = max(state.head, info.next)
-            if state.next is not None and state.tries and info.first <= state.next < info.next:
-                state.retry_at = 0.0  # what nobody answered for is here
-            if state.next is None or state.strict:
-                delivery.want(key)
-            elif state.next < state.head:
-                self._unsure[key] = None
-        self._want_what_is_quiet(now)
+            part = delivery.find(key) or delivery.add(key, UNDECIDED)
+            gap = part.gap
+            if gap.next == UNDECIDED:
+                gap.next = self._reset.when_listed(info, new=wanted in store.synced)
+                part.strict = self._reset.strict
+            self._gaps.listed(store, key, gap, info.first, info.next)
+            gap.head = max(gap.head, info.next)
+            if part.strict or not gap.complete:
+                self._gaps.want(key, gap)
         if answer.more and not store.overfull:
             actions = [self._sources.news(store, wanted, now)]
         else:
             store.synced[wanted] = asked_at
-        return actions + self._catch_up.more(now) + self._look_for_absent(now)
-
-    def _want_what_is_quiet(self, now: float) -> None:
-        for key in list(self._unsure):
-            state = self._delivery.find(key)
-            if state is None or state.complete:
-                del self._unsure[key]
-            elif now - state.live_at > QUIET_S:
-                del self._unsure[key]
-                self._delivery.want(key)
+        return actions + self._gaps.look(now) + self._look_for_absent(now)
 
     # -- inside: what nobody has --------------------------------------------------------------------------
 

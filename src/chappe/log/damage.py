@@ -11,8 +11,8 @@ from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action
 from chappe.log.batch import Batch
 from chappe.log.events import DamageFound
-from chappe.log.healing import Healer
 from chappe.log.queries import Answer, ReadAnswer
+from chappe.log.sources import Source, Sources
 from chappe.log.storage import Hole, LogStorage
 from chappe.log.writing import Writer
 
@@ -24,20 +24,21 @@ class Damage:
 
     Args:
         storage: Says which there are.
-        healer: Asks other stores for them.
+        sources: The other stores.
         writer: Writes what they answer.
         limits: How much is reported at once.
     """
 
     def __init__(
-        self, storage: LogStorage, healer: Healer, writer: Writer, limits: LogLimits = LOG_LIMITS, *, now: float
+        self, storage: LogStorage, sources: Sources, writer: Writer, limits: LogLimits = LOG_LIMITS, *, now: float
     ) -> None:
         self._limits = limits
         self._storage = storage
-        self._healer = healer
+        self._sources = sources
         self._writer = writer
         self._reported: set[tuple[str, str, int, int]] = set()
-        self._turn = 0
+        self._turn = 0  # of the holes
+        self._store_turn = 0
         self.due = now
 
     def found(self, holes: list[Hole]) -> list[Action]:
@@ -60,13 +61,23 @@ class Damage:
         actions = self.found(holes)
         turn, self._turn = self._turn % max(1, len(holes)), self._turn + ASKED_MAX
         for hole in (holes[turn:] + holes[:turn])[:ASKED_MAX]:
-            actions += self._healer.heal(hole, now)
+            actions += self._ask(hole, now)
         return actions
 
-    def answered(self, store: str, hole: Hole, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
+    def answered(self, store: Source, hole: Hole, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
         """A store answered for a hole: write what it has. Raises ProtocolError for a batch that is none."""
         actions = self._writer.heal(hole, [Batch.parse(raw) for raw in batches], now)
         if isinstance(answer, ReadAnswer) and not batches and hole.first <= answer.hole_last < hole.last:
             rest = replace(hole, first=answer.hole_last + 1)  # damaged there too, but not all of it
-            actions += self._healer.heal(rest, now, store)
+            actions += self._ask(rest, now, store)
         return actions
+
+    def _ask(self, hole: Hole, now: float, store: Source | None = None) -> list[Action]:
+        """Ask a store, or else the next one in turn, for a damaged range; nothing if there is none."""
+        usable = self._sources.usable(now)
+        if not usable:
+            return []
+        if store not in usable:
+            self._store_turn += 1
+            store = usable[self._store_turn % len(usable)]
+        return [self._sources.read(store, (hole.topic, hole.partition), hole.first, now, hole)]

@@ -1,64 +1,64 @@
-"""What a consumer delivers: each partition in order, and what came early held back beyond its gap, up to a bound."""
+"""What a consumer delivers: each partition in order; where it begins, and what it does without if nobody has it."""
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
 
+from chappe.core import Report
+from chappe.defaults import RETRY_S
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Deliver
 from chappe.log.batch import Batch
-from chappe.log.sources import Key
+from chappe.log.events import OutOfRange, RecordsLost, RecordsMissing
+from chappe.log.gap import GIVE_UP_TRIES, Gap, Gaps, GapState
+from chappe.log.sources import Key, Sources
+from chappe.log.starting import UNDECIDED, Reset
+
+UNDECIDED_TRIES: Final = 4  # RETRY_S each, for a store to be found that knows where a time begins
 
 
 @dataclass(slots=True)
 class Partition:
-    """One partition: how far it was delivered, and what was tried to get what comes next."""
+    """One partition."""
 
-    next: int | None = None  # next offset to deliver; None until decided
-    head: int = 0  # offset after the last one known to exist
-    held: deque[Batch] = field(default_factory=deque)  # live batches beyond a gap, in order
-    live_at: float = -math.inf
-    retry_at: float = 0.0
-    tries: int = 0
-    missing_at: float = 0.0  # when the first of these tries was made
-    told: int | None = None  # the offset that was reported as missing
-    passed_at: float = -math.inf  # when a gap was passed over last
-    fetched: int = 0  # the last FETCH asked for what comes before this; not asked again while that arrives
-    kept_from: int = 0  # the last FETCH was answered from here on: the producer has nothing earlier
+    gap: Gap
     delivered: bool = False  # a record of it came
     strict: bool = False  # an offset the user named: out of range is an error, not a reset
-    hole: tuple[int, int] | None = None  # first, last of damage met; it counts while ``next`` is within
-
-    @property
-    def complete(self) -> bool:
-        """Whether everything known to exist was delivered."""
-        return self.next is not None and self.next >= self.head
-
-    @property
-    def gap_end(self) -> int:
-        """The offset after what is missing next, if anything is."""
-        return self.held[0].base if self.held else self.head
+    told: int = UNDECIDED  # the offset that was reported as missing
+    passed_at: float = -math.inf  # when a gap was passed over last
 
 
 class Delivery:
-    """All partitions of a consumer.
+    """All partitions of a consumer; the ``GapOwner`` of their gaps.
 
     Args:
+        address: The consumer's, to which FETCHes are answered.
+        reset: Where to go on if a position is not, or no longer, there.
+        sources: The stores, and what each of them has.
         positions: Next offsets from an earlier life; what comes behind them is yet to be got.
-        limits: How much is held, and how many positions are kept.
+        limits: How much is held and asked for, and how many positions are kept.
     """
 
-    def __init__(self, positions: Mapping[Key, int], limits: LogLimits = LOG_LIMITS) -> None:
+    def __init__(
+        self,
+        address: str,
+        reset: Reset,
+        sources: Sources,
+        positions: Mapping[Key, int],
+        limits: LogLimits = LOG_LIMITS,
+    ) -> None:
+        self._reset = reset
+        self._sources = sources
         self._limits = limits
+        self.gaps = Gaps(address, sources, limits, eager=True)
+        self.gaps.owner = self
         self.partitions = {
-            key: Partition(next=position, head=position, delivered=True) for key, position in positions.items()
+            key: Partition(Gap(position, position), delivered=True) for key, position in positions.items()
         }
         self.settled: dict[Key, int] = {}  # next offsets of those that nothing was heard of for long
-        self.behind: OrderedDict[Key, None] = OrderedDict.fromkeys(positions)  # partitions with something to get
-        self.held_bytes = 0
         self.queued_bytes = 0  # delivered, and not taken by the application
         self.duplicates = 0
 
@@ -67,96 +67,213 @@ class Delivery:
         """Whether the application is so far behind that nothing more should be delivered."""
         return self.queued_bytes >= self._limits.consumer_queue_bytes
 
+    # -- partitions -------------------------------------------------------------------------------------
+
     def find(self, key: Key) -> Partition | None:
         """The state of a partition, if it has one; one that was settled has all again."""
-        state = self.partitions.get(key)
-        if state is None and key in self.settled:
+        part = self.partitions.get(key)
+        if part is None and key in self.settled:
             position = self.settled.pop(key)
-            state = self.partitions[key] = Partition(next=position, head=position, delivered=True)
-        return state
+            part = self.partitions[key] = Partition(Gap(position, position), delivered=True)
+        return part
 
-    def settle(self, now: float, listed: Callable[[Key], bool]) -> None:
-        """Keep only the positions of partitions without news; ``listed``: whether a store has a partition.
+    def add(self, key: Key, next_: int) -> Partition:
+        """A partition that is new."""
+        part = self.partitions[key] = Partition(Gap(next_), strict=self._reset.strict)
+        return part
+
+    def settle(self, now: float) -> None:
+        """Keep only the positions of partitions without news.
 
         What was only spoken of, and never came, is forgotten.
         """
-        for key, state in list(self.partitions.items()):
-            busy = state.held or state.strict or key in self.behind or now - state.live_at < self._limits.settled_s
-            if busy or not state.complete:
+        listed = self._sources.lists
+        for key, part in list(self.partitions.items()):
+            gap = part.gap
+            if gap.state is not GapState.CLOSED or part.strict or now - gap.heard_at < self._limits.settled_s:
                 continue
             del self.partitions[key]
-            if state.next and (state.delivered or listed(key)):
-                self.settled[key] = state.next
+            if gap.next and (part.delivered or listed(key)):
+                self.settled[key] = gap.next
         if len(self.settled) > self._limits.settled_max:
             unlisted = [key for key in self.settled if not listed(key)]
             for key in unlisted[: len(self.settled) - self._limits.settled_max]:
                 del self.settled[key]
 
-    def advance(self, key: Key, state: Partition, batch: Batch) -> list[Action]:
-        """Deliver a batch that begins at or before the next offset, and what was held behind it."""
-        assert state.next is not None
-        if batch.next <= state.next:
-            self.duplicates += 1
-            return []
-        actions = [self._deliver(key, state, batch)]
-        while state.held and state.held[0].base <= state.next:
-            held = state.held.popleft()
-            self.held_bytes -= len(held.raw)
-            if held.next > state.next:
-                actions.append(self._deliver(key, state, held))
-        if state.next >= state.fetched:
-            state.retry_at = 0.0
-        if key in self.behind and state.next >= state.head and not state.held:
-            del self.behind[key]
-        return actions
-
-    def advance_held(self, key: Key, state: Partition) -> list[Action]:
-        """Deliver the first batch held, which begins at or before the next offset, and those behind it."""
-        batch = state.held.popleft()
-        self.held_bytes -= len(batch.raw)
-        return self.advance(key, state, batch)
-
-    def _deliver(self, key: Key, state: Partition, batch: Batch) -> Action:
-        assert state.next is not None
-        start, state.next = state.next, batch.next
-        state.delivered = True
-        state.tries = 0
-        state.strict = False
-        self.queued_bytes += len(batch.raw)
-        return Deliver(key[0], key[1], batch, start)
-
-    def hold(self, state: Partition, batch: Batch) -> None:
-        """Keep a batch that came early; in order, without overlap, up to the bound."""
-        size = len(batch.raw)
-        if self.held_bytes + size > self._limits.held_bytes_max or (state.held and batch.base < state.held[-1].next):
-            return
-        state.held.append(batch)
-        self.held_bytes += size
-
-    def drop_held(self, state: Partition) -> None:
-        """Forget what is held; it is read later like everything else."""
-        self.held_bytes -= sum(len(batch.raw) for batch in state.held)
-        state.held.clear()
-
-    def begin(self, key: Key, offset: int) -> None:
+    def begin(self, key: Key, offset: int, now: float) -> list[Action]:
         """Start a partition that was not decided at ``offset``: what is held before that is not wanted."""
-        state = self.find(key)
-        if state is not None and state.next is None:
-            state.next = offset
-            while state.held and state.held[0].next <= offset:
-                self.held_bytes -= len(state.held.popleft().raw)
+        part = self.find(key)
+        if part is None or part.gap.next != UNDECIDED:
+            return []
+        part.gap.next = offset
+        self.gaps.progress(key, part.gap)
+        return self.take_held(key, part.gap, now)
 
     def go_to(self, key: Key, offset: int) -> None:
         """Go on at an offset that the user named."""
-        state = self.find(key) or self.partitions.setdefault(key, Partition())
-        self.drop_held(state)
-        state.next = offset
-        state.strict = True
-        state.tries = 0
-        state.fetched = 0
-        self.want(key)
+        part = self.find(key) or self.partitions.setdefault(key, Partition(Gap(offset)))
+        gap = part.gap
+        self.gaps.drop_held(gap)
+        gap.next, gap.heard_at, gap.retry_at, gap.tries = offset, -math.inf, 0.0, 0
+        if gap.state is GapState.FETCHING:
+            gap.state = GapState.OPEN
+        part.strict = True
+        self.gaps.want(key, gap)
 
-    def want(self, key: Key) -> None:
-        """There is something to get of a partition."""
-        if key not in self.behind:
-            self.behind[key] = None
+    # -- delivering -------------------------------------------------------------------------------------
+
+    def advance(self, key: Key, part: Partition, batch: Batch) -> list[Action]:
+        """Deliver a batch that begins at or before the next offset, and what was held behind it."""
+        gap = part.gap
+        if batch.next <= gap.next:
+            self.duplicates += 1
+            return []
+        actions = [self._deliver(key, part, batch)]
+        if gap.state is not GapState.CLOSED:
+            self._deliver_held(key, part, actions)
+        return actions
+
+    def advance_all(self, key: Key, batches: list[Batch]) -> list[Action]:
+        """Deliver what a store read for us, all of it before anything is asked for again; keep what came early."""
+        part = self.find(key)
+        if part is None:
+            return []  # nobody wants it any more
+        gap = part.gap
+        actions: list[Action] = []
+        for batch in batches:
+            if batch.base > gap.next:
+                self.gaps.hold_early(key, gap, batch, live=True)
+            elif batch.next > gap.next:
+                actions.append(self._deliver(key, part, batch))
+            else:
+                self.duplicates += 1
+        if gap.state is not GapState.CLOSED:
+            self._deliver_held(key, part, actions)
+        return actions
+
+    def take_held(self, key: Key, gap: Gap, now: float) -> list[Action]:
+        """Deliver what is held and begins at or before the next offset."""
+        actions: list[Action] = []
+        if gap.state is not GapState.CLOSED:
+            self._deliver_held(key, self.partitions[key], actions)
+        return actions
+
+    def _deliver_held(self, key: Key, part: Partition, actions: list[Action]) -> None:
+        """The next offset of an open gap moved on: deliver what was held behind it."""
+        gap = part.gap
+        while gap.held and (held := self.gaps.pop_held(gap)) is not None:
+            actions.append(self._deliver(key, part, held))
+        if actions or gap.complete:
+            self.gaps.progress(key, gap)
+
+    def _deliver(self, key: Key, part: Partition, batch: Batch) -> Action:
+        gap = part.gap
+        start, gap.next = gap.next, batch.next
+        part.delivered = True
+        part.strict = False
+        self.queued_bytes += len(batch.raw)
+        return Deliver(key[0], key[1], batch, start)
+
+    # -- as the owner of gaps ---------------------------------------------------------------------------
+
+    def asks_from(self) -> float:
+        """Any time, unless the application is behind."""
+        return math.inf if self.paused else -math.inf
+
+    def known_to(self, key: Key) -> int:
+        """Everything that a store lists is remembered."""
+        return -1
+
+    def place(self, key: Key, gap: Gap, now: float) -> list[Action]:
+        """Find out where to begin; report a position that is not, or no longer, there, and go on elsewhere."""
+        part = self.partitions[key]
+        if gap.next == UNDECIDED:
+            return self._decide(key, gap, now)
+        if gap.complete and not gap.held and not part.strict:
+            self.gaps.close(key, gap)
+            return []
+        ranges = self._sources.ranges(key)
+        if not ranges:
+            return []
+        first = min(first for first, _ in ranges)
+        last = max(next_ for _, next_ in ranges)
+        if gap.next < first and gap.damaged_to == gap.next:
+            return self._out_of_range(key, part, first, last, now)
+        if part.strict and gap.next > max(last, gap.head):
+            return self._out_of_range(key, part, first, max(last, gap.head), now)
+        if part.strict and gap.next == last and gap.next >= gap.head:
+            part.strict = False
+            self.gaps.close(key, gap)
+        return []
+
+    def _decide(self, key: Key, gap: Gap, now: float) -> list[Action]:
+        """Ask a store where a time begins; if none can say, start with what came live."""
+        knowing = [each for each in self._sources.usable(now) if key in each.heads]
+        if knowing and self._reset.kind == "time":
+            return [self.gaps.seek(knowing[0], key, gap, self._reset.value, now)]
+        if gap.tries < UNDECIDED_TRIES:
+            gap.tries += 1
+            gap.retry_at = now + RETRY_S
+            return []
+        return self.begin(key, gap.end, now)
+
+    def _out_of_range(self, key: Key, part: Partition, first: int, next_: int, now: float) -> list[Action]:
+        """The position is not, or no longer, there: report it, and go on where the policy says."""
+        gap = part.gap
+        event = OutOfRange(key[0], key[1], gap.next, first, next_, part.strict)
+        quiet = not part.strict and gap.next == 0 and self._reset.kind == "earliest"
+        gap.next = next_ if self._reset.kind == "latest" or gap.next > next_ else first
+        gap.head = max(gap.head, next_)
+        part.strict = False
+        self.gaps.drop_held(gap)
+        self.gaps.progress(key, gap)
+        return [] if quiet else [Report(event)]
+
+    def fetching(self, key: Key, gap: Gap, now: float) -> list[Action]:
+        """Say once for each gap that it is waited for."""
+        part = self.partitions[key]
+        waited = now - gap.missing_at
+        if part.told == gap.next or waited < self._limits.missing_told_s or not self.patience_s(key, gap, now) > waited:
+            return []
+        part.told = gap.next
+        end = gap.damaged_to if gap.damaged_to > gap.next else gap.end
+        return [Report(RecordsMissing(key[0], key[1], gap.next, end - 1))]
+
+    def patience_s(self, key: Key, gap: Gap, now: float) -> float:
+        """Where there are or were stores, longer than they wait for one another; for the same stores only once."""
+        if not self._sources.ever:
+            return 0.0
+        passed_at = self.partitions[key].passed_at
+        patience_s = self._limits.pass_over_s
+        spent = self._sources.gone_at < passed_at and gap.missing_at - passed_at < patience_s
+        return 0.0 if spent else patience_s
+
+    def pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Action]:
+        """Report what is lost."""
+        damaged = gap.damaged_to > gap.next
+        why = "they are damaged on disk and no other store has them"
+        reason = why if damaged else "no store or producer has them any more"
+        self.partitions[key].passed_at = now
+        return [Report(RecordsLost(key[0], key[1], gap.next, goal - 1, reason))]
+
+    def answer_begins(self, gap: Gap, base: int) -> None:
+        """The answer to a FETCH begins at ``base``, behind the next offset."""
+        if gap.next != UNDECIDED and not gap.held and gap.tries and not self._sources.ever:
+            # The producer answered from the first record that it still keeps: what came before is not there.
+            gap.tries = max(gap.tries, GIVE_UP_TRIES - 1)
+
+    # -- for people and checkers --------------------------------------------------------------------------
+
+    def wrong(self) -> Iterator[str]:
+        """What is not as it must be, one sentence each."""
+        for key, part in self.partitions.items():
+            yield from self.gaps.wrong(key, part.gap)
+            if part.gap.state is not GapState.CLOSED and part.gap.complete and not part.gap.held and not part.strict:
+                yield f"{key} is open, and nothing is missing"
+        held = sum(len(each.raw) for part in self.partitions.values() for each in part.gap.held or ())
+        if held != self.gaps.held_bytes:
+            yield f"{self.gaps.held_bytes} held bytes are counted, and {held} are held"
+        if self.queued_bytes < 0:
+            yield f"{self.queued_bytes} bytes are queued"
+        yield from (f"{key} is open, and is no partition" for key in self.gaps.open if key not in self.partitions)
+        yield from (f"{key} is settled, and not" for key in self.settled if key in self.partitions)

@@ -35,7 +35,7 @@ class Ending:
 
     def heads(self) -> dict[Key, int]:
         """The offset after the last one known to exist, of every partition."""
-        known = {key: max(state.head, state.next or 0) for key, state in self._delivery.partitions.items()}
+        known = {key: max(part.gap.head, part.gap.next) for key, part in self._delivery.partitions.items()}
         return {**self._delivery.settled, **known}
 
     def listed(self, filters: Iterable[Filter], since: float, now: float) -> bool:
@@ -51,7 +51,6 @@ class Ending:
 
     def lacks(self, key: Key, end: int) -> bool:
         """Whether anything of a partition before offset ``end`` is still to be delivered, and may be."""
-        state = self._delivery.partitions.get(key)
-        if state is None or state.complete:
-            return False  # also if nobody has what was told of it
-        return state.next is None or state.next < end
+        part = self._delivery.partitions.get(key)
+        # Not what nobody has of what was told of it, either.
+        return part is not None and not part.gap.complete and part.gap.next < end

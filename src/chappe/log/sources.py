@@ -1,7 +1,7 @@
-"""The stores that a consumer knows, what each of them has, and what is asked of them.
+"""The stores that a member knows: what each of them has, and what is asked of them.
 
-Partitions are read from whichever store has the wanted offset; a store that does not answer in time is passed over
-for a while. Once a second every store is asked what is new there.
+Partitions are read from whichever store has the wanted offset; a store that does not answer in time, or not what it was
+asked, is passed over for a while. Once a second every store is asked what is new there.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chappe.data.topic import Filter, encode_topic
+from chappe.deadlines import Deadlines
 from chappe.defaults import POLL_HEADS_S
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Ask
 from chappe.log.queries import HeadsRequest, ReadRequest, Request, SeekRequest
+from chappe.log.storage import Hole
 
 ANSWER_S: Final = 2.0  # a store that takes longer is passed over for as long again
 
@@ -32,8 +34,8 @@ class Source:
     synced: dict[Filter, float] = field(default_factory=dict)  # whose partitions are all known, as was asked when
     heads: dict[Key, tuple[int, int]] = field(default_factory=dict)  # first, next
     overfull: bool = False  # it listed more than is taken
-    poll_at: float = 0.0
-    polling: int = 0
+    polling: int = 0  # questions for news under way
+    poll_at: float = 0.0  # when it is to be asked again, once these are answered
     down_until: float = -math.inf
 
     def has(self, key: Key, offset: int) -> bool:
@@ -47,39 +49,37 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request under way: of a partition (``key``) or for news (``filter``)."""
+class Question:
+    """A request under way: of a partition (``key``), for news (``filter``), or for the names of all topics."""
 
     store: str
     at: float
     key: Key | None = None  # of READ and SEEK
+    offset: int = -1  # of READ
+    hole: Hole | None = None  # of READ: damage on our own disk
     filter: Filter | None = None  # of HEADS
-    names: bool = False  # of HEADS: for the names of all topics
-    offset: int = 0  # of READ
-
-    @property
-    def deadline(self) -> float:
-        """When the store is late."""
-        return self.at + ANSWER_S
 
 
 class Sources:
     """All stores, and requests under way.
 
     Args:
+        reads_max: READs and SEEKs under way at once.
         ever: Whether any store was heard of in an earlier life.
         limits: How many stores, and how much is asked of one.
     """
 
-    def __init__(self, *, ever: bool, limits: LogLimits = LOG_LIMITS) -> None:
+    def __init__(self, reads_max: int, *, ever: bool = False, limits: LogLimits = LOG_LIMITS) -> None:
         self._limits = limits
+        self._reads_max = reads_max
         self.stores: dict[str, Source] = {}
-        self.asked: dict[int, Asked] = {}
+        self.asked: dict[int, Question] = {}
         self.ever = ever  # whether any store was ever heard of
         self.gone_at = -math.inf  # when a store left last
         self.met_at = math.inf  # when the first of those that are known was found
         self.reads = 0  # READs and SEEKs under way, of all partitions
-        self._reading: set[Key] = set()  # their partitions: never more than one for each
+        self._polls: Deadlines[str] = Deadlines()  # by address: who is to be asked for news
+        self._late: Deadlines[int] = Deadlines()  # by request: who has not answered by then
         self._last_id = 0
 
     # -- who is there -----------------------------------------------------------------------------------
@@ -96,18 +96,18 @@ class Sources:
                 return False
             self.gone(silent, now)
         self.met_at = now if not self.stores else min(self.met_at, now)
-        self.stores[address] = Source(address, endpoint, poll_at=now)
+        asked = 0 if store is None else store.polling  # at its endpoint before this one
+        self.stores[address] = Source(address, endpoint, polling=asked, poll_at=now)
+        self._polls.set(address, now)
         return True
 
-    def gone(self, address: str, now: float) -> bool:
-        """A member left; returns whether it was a store. What it was asked is under way no longer."""
+    def gone(self, address: str, now: float) -> list[Question] | None:
+        """A member left: None if it was no store, or else what it will not answer."""
         if self.stores.pop(address, None) is None:
-            return False
+            return None
         self.gone_at = now
-        for request_id, asked in list(self.asked.items()):
-            if asked.store == address:
-                self._forget(request_id)
-        return True
+        self._polls.clear(address)
+        return [self._end(i) for i, question in list(self.asked.items()) if question.store == address]
 
     def synced(self, filters: Iterable[Filter]) -> bool:
         """Whether at least one store is known and all known ones have listed their partitions."""
@@ -127,9 +127,13 @@ class Sources:
         """Whether any store has listed what it has of a filter."""
         return any(wanted in each.synced for each in self.stores.values())
 
-    def usable(self, key: Key, now: float) -> list[Source]:
-        """Those that know a partition and answered lately."""
-        return [each for each in self.stores.values() if now >= each.down_until and key in each.heads]
+    def usable(self, now: float) -> list[Source]:
+        """Those that answered lately."""
+        return [each for each in self.stores.values() if now >= each.down_until]
+
+    def having(self, key: Key, offset: int, now: float) -> list[Source]:
+        """Those that listed the offset and answered lately."""
+        return [each for each in self.stores.values() if now >= each.down_until and each.has(key, offset)]
 
     def lists(self, key: Key) -> bool:
         """Whether any store knows a partition."""
@@ -139,89 +143,96 @@ class Sources:
         """First and next of a partition at each store that knows it, those that are slow just now included."""
         return [each.heads[key] for each in self.stores.values() if key in each.heads]
 
-    def anybody_has(self, key: Key, offset: int) -> bool:
-        """Whether any store listed the offset."""
-        return any(each.has(key, offset) for each in self.stores.values())
+    def drop_reached(self, key: Key, next_: int) -> None:
+        """Let go of what is known of a partition at stores that have nothing behind ``next_``."""
+        for each in self.stores.values():
+            if key in each.heads and each.heads[key][1] <= next_:
+                del each.heads[key]
 
     # -- asking -----------------------------------------------------------------------------------------
 
-    def reading(self, key: Key) -> bool:
-        """Whether a READ or SEEK of a partition is under way."""
-        return key in self._reading
+    @property
+    def busy(self) -> bool:
+        """Whether so many READs are under way that no further one should be made."""
+        return self.reads >= self._reads_max
 
-    def read(self, store: Source, key: Key, offset: int, now: float) -> Action:
-        """Ask for what comes from ``offset`` on."""
+    def read(self, store: Source, key: Key, offset: int, now: float, hole: Hole | None = None) -> Action:
+        """Ask for what comes from ``offset`` on; ``hole``: to mend that damage."""
         request = ReadRequest(encode_topic(key[0]), encode_topic(key[1]), offset, self._limits.read_bytes)
-        return self._ask(store, request, Asked(store.address, now, key, offset=offset))
+        return self._ask(store, request, Question(store.address, now, key, offset, hole))
 
     def seek(self, store: Source, key: Key, timestamp: int, now: float) -> Action:
         """Ask which offset belongs to a time."""
         request = SeekRequest(encode_topic(key[0]), encode_topic(key[1]), timestamp)
-        return self._ask(store, request, Asked(store.address, now, key))
+        return self._ask(store, request, Question(store.address, now, key))
 
     def polls(self, filters: Iterable[Filter], now: float) -> list[Action]:
         """Ask for news whom it is time to ask."""
         actions: list[Action] = []
-        for store in self.stores.values():
-            if now >= store.poll_at and not store.polling:
-                store.poll_at = now + POLL_HEADS_S
-                actions += [self.news(store, each, now) for each in filters]
+        for address in self._polls.due(now):
+            store = self.stores[address]
+            store.poll_at = now + POLL_HEADS_S
+            asked = [self.news(store, each, now) for each in filters]
+            if not asked:
+                self._polls.set(address, store.poll_at)
+            actions += asked
         return actions
 
     def news(self, store: Source, wanted: Filter, now: float) -> Action:
         """Ask which partitions changed since the last answer."""
         request = HeadsRequest(encode_topic(wanted.name), store.since.get(wanted, 0))
-        return self._ask(store, request, Asked(store.address, now, filter=wanted))
+        return self._ask(store, request, Question(store.address, now, filter=wanted))
 
     def names(self, now: float) -> list[Action]:
         """Ask one store which topics there are; the first page will do."""
-        store = next((each for each in self.stores.values() if now >= each.down_until), None)
-        asked = HeadsRequest(b"")
-        return [] if store is None else [self._ask(store, asked, Asked(store.address, now + ANSWER_S, names=True))]
+        return [self._ask(each, HeadsRequest(b""), Question(each.address, now)) for each in self.usable(now)[:1]]
 
     def poll_soon(self, now: float) -> None:
         """Ask everybody for news the next time."""
         for store in self.stores.values():
             store.poll_at = min(store.poll_at, now)
+            if not store.polling:
+                self._polls.set(store.address, store.poll_at)
 
-    def answered(self, request_id: int) -> tuple[Asked, Source] | None:
+    def answered(self, request_id: int) -> tuple[Question, Source] | None:
         """What was asked, and of whom; None if nobody waits for the answer any more."""
-        asked = self._forget(request_id)
-        store = None if asked is None else self.stores.get(asked.store)
-        return None if asked is None or store is None else (asked, store)
+        if request_id not in self.asked:
+            return None
+        question = self._end(request_id)
+        return question, self.stores[question.store]
 
-    def pass_over_late(self, now: float) -> None:
-        """Requests nobody answered in time are under way no longer; the stores asked are passed over for a while."""
-        for request_id, asked in list(self.asked.items()):
-            if now >= asked.deadline:
-                self._forget(request_id)
-                store = self.stores.get(asked.store)
-                if store is not None:
-                    store.fail(now)
+    def overdue(self, now: float) -> list[Question]:
+        """What nobody answered in time, and is under way no longer; the stores asked are passed over for a while."""
+        late = [self._end(request_id) for request_id in self._late.due(now)]
+        for question in late:
+            self.stores[question.store].fail(now)
+        return late
 
     def next_timeout(self) -> float:
         """When a poll or a deadline is due."""
-        due = min((store.poll_at for store in self.stores.values() if not store.polling), default=math.inf)
-        return min(due, min((asked.deadline for asked in self.asked.values()), default=math.inf))
+        return min(self._polls.next, self._late.next)
 
-    def _ask(self, store: Source, request: Request, asked: Asked) -> Action:
+    def _ask(self, store: Source, request: Request, question: Question) -> Action:
         self._last_id += 1
-        self.asked[self._last_id] = asked
-        if asked.key is None:
+        self.asked[self._last_id] = question
+        self._late.set(self._last_id, question.at + ANSWER_S)
+        if question.key is None:
             store.polling += 1
+            self._polls.clear(store.address)
         else:
             self.reads += 1
-            self._reading.add(asked.key)
         return Ask(store.endpoint, self._last_id, request)
 
-    def _forget(self, request_id: int) -> Asked | None:
-        asked = self.asked.pop(request_id, None)
-        if asked is None:
-            return None
-        if asked.key is None:
-            if asked.store in self.stores:
-                self.stores[asked.store].polling -= 1
-            return asked
-        self.reads -= 1
-        self._reading.discard(asked.key)
-        return asked
+    def _end(self, request_id: int) -> Question:
+        """A request is under way no longer."""
+        question = self.asked.pop(request_id)
+        self._late.clear(request_id)
+        if question.key is not None:
+            self.reads -= 1
+            return question
+        store = self.stores.get(question.store)
+        if store is not None:
+            store.polling -= 1
+            if not store.polling:
+                self._polls.set(store.address, store.poll_at)
+        return question

@@ -7,6 +7,8 @@ from typing import Final, Literal
 
 from chappe.log.storage import PartitionInfo
 
+UNDECIDED: Final = -1  # an offset: it is not known yet where to begin
+
 
 @dataclass(frozen=True, slots=True)
 class Reset:
@@ -23,8 +25,8 @@ class Reset:
         """Whether the user named the offset: out of range is an error then, not a reset."""
         return self.kind == "offset"
 
-    def when_heard(self, offset: int, *, new: bool) -> int | None:
-        """Where to start in a partition that comes live at ``offset``; None if that takes a store to say.
+    def when_heard(self, offset: int, *, new: bool) -> int:
+        """Where to start in a partition that comes live at ``offset``; UNDECIDED if that takes a store to say.
 
         ``new``: all stores listed what they had and this was not in it, so nothing of it is old.
         """
@@ -36,10 +38,10 @@ class Reset:
             case "offset":
                 return self.value
             case "time":
-                return None
+                return UNDECIDED
 
-    def when_listed(self, info: PartitionInfo, *, new: bool) -> int | None:
-        """Where to start in a partition that a store lists; None if the store must be asked for a time.
+    def when_listed(self, info: PartitionInfo, *, new: bool) -> int:
+        """Where to start in a partition that a store lists; UNDECIDED if the store must be asked for a time.
 
         ``new``: the store listed all it had before, and this was not in it.
         """
@@ -54,7 +56,7 @@ class Reset:
                 return info.first
             case "time" if self.value > info.timestamp_max:
                 return info.next
-        return None
+        return UNDECIDED
 
 
 EARLIEST: Final = Reset("earliest")

@@ -1,8 +1,8 @@
 """A store: writes every partition it hears of to disk, acknowledges, and answers who missed something.
 
 What arrived is gathered until the disk takes it (``writing``); an acknowledgement leaves only after the write that
-covers it. What was missed is fetched from its producer and from other stores (``recovery``); what was damaged is read
-again from other stores (``damage``).
+covers it. What was missed is fetched from its producer and from other stores (``gap``, ``backfill``); what was damaged
+is read again from other stores (``damage``).
 
 Source: Dafka's store, writer and reader in one node. Departures: acknowledgements mean "on disk"; a repeated
 HEAD is acknowledged again; stores fetch from each other; answers are exact, bounded, and continue past 100,000.
@@ -16,18 +16,19 @@ from functools import partial
 from typing import Final
 
 from chappe.core import Report
-from chappe.data.topic import encode_topic
+from chappe.data.topic import Filter, encode_topic
 from chappe.defaults import RECORD_BYTES_MAX, RETRY_S
 from chappe.errors import ChappeError, ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Publish, Subscribe
 from chappe.log.answering import Answering
+from chappe.log.backfill import Backfill
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.damage import Damage
 from chappe.log.events import DamageHealed, ScrubEnded
 from chappe.log.exactly_once.staged import Intent, Kept
 from chappe.log.exactly_once.transactions import Transactions
-from chappe.log.healing import Healer
+from chappe.log.gap import Gap, Gaps, GapState, Load
 from chappe.log.messages import (
     Ack,
     BatchMessage,
@@ -42,15 +43,15 @@ from chappe.log.messages import (
     StoreInfo,
 )
 from chappe.log.queries import Answer, HeadsAnswer, HeadsRequest, ReadRequest, Request, SeekRequest
-from chappe.log.recovery import Recovery
 from chappe.log.serving import answer_fetch, answer_heads, answer_query
+from chappe.log.sources import Key, Source, Sources
 from chappe.log.storage import LogStorage
-from chappe.log.streams import Key, Stream
 from chappe.log.subscriptions import Subscriptions, address_in
 from chappe.log.unfilled import Unfilled
 from chappe.log.writing import Writer
 
 GREET_S: Final = 0.005  # newcomers within this time share one STORE-INFO ...
+EVERYTHING: Final = (Filter("", prefix=True),)  # what other stores are asked for news of
 INFO_S: Final = 5.0  # ... which is repeated this often: who was too slow for the first one must not miss us for ever
 
 
@@ -80,13 +81,14 @@ class LogStore:
         self.storage = storage
         self.endpoint = endpoint
         self._subscriptions = Subscriptions()
-        self._healer = Healer(limits)
+        self._sources = Sources(limits.asks_max, limits=limits)
+        self._gaps = Gaps(address, self._sources, limits, eager=False)
         self._unfilled = Unfilled(limits)
-        self._writer = Writer(storage, limits, now=now)
-        self._recovery = Recovery(
-            address, self._writer, self._healer, self._unfilled, self._subscriptions, limits, now=now
+        self._writer = Writer(storage, self._gaps, limits, now=now)
+        self._backfill = Backfill(
+            address, self._gaps, self._writer, self._sources, self._unfilled, self._subscriptions, limits
         )
-        self._damage = Damage(storage, self._healer, self._writer, limits, now=now)
+        self._damage = Damage(storage, self._sources, self._writer, limits, now=now)
         self._answering = Answering(partial(answer_fetch, storage, limits), limits)
         self.transactions = Transactions(storage.store_id, kept or Kept(), self._writer.next_offset, limits, now=now)
         self._info_at = math.inf
@@ -133,7 +135,7 @@ class LogStore:
         match message:
             case BatchMessage(_, partition, topic, body, direct) if topic and partition:
                 key, batch = (topic, partition), Batch.parse(body)
-                filling = self._recovery.fill(key, batch, now) if direct else []
+                filling = self._backfill.fill(key, batch, now) if direct else []
                 return filling + self._arrived(key, batch, now, live=not direct)
             case RecordMessage(_, partition, topic, sequence, content, direct) if topic and partition:
                 return self._record((topic, partition), sequence, content, now, wall_us, live=not direct)
@@ -151,8 +153,8 @@ class LogStore:
             case ConsumerHello(topic, requester, subjects) if topic == self.address:
                 return [each for subject in subjects for each in answer_heads(self.storage, subject, requester)]
             case StoreInfo(_, store, _, endpoint) if store != self.address:
-                self._healer.found(store, endpoint, now)
-                return self._healer.polls(now)
+                self._sources.found(store, endpoint, now)
+                return self._sources.polls(EVERYTHING, now)
         return []
 
     def handle_query(
@@ -166,25 +168,24 @@ class LogStore:
 
     def handle_answer(self, request_id: int, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
         """Another store answered. Raises ProtocolError for a batch that is none."""
-        asked = self._healer.answered(request_id)
-        if asked is None:
+        found = self._sources.answered(request_id)
+        if found is None:
             return []
-        if isinstance(answer, HeadsAnswer):
-            return self._recovery.listed(asked.store, answer, now)
-        if asked.hole is not None:
-            return self._damage.answered(asked.store, asked.hole, answer, batches, now)
-        if asked.key is None:
-            return []
+        question, source = found
+        if question.hole is not None:
+            return self._damage.answered(source, question.hole, answer, batches, now)
+        if question.key is None:
+            return self._listed(source, answer, now) if isinstance(answer, HeadsAnswer) else []
         actions: list[Action] = []
-        for batch in self._recovery.read(asked.store, asked.key, answer, batches, now):
-            actions += self._arrived(asked.key, batch, now, live=False)
-        return actions + self._recovery.catch_up(now)
+        for batch in self._gaps.answered(source, question, answer, batches, now):
+            actions += self._arrived(question.key, batch, now, live=False)
+        return actions + self._gaps.look(now)
 
     def handle_gone(self, address: str, now: float) -> list[Action]:
         """A member left."""
         self._answering.gone(address)
-        self._recovery.unanswered(self._healer.gone(address))
-        return self._recovery.catch_up(now)
+        self._gaps.unanswered(self._sources.gone(address, now) or [])
+        return self._gaps.look(now)
 
     def handle_written(self, now: float) -> list[Action]:
         """The write that was asked for is on disk and readable: acknowledge it, and start the next."""
@@ -202,7 +203,7 @@ class LogStore:
                 ends[key] = append.base + append.count
         for key, end in ends.items():
             actions += self._acknowledge(key, end)
-            self._healer.caught_up(key, end)
+            self._sources.drop_reached(key, end)
             self._writer.settle(key)
         return actions + self._writer.write(now)
 
@@ -222,7 +223,7 @@ class LogStore:
         for topic, partition, first, end in outcome.ranges:
             key = (topic, partition)
             self.written_records += end - first
-            self._healer.caught_up(key, end)
+            self._sources.drop_reached(key, end)
             self._writer.transacted(key, end)
         return actions
 
@@ -249,20 +250,44 @@ class LogStore:
             self._info_at = now + INFO_S
             actions.append(Publish(StoreInfo("", self.address, self.storage.store_id, self.endpoint)))
         actions += self._writer.retain(now)
-        self._recovery.unanswered(self._healer.overdue(now))
-        actions += self._healer.polls(now)
+        self._gaps.unanswered(self._sources.overdue(now))
+        actions += self._sources.polls(EVERYTHING, now)
         if now >= self._damage.due:
             actions += self._damage.look(now)
         if now >= self._answering.due:
             actions += self._answering.serve(now)
         if now >= self.transactions.next_timeout():
             actions += self.transactions.handle_timeout(now)
-        return actions + self._recovery.catch_up(now) + self._writer.write(now)
+        return actions + self._gaps.look(now) + self._writer.write(now)
 
     def next_timeout(self) -> float:
         """When something is due."""
-        due = min(self._info_at, self._damage.due, self._healer.next_timeout(), self._answering.due)
-        return min(due, self.transactions.next_timeout(), self._writer.next_timeout(), self._recovery.next_timeout())
+        due = min(self._info_at, self._damage.due, self._sources.next_timeout(), self._answering.due)
+        return min(due, self.transactions.next_timeout(), self._writer.next_timeout(), self._gaps.next_timeout())
+
+    # -- for people and checkers --------------------------------------------------------------------------
+
+    @property
+    def met_stores(self) -> bool:
+        """Whether another store was ever heard of."""
+        return self._sources.ever
+
+    def load(self) -> Load:
+        """What it keeps in memory and waits for."""
+        sources, writer = self._sources, self._writer
+        return Load(self._gaps.held_bytes, writer.staged_bytes, sources.reads, len(sources.asked), list(writer.streams))
+
+    def story(self, topic: str, partition: str, now: float) -> str:
+        """How far a partition came, and what is done about what is missing of it, in one sentence."""
+        key = (topic, partition)
+        stored = self._writer.stored(key)
+        told = f"stored to {stored}, acknowledged to {self._unfilled.limit(key, stored)}"
+        stream = self._writer.streams.get(key)
+        return told if stream is None else f"{self._gaps.story(key, stream.gap, now)}; {told}"
+
+    def wrong(self) -> list[str]:
+        """What is not as it must be in its own state, one sentence each."""
+        return self._writer.wrong()
 
     # -- inside: receiving ----------------------------------------------------------------------------
 
@@ -271,20 +296,25 @@ class LogStore:
         if batch.base and writer.too_many(key):
             return []
         stream = writer.stream(key)
-        if live:
-            stream.active_at = now
-        elif stream.next < stream.fetched:
-            stream.retry_at = now + RETRY_S  # the answer is on its way
-        if batch.next <= stream.next:
+        gap = stream.gap
+        self._heard(gap, now, live=live)
+        if batch.next <= gap.next:
             self.duplicates += 1
-            return self._again(key, stream)
+            return self._again(key)
         if now < writer.refusing_until:
             writer.lag(key, stream, batch.next)
             return []
-        if batch.base > stream.next:
-            return self._early(key, stream, batch, now, live=live)
+        if batch.base > gap.next:
+            self._gaps.hold_early(key, gap, batch, live=live)
+            return self._gaps.pursue(key, gap, now)
         writer.stage(key, stream, batch)
         return writer.go_on(key, stream, now)
+
+    def _heard(self, gap: Gap, now: float, *, live: bool) -> None:
+        if live:
+            gap.heard_at = now
+        elif gap.state is GapState.FETCHING:
+            gap.retry_at = now + RETRY_S  # the answer is on its way
 
     def _record(self, key: Key, sequence: int, content: bytes, now: float, wall_us: int, *, live: bool) -> list[Action]:
         """A single record of an original producer."""
@@ -293,42 +323,45 @@ class LogStore:
         writer = self._writer
         if not live and self._unfilled.tries(key) and 0 <= sequence < writer.stored(key):
             batch = Batch.parse(encode_batch(sequence, [content], wall_us), check=False)
-            return self._recovery.fill(key, batch, now)
+            return self._backfill.fill(key, batch, now)
         stream = writer.stream(key)
-        if sequence != stream.next or stream.held or now < writer.refusing_until:
+        if sequence != stream.gap.next or stream.gap.held or now < writer.refusing_until:
             if sequence >= (1 << 63) - 1:
                 raise ProtocolError(f"record with the sequence {sequence}")
             return self._arrived(key, Batch.parse(encode_batch(sequence, [content], wall_us)), now, live=live)
-        if live:
-            stream.active_at = now
-        elif stream.next < stream.fetched:
-            stream.retry_at = now + RETRY_S  # the answer is on its way
+        self._heard(stream.gap, now, live=live)
         return writer.take_record(key, stream, content, now, wall_us)
 
-    def _early(self, key: Key, stream: Stream, batch: Batch, now: float, *, live: bool) -> list[Action]:
-        """A batch beyond a gap: keep it if there is room, and ask for what is missing."""
-        if not live and not 0 < stream.kept_from < batch.base:
-            stream.kept_from = batch.base
-        self._writer.hold(stream, batch)
-        self._writer.lag(key, stream, batch.next)
-        return self._recovery.recover(key, stream, now)
+    def _listed(self, source: Source, answer: HeadsAnswer, now: float) -> list[Action]:
+        """Another store said what is new there."""
+        (everything,) = EVERYTHING
+        source.since[everything] = answer.version
+        for info in answer.infos():
+            key = (info.topic, info.partition)
+            stream = self._writer.streams.get(key)
+            self._gaps.listed(source, key, None if stream is None else stream.gap, info.first, info.next)
+            if key in source.heads:
+                self._writer.lag(key, self._writer.stream(key), info.next)
+        more = [self._sources.news(source, everything, now)] if answer.more else []
+        return more + self._gaps.look(now)
 
     def _heard_head(self, key: Key, head: int, now: float) -> list[Action]:
         if self._writer.too_many(key):
             return []
         stream = self._writer.stream(key)
-        stream.active_at = now
-        asking = self._recovery.ask_to_fill(key, now)
-        if head <= stream.next:
-            return asking + self._again(key, stream)
-        stream.said = max(stream.said, head)
+        gap = stream.gap
+        gap.heard_at = now
+        asking = self._backfill.ask_to_fill(key, now)
+        if head <= gap.next:
+            return asking + self._again(key)
+        gap.said = max(gap.said, head)
         self._writer.lag(key, stream, head)
-        return asking + self._recovery.recover(key, stream, now)
+        return asking + self._gaps.pursue(key, gap, now)
 
-    def _again(self, key: Key, stream: Stream) -> list[Action]:
+    def _again(self, key: Key) -> list[Action]:
         """What we have was sent or announced again: the acknowledgement may have been lost."""
         stored = self._writer.stored(key)
-        self._writer.tidy(key, stream)
+        self._writer.prune(key)
         return self._acknowledge(key, stored)
 
     def _acknowledge(self, key: Key, end: int) -> list[Action]:

@@ -6,88 +6,77 @@ here and turned into few, large batches when the next write begins.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from chappe.defaults import BATCH_RECORDS_MAX
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, encode_batch, merge
+from chappe.log.gap import Gap, GapState
+from chappe.log.sources import Key
 from chappe.log.storage import Append
-
-Key = tuple[str, str]
 
 
 @dataclass(slots=True)
 class Stream:
-    """One partition with something staged, being written, or missing."""
+    """One partition with something staged, being written, or missing; what comes next is its gap's ``next``."""
 
-    next: int  # offset after the last one staged or stored
-    staged: list[Batch] = field(default_factory=list)
-    records: list[bytes] = field(default_factory=list)  # single records of originals, behind ``staged``
+    gap: Gap
+    limits: LogLimits = LOG_LIMITS
+    staged: list[Batch] | None = None
+    records: list[bytes] | None = None  # single records of originals, behind ``staged``
     records_us: int = 0  # when the first of them came
     writing: bool = False
-    held: deque[Batch] = field(default_factory=deque)  # beyond a gap
-    head: int = 0  # offset after the last one known to exist
-    damaged: bool = False  # a store that has more of it answered with a hole
-    kept_from: int = 0  # the last FETCH was answered from here on: its producer has nothing earlier
-    said: int = 0  # offset after the last one that its producer announced
-    active_at: float = 0.0  # when its producer was last heard
-    retry_at: float = 0.0
-    tries: int = 0
-    missing_at: float = 0.0  # when the first of these tries was made
-    fetched: int = 0  # the last FETCH asked for what comes before this; not asked again while that arrives
-    reading: bool = False
-    limits: LogLimits = LOG_LIMITS
 
     @property
     def idle(self) -> bool:
         """Whether the storage knows everything that this stream knows."""
-        return not (self.staged or self.records or self.writing or self.held or self.reading or self.behind)
-
-    @property
-    def behind(self) -> bool:
-        """Whether something is known to exist that was not received."""
-        return self.next < self.head
+        closed = self.gap.state is GapState.CLOSED
+        return closed and not (self.staged or self.records or self.writing)
 
     def stage(self, batch: Batch) -> None:
         """Take a batch that begins at or before ``next`` and ends after it."""
-        if batch.base < self.next:
-            batch = Batch.parse(batch.slice(self.next), check=False)
+        gap = self.gap
+        if batch.base < gap.next:
+            batch = Batch.parse(batch.slice(gap.next), check=False)
         self._seal_records()
+        if self.staged is None:
+            self.staged = []
         self.staged.append(batch)
-        self.next = batch.next
-        self.head = max(self.head, self.next)
-        self.tries = 0
-        if self.next >= self.fetched:
-            self.retry_at = 0.0
+        gap.next = batch.next
+        gap.head = max(gap.head, gap.next)
 
     def stage_record(self, content: bytes, wall_us: int) -> None:
         """Take the record at ``next``."""
-        if len(self.records) >= BATCH_RECORDS_MAX:
+        gap = self.gap
+        if self.records is not None and len(self.records) >= BATCH_RECORDS_MAX:
             self._seal_records()
-        if not self.records:
-            self.records_us = wall_us
+        if self.records is None:
+            self.records, self.records_us = [], wall_us
         self.records.append(content)
-        self.next += 1
-        self.head = max(self.head, self.next)
-        self.tries = 0
-        if self.next >= self.fetched:
-            self.retry_at = 0.0
+        gap.next += 1
+        gap.head = max(gap.head, gap.next)
+
+    def drop_staged(self) -> None:
+        """Forget what was not written."""
+        self.staged = self.records = None
 
     def _seal_records(self) -> None:
-        if self.records:
-            for group in _groups(self.records, self.limits.batch_bytes):
-                base = self.next - len(self.records) + group.start
-                batch = encode_batch(base, self.records[group.start : group.stop], self.records_us)
-                self.staged.append(Batch.parse(batch, check=False))
-            self.records = []
+        records, self.records = self.records, None
+        if not records:
+            return
+        if self.staged is None:
+            self.staged = []
+        for group in _groups(records, self.limits.batch_bytes):
+            base = self.gap.next - len(records) + group.start
+            batch = encode_batch(base, records[group.start : group.stop], self.records_us)
+            self.staged.append(Batch.parse(batch, check=False))
 
     def take(self, key: Key) -> Iterator[Append]:
         """Everything staged, small neighbours merged, as the next write's part of this partition."""
         self._seal_records()
-        staged, self.staged = self.staged, []
-        for run in _runs(staged, self.limits):
+        staged, self.staged = self.staged, None
+        for run in _runs(staged or (), self.limits):
             body = merge(run)
             low, high = min(b.timestamp_min for b in run), max(b.timestamp_max for b in run)
             yield Append(key[0], key[1], run[0].base, run[-1].next - run[0].base, low, high, body)

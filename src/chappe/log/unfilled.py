@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 
 from chappe.defaults import RETRY_S
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.streams import Key
+from chappe.log.ranges import RangeSet
+from chappe.log.sources import Key
 
 
 @dataclass(slots=True)
 class _Part:
     """The ranges of one partition, and the question to its producer for the first of them."""
 
-    ranges: list[tuple[int, int]] = field(default_factory=list)  # first, end; in order, apart
+    ranges: RangeSet = field(default_factory=RangeSet)
     ask_at: float = -math.inf
     tries: int = 0  # questions without an answer
     asked: bool = False
@@ -41,7 +42,7 @@ class Unfilled:
     def miss(self, key: Key, first: int, end: int, ask_at: float = -math.inf) -> None:
         """The store goes on at ``end`` without ``first`` <= n < ``end``."""
         part = self._parts.setdefault(key, _Part())
-        part.ranges = sorted([*part.ranges, (first, end)])
+        part.ranges.add(first, end)
         part.ask_at = max(part.ask_at, ask_at)
 
     def filled(self, key: Key, first: int, end: int) -> bool:
@@ -49,14 +50,14 @@ class Unfilled:
         part = self._parts.get(key)
         if part is None:
             return False
-        before = part.ranges[0]
-        pieces = [piece for low, high in part.ranges for piece in ((low, min(high, first)), (max(low, end), high))]
-        part.ranges = [(low, high) for low, high in pieces if low < high]
+        before = part.ranges.lowest
+        part.ranges.remove(first, end)
         if not part.ranges:
             del self._parts[key]
-        elif part.ranges[0] != before:
+            return True
+        if part.ranges.lowest != before:
             part.tries, part.said = 0, 0
-        return not part.ranges or part.ranges[0][0] > before[0]
+        return part.ranges.lowest[0] > before[0]
 
     def gone(self, key: Key, before: int) -> None:
         """Nobody has anything earlier than ``before``."""
@@ -65,7 +66,7 @@ class Unfilled:
     def limit(self, key: Key, end: int) -> int:
         """The offset after the last one that may be acknowledged, where ``end`` comes after the last one stored."""
         part = self._parts.get(key)
-        return end if part is None else min(end, part.ranges[0][0])
+        return end if part is None else min(end, part.ranges.lowest[0])
 
     def wait(self, key: Key, until: float) -> None:
         """Its producer is asked for something else: what it answers until then says nothing of these ranges."""
@@ -81,7 +82,7 @@ class Unfilled:
         part.ask_at = now + RETRY_S
         part.asked, part.begun = True, False
         part.tries += 1
-        first, end = part.ranges[0]
+        first, end = part.ranges.lowest
         return first, min(end - first, self._limits.fetch_records_max)
 
     def tries(self, key: Key) -> int:
@@ -102,6 +103,6 @@ class Unfilled:
             part.begun = True
             part.tries = 0
             said, part.said = min(part.said, base), base
-            if said > part.ranges[0][0]:
+            if said > part.ranges.lowest[0]:
                 self.gone(key, said)
-        return part.ranges[0] if part.ranges else None
+        return part.ranges.lowest if part.ranges else None

@@ -13,8 +13,10 @@ from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Retain, Write
 from chappe.log.batch import Batch
 from chappe.log.events import WritesRefused, WritesResumed
+from chappe.log.gap import Gap, Gaps, GapState
+from chappe.log.sources import Key
 from chappe.log.storage import Append, Hole, LogStorage
-from chappe.log.streams import Key, Stream
+from chappe.log.streams import Stream
 
 
 class Writer:
@@ -22,16 +24,16 @@ class Writer:
 
     Args:
         storage: Where records are kept; what it has of a partition is where its stream begins.
+        gaps: Those of the streams.
         limits: How much waits for the disk, and for what is missing.
     """
 
-    def __init__(self, storage: LogStorage, limits: LogLimits = LOG_LIMITS, *, now: float) -> None:
+    def __init__(self, storage: LogStorage, gaps: Gaps, limits: LogLimits = LOG_LIMITS, *, now: float) -> None:
+        self._gaps = gaps
         self._limits = limits
         self._storage = storage
         self.streams: dict[Key, Stream] = {}
-        self.lagging: dict[Key, None] = {}  # streams that miss something
         self.staged_bytes = 0
-        self.held_bytes = 0
         self.refused = False  # the disk refused the last write ...
         self.refusing_until = -math.inf  # ... and is asked for none until then
         self._dirty: dict[Key, None] = {}  # streams with something staged
@@ -54,36 +56,38 @@ class Writer:
     def next_offset(self, topic: str, partition: str) -> int:
         """The next offset of a partition, counting what was received and is not stored yet."""
         stream = self.streams.get((topic, partition))
-        return max(self.stored((topic, partition)), 0 if stream is None else stream.next)
+        return max(self.stored((topic, partition)), 0 if stream is None else stream.gap.next)
 
     def too_many(self, key: Key) -> bool:
         """Whether a partition is new, and there are enough already of which nothing is known but that they exist."""
-        full = len(self.lagging) >= self._limits.unknown_partitions_max
+        full = len(self._gaps.open) >= self._limits.unknown_partitions_max
         return full and key not in self.streams and self._storage.partition(*key) is None
 
     def stream(self, key: Key) -> Stream:
         """The stream of a partition; a new one begins at what is stored."""
         stream = self.streams.get(key)
         if stream is None:
-            stream = self.streams[key] = Stream(self.stored(key), limits=self._limits)
+            stream = self.streams[key] = Stream(Gap(self.stored(key)), self._limits)
         return stream
 
-    def tidy(self, key: Key, stream: Stream) -> None:
+    def prune(self, key: Key) -> None:
         """Forget a stream of which the storage knows everything."""
-        if not stream.behind:
-            self.lagging.pop(key, None)
-        if stream.idle:
+        stream = self.streams.get(key)
+        if stream is not None and stream.idle:
             del self.streams[key]
 
     def lag(self, key: Key, stream: Stream, head: int) -> None:
         """What comes before ``head`` is known to exist."""
-        stream.head = max(stream.head, head)
-        if stream.behind:
-            self.lagging[key] = None
+        gap = stream.gap
+        gap.head = max(gap.head, head)
+        if not gap.complete:
+            self._gaps.want(key, gap)
 
-    def unknown(self, key: Key, stream: Stream) -> bool:
+    def unknown(self, key: Key) -> bool:
         """Whether nothing of a partition was ever received but what is held."""
-        return not (stream.staged or stream.records or stream.writing) and self._storage.partition(*key) is None
+        stream = self.streams.get(key)
+        received = stream is not None and (stream.staged or stream.records or stream.writing)
+        return not received and self._storage.partition(*key) is None
 
     def begin(self, key: Key, offset: int, now: float) -> None:
         """Have an unknown partition begin here, so that what is missing behind it is a hole, which can be filled."""
@@ -101,13 +105,11 @@ class Writer:
 
     def go_on(self, key: Key, stream: Stream, now: float) -> list[Action]:
         """The next offset moved on: take what was held behind it, and write."""
-        while stream.held and stream.held[0].base <= stream.next:
-            held = stream.held.popleft()
-            self.held_bytes -= len(held.raw)
-            if held.next > stream.next:
+        gap = stream.gap
+        if gap.state is not GapState.CLOSED:
+            while (held := self._gaps.pop_held(gap)) is not None:
                 self.stage(key, stream, held)
-        if not stream.behind:
-            self.lagging.pop(key, None)
+            self._gaps.progress(key, gap)
         return self.write(now)
 
     def take_record(self, key: Key, stream: Stream, content: bytes, now: float, wall_us: int) -> list[Action]:
@@ -115,18 +117,9 @@ class Writer:
         stream.stage_record(content, wall_us)
         self.staged_bytes += len(content)
         self._dirty[key] = None
-        if not stream.behind:
-            self.lagging.pop(key, None)
+        if stream.gap.state is not GapState.CLOSED:
+            self._gaps.progress(key, stream.gap)
         return self.write(now)
-
-    def hold(self, stream: Stream, batch: Batch) -> None:
-        """Keep a batch beyond a gap; in order, without overlap, up to the bound."""
-        size = len(batch.raw)
-        if self.held_bytes + size <= self._limits.held_bytes_max and not (
-            stream.held and batch.base < stream.held[-1].next
-        ):
-            stream.held.append(batch)
-            self.held_bytes += size
 
     def heal(self, hole: Hole, batches: list[Batch], now: float) -> list[Action]:
         """Write what of the batches lies within a hole, and is not being written already."""
@@ -178,14 +171,17 @@ class Writer:
         stream = self.streams.get(key)
         if stream is not None:
             stream.writing = False
-            self.tidy(key, stream)
+            self.prune(key)
 
     def transacted(self, key: Key, end: int) -> None:
         """A sink's commit put everything before ``end`` on disk."""
         stream = self.streams.get(key)
         if stream is not None:
-            stream.next = max(stream.next, end)
-            self.tidy(key, stream)
+            gap = stream.gap
+            gap.next = max(gap.next, end)
+            if gap.state is not GapState.CLOSED:
+                self._gaps.progress(key, gap)
+            self.prune(key)
 
     def forget(self, now: float) -> list[tuple[Key, int, int]]:
         """The write failed: forget all that is not stored; returns partition, first and end of what was forgotten.
@@ -198,24 +194,21 @@ class Writer:
                 stream.writing = False
         self._in_flight = ()
         forgotten: list[tuple[Key, int, int]] = []
-        for key, stream in self.streams.items():
-            head = stream.next
-            self._drop_held(stream)
-            stream.staged.clear()
-            stream.records.clear()
-            stream.next = self.stored(key)
-            forgotten.append((key, stream.next, max(head, stream.next)))
+        for key, stream in list(self.streams.items()):
+            gap = stream.gap
+            head = gap.next
+            self._gaps.drop_held(gap)
+            stream.drop_staged()
+            gap.next = self.stored(key)
+            forgotten.append((key, gap.next, max(head, gap.next)))
             self.lag(key, stream, head)
-            stream.retry_at = now + DISK_RETRY_S
+            gap.retry_at = now + DISK_RETRY_S
+            self.prune(key)
         self._dirty.clear()
         self._heals.clear()
         self.staged_bytes = 0
         self.refusing_until = now + DISK_RETRY_S
         return forgotten
-
-    def _drop_held(self, stream: Stream) -> None:
-        self.held_bytes -= sum(len(batch.raw) for batch in stream.held)
-        stream.held.clear()
 
     def refuse(self, reason: str) -> list[Action]:
         """The disk refuses writes; that is reported once."""
@@ -230,6 +223,21 @@ class Writer:
             return []
         self.refused = False
         return [Report(WritesResumed())]
+
+    # -- for checkers ---------------------------------------------------------------------------------------
+
+    def wrong(self) -> list[str]:
+        """What is not as it must be, one sentence each."""
+        found = [each for key, stream in self.streams.items() for each in self._gaps.wrong(key, stream.gap)]
+        found += [f"{key} is open, and has no stream" for key in self._gaps.open if key not in self.streams]
+        found += [f"{key} has a stream with nothing in it" for key, stream in self.streams.items() if stream.idle]
+        found += [f"{key} is open, and nothing is missing" for key, gap in self._gaps.open.items() if gap.complete]
+        held = sum(len(each.raw) for stream in self.streams.values() for each in stream.gap.held or ())
+        if held != self._gaps.held_bytes:
+            found.append(f"{self._gaps.held_bytes} held bytes are counted, and {held} are held")
+        if self.staged_bytes < 0 or (self.staged_bytes and not (self._dirty or self._heals or self._in_flight)):
+            found.append(f"{self.staged_bytes} bytes are counted as staged, and nothing is")
+        return found
 
     # -- time -------------------------------------------------------------------------------------------
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from chappe.log.actions import Deliver
 from chappe.log.batch import Batch
+from chappe.log.consumer import LogConsumer
 from chappe.log.events import OutOfRange, RecordsLost
 from chappe.log.sources import Key
 from chappe.log.storage import Append
+from chappe.log.store import LogStore
 from chappe.sim.scenarios.log.members import ConsumerHost, ProducerHost
 from chappe.sim.scenarios.log.node import NodeHost
 from chappe.sim.scenarios.log.stores import StoreHost
@@ -77,9 +79,9 @@ class Order(LogChecker):
 
     def _gap(self, host: ConsumerHost, key: Key, first: int, end: int) -> None:
         kept = self.world.retained_from(key)
-        if not host.core._sources.ever:
+        if not host.core.met_stores:
             return  # no store was ever heard of: it takes what its producer still has
-        known = host.met | host.core._sources.stores.keys()
+        known = host.met | host.core.store_addresses
         met = [disk for address, disk in self.world.disk_of.items() if address in known]
         offset = self.world.held_within(key, max(first, kept), end, met)
         if offset is not None:
@@ -130,7 +132,7 @@ class Contents(LogChecker):
     def on_tick(self) -> None:
         """See which stores know others."""
         for store in self.world.alive(StoreHost):
-            if store.core._healer.ever:
+            if store.core.met_stores:
                 self._company.setdefault(store.address, self.world.now)
 
     def on_written(self, host: StoreHost, appends: tuple[Append, ...]) -> None:
@@ -195,7 +197,7 @@ class Convergence(LogChecker):
 
     def _consumers(self) -> str | None:
         for host in self.world.alive(ConsumerHost):
-            known = host.core._sources.stores
+            known = host.core.store_addresses
             unmet = [store.name for store in self.world.alive(StoreHost) if store.address not in known]
             if unmet:
                 return f"{host.name} does not know {unmet}"
@@ -220,26 +222,26 @@ class Bounds(LogChecker):
         """Look into the cores."""
         limits = self.world.limits
         for store in self.world.alive(StoreHost):
-            core, writer = store.core, store.core._writer
-            self._at_most(store, "held", writer.held_bytes, limits.held_bytes_max, 0)
+            self._sound(store, store.core.wrong())
+            load = store.core.load()
+            self._at_most(store, "held", load.held_bytes, limits.held_bytes_max, 0)
             staged = limits.staged_bytes_max + limits.held_bytes_max + limits.read_bytes
-            self._at_most(store, "staged", writer.staged_bytes, staged, ONE_MORE_BYTES)
-            held = sum(len(each.raw) for stream in writer.streams.values() for each in stream.held)
-            if held != writer.held_bytes:
-                self.fail(f"{store.name} counts {writer.held_bytes} held bytes and holds {held}")
-            self._at_most(store, "asked", len(core._healer._asked), 2 * len(writer.streams) + 50, 0)
+            self._at_most(store, "staged", load.waiting_bytes, staged, ONE_MORE_BYTES)
+            self._at_most(store, "asked", load.questions, 2 * len(load.partitions) + 50, 0)
         for host in self.world.alive(ConsumerHost):
-            consumer, delivery = host.core, host.core._delivery
-            self._at_most(host, "held", delivery.held_bytes, limits.held_bytes_max, 0)
-            held = sum(len(each.raw) for state in delivery.partitions.values() for each in state.held)
-            if held != delivery.held_bytes:
-                self.fail(f"{host.name} counts {delivery.held_bytes} held bytes and holds {held}")
-            self._at_most(host, "READs", consumer._sources.reads, limits.reads_max, 1)
-            pages = 2 * len(consumer._sources.stores) * len(host.filters)
-            self._at_most(host, "asked", len(consumer._sources.asked) - consumer._sources.reads, pages, 0)
+            self._sound(host, host.core.wrong())
+            load = host.core.load()
+            self._at_most(host, "held", load.held_bytes, limits.held_bytes_max, 0)
+            self._at_most(host, "READs", load.reads, limits.reads_max, 1)
+            pages = 2 * len(host.core.store_addresses) * len(host.filters)
+            self._at_most(host, "asked", load.questions - load.reads, pages, 0)
             queue = limits.consumer_queue_bytes + limits.held_bytes_max
             reads = limits.reads_max * (limits.read_bytes + ONE_MORE_BYTES)
-            self._at_most(host, "queued", delivery.queued_bytes, queue, reads)
+            self._at_most(host, "queued", load.waiting_bytes, queue, reads)
+
+    def _sound(self, host: NodeHost, wrong: list[str]) -> None:
+        if wrong:
+            self.fail(f"{host.name}: {'; '.join(wrong)}")
 
     def _at_most(self, host: NodeHost, what: str, found: int, bound: int, more: int) -> None:
         if found < 0 or found > bound + more:
@@ -247,17 +249,15 @@ class Bounds(LogChecker):
 
     def unsettled(self) -> str | None:
         """Nothing is left over."""
-        for store in self.world.alive(StoreHost):
-            writer = store.core._writer
-            streams = {key: s for key, s in writer.streams.items() if not self.world.incomplete(key)}
-            if streams or writer._dirty or writer.staged_bytes or writer.held_bytes:
-                rest = {key: (s.next, s.head, s.tries, s.reading, len(s.held)) for key, s in streams.items()}
-                return f"{store.name} keeps streams {rest}, staged {writer.staged_bytes}, held {writer.held_bytes}"
-        for host in self.world.alive(ConsumerHost):
-            delivery = host.core._delivery
-            behind = [key for key in delivery.behind if not self.world.incomplete(key)]
-            if delivery.held_bytes or behind or delivery.queued_bytes:
-                return f"{host.name} keeps {delivery.held_bytes} held bytes and wants {list(delivery.behind)}"
+        cores: list[tuple[str, LogStore | LogConsumer]] = [
+            *((host.name, host.core) for host in self.world.alive(StoreHost)),
+            *((host.name, host.core) for host in self.world.alive(ConsumerHost)),
+        ]
+        for name, core in cores:
+            load = core.load()
+            wanted = [core.story(*key, self.world.now) for key in load.partitions if not self.world.incomplete(key)]
+            if wanted or load.held_bytes or load.waiting_bytes:
+                return f"{name} holds {load.held_bytes} bytes, {load.waiting_bytes} wait, and it wants {wanted}"
         return None
 
 

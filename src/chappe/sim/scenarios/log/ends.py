@@ -45,7 +45,7 @@ class Ends(Checker):
                 self._sought[host] = self._seek(host)
 
     def _seek(self, host: ConsumerHost) -> Sought:
-        known = host.core._sources.stores
+        known = host.core.store_addresses
         stores = [store for store in self.world.alive(StoreHost) if store.address in known]
         had: dict[Key, int] = {}
         for key, sent in self.world.truth.parts.items():
@@ -57,7 +57,7 @@ class Ends(Checker):
     def _over(self, host: ConsumerHost, sought: Sought) -> bool:
         """Whether the end was reached, or those who told of it are not there any more."""
         core = host.core
-        if not all(store.alive and store.address in core._sources.stores for store in sought.stores):
+        if not all(store.alive and store.address in core.store_addresses for store in sought.stores):
             return True
         if sought.end is None:
             sought.end = core.end(sought.since, self.world.now)

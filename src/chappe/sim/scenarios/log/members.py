@@ -266,7 +266,7 @@ class ConsumerHost(NodeHost):
     def call(self, method: Any, *args: object, **options: object) -> None:
         """As every host's, and note which stores are known by it."""
         super().call(method, *args, **options)
-        self.met.update(self.core._sources.stores)
+        self.met.update(self.core.store_addresses)
 
     def _deliver(self, action: Deliver) -> None:
         self.world.trace(

@@ -1,0 +1,386 @@
+"""What is missing of partitions, and what is done about it: one machine for consumers and stores.
+
+Every partition has a ``Gap``: the next offset that its member can use, what is known to exist behind that, and what
+came early and is held. While nothing is missing it is closed. An open one is looked at again and again:
+
+    closed ──► open ──► reading ──► (records) ──► open or closed
+                │  ▲       │
+                │  └───────┤ refused, late, damaged, not there: another store, or
+                ▼          ▼
+            fetching ──► (records) ──► open or closed
+                │
+                └──► nobody has it: passed over, or given up until somebody speaks of it again
+
+It is read from a store that has it; where no store of ours has it, FETCH asks its producer and original stores, again
+and again. What nobody has is passed over once everybody was asked for long enough. What differs between members they
+say as the ``GapOwner``: where a partition begins, how patient they are, and what passing over means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from itertools import islice
+from typing import Final, Protocol
+
+from chappe.defaults import RETRY_S
+from chappe.errors import ProtocolError
+from chappe.limits import LogLimits
+from chappe.log.actions import Action, Publish
+from chappe.log.batch import Batch
+from chappe.log.messages import Fetch
+from chappe.log.queries import Answer, ReadAnswer
+from chappe.log.ranges import RangeSet
+from chappe.log.sources import Key, Question, Source, Sources
+from chappe.log.starting import UNDECIDED
+
+LOOK_S: Final = 0.05  # how often open gaps are looked at
+QUIET_S: Final = 1.0  # what a store has and a partition's producer, heard this lately, did not speak of, may come live
+GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that no store can fill is passed over or given up
+
+
+class GapState(Enum):
+    """What is being done about what is missing of a partition."""
+
+    CLOSED = "closed"  # nothing is known to be missing
+    OPEN = "open"  # its turn comes, not before ``retry_at``
+    READING = "reading"  # a store was asked
+    FETCHING = "fetching"  # its producer was asked; asked again after ``retry_at``, unless the answer has begun
+
+
+@dataclass(slots=True)
+class Gap:
+    """One partition: how far it came, what is known behind that, and what was tried to get it."""
+
+    next: int  # the offset that is wanted next, or UNDECIDED
+    head: int = 0  # the offset after the last one known to exist
+    said: int = 0  # the offset after the last one that its producer announced, or that came early
+    heard_at: float = -math.inf  # when its producer was heard last
+    state: GapState = GapState.CLOSED
+    held: deque[Batch] | None = None  # batches behind what is missing, in order; never empty
+    retry_at: float = 0.0
+    tries: int = 0
+    missing_at: float = 0.0  # when the first of these tries was made
+    fetched: int = 0  # the last FETCH asked for what comes before this
+    kept_from: int = 0  # it was answered from here on: the producer has nothing earlier
+    damaged: RangeSet | None = None  # what a store answered with damage for; nothing of it lies before ``next``
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is known to exist that did not come."""
+        return self.next >= self.head
+
+    @property
+    def end(self) -> int:
+        """The offset after what is missing next, if anything is."""
+        return self.held[0].base if self.held else self.head
+
+    @property
+    def damaged_to(self) -> int:
+        """The offset after the damage that a store has at ``next``; ``next`` if none has."""
+        return self.next if self.damaged is None else self.damaged.end_of(self.next)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a member keeps in memory and waits for, for people and checkers."""
+
+    held_bytes: int  # of batches behind what is missing
+    waiting_bytes: int  # at a store for the disk, at a consumer for the application
+    reads: int  # READs and SEEKs under way
+    questions: int  # requests under way, these included
+    partitions: list[Key]  # those with anything missing, or on its way to the disk
+
+
+class GapOwner(Protocol):
+    """What differs between members that fill gaps."""
+
+    def asks_from(self) -> float:
+        """When it may ask again for what is missing; infinity while it takes nothing more in."""
+
+    def place(self, key: Key, gap: Gap, now: float) -> list[Action]:
+        """Move the next offset to where it is to be, if that is not where it is; or find out where that is."""
+
+    def fetching(self, key: Key, gap: Gap, now: float) -> list[Action]:
+        """A producer is asked for what is missing."""
+
+    def patience_s(self, key: Key, gap: Gap, now: float) -> float:
+        """How long everybody is to be asked for what is missing before it is passed over."""
+
+    def pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Action]:
+        """Nobody has what comes before ``goal``: the gap goes on there."""
+
+    def take_held(self, key: Key, gap: Gap, now: float) -> list[Action]:
+        """Use what is held and begins at or before the next offset."""
+
+    def known_to(self, key: Key) -> int:
+        """What a store has of a partition is remembered if it is more than this."""
+
+
+class Gaps:
+    """All open gaps of a member.
+
+    Args:
+        address: The member's, to which FETCHes are answered.
+        sources: The stores, and what each of them has.
+        limits: How much is asked for at once, and held.
+        eager: Whether stores are asked again what they have before everybody is asked for long: a store has time, and
+            a partition that was only spoken of is no reason to ask all others.
+    """
+
+    def __init__(self, address: str, sources: Sources, limits: LogLimits, *, eager: bool) -> None:
+        self._address = address
+        self._sources = sources
+        self.owner: GapOwner  # who made it says so
+        self._limits = limits
+        self._eager = eager
+        self._look_at = -math.inf
+        self.open: dict[Key, Gap] = {}  # in the order in which they are looked at
+        self.held_bytes = 0
+
+    # -- what is missing --------------------------------------------------------------------------------
+
+    def want(self, key: Key, gap: Gap) -> None:
+        """There is something to get of a partition."""
+        if gap.state is GapState.CLOSED:
+            gap.state = GapState.OPEN
+            self.open[key] = gap
+
+    def close(self, key: Key, gap: Gap) -> None:
+        """Nothing is missing, or nobody has it: what was tried for it is over."""
+        self.open.pop(key, None)
+        gap.state = GapState.CLOSED
+        gap.tries, gap.retry_at, gap.kept_from, gap.damaged = 0, 0.0, 0, None
+
+    def progress(self, key: Key, gap: Gap) -> None:
+        """The next offset of an open gap moved on."""
+        if gap.next >= gap.head and not gap.held:
+            self.close(key, gap)
+            return
+        gap.tries = 0  # what was tried was tried for others
+        if gap.state is not GapState.FETCHING:
+            gap.retry_at = 0.0
+        elif gap.next >= gap.fetched:
+            gap.state, gap.retry_at = GapState.OPEN, 0.0
+        if gap.damaged is not None:
+            gap.damaged.remove(0, gap.next)
+
+    def hold_early(self, key: Key, gap: Gap, batch: Batch, *, live: bool) -> None:
+        """Keep a batch that lies behind what is missing; in order, without overlap, up to the bound."""
+        if not live and not 0 < gap.kept_from < batch.base:
+            gap.kept_from = batch.base
+        gap.head = max(gap.head, batch.next)
+        gap.said = max(gap.said, batch.next)
+        self.hold(gap, batch)
+        self.want(key, gap)
+
+    def hold(self, gap: Gap, batch: Batch) -> None:
+        """Keep a batch, if there is room; what is dropped is asked for like everything else."""
+        size = len(batch.raw)
+        if self.held_bytes + size > self._limits.held_bytes_max or (gap.held and batch.base < gap.held[-1].next):
+            return
+        if gap.held is None:
+            gap.held = deque()
+        gap.held.append(batch)
+        self.held_bytes += size
+
+    def pop_held(self, gap: Gap) -> Batch | None:
+        """The first batch that is held, if it begins at or before the next offset and does not end there."""
+        while gap.held and gap.held[0].base <= gap.next:
+            batch = gap.held.popleft()
+            self.held_bytes -= len(batch.raw)
+            if not gap.held:
+                gap.held = None
+            if batch.next > gap.next:
+                return batch
+        return None
+
+    def drop_held(self, gap: Gap) -> None:
+        """Forget what is held; it is asked for like everything else."""
+        self.held_bytes -= sum(len(batch.raw) for batch in gap.held or ())
+        gap.held = None
+
+    # -- asking -----------------------------------------------------------------------------------------
+
+    def next_timeout(self) -> float:
+        """When open gaps are to be looked at."""
+        if not self.open or self._sources.busy:
+            return math.inf
+        return max(self._look_at, self.owner.asks_from())
+
+    def look(self, now: float) -> list[Action]:
+        """Ask for what is missing of some partitions, others each time."""
+        actions: list[Action] = []
+        if not self.open or now < self.owner.asks_from():
+            return actions
+        self._look_at = now + LOOK_S
+        for key in list(islice(self.open, self._limits.look_max)):
+            if self._sources.busy:
+                break
+            gap = self.open.pop(key, None)
+            if gap is None:
+                continue
+            self.open[key] = gap  # behind the others, so that everybody's turn comes
+            actions += self.pursue(key, gap, now)
+        return actions
+
+    def pursue(self, key: Key, gap: Gap, now: float) -> list[Action]:
+        """Ask whoever may have the next offset of an open gap, if it is time to."""
+        if gap.state is GapState.READING or now < max(gap.retry_at, self.owner.asks_from()) or self._sources.busy:
+            return []
+        if now - gap.heard_at <= QUIET_S and not gap.held and gap.next >= gap.said:
+            return []  # it may come live just now
+        if not gap.tries:
+            gap.missing_at = now
+        actions = self.owner.place(key, gap, now)
+        if gap.state in (GapState.CLOSED, GapState.READING) or now < gap.retry_at:
+            return actions
+        having = self._sources.having(key, gap.next, now)
+        if having:
+            return [*actions, self._read(having[gap.tries % len(having)], key, gap, now)]
+        if self._eager and gap.tries % 2 == 0:
+            # What we know of the stores is up to a second old: one of them may have it by now.
+            perhaps = [
+                s for s in self._sources.usable(now) if key in s.heads and s.heads[key][0] <= gap.next < gap.head
+            ]
+            if perhaps:
+                return [*actions, self._read(perhaps[gap.tries // 2 % len(perhaps)], key, gap, now)]
+        return actions + self._fetch(key, gap, now)
+
+    def _read(self, store: Source, key: Key, gap: Gap, now: float) -> Action:
+        gap.state = GapState.READING
+        return self._sources.read(store, key, gap.next, now)
+
+    def seek(self, store: Source, key: Key, gap: Gap, timestamp: int, now: float) -> Action:
+        """Ask a store where a time begins."""
+        gap.state = GapState.READING
+        return self._sources.seek(store, key, timestamp, now)
+
+    def _fetch(self, key: Key, gap: Gap, now: float) -> list[Action]:
+        """No store of ours has it: ask its producer and original stores, and go on without what nobody has."""
+        if gap.tries >= GIVE_UP_TRIES:
+            ranges = self._sources.ranges(key)
+            known = [gap.end if gap.held else 0, gap.kept_from, gap.damaged_to, *(first for first, _ in ranges)]
+            goal = min((each for each in known if each > gap.next), default=None)
+            if goal is not None and now - gap.missing_at >= self.owner.patience_s(key, gap, now):
+                return self._pass_over(key, gap, goal, now)
+            if goal is None and not any(next_ > gap.next for _, next_ in ranges):
+                gap.head = gap.next  # announced, and nobody has it: wait until somebody speaks of it again
+                self.close(key, gap)
+                return self.owner.take_held(key, gap, now)
+        if self._eager and gap.tries == 1:
+            self._sources.poll_soon(now)  # its producer may have it no longer since a store has it
+        # The first time they may merely not have it yet, or not hear us: ask again soon.
+        gap.retry_at = now + (RETRY_S if gap.tries else RETRY_S / 10)
+        gap.tries += 1
+        count = min(gap.end - gap.next, self._limits.fetch_records_max)
+        if count <= 0:
+            return []
+        gap.state = GapState.FETCHING
+        gap.fetched = gap.next + count
+        gap.kept_from = 0
+        fetch = Publish(Fetch(key[1], self._address, key[0], gap.next, count))
+        return [*self.owner.fetching(key, gap, now), fetch]
+
+    def _pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Action]:
+        actions = self.owner.pass_over(key, gap, goal, now)
+        gap.next = goal
+        gap.state = GapState.OPEN
+        self.progress(key, gap)
+        actions += self.owner.take_held(key, gap, now)
+        return actions if gap.state is GapState.CLOSED else actions + self.pursue(key, gap, now)
+
+    # -- answers ----------------------------------------------------------------------------------------
+
+    def unanswered(self, questions: list[Question]) -> None:
+        """Nobody will answer these: others are asked."""
+        for each in questions:
+            gap = None if each.key is None or each.hole is not None else self.open.get(each.key)
+            if gap is not None and gap.state is GapState.READING:
+                gap.state = GapState.OPEN
+
+    def listed(self, store: Source, key: Key, gap: Gap | None, first: int, next_: int) -> None:
+        """A store said what it has of a partition."""
+        if next_ <= self.owner.known_to(key):
+            store.heads.pop(key, None)
+            return
+        store.heads[key] = (first, next_)
+        if gap is not None and gap.tries and first <= gap.next < next_:
+            gap.retry_at = 0.0  # what nobody answered for is here
+
+    def answered(self, store: Source, question: Question, answer: Answer, raws: list[bytes], now: float) -> list[Batch]:
+        """A store answered a READ or SEEK; returns the records in it.
+
+        Raises:
+            ProtocolError: One of the batches is none; the store is passed over for a while.
+        """
+        key = question.key
+        assert key is not None
+        self.unanswered([question])
+        gap = self.open.get(key)
+        try:
+            batches = [Batch.parse(raw) for raw in raws]
+        except ProtocolError:
+            self._refused(store, key, gap, now)
+            raise
+        if not isinstance(answer, ReadAnswer):
+            self._refused(store, key, gap, now)
+            return []
+        if answer.known:
+            # What is damaged there must come from elsewhere; when it is mended the store lists the partition again.
+            stale = gap is None or question.offset != gap.next  # it says nothing of where we are by now
+            first = answer.first if stale else max(answer.first, answer.hole_last + 1)
+            self.listed(store, key, gap, first, answer.next)
+            if gap is not None:
+                gap.head = max(gap.head, answer.next)
+        else:
+            store.heads.pop(key, None)
+        if gap is None or batches or question.offset != gap.next:
+            return batches
+        gap.tries += 1
+        elsewhere = bool(self._sources.having(key, gap.next, now))
+        gap.retry_at = now + (RETRY_S / 10 if elsewhere or gap.next >= answer.next else RETRY_S)
+        if answer.hole_last >= gap.next:
+            gap.damaged = gap.damaged or RangeSet()
+            gap.damaged.add(gap.next, answer.hole_last + 1)
+            gap.retry_at = 0.0 if elsewhere else now + RETRY_S
+        return batches
+
+    def _refused(self, store: Source, key: Key, gap: Gap | None, now: float) -> None:
+        """A store did not answer what it was asked: it is passed over for a while."""
+        store.fail(now)
+        if gap is not None:
+            gap.tries += 1
+            gap.retry_at = 0.0 if self._sources.having(key, gap.next, now) else now + RETRY_S
+
+    # -- for people and checkers --------------------------------------------------------------------------
+
+    def story(self, key: Key, gap: Gap, now: float) -> str:
+        """What is done about a partition, in one sentence."""
+        at = "undecided where to begin" if gap.next == UNDECIDED else f"next is {gap.next}, known to exist {gap.head}"
+        told = f"{key[0]}/{key[1]}: {gap.state.value}, {at}"
+        if gap.held:
+            told += f", held {gap.held[0].base}..{gap.held[-1].next - 1} in {len(gap.held)} batches"
+        if gap.state is not GapState.CLOSED:
+            has = [each.address for each in self._sources.stores.values() if each.has(key, gap.next)]
+            told += f", {gap.tries} tries since {now - gap.missing_at:.1f} s, " if gap.tries else ", not tried, "
+            told += f"at {', '.join(has)}" if has else "at no store"
+            told += f", again in {gap.retry_at - now:.2f} s" if gap.retry_at > now else ""
+        return told
+
+    def wrong(self, key: Key, gap: Gap) -> list[str]:
+        """What is not as it must be in one gap, one sentence each."""
+        found = []
+        if (gap.state is GapState.CLOSED) != (key not in self.open) or self.open.get(key, gap) is not gap:
+            found.append(f"{key} is {gap.state.value}, and {'' if key in self.open else 'not '}among the open gaps")
+        if gap.state is GapState.CLOSED and (gap.held or not gap.complete):
+            found.append(f"{key} is closed at {gap.next}, and {gap.head} exist")
+        if gap.held is not None:
+            ends = [gap.next, *(each.next for each in gap.held)]
+            if any(each.base <= end for each, end in zip(islice(gap.held, 1), ends, strict=False)):
+                found.append(f"{key} holds what begins at {gap.held[0].base}, and {gap.next} is wanted next")
+            if any(each.base < end for each, end in zip(gap.held, ends, strict=False)):
+                found.append(f"{key} holds batches that overlap")
+        return found
