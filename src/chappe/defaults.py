@@ -141,8 +141,8 @@ ECHO_OWN_REPEATS: Final = 16  # or one that was published here more often than t
 ECHO_DOUBTFUL: Final = 16  # while it is not settled who speaks with originals, more copies of one are not taken
 BLOCK_S: Final = 60.0  # then one of the two originals is cut off; each time twice as long ...
 BLOCK_MAX_S: Final = 3600.0  # ... up to this
-UNPEER_S: Final = 3.0  # as the original: a peer has so long to answer a goodbye
-DROPS_REPORT_S: Final = 1.0  # dropped messages are reported so often
+UNPEER_S: Final = 3.0  # as the original: a peer has this long to answer a goodbye
+DROPS_REPORT_S: Final = 1.0  # how often dropped messages are reported
 LOSSES_MAX: Final = 1_024  # kinds of losses that wait to be told: by peer, origin and reason; then by peer and reason
 LOSS_TTL: Final = 255  # hops; it finds the origin of a message that had no hops left
 BINDINGS_MAX: Final = 10_000  # endpoint ids whose certificates are remembered, of each kind; the oldest are forgotten
@@ -153,7 +153,7 @@ PAUSED_MAX: Final = 16  # further connections to a peer that is being connected 
 PEER_MESSAGES_MAX: Final = 16_384
 PEER_BYTES_MAX: Final = 32 * MIB
 PASS_ON_WAIT_S: Final = (
-    0.5  # a full peer that takes nothing is waited for so long; then what others send to it is dropped
+    0.5  # a full peer that takes nothing is waited for this long; then what others send to it is dropped
 )
 CLAIM_S: Final = 0.25  # who does not read, as a subscriber is full, says so often that it gets on: half of that
 CLAIMS_MAX: Final = 1_024  # endpoints whose last claim is remembered; then the oldest is forgotten
@@ -173,7 +173,7 @@ WEBSOCKET_BYTES_MAX: Final = 8 * MIB
 WEBSOCKET_CLIENTS_MAX: Final = 1_000  # beyond it the silent and those of the greediest host give way to others
 WEBSOCKET_SPEAK_S: Final = 10.0  # so long a client may take to become one, and to say what it subscribes to
 WEBSOCKET_PING_S: Final = 20.0
-WEBSOCKET_STUCK_S: Final = 60.0  # a client that takes nothing for so long is cut off
+WEBSOCKET_STUCK_S: Final = 60.0  # a client that takes nothing for this long is cut off
 WEBSOCKET_CLOSE_S: Final = 2  # closing the server: so long clients may take to say goodbye
 
 # -- channels and data stores (Zeek Broker's protocol) --------------------------------------------
@@ -193,7 +193,7 @@ STORE_ENTRY_BYTES_MAX: Final = 16 * MIB  # key and value encoded; larger is refu
 STORE_SNAPSHOT_BYTES_MAX: Final = 60 * MIB  # a master with more refuses clones of originals: one message carries it all
 STORE_SNAPSHOT_BYTES_NEAR: Final = 48 * MIB  # from here on a master that has clones of originals warns
 STORE_SNAPSHOT_MEASURE_S: Final = 60.0  # a master with clones of originals measures its store so often at most
-STORE_SNAPSHOT_PAUSE_S: Final = 10.0  # an original asks five times a second for so long, and then gives up
+STORE_SNAPSHOT_PAUSE_S: Final = 10.0  # an original asks five times a second for this long, and then gives up
 STORE_SNAPSHOTS_BYTES_MAX: Final = 128 * MIB  # on their way to clones of originals; a further clone has to ask again
 STORE_PIECE_BYTES: Final = 256 * KIB  # of a snapshot, to a clone of chappe; one entry may pass it. A few ms of work
 STORE_PIECES_AHEAD: Final = 4  # sent before the clone says that it has them
@@ -221,10 +221,10 @@ STORE_WRITER_FORGET_S: Final = 24 * 3600.0  # a clone not heard of for longer is
 STORE_OUTCOMES_MAX: Final = 4_096  # failures not yet confirmed by the clone that wrote; then it has to wait
 STORE_COMMIT_OPERATIONS: Final = 8_192  # in one commit of a backend
 STORE_COMMIT_BYTES: Final = 16 * MIB  # the same in bytes; one operation may pass it
-MASTER_CONFLICT_S: Final = 60.0  # two masters of one name are reported so often
+MASTER_CONFLICT_S: Final = 60.0  # how often two masters of one name are reported
 CONFLICTS_MAX: Final = 1_000  # other masters remembered for that; further ones are not reported
 CONNECT_TIMEOUT_S: Final = 5.0  # to one address of a host; then the next one is tried. The original: 1 s
-CLOSE_FLUSH_S: Final = 1.0  # a connection that we close gets so long to take what was sent before
+CLOSE_FLUSH_S: Final = 1.0  # a connection that we close gets this long to take what was sent before
 CLOSE_S: Final = 4.0  # closing an endpoint: so long its peers may take to say goodbye
 HANDSHAKES_MAX: Final = 256  # accepted and not yet established; then nobody is accepted until there are fewer ...
 HANDSHAKE_SPARED_S: Final = 1.0  # ... and the oldest of them gives way to who comes, once it takes longer than this

@@ -1,7 +1,7 @@
 """What each feature keeps and asks for at most, as a value that is handed to its cores: one class for each feature.
 
 The defaults are for programs; tests and the simulator hand in smaller ones, so that every bound is met within seconds.
-What is part of a wire format is no limit: that stands in ``defaults``, and so do numbers that others need, too.
+What is part of a wire format is not a limit: that stands in ``defaults``, and so do numbers that others need, too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LogLimits:
 
     # -- consumer
     consumer_queue_bytes: int = 32 * MIB  # delivered but not taken by the user; then reading pauses
-    settled_s: float = 60.0  # a partition without news for so long is kept as its position alone, a tenth of the memory
+    settled_s: float = 60.0  # a partition silent for this long is kept as its position alone, a tenth of the memory
     # Such positions; beyond it those go first that no store lists: nothing of them can come but from their producer.
     settled_max: int = 200_000
     listed_partitions_max: int = 1_000_000  # taken from one store, some 500 bytes each; the rest is reported

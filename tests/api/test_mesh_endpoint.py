@@ -544,7 +544,7 @@ def test_a_publisher_tells_how_much_room_there_is(make: Make) -> None:
         ({"on_full": "explode"}, "on_full is"),
         ({"peer_messages_max": 0}, "at least 1"),
         ({"heartbeat_s": math.nan}, "heartbeat_s"),
-        ({"id": "nobody"}, "is no endpoint id"),
+        ({"id": "nobody"}, "is not an endpoint id"),
         ({"id": UUID(int=0)}, "not all zero"),
     ],
 )

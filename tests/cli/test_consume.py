@@ -77,5 +77,5 @@ def test_headers_that_are_none_stop_nothing_and_are_named(shell: Shell) -> None:
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(each["value"], each["headers"]) for each in rows] == [("one", [["a", "b"]]), ("two", None), ("three", [])]
     (line,) = done.stderr.decode().splitlines()
-    assert "the headers of the record at offset 1 are none" in line
+    assert "malformed headers of the record at offset 1" in line
     assert f"in topic 't', partition {rows[0]['partition']}" in line

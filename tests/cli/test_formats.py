@@ -130,7 +130,7 @@ def test_a_line_may_say_only_its_value() -> None:
     ],
 )
 def test_a_line_that_is_no_record_is_named(line: bytes) -> None:
-    with pytest.raises(BadInput, match="line 2 of the input is no record") as caught:
+    with pytest.raises(BadInput, match="line 2 of the input is not a record") as caught:
         Records().feed(b'{"value":"a"}\n' + line + b"\n")
     assert caught.value.records == [Whole(b"a")]
     assert "\n" not in str(caught.value)

@@ -110,7 +110,7 @@ def test_publishing_to_nobody_says_so(shell: Shell) -> None:
     [
         (("publish", "/t", "1", "--peer", "127.0.0.1:1"), 1, b"cannot peer with 127.0.0.1:1"),
         (("publish", "/t", "1", "--peer", "10.0.0.1"), 2, b"is not this machine"),
-        (("publish", "/t", "1", "--peer", "nonsense:port"), 2, b"is no address"),
+        (("publish", "/t", "1", "--peer", "nonsense:port"), 2, b"is not an address"),
         (("publish", "/t", "1", "--type", "number"), 2, b"there is no type 'number'"),
         (("publish", "/t", "x", "--type", "count"), 2, b"is no whole number"),
         (("publish", "-", "1"), 2, b"needs --format json"),
@@ -121,7 +121,7 @@ def test_publishing_to_nobody_says_so(shell: Shell) -> None:
         (("node", "--listen", "0.0.0.0:0"), 2, b"is not this machine"),
         (("node", "--listen", "127.0.0.1:0", "--websocket", "0.0.0.0:0"), 2, b"is not this machine"),
         (("node", "--listen", "127.0.0.1:0", "--origin", "https://example.org"), 2, b"need --websocket"),
-        (("node", "--id", "nonsense", "--listen", "127.0.0.1:0"), 2, b"is no endpoint id"),
+        (("node", "--id", "nonsense", "--listen", "127.0.0.1:0"), 2, b"is not an endpoint id"),
         (("node", "nowhere.toml"), 2, b"there is no file nowhere.toml"),
     ],
 )

@@ -34,7 +34,7 @@ def test_addresses(text: str, found: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("text", ["localhost:x", "localhost:", "localhost:70000", "tcp://localhost:80", "[::1]:٣"])
 def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(UsageError, match="is no address"):
+    with pytest.raises(UsageError, match="is not an address"):
         mesh.address(text)
 
 

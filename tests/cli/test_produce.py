@@ -55,7 +55,7 @@ def test_an_identity_goes_on_in_its_partition(shell: Shell) -> None:
 
 
 def test_what_an_identity_did_not_get_stored_is_sent_by_the_next_run(shell: Shell) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as nobody:  # listens, and is no tower
+    with socket.create_server(("127.0.0.1", 0)) as nobody:  # listens, and is not a tower
         shell.env["CHAPPE_TOWER"] = f"127.0.0.1:{nobody.getsockname()[1]}"
         producer = shell.start("produce", "t", "--identity", "mine")
         assert producer.stdin is not None

@@ -79,7 +79,7 @@ def test_it_dials_until_somebody_is_there(shell: Shell) -> None:
     ("arguments", "text"),
     [
         (("record", "a", "--to", "t"), b"nobody can be heard: give --peer HOST:PORT"),
-        (("record", "a", "--to", "t", "--peer", "localhost:x"), b"'localhost:x' is no address: HOST:PORT is wanted"),
+        (("record", "a", "--to", "t", "--peer", "localhost:x"), b"'localhost:x' is not an address: HOST:PORT"),
         (
             ("record", "a", "--to", "t", "--mesh-listen", ":0", "--tls", "keys", "me"),
             b"keys/authority.pem does not exist",

@@ -69,7 +69,7 @@ def test_brokers_text_form_on_request(text: str, value: Value) -> None:
         ('{"@data-type": "number", "data": 1}', "'number' is unknown"),
         ('{"@data-type": "table", "data": [{"key": 1}]}', '"key" and "value"'),
         ("count:-1", "a count is"),
-        ("port:80", "is no port.*string:TEXT"),
+        ("port:80", "is not a port.*string:TEXT"),
         ("[" * 2000, "is not the JSON"),
     ],
 )

@@ -158,7 +158,7 @@ def test_peers_are_listed(endpoint: Callable[..., broker.Endpoint]) -> None:
 
 def test_await_peer_takes_ids_only(endpoint: Callable[..., broker.Endpoint]) -> None:
     first, second = endpoint(), endpoint()
-    with pytest.raises(ValueError, match="no endpoint id"):
+    with pytest.raises(ValueError, match="not an endpoint id"):
         first.await_peer("nobody")
     assert not first.await_peer(second.node_id(), 0.01)
 

@@ -65,7 +65,7 @@ def test_values_whose_text_says_what_they_are_come_back_unasked(value: Value) ->
 def test_what_only_begins_as_a_real_is_a_string_and_no_real(text: str) -> None:
     assert from_text(text) == text
     assert from_text(f"({text})") == (text,)
-    with pytest.raises(InvalidData, match="is no real number"):
+    with pytest.raises(InvalidData, match="is not a real number"):
         from_text(text, "real")
 
 

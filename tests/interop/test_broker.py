@@ -264,7 +264,7 @@ def test_a_triangle_with_an_original_gets_everything_once(
 
 
 def collected(subscriber: Subscriber, seconds: float) -> list[Received]:
-    """All messages until there is silence for so long."""
+    """All messages until there is silence for this long."""
     found: list[Received] = []
     while (each := subscriber.get(seconds)) is not None:
         found.append(each)

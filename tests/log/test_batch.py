@@ -338,7 +338,7 @@ def test_headers_that_are_none_are_named_and_stop_nobody_who_does_not_want_them(
     good = encode_headers((("name", b"value"),))
     batch = Batch.parse(encode_batch(5, [b"a", b"b", b"c"], 1, keys=[b"k", None, None], headers=[good, b"\xff", b""]))
 
-    with pytest.raises(ProtocolError, match=r"at offset 6 are none: .*, in topic 't', partition P"):
+    with pytest.raises(ProtocolError, match=r"at offset 6: .*, in topic 't', partition P"):
         batch.records("t", "P")
 
     plain = list(batch.records("t", "P", with_headers=False))
@@ -346,7 +346,7 @@ def test_headers_that_are_none_are_named_and_stop_nobody_who_does_not_want_them(
         (5, b"k", b"a", ()), (6, None, b"b", ()), (7, None, b"c", ())
     ]  # fmt: skip
     assert (batch.headers_at(5), batch.headers_at(7)) == ((("name", b"value"),), ())
-    with pytest.raises(ProtocolError, match="at offset 6 are none"):
+    with pytest.raises(ProtocolError, match="headers of the record at offset 6"):
         batch.headers_at(6)
     assert Batch.parse(encode_batch(5, [b"a"], 1)).headers_at(5) == ()
 

@@ -1,4 +1,4 @@
-"""Every message against the bytes of the original, whole and byte by byte, and against bytes that are none."""
+"""Every message against the bytes of the original, whole and byte by byte, and against malformed bytes."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_a_record_too_large_for_a_batch_is_refused_and_does_not_stop_the_others(
 
 
 def evil_headers(base: int) -> bytes:
-    """A batch that parses, whose headers are none."""
+    """A batch that parses, whose headers are malformed."""
     return encode_batch(base, [b"x", b"y"], WALL, headers=[b"\xff\xff", b"\1\0"])
 
 

@@ -55,7 +55,7 @@ def garbage(seed: int) -> list[bytes]:
 
 
 def junk(seed: int) -> list[list[bytes]]:
-    """Messages that are none: random frames, cut ones, and ones whose content is evil."""
+    """Malformed messages: random frames, cut ones, and ones whose content is evil."""
     rng = random.Random(seed)
     made = [[b""], [b"\0"], [b"\1"], [b"M"], [b"Mhello\0\1"], [b"Rhello\0\1\1A\5hello", b"no batch"]]
     made += [[bytes((id_,)) + b"hello\0\1" + rng.randbytes(rng.randrange(40))] for id_ in b"MDFKHEGWLRSAI" * 3]

@@ -56,7 +56,7 @@ class Chain(Mesh):
         self.record.forwards[host.life] = True
 
     def feed(self, seconds: float) -> tuple[int, int]:
-        """Publish for so long, let everything arrive; returns how many were published and how many delivered."""
+        """Publish for this long, let everything arrive; returns how many were published and how many delivered."""
         until = self.now + seconds
         while self.now < until:
             for _ in range(BURST):

@@ -133,7 +133,7 @@ def test_what_is_no_master_is_said_before_java_starts(master: str) -> None:
 
 @pytest.mark.parametrize("master", ["spark://host", "spark://host:port", "spark://:7077", "spark://a:1,b"])
 def test_what_is_no_address_of_masters_is_said(master: str) -> None:
-    with pytest.raises(UsageError, match="no address of Spark's masters"):
+    with pytest.raises(UsageError, match="not an address of Spark's masters"):
         await_master(master)
 
 

@@ -27,7 +27,7 @@ class Unclosed(Protocol):
         """Send what is gathered, without waiting for anybody."""
 
     def leave(self, timeout_s: float) -> list[str]:
-        """Close; give what still waits so long. Returns sentences on what is left."""
+        """Close; give what still waits this long. Returns sentences on what is left."""
 
 
 _members: Final[weakref.WeakKeyDictionary[Unclosed, int]] = weakref.WeakKeyDictionary()  # with the process of each

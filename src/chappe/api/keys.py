@@ -38,7 +38,7 @@ def make_authority(directory: str | Path, *, days: float = AUTHORITY_DAYS) -> Pa
     """Make an authority in ``directory``; returns the file of its certificate, which every endpoint needs.
 
     Raises:
-        UsageError: There is one already, or no certificate can be valid for so long.
+        UsageError: There is one already, or no certificate can be valid for that long.
     """
     home = Path(directory)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -79,8 +79,8 @@ def make_certificate(
         passphrase: Encrypts the key.
 
     Raises:
-        UsageError: The name is taken or none, a host is none, there is no authority, or no certificate can be valid
-            for so long.
+        UsageError: The name is taken, the name or a host is not valid, there is no authority, or no certificate can
+            be valid for that long.
     """
     home = Path(directory)
     fits = 0 < len(name.encode("utf-8", "replace")) <= NAME_MAX and name != AUTHORITY
@@ -156,7 +156,7 @@ def _host(text: str) -> x509.GeneralName:
     except ValueError:
         pass
     if not text or len(text) > 253 or not text.isascii() or not all(c.isalnum() or c in ".-*" for c in text):
-        raise UsageError(f"{text!r} is no host: a name such as sensor.example.org, or an address")
+        raise UsageError(f"{text!r} is not a host: a name such as sensor.example.org, or an address")
     return x509.DNSName(text)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 STEP_S: Final = 0.005  # at a given speed, what is due is sent this often
-SHOW_S: Final = 0.1  # so often somebody may look how far it is
+SHOW_S: Final = 0.1  # how often progress is reported
 
 
 @dataclass(slots=True)

@@ -91,7 +91,7 @@ def recorded(batch: Batch) -> list[bool]:
 def _is_surely_recorded(raw: bytes) -> bool:
     try:
         return _is_recorded(raw)
-    except ProtocolError:  # its headers are none
+    except ProtocolError:  # its headers are malformed
         return False
 
 

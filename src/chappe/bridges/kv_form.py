@@ -116,10 +116,10 @@ def _number(raw: bytes | None) -> int | None:
     if raw is None:
         return None
     if len(raw) > _DIGITS_MAX or not raw.removeprefix(b"-").isdigit():
-        raise InvalidData(f"{raw[:_DIGITS_MAX]!r} in a header of a store's record is no number")
+        raise InvalidData(f"{raw[:_DIGITS_MAX]!r} in a header of a store's record is not a number")
     return int(raw)
 
 
 def is_mark(key: object) -> bool:
-    """Whether an entry is no data, but says how far something was written into its store."""
+    """Whether an entry is not data, but says how far something was written into its store."""
     return type(key) is tuple and len(key) > 1 and (key[0] == POSITION or key[0] == QUERY)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_S: Final = 0.25  # so often it is looked whether this is to end, and whether there is room again
+LOOK_S: Final = 0.25  # how often it checks whether to end, and whether there is room again
 STALE_S: Final = 1.0  # a clone without data is asked again
 ROWS_MAX: Final = 4096  # of a whole store, made records at once
 
@@ -163,7 +163,7 @@ class DataStoreToTopic:
     def close(self, timeout: float | None = 10.0) -> Fed:
         """Write what is new, wait until it is stored, and leave; returns the account. Safe to call twice.
 
-        After ``timeout`` seconds what is not stored yet stays in the journal, and what is no record yet is found by
+        After ``timeout`` seconds what is not stored yet stays in the journal, and what is not a record yet is found by
         the next one that feeds this topic.
         """
         if not self._stopping:

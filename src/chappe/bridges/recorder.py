@@ -138,7 +138,7 @@ class Recorder:
     def finish(self, timeout: float | None = 10.0) -> Recorded:
         """Record what has come until now, wait until it is stored, and leave; returns the account.
 
-        After ``timeout`` seconds what is not stored yet stays in the journal, and what is no record yet is lost and
+        After ``timeout`` seconds what is not stored yet stays in the journal, and what is not a record yet is lost and
         counted as dropped.
         """
         deadline = time.monotonic() + timeout if timeout is not None else None

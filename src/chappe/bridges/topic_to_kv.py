@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_S: Final = 0.25  # so often it is looked whether this is to end
+LOOK_S: Final = 0.25  # how often it checks whether to end
 RECORDS_MAX: Final = 16_384  # taken into the store at once
-RETRY_S: Final = 1.0  # what a store's disk has refused is tried again after so long
-POSITION_S: Final = 1.0  # so often the place is written down while records come; and when they pause
+RETRY_S: Final = 1.0  # what a store's disk has refused is tried again after this long
+POSITION_S: Final = 1.0  # how often the position is written down while records come; and when they pause
 
 
 @dataclass(slots=True)

@@ -113,7 +113,7 @@ def _check_port(host: str, port: int) -> Check:
         return Check(name, "failed", f"{host}:{port}: {error}", "correct --tower (or CHAPPE_TOWER)")
     if greeting and greeting[0] == ZMTP_SIGNATURE:
         return Check(name, "ok", f"{host}:{port}: a tower answers")
-    return Check(name, "failed", f"{host}:{port}: used by something that is no tower",
+    return Check(name, "failed", f"{host}:{port}: used by something that is not a tower",
                  "end that program, or give the tower another port: --tower HOST:PORT")  # fmt: skip
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from chappe.data.topic import Filter
     from chappe.log.batch import Record
 
-STORE_S: Final = 1.0  # stores get so long to be found, then it is said that there are none
+STORE_S: Final = 1.0  # stores get this long to be found, then it is said that there are none
 POLL_S: Final = 0.25  # how long a look for records lasts before news and limits are looked at
 OUTPUT_BYTES: Final = 1 << 18  # written to standard output at once
 
@@ -216,7 +216,7 @@ class _Printer:
         write_out(b"".join(pieces))
 
     def _rendered(self, batch: ConsumedBatch) -> Iterator[tuple[Record, bytes]]:
-        """The records of a batch and what is printed of them; headers that are none do not stop it."""
+        """The records of a batch and what is printed of them; malformed headers do not stop it."""
         from chappe.cli.rendering import as_json
 
         where = (batch.topic, batch.partition, batch.first)

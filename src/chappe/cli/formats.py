@@ -164,7 +164,7 @@ class Records:
                 records.append(_whole(self._decoder.decode(line)))
             except (msgspec.DecodeError, RecursionError, ValueError, OverflowError, UsageError) as error:
                 wanted = "as `consume --output json` prints it"
-                raise BadInput(f"line {self._line} of the input is no record {wanted}: {error}", records) from error
+                raise BadInput(f"line {self._line} of the input is not a record {wanted}: {error}", records) from error
         return records
 
 
@@ -190,7 +190,7 @@ def _micros(stamp: str | int) -> int:
     if isinstance(stamp, str) and not stamp.removeprefix("-").isdecimal():
         return as_micros(datetime.fromisoformat(stamp))
     if not -(1 << 63) <= int(stamp) < 1 << 63:
-        raise UsageError(f"{str(stamp)[:40]} is no time: microseconds since 1970 have 64 bits")
+        raise UsageError(f"{str(stamp)[:40]} is not a time: microseconds since 1970 have 64 bits")
     return int(stamp)
 
 

@@ -231,7 +231,7 @@ def load(
 
 
 def _chunks(lines: Iterable[bytes]) -> Iterator[list[tuple[object, object]]]:
-    """Entries, many at a time. Raises UsageError for a line that is none, after the entries before it."""
+    """Entries, many at a time. Raises UsageError for a malformed line, after the entries before it."""
     from chappe.cli.kv_form import read_entry
 
     chunk: list[tuple[object, object]] = []

@@ -88,7 +88,7 @@ class Trust:
 
 
 def addresses(security: Security, texts: Iterable[str]) -> list[tuple[str, int]]:
-    """Hosts and ports; raises UsageError for a text that is none, and beyond this machine if no security was chosen."""
+    """Hosts and ports; raises UsageError if one is malformed, or on another machine and no security was chosen."""
     from chappe.security import is_loopback
 
     found = [address(each) for each in texts]
@@ -109,7 +109,7 @@ def address(text: str, port_max: int = 65535) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     if not port.isascii() or not port.isdecimal() or len(port) > 5 or int(port) > port_max or "/" in host:
-        raise UsageError(f"{text!r} is no address: HOST:PORT is wanted, such as {HERE}")
+        raise UsageError(f"{text!r} is not an address: HOST:PORT is wanted, such as {HERE}")
     return host or "127.0.0.1", int(port)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Format = Literal["text", "json"]  # what values look like
 
-WAIT_S: Final = 1.0  # peers get so long to say who subscribes
+WAIT_S: Final = 1.0  # peers get this long to say who subscribes
 CHUNK_BYTES: Final = 1 << 18
 ANY: Final = "-"  # the topic stands in each line
 

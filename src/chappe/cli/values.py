@@ -5,7 +5,7 @@ What is typed is read by the first rule that fits:
 1. What is JSON is that value (``chappe.data.json.loads_plain``): ``5``, ``-1.5``, ``true``, ``null``, ``"text"``,
    ``[1, 2]``, ``{"a": 1}``, and the typed JSON of Broker, ``{"@data-type": "count", "data": 5}``.
 2. ``TYPE:TEXT`` is a value of that type: ``count:5``, ``address:10.0.0.1``, ``timespan:5m``, ``string:42``.
-3. Anything else is a string as it stands. Text that begins like JSON and is none is an error.
+3. Anything else is a string as it stands. Text that begins like JSON but is not JSON is an error.
 
 What is printed is read back as the same value. With ``--text`` both are in Broker's text form instead, which guesses.
 """

@@ -51,7 +51,7 @@ def to_value(thing: object, depth: int = 0) -> Value:
 
 
 def to_python(value: Value) -> Any:
-    """The natural Python object for a value, as the table says; raises UnsupportedValue for what is no value."""
+    """The natural Python object for a value, as the table says; raises UnsupportedValue for anything else."""
     return _to_python(value, False, 0)
 
 
@@ -164,7 +164,7 @@ def _to_python(value: Any, hashable: bool, depth: int) -> Any:
         return convert(value)
     if kind in _FROM_PYTHON:
         return value
-    raise UnsupportedValue(f"a {kind.__name__} is no value")
+    raise UnsupportedValue(f"a {kind.__name__} is not a value")
 
 
 _TO_PYTHON: Final[dict[type, Callable[[Any], object]]] = {

@@ -63,7 +63,7 @@ def dumps(value: object, *, legal: bool = False) -> str:
     """The JSON of a value, or of what ``to_value`` makes one of: character for character the original's.
 
     Bytes that are not UTF-8 are in it as ``surrogateescape``. ``legal`` writes JSON that every reader understands,
-    reals and times in full precision. Raises UnsupportedValue for what is no value; and with ``legal`` for what JSON
+    reals and times in full precision. Raises UnsupportedValue for anything else; and with ``legal`` for what JSON
     cannot express: NaN, infinities, strings that are not UTF-8.
     """
     return f"{{{_Writer(legal).typed(value, 0)}}}"
@@ -237,7 +237,7 @@ class _Budget:
 
 def _parse(text: str | bytes, entries: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
     if len(text) > VALUE_BYTES_MAX:
-        raise InvalidData(f"a JSON text of {len(text):,} bytes is no value, at most {VALUE_BYTES_MAX:,} are possible")
+        raise InvalidData(f"a JSON text of {len(text):,} bytes is too long: at most {VALUE_BYTES_MAX:,} are possible")
     if isinstance(text, bytes):
         text = text.decode("utf-8", "surrogateescape")
     try:
@@ -335,7 +335,7 @@ def _time(text: str) -> Timestamp:
             raise ValueError
         moment = datetime.fromisoformat(found[1]).replace(tzinfo=UTC)
     except ValueError:
-        raise InvalidData(f"{_shown(text)} is no time such as 2020-01-01T00:00:00.000") from None
+        raise InvalidData(f"{_shown(text)} is not a time such as 2020-01-01T00:00:00.000") from None
     seconds = timedelta_ns(moment - EPOCH) // UNITS_NS["s"]
     if found[3]:
         offset = int(found[4]) * 3600 + int(found[5] or 0) * 60
@@ -345,7 +345,7 @@ def _time(text: str) -> Timestamp:
 
 def _real(number: float) -> Value:
     if type(number) is int and (abs(number) > 1 << 1023 or int(float(number)) != number):
-        raise InvalidData(f"{_shown(number)} is no real: it would lose digits")
+        raise InvalidData(f"{_shown(number)} is not a real: it would lose digits")
     return float(number)
 
 

@@ -97,7 +97,7 @@ class Container(Protocol):
 
 
 def sort_key(value: object, depth: int = 0) -> SortKey:
-    """What to sort and look up a value by; raises UnsupportedValue for what is no value, or too deep."""
+    """What to sort and look up a value by; raises UnsupportedValue for anything that is not a value, or too deep."""
     make = _KEYS.get(type(value))
     if make is not None:
         return make(value)
@@ -107,7 +107,7 @@ def sort_key(value: object, depth: int = 0) -> SortKey:
     if hasattr(value, "sort_key"):
         return cast(Container, value).sort_key(depth)
     raise UnsupportedValue(
-        f"a {type(value).__name__} is no value: convert it with chappe.data.convert.to_value, if it can be one"
+        f"a {type(value).__name__} is not a value: convert it with chappe.data.convert.to_value, if it can be one"
     )
 
 

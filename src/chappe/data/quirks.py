@@ -10,8 +10,8 @@ Binary form, reals (``pack_real``, ``unpack_real``):
 JSON form:
 
 - reals have six digits after the point, so 1e-7 becomes 0.000000; infinities and NaN are written ``inf`` and ``nan``,
-  which is no JSON (``REAL_FORMAT``, ``repair``);
-- in strings ``\\v`` is written so, which is no JSON; other control characters and bytes that are not UTF-8 go out as
+  which is not JSON (``REAL_FORMAT``, ``repair``);
+- in strings ``\\v`` is written so, which is not JSON; other control characters and bytes that are not UTF-8 go out as
   they are (``ESCAPES``, ``repair``);
 - times are cut to milliseconds, and before 1970 the milliseconds are 000 (``json_time``).
 

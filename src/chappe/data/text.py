@@ -98,11 +98,11 @@ _TEXTS: Final[dict[type, Callable[[Any], str]]] = {
 def from_text(text: str, kind: str | None = None) -> Value:
     """The value that ``text`` shows, of the type named ``kind`` (a name of ``order.TYPE_NAMES``) or else guessed.
 
-    Raises InvalidData for text that is none, numbers out of range, and beyond the bounds of ``chappe.defaults``; and
+    Raises InvalidData for malformed text, numbers out of range, and beyond the bounds of ``chappe.defaults``; and
     UnsupportedValue for a type that does not exist.
     """
     if len(text) > VALUE_BYTES_MAX:
-        raise InvalidData(f"a text of {len(text):,} characters is no value, at most {VALUE_BYTES_MAX:,} are possible")
+        raise InvalidData(f"a text of {len(text):,} characters is too long: at most {VALUE_BYTES_MAX:,} are possible")
     if kind is not None and kind not in TYPE_NAMES:
         raise UnsupportedValue(f"there is no type {kind!r}, only {', '.join(TYPE_NAMES)}")
     if kind in _PARSERS:
@@ -132,7 +132,7 @@ def parse_port(text: str) -> Port:
     """The port of ``80/tcp``; raises InvalidData."""
     found = _PORT.fullmatch(text)
     if found is None:
-        raise InvalidData(f"{_shown(text)} is no port such as 80/tcp, 53/udp, 8/icmp or 0/?")
+        raise InvalidData(f"{_shown(text)} is not a port such as 80/tcp, 53/udp, 8/icmp or 0/?")
     return _in_bounds(Port, int(found[1]), PROTOCOLS[0] if found[2] == "?" else found[2])
 
 
@@ -189,7 +189,7 @@ def _parse_count(text: str) -> Value:
 
 def _parse_real(text: str) -> Value:
     if _REAL.fullmatch(text) is None:
-        raise InvalidData(f"{_shown(text)} is no real number such as 1.5, inf or nan")
+        raise InvalidData(f"{_shown(text)} is not a real number such as 1.5, inf or nan")
     return float(text)
 
 

@@ -23,7 +23,7 @@ def encode_topic(topic: str) -> bytes:
     try:
         raw = topic.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise UsageError(f"{topic!a} is no topic: it holds half of a surrogate pair") from None
+        raise UsageError(f"{topic!a} is not a topic: it holds half of a surrogate pair") from None
     if len(raw) > TOPIC_BYTES_MAX:
         raise UsageError(f"topic is {len(raw)} bytes long, at most {TOPIC_BYTES_MAX} are possible")
     if b"\0" in raw:

@@ -61,7 +61,8 @@ Value: TypeAlias = Union[bool, int, float, str, bytes, tuple["Value", ...], "Set
 class Set(AbstractSet[Value]):
     """A set of values in their order, immutable and hashable; the same value twice is kept once.
 
-    ``1``, ``Count(1)``, ``1.0`` and ``True`` are four different members. Raises UnsupportedValue for what is no value.
+    ``1``, ``Count(1)``, ``1.0`` and ``True`` are four different members. Raises UnsupportedValue for
+    anything that is not a value.
     """
 
     __slots__ = ("_height", "_index", "_key", "_members")
@@ -266,8 +267,8 @@ TAGS: Final[dict[type, int]] = {
 
 
 def type_name(value: Value) -> str:
-    """The name of a value's type, one of ``order.TYPE_NAMES``; raises UnsupportedValue for what is no value."""
+    """The name of a value's type, one of ``order.TYPE_NAMES``; raises UnsupportedValue for anything else."""
     tag = TAGS.get(type(value))
     if tag is None:
-        raise UnsupportedValue(f"a {type(value).__name__} is no value; see chappe.data.convert.to_value")
+        raise UnsupportedValue(f"a {type(value).__name__} is not a value; see chappe.data.convert.to_value")
     return order.TYPE_NAMES[tag]

@@ -51,7 +51,7 @@ class Event:
     """An event: its name, its arguments, and metadata by key.
 
     Arguments and metadata are anything that ``chappe.data.convert.to_value`` takes; integer keys become counts. Raises
-    UnsupportedValue for what is no value.
+    UnsupportedValue for anything that is not a value.
     """
 
     __slots__ = ("_args", "_args_at", "_fields", "_metadata", "_raw", "name")
@@ -76,7 +76,7 @@ class Event:
 
     @classmethod
     def parse(cls, data: bytes | memoryview) -> Event:
-        """The event that some bytes are; raises InvalidData for what is none."""
+        """The event that some bytes are; raises InvalidData for anything else."""
         raw = data if type(data) is bytes else bytes(data)
         try:
             if not raw.startswith(_HEADS[EVENT]) or raw[_HEAD_BYTES] != VECTOR or raw[_HEAD_BYTES + 1] not in (2, 3):
@@ -215,7 +215,7 @@ class IdentifierUpdate:
 
 
 class Batch:
-    """Messages that travel together; iterating over it yields them; InvalidData at the first that is none."""
+    """Messages that travel together; iterating over it yields them; InvalidData at the first malformed one."""
 
     __slots__ = ("_messages", "_raw")
 
@@ -225,7 +225,7 @@ class Batch:
 
     @classmethod
     def parse(cls, data: bytes | memoryview) -> Batch:
-        """The batch that some bytes are; raises InvalidData for what is none."""
+        """The batch that some bytes are; raises InvalidData for anything else."""
         found = parse(data)
         if not isinstance(found, Batch):
             raise InvalidData(f"a {type(found).__name__} is no batch")
@@ -274,7 +274,7 @@ class Batch:
 
 
 def parse(data: bytes | memoryview) -> Message:
-    """The message that some bytes are; raises InvalidData for what is none."""
+    """The message that some bytes are; raises InvalidData for anything else."""
     raw = data if type(data) is bytes else bytes(data)
     if raw.startswith(_HEADS[EVENT]):
         return Event.parse(raw)
@@ -284,7 +284,7 @@ def parse(data: bytes | memoryview) -> Message:
 
 
 def from_value(value: Value) -> Message:
-    """The message that a value is; raises InvalidData for what is none."""
+    """The message that a value is; raises InvalidData for anything else."""
     if type(value) is not tuple or len(value) < 3:
         raise InvalidData("a message of Zeek is a vector of a format, a type and a content")
     version, kind, content = value[:3]
@@ -305,7 +305,7 @@ def _unusual_event(raw: bytes) -> Event:
     """An event whose bytes are not those that everybody writes."""
     found = from_value(decode(raw))
     if not isinstance(found, Event):
-        raise InvalidData(f"a {type(found).__name__} is no event")
+        raise InvalidData(f"a {type(found).__name__} is not an event")
     return found
 
 

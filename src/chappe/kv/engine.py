@@ -63,7 +63,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def index_of(key: Value) -> Index:
-    """What a key is found by; raises UnsupportedValue for what is no value."""
+    """What a key is found by; raises UnsupportedValue for anything that is not a value."""
     return key if type(key) is str else sort_key(key)
 
 

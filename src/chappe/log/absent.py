@@ -10,7 +10,7 @@ from chappe.data.topic import Filter, similar
 from chappe.log.events import TopicAbsent
 
 ABSENT_S: Final = 1.0  # after a store has listed what it has: who publishes just now is heard by then
-NAMES_S: Final = 2.0  # a store gets so long to tell the names of its topics
+NAMES_S: Final = 2.0  # a store gets this long to tell the names of its topics
 
 
 class Absent:

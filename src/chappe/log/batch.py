@@ -323,12 +323,12 @@ class Batch:
         return self._list("keys")
 
     def headers(self) -> list[Headers] | None:
-        """The headers, or None if no record has any. Raises ProtocolError, which names the offset, if they are none."""
+        """The headers, or None if no record has any. Raises ProtocolError with the offset if they are malformed."""
         raw = self._raw_headers()
         return None if raw is None else [self._decoded(each, index) for index, each in enumerate(raw)]
 
     def headers_at(self, offset: int) -> Headers:
-        """The headers of one record. Raises ProtocolError, which names the offset, if they are none."""
+        """The headers of one record. Raises ProtocolError with the offset if they are malformed."""
         column, index = self.column("headers"), offset - self.base
         if column is None:
             return ()
@@ -339,7 +339,7 @@ class Batch:
         try:
             return decode_headers(raw)
         except ProtocolError as error:
-            raise ProtocolError(f"the headers of the record at offset {self.base + index} are none: {error}") from None
+            raise ProtocolError(f"malformed headers of the record at offset {self.base + index}: {error}") from None
 
     def _raw_headers(self) -> list[bytes] | None:
         return self._list("headers")  # type: ignore[return-value]  # this column has no bitmap
@@ -430,7 +430,7 @@ def rebase(raw: bytes, base: int) -> bytes:
     """The same batch beginning at offset ``base``.
 
     Raises:
-        ProtocolError: It is none, or its checksum is wrong: a new one must not make damage look sound.
+        ProtocolError: It is malformed, or its checksum is wrong: a new one must not make damage look sound.
     """
     batch = Batch.parse(raw)
     if base + batch.count >= 1 << 63:

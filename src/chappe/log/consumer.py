@@ -212,7 +212,7 @@ class LogConsumer:
         return self._ask_heads(self._filters) if prefix == b"G" else []
 
     def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
-        """Something a peer published. Raises ProtocolError for a batch that is none."""
+        """Something a peer published. Raises ProtocolError for a malformed batch."""
         match message:
             case BatchMessage(_, partition, topic, body, direct):
                 return self._arrived(topic, partition, Batch.parse(body), now, live=not direct)
@@ -237,7 +237,7 @@ class LogConsumer:
         return self._gaps.look(now)
 
     def handle_answer(self, request_id: int, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
-        """A store answered. Raises ProtocolError for a batch that is none."""
+        """A store answered. Raises ProtocolError for a malformed batch."""
         found = self._sources.answered(request_id)
         if found is None:
             return []

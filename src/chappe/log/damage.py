@@ -65,7 +65,7 @@ class Damage:
         return actions
 
     def answered(self, store: Source, hole: Hole, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
-        """A store answered for a hole: write what it has. Raises ProtocolError for a batch that is none."""
+        """A store answered for a hole: write what it has. Raises ProtocolError for a malformed batch."""
         actions = self._writer.heal(hole, [Batch.parse(raw) for raw in batches], now)
         if isinstance(answer, ReadAnswer) and not batches and hole.first <= answer.hole_last < hole.last:
             rest = replace(hole, first=answer.hole_last + 1)  # damaged there too, but not all of it

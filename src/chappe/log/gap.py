@@ -314,7 +314,7 @@ class Gaps:
         """A store answered a READ or SEEK; returns the records in it.
 
         Raises:
-            ProtocolError: One of the batches is none; the store is passed over for a while.
+            ProtocolError: One of the batches is malformed; the store is passed over for a while.
         """
         key = question.key
         assert key is not None

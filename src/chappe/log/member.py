@@ -345,7 +345,7 @@ class ConsumingMember(_Carrying[LogConsumer]):
         return self._tell_all(lambda part: part.handle_subscription(prefix, on, now), now) if on else []
 
     def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
-        """Something a peer published. Raises ProtocolError for a batch that is none."""
+        """Something a peer published. Raises ProtocolError for a malformed batch."""
         if isinstance(message, (BatchMessage, RecordMessage, Head)):
             if message.direct:
                 return self._hand([message.topic], message, now, wall_us)

@@ -131,7 +131,7 @@ class LogStore:
         return [Publish(StoreHello(consumer, self.address))] if consumer else []
 
     def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
-        """Something a member published. Raises ProtocolError for a batch that is none."""
+        """Something a member published. Raises ProtocolError for a malformed batch."""
         match message:
             case BatchMessage(_, partition, topic, body, direct) if topic and partition:
                 key, batch = (topic, partition), Batch.parse(body)
@@ -167,7 +167,7 @@ class LogStore:
         return [reply, *self._damage.found([hole] if hole else [])]
 
     def handle_answer(self, request_id: int, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
-        """Another store answered. Raises ProtocolError for a batch that is none."""
+        """Another store answered. Raises ProtocolError for a malformed batch."""
         found = self._sources.answered(request_id)
         if found is None:
             return []

@@ -175,7 +175,7 @@ def parse_message(body: bytes) -> Message:
             raise ProtocolError("the origin of a message is cut off")
         origin, sequence = _unpack_origin(body, end)
         if sequence >= NUMBER_MAX:
-            raise ProtocolError(f"{sequence} is no number of a publication")
+            raise ProtocolError(f"{sequence} is not a number of a publication")
         payload = body[end + ORIGIN_BYTES :]
         topic = body[ENVELOPE_BYTES:end]
         return Message(topic, payload, kind & ~_ORIGIN_BIT, sender, receiver, ttl, origin, sequence)

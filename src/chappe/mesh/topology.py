@@ -266,7 +266,7 @@ class Topology:
         return matches(self._sides[peer].filter, topic)
 
     def leads_to(self, peer: bytes, receiver: bytes) -> bool:
-        """Whether a message for ``receiver`` alone, who is no neighbour, is to go to ``peer``."""
+        """Whether a message for ``receiver`` alone, who is not a neighbour, is to go to ``peer``."""
         side = self._sides.get(peer)
         if side is None:
             return False

@@ -4,7 +4,7 @@ Offsets are ``{topic: {partition: next offset}}``, kept in Spark's checkpoint as
 text, so keys are always sorted. A partition that is missing in a start begins at the earliest record there is: it
 appeared later. Two numbers are symbols, as in Kafka: -1 the latest, -2 the earliest offset.
 
-No topic has an empty name, so what stands under ``""`` is no topic: ``{"": {"": -1}}`` is the start "latest", and
+No topic has an empty name, so what stands under ``""`` is not a topic: ``{"": {"": -1}}`` is the start "latest", and
 ``{"": {"time": T}}`` the start at a moment. A stream that begins with such a symbol first makes an empty batch whose
 end holds the numbers found, so that these are in the checkpoint before anything is read: a restart then never begins at
 a later "latest" than the first start did. Anything else under ``""`` was written by a newer chappe.

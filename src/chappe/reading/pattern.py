@@ -99,7 +99,7 @@ def escaped(text: str) -> str:
 
 
 class Pattern:
-    """A pattern, ready to be asked. Raises UsageError for a text that is none."""
+    """A pattern, ready to be asked. Raises UsageError for a malformed one."""
 
     def __init__(self, text: str) -> None:
         tree = _Parser(text).whole()

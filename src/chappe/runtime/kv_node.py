@@ -25,7 +25,7 @@ from chappe.transports.gathering import Gatherer
 
 logger = logging.getLogger(__name__)
 
-CLOSE_S: Final = 2.0  # closing waits so long for what is under way: commits, and confirmations of a clone's writes
+CLOSE_S: Final = 2.0  # closing waits this long for what is under way: commits, and confirmations of a clone's writes
 
 
 class Listener(Protocol):

@@ -56,7 +56,7 @@ COMPLAIN_S: Final = 10.0  # malformed messages are logged at most this often, an
 YIELD_S: Final = 0.000_1  # enough for a thread that waits for the lock to get it
 TICK_S: Final = 0.001  # while users send, a node looks this often whether something gathered was left behind ...
 ACTIVE_S: Final = 0.05  # ... until nobody began to gather for this long; so nobody who sends has to wake it
-REFUSED_S: Final = 1.0  # what is due waits so long after the machine refused it
+REFUSED_S: Final = 1.0  # what is due waits this long after the machine refused it
 # What a machine refuses today and may grant tomorrow. Everything else that is raised is a defect of ours.
 REFUSALS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EIO, errno.ENOSPC,
                              errno.EDQUOT, errno.ESTALE})  # fmt: skip

@@ -473,7 +473,7 @@ class MeshNode:
         self.turns.news = True
 
     def _grown(self, conn: int) -> None:
-        """A connection is young no more."""
+        """The handshake of a connection is complete."""
         self._young.pop(conn, None)
 
     # -- dialling -------------------------------------------------------------------------------------
@@ -568,7 +568,7 @@ def _listening_socket(host: str, port: int) -> socket.socket:
             ("" if everywhere else host, port), family=family, backlog=BACKLOG, dualstack_ipv6=dual
         )
     except OverflowError:
-        raise UsageError(f"{port} is no port: 0 to 65535, 0 for any that is free") from None
+        raise UsageError(f"{port} is not a port: 0 to 65535, 0 for any that is free") from None
     except (TypeError, UnicodeError):  # what the resolver cannot even be asked for
         raise UsageError(f"{host!a} is no name or address of this machine") from None
     except OSError as error:

@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 
 GRACE_S: Final = 0.002  # the loop stays away this long after a user's thread drove
 LONG_S: Final = 0.01  # who leads so long will lead on: the loop stays away until the lead is free
-TICK_S: Final = 0.01  # an event loop has so long to handle what came
-BUSY_S: Final = 0.01  # the loop waits so long for a member's lock, and then looks after the others as long
+TICK_S: Final = 0.01  # an event loop has this long to handle what came
+BUSY_S: Final = 0.01  # the loop waits this long for a member's lock, and then looks after the others as long
 SLEEP_S: Final = 1.0  # longest wait on the sockets: another thread may have got the signal of a Ctrl-C
 _READ: Final = selectors.EVENT_READ
 
@@ -50,7 +50,7 @@ class _Follower:
     def __init__(self, until: Callable[[], bool]) -> None:
         self.until = until
         self.called = False  # its wait is over, or it is to lead
-        self.over = False  # its wait is over: it is no follower any more
+        self.over = False  # its wait is over: it no longer follows
         self._called = threading.Lock()  # cheaper than an Event, of which every wait would need one
         self._called.acquire()
 

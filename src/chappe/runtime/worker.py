@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 
 logger = logging.getLogger(__name__)
 
-IDLE_S: Final = 5.0  # a thread ends when there was nothing to do for so long
+IDLE_S: Final = 5.0  # a thread ends when there was nothing to do for this long
 Result = TypeVar("Result")
 Post = Callable[..., None]  # calls a function with arguments, with a lock held: ``Turns.run``
 
@@ -139,7 +139,7 @@ class Lane:
         self._pool.submit(self)
 
     def close(self, timeout_s: float | None, last: Callable[[], object] | None = None) -> bool:
-        """Take no more jobs, run ``last`` after all others, and wait at most so long for it; whether it is done.
+        """Take no more jobs, run ``last`` after all others, and wait at most this long for it; whether it is done.
 
         Called by one of its own jobs it does not wait.
         """

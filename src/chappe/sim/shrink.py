@@ -61,7 +61,7 @@ def to_json(settings: Settings) -> dict[str, Any]:
 
 
 def from_json(found: dict[str, Any]) -> Settings:
-    """The settings of a kept seed. Raises TypeError for what is none."""
+    """The settings of a kept seed. Raises TypeError if they are malformed."""
     return Settings(**found | {"without": frozenset(found.get("without", ()))})
 
 

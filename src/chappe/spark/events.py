@@ -42,8 +42,8 @@ def decode_events(
     ================ ================================================================================================
     mesh_topic       string: where it was published
     sender           string: the id of the endpoint that published it
-    event            string: its name; null for a value that is no event of Zeek
-    args             struct: the arguments, by position; of a vector that is no event its elements, else the one value
+    event            string: its name; null for a value that is not an event of Zeek
+    args             struct: the arguments, by position; of any other vector its elements, else the one value
     network_time     timestamp: when it happened by Zeek's clock, if the event says so
     metadata         map<bigint, string>: what else the event says about itself, as text
     _corrupt         string: why ``args`` is null although there was something; null where all is well

@@ -1,7 +1,7 @@
 """Data stores of the mesh as DataFrames: what they hold now, what their topics hold, and rows written into them.
 
 Stores are read and written by the driver, with the master or clone that it holds; a store is in its memory already.
-``chappe.spark.event_types`` has the table of types, ``store_rows.py`` that of the way back.
+``chappe.spark.event_types`` has the table of types, ``kv_rows.py`` that of the way back.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read_store(spark: SparkSession, store: DataStore, schema: str | StructType |
             None: types that fit all entries.
 
     Raises:
-        UsageError: The schema is none, or an entry does not fit.
+        UsageError: The schema is malformed, or an entry does not fit.
         StaleData: A clone was without its master for too long.
     """
     import pyarrow as pa
@@ -84,7 +84,7 @@ def read_store_topic(
             time, ``failOnDataLoss`` and others.
 
     Raises:
-        UsageError: The schema is none.
+        UsageError: The schema is malformed.
     """
     from pyspark.sql import functions as f
 

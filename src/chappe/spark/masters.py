@@ -39,7 +39,7 @@ def await_master(master: str) -> None:
         SparkUnavailable: Nobody answers.
     """
     if not _SPARK.fullmatch(master):
-        raise UsageError(f"{master[:200]!r} is no address of Spark's masters: spark://HOST:PORT[,HOST:PORT]")
+        raise UsageError(f"{master[:200]!r} is not an address of Spark's masters: spark://HOST:PORT[,HOST:PORT]")
     problem = ""
     for each in master.removeprefix("spark://").split(","):
         host, _, port = each.rpartition(":")

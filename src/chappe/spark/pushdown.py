@@ -31,7 +31,7 @@ from chappe.reading.view import StoresView
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """What may be left; None is no limit.
+    """What may be left; None: no limit.
 
     Args:
         topics: Names, as they are shown.

@@ -148,7 +148,7 @@ def _installed(package: str) -> bool:
 def _server(url: str) -> tuple[str, int]:
     found = re.fullmatch(r"sc://(\[[^\]]+\]|[^:/;]+)(?::(\d+))?(?:/.*)?", url)
     if found is None:
-        raise SparkUnavailable(f"{url!r} is no address of a Spark Connect server: sc://HOST:PORT")
+        raise SparkUnavailable(f"{url!r} is not an address of a Spark Connect server: sc://HOST:PORT")
     return found[1].strip("[]"), int(found[2] or CONNECT_PORT)
 
 

@@ -79,7 +79,7 @@ class RocksdbBackend:
                     outcomes = tuple(_OUTCOME.iter_unpack(value[_WRITER_HEAD.size :]))
                     writers.append(WriterRow(Entity(*_ENTITY.unpack(key[1:])), applied, outcomes, heard_ns))
         except InvalidData as problem:
-            raise Damaged(f"{self.path} has an entry that is no value: {problem}; restore it from a copy") from None
+            raise Damaged(f"{self.path} has a malformed entry: {problem}; restore it from a copy") from None
         except StorageError:
             raise
         except Exception as error:

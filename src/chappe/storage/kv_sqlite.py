@@ -103,7 +103,7 @@ class SqliteBackend:
             try:
                 entries.append((decode(key), decode(value), expiry))
             except InvalidData as problem:
-                raise Damaged(f"{self.path} has an entry that is no value: {problem}; restore it from a copy") from None
+                raise Damaged(f"{self.path} has a malformed entry: {problem}; restore it from a copy") from None
         writers = []
         for entity, applied, outcomes, heard in self._read("select * from chappe_writers"):
             pairs = tuple(_OUTCOME.iter_unpack(outcomes))
@@ -168,7 +168,7 @@ class SqliteBackend:
         """Refuse what this version does not know; nothing has been written yet."""
         columns = [row[1] for row in self._read("pragma table_info(store)")]
         if columns and columns != ["key", "value", "expiry"]:
-            raise StorageFormat(f"{self.path} has a table 'store' that is no data store's: {', '.join(columns)}")
+            raise StorageFormat(f"{self.path} has a table 'store' that is not a data store's: {', '.join(columns)}")
         if columns and self._read("select 1 from sqlite_master where name = 'meta'"):
             found = self._read("select value from meta where key = 'chappe_format'")
             if found and int(found[0][0]) > FORMAT:

@@ -15,7 +15,7 @@ from chappe.transports.greedy import Greedy
 from chappe.transports.zeromq import open_socket
 
 LINGER_MS: Final = 2_000
-RETRY_S: Final = 0.001  # a full peer is tried again so often
+RETRY_S: Final = 0.001  # how often a full peer is tried again
 _LAST: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 

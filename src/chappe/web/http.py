@@ -11,7 +11,7 @@ from chappe.defaults import WEBSOCKET_SPEAK_S
 
 
 class BriefHttp(H11Protocol):
-    """A connection that is closed if it is no WebSocket by ``WEBSOCKET_SPEAK_S``."""
+    """A connection that is closed if it is not a WebSocket by ``WEBSOCKET_SPEAK_S``."""
 
     def connection_made(self, transport: Any) -> None:
         """See asyncio."""

@@ -27,7 +27,7 @@ from chappe.system.forking import own
 if TYPE_CHECKING:
     from chappe.api.kv.attached import AttachedStore
 
-JOIN_S: Final = 1.0  # closing waits so long for a callback that is running
+JOIN_S: Final = 1.0  # closing waits this long for a callback that is running
 NS: Final = 1_000_000_000
 
 

@@ -12,7 +12,7 @@ from chappe.data.convert import to_value
 from chappe.data.order import COUNT, INTEGER, NONE, REAL, SET, STRING, TABLE, TIMESPAN, TIMESTAMP, VECTOR, sort_key
 from chappe.errors import BufferFull
 
-WAIT_S: Final = 10.0  # a write waits so long for its outcome
+WAIT_S: Final = 10.0  # a write waits this long for its outcome
 MANY: Final = 256  # writes of ``put_many`` made at once
 _NUMBERS: Final = frozenset({COUNT, INTEGER, REAL})
 

@@ -17,7 +17,7 @@ from chappe.runtime.log_node import wall_us
 from chappe.runtime.log_seats import Seat
 from chappe.storage.journal import Journal
 
-SERVE_S = 0.05  # so often the network is looked after while an iterable is sent
+SERVE_S = 0.05  # how often the network is served while an iterable is sent
 BUSY_RECORDS = 16  # so many gathered at once are a fast sequence: nobody looks at the clock for each further one
 BUSY_S = 0.001  # who drives looks this often whether something gathered was left behind ...
 GATHER_S = 0.02  # with an identity, where each batch is synced, a fast sequence is gathered at least so long

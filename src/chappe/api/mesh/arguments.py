@@ -42,7 +42,7 @@ def encode_topic(topic: str) -> bytes:
     try:
         raw = topic.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise UsageError(f"{topic!a} is no topic: it holds half of a surrogate pair") from None
+        raise UsageError(f"{topic!a} is not a topic: it holds half of a surrogate pair") from None
     if len(raw) > MESH_TOPIC_BYTES_MAX:
         raise UsageError(f"a topic has at most {MESH_TOPIC_BYTES_MAX} bytes, not {len(raw)}")
     return raw
@@ -91,7 +91,7 @@ def as_id(text: str | UUID) -> UUID:
     try:
         found = text if isinstance(text, UUID) else UUID(text)
     except (ValueError, AttributeError, TypeError):
-        raise UsageError(f"{text!r} is no endpoint id: it looks like {uuid5(uuid4(), 'chappe')}") from None
+        raise UsageError(f"{text!r} is not an endpoint id: it looks like {uuid5(uuid4(), 'chappe')}") from None
     if not found.int:
         raise UsageError("an endpoint id is not all zero")
     return found
@@ -114,7 +114,7 @@ def check_bounds(messages_max: int, bytes_max: int) -> None:
 def check_port(port: int) -> int:
     """A port to dial."""
     if not 0 < port < 65536:
-        raise UsageError(f"{port} is no port to dial: 1 to 65535")
+        raise UsageError(f"{port} is not a port to dial: 1 to 65535")
     return port
 
 

@@ -309,7 +309,7 @@ class Endpoint:
             options: For ``sqlite`` also ``synchronous``, ``journal_mode``, ``failure_mode`` and ``integrity_check``.
 
         Raises:
-            UsageError: The name, the backend or an option is none; or the package of ``rocksdb`` is missing.
+            UsageError: The name, the backend or an option is not valid; or the package of ``rocksdb`` is missing.
             MasterExists: The store has a master in reach, or this endpoint has a clone of it.
             StorageLocked: Another process has the file open.
             StorageFormat: The file was written by a newer chappe, or by something else.

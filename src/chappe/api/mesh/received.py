@@ -15,7 +15,7 @@ from chappe.mesh.messages import NOBODY, Message
 class Received:
     """A message; ``topic, value = received`` takes it apart.
 
-    A payload that is no value, which only a faulty peer sends, raises InvalidData when it is looked at.
+    A payload that is not a value, which only a faulty peer sends, raises InvalidData when it is looked at.
     """
 
     __slots__ = ("_data", "_message")

@@ -24,7 +24,7 @@ from chappe.system.forking import own
 CHUNK: Final = 256  # messages that ``get`` takes from the queue at once ...
 CHUNK_SHARE: Final = 64  # ... or this part of the queue's bound, so that a short queue stays fresh ...
 CHUNK_BYTES: Final = 256 * KIB  # ... or so many bytes of them, and at least one
-JOIN_S: Final = 1.0  # closing waits so long for a callback that is running
+JOIN_S: Final = 1.0  # closing waits this long for a callback that is running
 
 
 class Subscriber:

@@ -111,11 +111,11 @@ class Endpoint:
             return [Topic(each.decode("utf-8", "surrogateescape")) for each in self._endpoint.core.peer_subscriptions()]
 
     def await_peer(self, node: str, timeout: float | None = None) -> bool:
-        """Wait until the endpoint can be reached, 10 s by default; raises ValueError for what is no id."""
+        """Wait until the endpoint can be reached, 10 s by default; raises ValueError for what is not an id."""
         try:
             UUID(node)
         except (ValueError, AttributeError, TypeError):
-            raise ValueError(f"{node!r} is no endpoint id") from None
+            raise ValueError(f"{node!r} is not an endpoint id") from None
         return self._endpoint.await_peer(node, AWAIT_S if not timeout else float(timeout))
 
     # -- data stores ------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ class Subscriber(_Wrapped[MeshSubscriber]):
         return None
 
     def _pair(self, received: Received) -> tuple[str, Any] | None:
-        """Topic and object; None for what is no value, which the original drops too."""
+        """Topic and object; None for what is not a value, which the original drops too."""
         try:
             return received.topic, self._convert(received.data)
         except InvalidData as error:

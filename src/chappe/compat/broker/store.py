@@ -22,8 +22,8 @@ from chappe.kv.engine import Engine
 
 logger = logging.getLogger(__name__)
 
-GET_S: Final = 5.0  # a clone that has nothing yet makes its readers wait so long, as the original
-UNIQUE_S: Final = 10.0  # put_unique waits so long for its answer, as the original
+GET_S: Final = 5.0  # a clone that has nothing yet makes its readers wait this long, as the original
+UNIQUE_S: Final = 10.0  # put_unique waits this long for its answer, as the original
 IDLE_S: Final = 15.0  # as the original
 TICK_S: Final = 0.1  # as the original's stores, which look so often whether they are idle, and what has expired
 MOMENT_S: Final = 1e-9

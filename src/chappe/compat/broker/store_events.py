@@ -55,7 +55,7 @@ class StoreEvent:
 
     @classmethod
     def make(cls, received: Any) -> Self | None:
-        """Read what a subscriber got; None if it is no event of a store."""
+        """Read what a subscriber got; None if it is not an event of a store."""
         if not isinstance(received, tuple) or len(received) < 3 or not isinstance(received[0], str):
             return None
         names = _FIELDS.get(received[0])

@@ -126,7 +126,7 @@ def _sqlite_options(options: Mapping[str, Value]) -> dict[str, Any]:
 
 
 def options_of(opts: Mapping[str, object]) -> dict[str, Value]:
-    """Options as values; raises TypeError for what is no value, or a name that is no string."""
+    """Options as values; raises TypeError for anything that is not a value, or a name that is not a string."""
     for name in opts:
         if not isinstance(name, str):
             raise TypeError(f"the name of an option is a str, not a {type(name).__name__}")

@@ -45,7 +45,7 @@ class Event:
         return _content(self._value) is not None
 
     def name(self) -> str:
-        """The name. This and the others raise ValueError if it is no event."""
+        """The name. This and the others raise ValueError if it is not an event."""
         return str(self._parts()[0])
 
     def args(self) -> list[Any]:

@@ -94,7 +94,7 @@ class Dialling:
             target.stale_s = 2 * target.stale_s if stale else _STALE_S
             return actions
         self._forget(target)
-        again = type(error)  # who is told by raising it changes it
+        again = type(error)  # raising an error changes it: each caller gets a copy
         return actions + [Resolve(each, again(str(error), error.address, error.peer_id)) for each in target.tickets]
 
     def lost(self, target: Target, stood_s: float, now: float) -> list[Action]:

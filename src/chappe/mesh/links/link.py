@@ -52,7 +52,7 @@ class PeerInfo:
     address: Address
     status: PeerStatus
     dialled: bool  # by us, or for us
-    original: bool = False  # it is no chappe
+    original: bool = False  # an original program
     buffered: int = 0  # messages that wait for it
     sent: int = 0  # frames
     sent_bytes: int = 0

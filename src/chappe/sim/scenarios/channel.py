@@ -36,8 +36,8 @@ from chappe.sim.host import TICK_S, Host
 from chappe.sim.network import Wire
 from chappe.sim.world import Checker, Settings, World
 
-SILENT_S: Final = 15.0  # a producer drops who is silent for so long
-TOLD_S: Final = 4.0  # a consumer says so when it hears nothing for so long
+SILENT_S: Final = 15.0  # a producer drops who is silent for this long
+TOLD_S: Final = 4.0  # a consumer says so when it hears nothing for this long
 LATE_S: Final = 0.3  # what is due is done by then
 STARTS: Final = (0, 0, 2**32 - 20, 2**53 - 3, 2**62)  # numbers that events begin behind
 NUMBERS: Final = (0, 1, 2, 40, 2**32, 2**53 + 1, 2**63 - 1, 2**64 - 1)

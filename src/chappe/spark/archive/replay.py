@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1
 PIECE_BYTES: Final = 256 * KIB  # of records in one batch: each is synced to the journal
-NOTE_S: Final = 2.0  # so often it is noted how far the replay is
+NOTE_S: Final = 2.0  # how often the progress of the replay is noted
 FLUSH_STEP_S: Final = 0.25
 
 

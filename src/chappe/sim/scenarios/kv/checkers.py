@@ -15,7 +15,7 @@ from chappe.sim.scenarios.kv.hosts import KvHost
 from chappe.sim.scenarios.kv.world import LISTS, PENDING, TEMPORARY, UNIQUE, KvWorld
 from chappe.sim.world import Checker
 
-CONFLICT_S = 5.0  # two masters that reach each other have noticed it after so long
+CONFLICT_S = 5.0  # two masters that reach each other have noticed it after this long
 State = dict[Any, Value]
 
 

@@ -11,7 +11,7 @@ from chappe.sim.scenarios.mesh.world import MeshWorld
 from chappe.sim.streams import PREFIX, Side
 from chappe.sim.world import Checker
 
-BEFORE_S = 3.0  # a path that stands for so long is known to all on it
+BEFORE_S = 3.0  # a path that stands for this long is known to all on it
 AFTER_S = 4.0  # a message arrives within this, if nothing is slow
 SILENT = "nothing came from it"  # how the reason begins why a silent peer is lost
 HANDSHAKE_BYTES = 200_000  # of control frames beside what waits; far less than their own bound

@@ -20,7 +20,7 @@ from chappe.sim.streams import Side
 SUBSCRIBER = 1
 INBOX_MAX = 64  # messages that a slow subscriber lets wait; then its endpoint reads nothing
 SIP_S = 0.1  # a slow subscriber takes some so often
-HELD_LOOK_S = 0.02  # so often it is looked whether what is held back may be read again
+HELD_LOOK_S = 0.02  # how often it is checked whether what is held back may be read again
 
 
 class EndpointHost(MeshHost):
