@@ -19,7 +19,6 @@ from chappe.channel import (
     ToConsumer,
     ToProducer,
 )
-from chappe.channel import consumer as receiving
 from chappe.errors import BufferFull
 
 Producer = ChannelProducer[str, str]
@@ -167,9 +166,8 @@ def test_a_gap_is_asked_for_after_some_time_without_progress() -> None:
     assert channel.handle_timeout(0.66) == [ToProducer(Nack((4, 5)))]
 
 
-def test_what_one_nack_cannot_hold_is_asked_for_when_the_rest_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiving, "CHANNEL_NACK_MAX", 2)
-    channel = consumer(nack_s=0.2)
+def test_what_one_nack_cannot_hold_is_asked_for_when_the_rest_has_come() -> None:
+    channel = consumer(nack_s=0.2, nack_max=2)
     channel.handle_heartbeat(7, 0.0)
 
     assert channel.handle_timeout(0.2) == [ToProducer(Nack((2, 3)))]

@@ -9,7 +9,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from chappe.defaults import BATCH_BYTES, FETCH_RECORDS_MAX, HEADS_PAGE, KIB, MIB, READ_BYTES
+from chappe.defaults import (
+    BATCH_BYTES,
+    CHANNEL_ACK_EVENTS,
+    CHANNEL_EVENTS_MAX,
+    CHANNEL_NACK_MAX,
+    CLONE_STAGED_BYTES_MAX,
+    CLONE_STAGED_EVENTS_MAX,
+    CLONE_WINDOW,
+    CLONE_WRITES_MAX,
+    FETCH_RECORDS_MAX,
+    HEADS_PAGE,
+    KIB,
+    MIB,
+    READ_BYTES,
+    STORE_CLONES_MAX,
+    STORE_COMMIT_BYTES,
+    STORE_COMMIT_OPERATIONS,
+    STORE_PIECE_BYTES,
+    STORE_PIECES_AHEAD,
+    STORE_PIECES_KEPT_BYTES,
+    STORE_SNAPSHOT_BYTES_MAX,
+    STORE_SNAPSHOT_BYTES_NEAR,
+    STORE_SNAPSHOT_SHARED_EVENTS,
+    STORE_SNAPSHOTS_BYTES_MAX,
+    STORE_SNAPSHOTS_MAX,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,4 +85,34 @@ class LogLimits:
     damage_reports_max: int = 20  # holes reported at once: whoever reads the log is to see something else, too
 
 
+@dataclass(frozen=True, slots=True)
+class KvLimits:
+    """Of masters and clones of data stores, and their channels; see ``defaults`` for what each is."""
+
+    # -- both: the channels
+    ack_events: int = CHANNEL_ACK_EVENTS
+    nack_max: int = CHANNEL_NACK_MAX
+
+    # -- master
+    events_max: int = CHANNEL_EVENTS_MAX
+    clones_max: int = STORE_CLONES_MAX
+    commit_operations: int = STORE_COMMIT_OPERATIONS
+    commit_bytes: int = STORE_COMMIT_BYTES
+    piece_bytes: int = STORE_PIECE_BYTES
+    pieces_ahead: int = STORE_PIECES_AHEAD
+    pieces_kept_bytes: int = STORE_PIECES_KEPT_BYTES
+    snapshots_max: int = STORE_SNAPSHOTS_MAX
+    snapshot_shared_events: int = STORE_SNAPSHOT_SHARED_EVENTS
+    snapshot_bytes_max: int = STORE_SNAPSHOT_BYTES_MAX
+    snapshot_bytes_near: int = STORE_SNAPSHOT_BYTES_NEAR
+    snapshots_bytes_max: int = STORE_SNAPSHOTS_BYTES_MAX
+
+    # -- clone
+    window: int = CLONE_WINDOW
+    writes_max: int = CLONE_WRITES_MAX
+    staged_events_max: int = CLONE_STAGED_EVENTS_MAX
+    staged_bytes_max: int = CLONE_STAGED_BYTES_MAX
+
+
 LOG_LIMITS: Final = LogLimits()  # those of programs
+KV_LIMITS: Final = KvLimits()

@@ -12,13 +12,14 @@ from chappe.data.order import SET
 from chappe.defaults import STORE_OFFERS_PER_S, STORE_PIECES_AHEAD, STORE_TAKERS_MAX
 from chappe.errors import StaleData
 from chappe.kv import commands as cmd
-from chappe.kv import followers, snapshots, wholes
+from chappe.kv import snapshots, wholes
 from chappe.kv.actions import Action, Send
 from chappe.kv.clone import KvClone
 from chappe.kv.commands import decode_message, encode_command, encode_message
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
 from chappe.kv.events import CloneAttached, CloneDropped, MasterFound, SnapshotGivenUp, StoreNearsBound
 from chappe.kv.master import KvMaster
+from chappe.limits import KvLimits
 
 NS = 1_000_000_000
 MASTER = chappe_entity(b"m" * 16, 1)
@@ -28,9 +29,10 @@ ORIGINAL = Entity(b"o" * 16, 6)
 class Wire:
     """A master and some clones; messages wait until they are passed on."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, piece_bytes: int = 1_000, **limits: int) -> None:
         self.now = 100.0
-        self.master = KvMaster("s", MASTER, notify=False, **self.times())
+        self.limits = KvLimits(piece_bytes=piece_bytes, pieces_kept_bytes=16_000, **limits)
+        self.master = KvMaster("s", MASTER, notify=False, limits=self.limits, **self.times())
         self.clones: dict[str, KvClone] = {}
         self.waiting: list[tuple[str, bytes | None, bytes]] = []  # from whom, to which endpoint, what
         self.events: list[object] = []
@@ -42,7 +44,7 @@ class Wire:
 
     def add(self, name: str, endpoint: bytes | None = None, **options: Any) -> KvClone:
         entity = chappe_entity(endpoint or name.encode() * 16, 2 + len(self.clones))
-        clone = self.clones[name] = KvClone("s", entity, now=self.now, **options)
+        clone = self.clones[name] = KvClone("s", entity, now=self.now, limits=self.limits, **options)
         self.do(name, clone.start(self.now))
         return clone
 
@@ -98,9 +100,7 @@ class Wire:
 
 
 @pytest.fixture
-def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
-    monkeypatch.setattr(snapshots, "STORE_PIECE_BYTES", 1_000)
-    monkeypatch.setattr(snapshots, "STORE_PIECES_KEPT_BYTES", 16_000)
+def wire() -> Wire:
     return Wire()
 
 
@@ -221,10 +221,8 @@ def test_a_clone_that_takes_no_more_is_given_up_and_costs_nothing(wire: Wire) ->
     assert not wire.master.clones
 
 
-def test_a_clone_gives_up_when_more_changes_than_it_keeps_and_then_begins_anew(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("chappe.kv.receiving.CLONE_STAGED_EVENTS_MAX", 20)
+def test_a_clone_gives_up_when_more_changes_than_it_keeps_and_then_begins_anew() -> None:
+    wire = Wire(staged_events_max=20)
     fill(wire)
     clone = wire.add("a")
     wire.pass_on(3)
@@ -236,8 +234,8 @@ def test_a_clone_gives_up_when_more_changes_than_it_keeps_and_then_begins_anew(
     assert contents(clone) == contents(wire.master)
 
 
-def test_large_changes_count_by_their_bytes(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chappe.kv.receiving.CLONE_STAGED_BYTES_MAX", 1_000)
+def test_large_changes_count_by_their_bytes() -> None:
+    wire = Wire(staged_bytes_max=1_000)
     fill(wire)
     wire.add("a")
     wire.pass_on(3)
@@ -264,8 +262,8 @@ def test_who_asks_and_takes_nothing_is_offered_little(wire: Wire) -> None:
     assert sum(len(each) for each in again) <= STORE_PIECES_AHEAD
 
 
-def test_a_master_follows_no_more_clones_than_it_can(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followers, "STORE_CLONES_MAX", 2)
+def test_a_master_follows_no_more_clones_than_it_can() -> None:
+    wire = Wire(clones_max=2)
     for number in range(3):
         wire.hear(chappe_entity(bytes((number + 1,)) * 16, number), cmd.MissingEvents((0,)))
     (dropped,) = wire.reported(CloneDropped)
@@ -362,10 +360,9 @@ def test_a_change_that_does_not_fit_what_a_clone_has_makes_it_ask_for_everything
 
 
 def test_an_original_hears_nothing_of_a_store_that_is_too_large_and_its_master_says_so(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (followers, wholes):
-        monkeypatch.setattr(module, "STORE_SNAPSHOT_BYTES_MAX", 1_000)
+    wire = Wire(snapshot_bytes_max=1_000)
     fill(wire, 100)
     clone = wire.add("a")
     measured: list[object] = []
@@ -385,11 +382,8 @@ def test_an_original_hears_nothing_of_a_store_that_is_too_large_and_its_master_s
     assert contents(clone) == contents(wire.master)
 
 
-def test_a_store_that_grows_near_the_bound_of_originals_is_reported_before_it_is_passed(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wholes, "STORE_SNAPSHOT_BYTES_NEAR", 2_000)
-    monkeypatch.setattr(wholes, "STORE_PIECE_BYTES", 500)
+def test_a_store_that_grows_near_the_bound_of_originals_is_reported_before_it_is_passed() -> None:
+    wire = Wire(snapshot_bytes_near=2_000, piece_bytes=500)
     wire.hear(ORIGINAL, cmd.MissingEvents((0,)))
     wire.hear(ORIGINAL, cmd.CumulativeAck(1))
     for number in range(100):  # the same keys again and again do not grow it
@@ -407,12 +401,11 @@ def test_a_store_that_grows_near_the_bound_of_originals_is_reported_before_it_is
     assert "no clone of the original" in str(event)
 
 
-def test_originals_that_ask_at_once_get_as_much_as_may_be_under_way(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_originals_that_ask_at_once_get_as_much_as_may_be_under_way(wire: Wire) -> None:
     fill(wire, 100)
     size = sum(len(encode(entry.key)) + len(encode(entry.value)) for entry in wire.master.engine.items())
-    monkeypatch.setattr(wholes, "STORE_SNAPSHOTS_BYTES_MAX", 3 * size + 10)
+    wire = Wire(snapshots_bytes_max=3 * size + 10)
+    fill(wire, 100)
     asking = [Entity(bytes((number + 1,)) * 16, 6) for number in range(200)]
     greeted = [each for each in asking if wire.hear(each, cmd.MissingEvents((0,)))]
     assert len(greeted) == 3

@@ -42,6 +42,9 @@ class ChannelConsumer(Generic[P]):
         search_max_s: Before the handshake the producer is asked after ``nack_s``, then twice as long each time up to
             this; infinity for an owner who asks himself.
         silent_s: ``ProducerSilent`` after this; infinity for never.
+        held_max: Events kept beyond a gap; further ones come again.
+        ack_events: Acknowledged at least every so many.
+        nack_max: Asked for at once; the rest when these have come.
     """
 
     def __init__(
@@ -52,6 +55,8 @@ class ChannelConsumer(Generic[P]):
         search_max_s: float = CHANNEL_NACK_S,
         silent_s: float = math.inf,
         held_max: int = CHANNEL_HELD_MAX,
+        ack_events: int = CHANNEL_ACK_EVENTS,
+        nack_max: int = CHANNEL_NACK_MAX,
     ) -> None:
         self.next = 0  # the number of the event that is to come; 0 before the handshake
         self._end = 0  # one more than the last number heard of
@@ -61,6 +66,8 @@ class ChannelConsumer(Generic[P]):
         self._search_s = nack_s
         self._silent_s = silent_s
         self._held_max = held_max
+        self._ack_events = ack_events
+        self._nack_max = nack_max
         self._held: dict[int, P | _Hole] = {}
         self._heartbeat_s = CHANNEL_HEARTBEAT_S
         self._heard_at = now
@@ -131,7 +138,7 @@ class ChannelConsumer(Generic[P]):
             actions += self._drain(now)
         elif self.next < self._end:
             self._expect(now)
-        if self.next - self._acked > CHANNEL_ACK_EVENTS:
+        if self.next - self._acked > self._ack_events:
             actions.append(self._ack(now))
         return actions
 
@@ -244,7 +251,7 @@ class ChannelConsumer(Generic[P]):
         for seq in range(self.next, self._end):
             if seq not in self._held:
                 found.append(seq)
-                if len(found) == CHANNEL_NACK_MAX:
+                if len(found) == self._nack_max:
                     self._asked_to = seq
                     break
         return tuple(found)

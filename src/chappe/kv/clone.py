@@ -40,6 +40,7 @@ from chappe.kv.replica import Replica
 from chappe.kv.role import Hear, Reaches
 from chappe.kv.topics import check_name, clone_topic
 from chappe.kv.uplink import Uplink
+from chappe.limits import KV_LIMITS, KvLimits
 
 
 class KvClone:
@@ -58,6 +59,7 @@ class KvClone:
         mutation_buffer_s: Without a master for longer, writes are refused; 0 refuses them at once. At most
             ``defaults.CLONE_BUFFER_MAX_S``.
         notify: Whether changes are told to watchers.
+        limits: What it keeps and asks for at most.
     """
 
     kind: Literal["master", "clone"] = "clone"
@@ -74,6 +76,7 @@ class KvClone:
         mutation_buffer_s: float = CLONE_BUFFER_S,
         heartbeat_s: float = CHANNEL_HEARTBEAT_S,
         notify: bool = True,
+        limits: KvLimits = KV_LIMITS,
     ) -> None:
         if not 0 <= mutation_buffer_s <= CLONE_BUFFER_MAX_S:
             raise UsageError(f"mutation_buffer_s is 0 to {CLONE_BUFFER_MAX_S:g} seconds, not {mutation_buffer_s:g}")
@@ -85,9 +88,9 @@ class KvClone:
         uplink = Uplink(name, entity)
         self._replica = Replica(notify=notify)
         self.engine = self._replica.engine
-        self._writes = CloneWrites(name, uplink, now=now, buffer_s=mutation_buffer_s, heartbeat_s=heartbeat_s)
+        self._writes = CloneWrites(name, uplink, limits, now=now, buffer_s=mutation_buffer_s, heartbeat_s=heartbeat_s)
         self._following = Following(
-            name, entity, uplink, self._replica, self._writes, now=now, resync_s=resync_s, stale_s=stale_s
+            name, entity, uplink, self._replica, self._writes, limits, now=now, resync_s=resync_s, stale_s=stale_s
         )
         self._requests = 0
         self._waits: dict[int, float] = {}  # await_idle: until when

@@ -6,7 +6,7 @@ import math
 
 from chappe.channel import ChannelProducer, Event, Handshake, Heartbeat, ProducerAction, ToAll, ToConsumer
 from chappe.core import Report
-from chappe.defaults import CLONE_WINDOW, CLONE_WRITES_BYTES_MAX, CLONE_WRITES_MAX, STORE_ENTRY_BYTES_MAX
+from chappe.defaults import CLONE_WRITES_BYTES_MAX, STORE_ENTRY_BYTES_MAX
 from chappe.errors import BufferFull, NoMaster, RecordTooLarge, WriteUnknown
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action
@@ -15,6 +15,7 @@ from chappe.kv.events import WritesRefused
 from chappe.kv.pending import Pending, PendingWrites, State
 from chappe.kv.sizes import entry_fits
 from chappe.kv.uplink import Uplink
+from chappe.limits import KvLimits
 
 
 class CloneWrites:
@@ -27,15 +28,17 @@ class CloneWrites:
         heartbeat_s: Longest silence towards the master while something is not confirmed.
     """
 
-    def __init__(self, name: str, uplink: Uplink, *, now: float, buffer_s: float, heartbeat_s: float) -> None:
+    def __init__(
+        self, name: str, uplink: Uplink, limits: KvLimits, *, now: float, buffer_s: float, heartbeat_s: float
+    ) -> None:
         self.refusing = buffer_s == 0  # since there was no master for too long
         self._name = name
         self._uplink = uplink
         self._buffer_s = buffer_s
         self._heartbeat_s = heartbeat_s
         self._channel: ChannelProducer[Entity, bytes] = ChannelProducer(
-            len, now=now, heartbeat_s=heartbeat_s, events_max=CLONE_WRITES_MAX,
-            bytes_max=CLONE_WRITES_BYTES_MAX, lasting=True, window=CLONE_WINDOW,
+            len, now=now, heartbeat_s=heartbeat_s, events_max=limits.writes_max,
+            bytes_max=CLONE_WRITES_BYTES_MAX, lasting=True, window=limits.window,
         )  # fmt: skip
         self._pending = PendingWrites(name)
         self._full_at = math.inf  # writes that were unconfirmed when one found no room

@@ -16,7 +16,7 @@ from chappe.channel import (
     ToConsumer,
 )
 from chappe.core import Report
-from chappe.defaults import CHANNEL_EVENTS_MAX, CHANNEL_TICK_S, STORE_CLONES_MAX, STORE_SNAPSHOT_BYTES_MAX
+from chappe.defaults import CHANNEL_TICK_S
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Send
 from chappe.kv.engine import Entry
@@ -26,6 +26,7 @@ from chappe.kv.snapshots import Snapshots
 from chappe.kv.topics import check_name, clone_topic
 from chappe.kv.wholes import TooLarge, Wholes
 from chappe.kv.writers import Writers
+from chappe.limits import KvLimits
 
 _STRANGER: Final = 0  # the number of no event: of all that is missed nothing can be had
 
@@ -42,8 +43,8 @@ class Followers:
     """
 
     def __init__(
-        self, name: str, entity: Entity, writers: Writers, frozen: Callable[[], list[Entry]], *, now: float,
-        heartbeat_s: float,
+        self, name: str, entity: Entity, writers: Writers, frozen: Callable[[], list[Entry]],
+        limits: KvLimits, *, now: float, heartbeat_s: float,
     ) -> None:  # fmt: skip
         self.has_clones = False  # whether there are clones; asked with every write
         self.tick_at = now + heartbeat_s  # when to look after all channels of the master; an event brings it forward
@@ -51,12 +52,13 @@ class Followers:
         self._entity = entity
         self._topic = clone_topic(check_name(name))
         self._writers = writers
-        self._snapshots = Snapshots(frozen)  # for clones of chappe ...
-        self._wholes = Wholes(frozen)  # ... and of originals
+        self._limits = limits
+        self._snapshots = Snapshots(frozen, limits)  # for clones of chappe ...
+        self._wholes = Wholes(frozen, limits)  # ... and of originals
         self._originals: set[Entity] = set()
         self._heartbeat_s = heartbeat_s
         self._output: ChannelProducer[Entity, bytes] = ChannelProducer(
-            len, now=now, heartbeat_s=heartbeat_s, events_max=CHANNEL_EVENTS_MAX
+            len, now=now, heartbeat_s=heartbeat_s, events_max=limits.events_max
         )
         self._greeted: set[Entity] = set()  # originals that have not said yet that they have everything
         self._beat_at = now + heartbeat_s
@@ -134,8 +136,8 @@ class Followers:
         """One misses events, or asks for everything."""
         if not seqs or seqs[0] != 0:
             self._apply(self._output.handle_nack(clone, seqs, now), now, actions)
-        elif clone not in self._output.consumers and len(self._output.consumers) >= STORE_CLONES_MAX:
-            self._refuse(clone, f"{STORE_CLONES_MAX:,} follow it already", actions)
+        elif clone not in self._output.consumers and len(self._output.consumers) >= self._limits.clones_max:
+            self._refuse(clone, f"{self._limits.clones_max:,} follow it already", actions)
         elif clone.is_chappe:
             view = self._snapshots.open(clone, self._output.seq, self._output.floor, now)
             if view is not None:
@@ -217,8 +219,9 @@ class Followers:
             self._forget(clone)
             self.has_clones = bool(self._output.consumers)
             if problem.new:
-                reason = f"it is an original's, and the store has more than the {STORE_SNAPSHOT_BYTES_MAX:,} bytes that"
-                self._refuse(clone, f"{reason} those can take; clones of chappe can", actions)
+                bound = f"the {self._limits.snapshot_bytes_max:,} bytes that those can take"
+                reason = f"it is an original's, and the store has more than {bound}; clones of chappe can"
+                self._refuse(clone, reason, actions)
             return
         if pairs is None:
             return
@@ -245,4 +248,4 @@ class Followers:
 
     def _warn(self, size: int | None, actions: list[Action]) -> None:
         if size is not None:
-            actions.append(Report(StoreNearsBound(self._name, size, STORE_SNAPSHOT_BYTES_MAX)))
+            actions.append(Report(StoreNearsBound(self._name, size, self._limits.snapshot_bytes_max)))

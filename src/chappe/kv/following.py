@@ -15,9 +15,11 @@ from chappe.kv.clone_writes import CloneWrites
 from chappe.kv.engine import Staged
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CloneStale, CommandRefused, MasterFound, MasterLost, SnapshotGivenUp, TwoMasters
+from chappe.kv.inputs import new_input
 from chappe.kv.receiving import GivenUp, Receiving
 from chappe.kv.replica import Replica
 from chappe.kv.uplink import Uplink
+from chappe.limits import KvLimits
 
 _ORIGINAL_KEEPS_S: Final = 40.0  # an original forgets a silent clone after 50 s; before that the channel just goes on
 # An original that still knows us must not be asked for a snapshot: it would keep it, and give us the same one the next
@@ -41,7 +43,8 @@ class Following:
     """
 
     def __init__(
-        self, name: str, entity: Entity, uplink: Uplink, replica: Replica, writes: CloneWrites, *, now: float,
+        self, name: str, entity: Entity, uplink: Uplink, replica: Replica, writes: CloneWrites,
+        limits: KvLimits, *, now: float,
         resync_s: float, stale_s: float,
     ) -> None:  # fmt: skip
         self.master: Entity | None = None  # the one that is followed, or was last
@@ -54,6 +57,7 @@ class Following:
         self._writes = writes
         self._resync_s = resync_s
         self._stale_s = stale_s if stale_s >= 0 else math.inf
+        self._limits = limits
         self._input: ChannelConsumer[cmd.Action] = self._new_input(now)
         self._syncing = False  # events are missing for good: a snapshot is needed, also if the master was lost since
         self._receiving: Receiving | None = None  # a snapshot that comes
@@ -231,7 +235,7 @@ class Following:
     # -- inside: finding and losing a master ------------------------------------------------------------------------
 
     def _new_input(self, now: float) -> ChannelConsumer[cmd.Action]:
-        return ChannelConsumer(now=now, search_max_s=math.inf)
+        return new_input(self._limits, now)
 
     def _search(self, now: float, actions: list[Action]) -> None:
         """Ask for a master: whether the old one still knows us, and all others, by turns."""
@@ -358,7 +362,7 @@ class Following:
             return
         if known:
             self._heard_at = now
-        self._receiving = receiving = Receiving(master, offer, self._replica.engine, now)
+        self._receiving = receiving = Receiving(master, offer, self._replica.engine, self._limits, now)
         for each in receiving.begin(now):
             self._uplink.say(each, master, actions)
         if receiving.whole:

@@ -17,13 +17,13 @@ from typing import TypeAlias
 import msgspec
 
 from chappe.data.binary import encode
-from chappe.defaults import STORE_COMMIT_BYTES, STORE_COMMIT_OPERATIONS
 from chappe.kv.actions import Commit
 from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, Operation, PutRow, WriterRow
 from chappe.kv.commands import Action as Command
 from chappe.kv.commands import Told
 from chappe.kv.engine import Change, Engine, Index, index_of
 from chappe.kv.entity import Entity
+from chappe.limits import KvLimits
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -45,7 +45,8 @@ RowOf: TypeAlias = Callable[[Entity], WriterRow | None]
 class Committing:
     """What waits for the backend."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: KvLimits) -> None:
+        self._limits = limits
         self._waiting: deque[tuple[Done, tuple[Row, ...], int]] = deque()
         self._growing: set[Index] = set()  # containers that are counted since the last commit began
         self._under_way: list[Done] = []
@@ -61,7 +62,8 @@ class Committing:
     @property
     def full(self) -> bool:
         """Whether so much waits that no more should come: two commits' worth."""
-        return len(self._waiting) >= 2 * STORE_COMMIT_OPERATIONS or self._waiting_bytes >= 2 * STORE_COMMIT_BYTES
+        limits = self._limits
+        return len(self._waiting) >= 2 * limits.commit_operations or self._waiting_bytes >= 2 * limits.commit_bytes
 
     def changes(self) -> list[Change]:
         """All changes that are not durable, in order."""
@@ -88,9 +90,10 @@ class Committing:
         operations, self._forgotten = self._forgotten, []
         gathered: list[Row] = []
         size = 0
+        limits = self._limits
         touched: dict[Entity, int] = {}
         self._growing.clear()
-        while self._waiting and len(gathered) < STORE_COMMIT_OPERATIONS and size < STORE_COMMIT_BYTES:
+        while self._waiting and len(gathered) < limits.commit_operations and size < limits.commit_bytes:
             done, rows, row_bytes = self._waiting.popleft()
             self._under_way.append(done)
             gathered += rows

@@ -32,6 +32,7 @@ from chappe.kv.role import Hear, Reaches
 from chappe.kv.taking import Taking
 from chappe.kv.topics import check_name, clone_topic, master_topic
 from chappe.kv.writers import Writers
+from chappe.limits import KV_LIMITS, KvLimits
 
 
 class KvMaster:
@@ -47,6 +48,7 @@ class KvMaster:
         durable: Whether there is a backend, to be asked by ``Commit``.
         loaded: What the backend had.
         notify: Whether changes are told to watchers.
+        limits: What it keeps and asks for at most.
     """
 
     kind: Literal["master", "clone"] = "master"
@@ -64,6 +66,7 @@ class KvMaster:
         loaded: Loaded | None = None,
         heartbeat_s: float = CHANNEL_HEARTBEAT_S,
         notify: bool = True,
+        limits: KvLimits = KV_LIMITS,
     ) -> None:
         self.name = name
         self.entity = entity
@@ -73,12 +76,12 @@ class KvMaster:
         self.engine = engine = Engine()
         self._writers = Writers(loaded.writers if loaded is not None else ())
         self._followers = Followers(
-            name, entity, self._writers, lambda: self._ordering.frozen(), now=now, heartbeat_s=heartbeat_s
+            name, entity, self._writers, lambda: self._ordering.frozen(), limits, now=now, heartbeat_s=heartbeat_s
         )
         self._ordering = Ordering(
-            name, entity, engine, self._writers, self._followers, now=now, durable=durable, notify=notify
+            name, entity, engine, self._writers, self._followers, limits, now=now, durable=durable, notify=notify
         )
-        self._taking = Taking(name, self._writers, self._ordering, self._followers, now=now)
+        self._taking = Taking(name, self._writers, self._ordering, self._followers, limits, now=now)
         self._gone: set[bytes] = set()  # endpoints out of reach
         self._waits: dict[int, float] = {}  # await_idle: until when
         self._conflicts: dict[Entity, float] = {}

@@ -24,6 +24,7 @@ from chappe.kv.group_commit import Committing, Done
 from chappe.kv.outcomes import NOT_INSERTED, code_of
 from chappe.kv.sizes import entry_fits
 from chappe.kv.writers import NS, Writer, Writers
+from chappe.limits import KvLimits
 
 _TOO_LARGE: Final = f"key and value have more than {STORE_ENTRY_BYTES_MAX:,} bytes"
 
@@ -42,15 +43,15 @@ class Ordering:
     """
 
     def __init__(
-        self, name: str, entity: Entity, engine: Engine, writers: Writers, followers: Followers, *,
-        now: float, durable: bool, notify: bool,
+        self, name: str, entity: Entity, engine: Engine, writers: Writers, followers: Followers,
+        limits: KvLimits, *, now: float, durable: bool, notify: bool,
     ) -> None:  # fmt: skip
         self.notify = notify
         self.durable = durable
         self._name = name
         self._entity = entity
         self._engine = engine
-        self._commits = Committing()
+        self._commits = Committing(limits)
         self._writers = writers
         self._followers = followers
         self._expire_from = now  # not before, since the disk was full

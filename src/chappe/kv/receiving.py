@@ -1,27 +1,26 @@
 """A master's snapshot on its way to a clone: entries gathered piece by piece, and the events that follow it.
 
 What is gathered is seen by nobody until it is whole. Events are taken in order and acknowledged meanwhile, so that the
-master need not keep them, and done when the snapshot is there; beyond ``CLONE_STAGED_EVENTS_MAX`` or
-``CLONE_STAGED_BYTES_MAX`` of them it is given up. A piece that does not come is asked for again.
+master need not keep them, and done when the snapshot is there; beyond ``staged_events_max`` or
+``staged_bytes_max`` of them it is given up. A piece that does not come is asked for again.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from chappe.channel import ChannelConsumer, Consume, ConsumerAction, Lost, ToProducer
 from chappe.defaults import (
     CHANNEL_NACK_S,
     CHANNEL_TICK_S,
-    CLONE_STAGED_BYTES_MAX,
-    CLONE_STAGED_EVENTS_MAX,
     MASTER_SILENT_S,
 )
 from chappe.errors import ProtocolError
 from chappe.kv import commands as cmd
 from chappe.kv.engine import Engine, Staged
 from chappe.kv.entity import Entity
+from chappe.kv.inputs import new_input
+from chappe.limits import KvLimits
 
 _ASK_S: Final = 2.0  # what takes longer than that, and than a few pieces took before, is asked for again ...
 _ASK_MAX_S: Final = 5.0  # ... but so often, since the master gives up who is silent
@@ -41,13 +40,14 @@ class Receiving:
         engine: What the clone has now; it does not change meanwhile.
     """
 
-    def __init__(self, master: Entity, offer: cmd.SnapshotOffer, engine: Engine, now: float) -> None:
+    def __init__(self, master: Entity, offer: cmd.SnapshotOffer, engine: Engine, limits: KvLimits, now: float) -> None:
         self.master = master
         self.offer = offer
         self.staged = Staged(engine)
         self.events: list[cmd.Action] = []  # behind the snapshot, in order
-        self.input: ChannelConsumer[cmd.Action] = ChannelConsumer(now=now, search_max_s=math.inf)
+        self.input: ChannelConsumer[cmd.Action] = new_input(limits, now)
         self.taken = 0  # entries
+        self._limits = limits
         self._events_bytes = 0  # of what came, some of it perhaps twice
         self._heard_at = now
         self._came_at = now
@@ -123,6 +123,7 @@ class Receiving:
                 raise GivenUp("changes that followed it can no longer be had")
             elif isinstance(each, ToProducer):
                 said.append(each)
-        if len(self.events) > CLONE_STAGED_EVENTS_MAX or self._events_bytes > CLONE_STAGED_BYTES_MAX:
+        limits = self._limits
+        if len(self.events) > limits.staged_events_max or self._events_bytes > limits.staged_bytes_max:
             raise GivenUp("more has changed meanwhile than a clone keeps")
         return said

@@ -21,17 +21,13 @@ from chappe.defaults import (
     CHANNEL_NACK_S,
     MASTER_SILENT_S,
     STORE_OFFERS_PER_S,
-    STORE_PIECE_BYTES,
-    STORE_PIECES_AHEAD,
-    STORE_PIECES_KEPT_BYTES,
-    STORE_SNAPSHOT_SHARED_EVENTS,
     STORE_SNAPSHOT_SHARED_S,
-    STORE_SNAPSHOTS_MAX,
     STORE_TAKERS_MAX,
 )
 from chappe.kv import commands as cmd
 from chappe.kv.engine import Entry
 from chappe.kv.entity import Entity
+from chappe.limits import KvLimits
 
 _ASK_AGAIN_S: Final = 1.0  # a clone that asks again meanwhile has its snapshot under way
 
@@ -39,12 +35,13 @@ _ASK_AGAIN_S: Final = 1.0  # a clone that asks again meanwhile has its snapshot 
 class View:
     """All entries behind the master's event ``offset``."""
 
-    def __init__(self, number: int, offset: int, entries: list[Entry], now: float) -> None:
+    def __init__(self, number: int, offset: int, entries: list[Entry], limits: KvLimits, now: float) -> None:
         self.number = number
         self.offset = offset
         self.entries = entries
         self.made_at = now
         self.takers = 0
+        self._limits = limits
         self._pieces: OrderedDict[int, tuple[cmd.SnapshotPiece, int]] = OrderedDict()  # by their first entry
         self._kept_bytes = 0
 
@@ -55,7 +52,7 @@ class View:
             found = self._encode(first)
             self._pieces[first] = found
             self._kept_bytes += len(found[0].raw_pairs)
-            while self._kept_bytes > STORE_PIECES_KEPT_BYTES and len(self._pieces) > 1:
+            while self._kept_bytes > self._limits.pieces_kept_bytes and len(self._pieces) > 1:
                 _, (oldest, _) = self._pieces.popitem(last=False)
                 self._kept_bytes -= len(oldest.raw_pairs)
         return found
@@ -67,7 +64,7 @@ class View:
             entry = self.entries[place]
             pairs.append(encode(entry.key) + encode(entry.value))
             size += len(pairs[-1])
-            if size >= STORE_PIECE_BYTES:
+            if size >= self._limits.piece_bytes:
                 break
         return cmd.piece(self.number, first, cmd.encode_pairs(pairs)), first + len(pairs)
 
@@ -93,8 +90,9 @@ class Snapshots:
         frozen: All entries that are durable, as they are now.
     """
 
-    def __init__(self, frozen: Callable[[], list[Entry]]) -> None:
+    def __init__(self, frozen: Callable[[], list[Entry]], limits: KvLimits) -> None:
         self._frozen = frozen
+        self._limits = limits
         self._views: list[View] = []
         self._takers: dict[Entity, _Taker] = {}
         self._offered: dict[bytes, tuple[float, int]] = {}  # by endpoint: since when, how many
@@ -157,7 +155,7 @@ class Snapshots:
         """The pieces that a taker has room for."""
         taker = self._takers[clone]
         found = []
-        while len(taker.under_way) < STORE_PIECES_AHEAD and taker.next < len(taker.view.entries):
+        while len(taker.under_way) < self._limits.pieces_ahead and taker.next < len(taker.view.entries):
             piece, taker.next = taker.view.piece(taker.next)
             taker.under_way.append(taker.next)
             found.append(piece)
@@ -190,11 +188,11 @@ class Snapshots:
         if newest is not None:
             behind = seq - newest.offset
             young = now < newest.made_at + STORE_SNAPSHOT_SHARED_S
-            if not behind or (young and floor <= newest.offset and behind <= STORE_SNAPSHOT_SHARED_EVENTS):
+            if not behind or (young and floor <= newest.offset and behind <= self._limits.snapshot_shared_events):
                 return newest
-        if len(self._views) >= STORE_SNAPSHOTS_MAX:
+        if len(self._views) >= self._limits.snapshots_max:
             return None
         self._number += 1
-        view = View(self._number, seq, self._frozen(), now)
+        view = View(self._number, seq, self._frozen(), self._limits, now)
         self._views.append(view)
         return view

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection
 from typing import Final
 
-from chappe.channel import Ack, ChannelConsumer, Consume, ConsumerAction, Lost, Nack, ToProducer
+from chappe.channel import Ack, Consume, ConsumerAction, Lost, Nack, ToProducer
 from chappe.core import Report
 from chappe.defaults import CHANNEL_SILENT_S, CHANNEL_TICK_S, STORE_WRITER_FORGET_S
 from chappe.kv import commands as cmd
@@ -14,8 +14,10 @@ from chappe.kv.actions import Action
 from chappe.kv.entity import Entity
 from chappe.kv.events import CommandRefused
 from chappe.kv.followers import Followers
+from chappe.kv.inputs import new_input
 from chappe.kv.ordering import Ordering
 from chappe.kv.writers import NS, Writer, Writers
+from chappe.limits import KvLimits
 
 _FORGET_NS: Final = int(CHANNEL_SILENT_S * NS)
 _OFFSET_MAX: Final = 2**62  # numbers of writes stay within what backends can keep
@@ -31,11 +33,15 @@ class Taking:
         followers: Carries the answers.
     """
 
-    def __init__(self, name: str, writers: Writers, ordering: Ordering, followers: Followers, *, now: float) -> None:
+    def __init__(
+        self, name: str, writers: Writers, ordering: Ordering, followers: Followers, limits: KvLimits, *,
+        now: float,
+    ) -> None:  # fmt: skip
         self._name = name
         self._writers = writers
         self._ordering = ordering
         self._followers = followers
+        self._limits = limits
         self._forget_at = now
 
     @property
@@ -65,7 +71,7 @@ class Taking:
             return
         writer.heard_ns = wall_ns
         if writer.channel is None:
-            self._writers.attach(writer, ChannelConsumer(now=now, search_max_s=math.inf))
+            self._writers.attach(writer, new_input(self._limits, now))
             assert writer.channel is not None
             writer.taken = max(writer.taken, command.offset)
             heartbeat_s = command.ticks * CHANNEL_TICK_S

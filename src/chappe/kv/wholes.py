@@ -15,16 +15,13 @@ from typing import Final
 from chappe.data.binary import encode
 from chappe.defaults import (
     MIB,
-    STORE_PIECE_BYTES,
-    STORE_SNAPSHOT_BYTES_MAX,
-    STORE_SNAPSHOT_BYTES_NEAR,
     STORE_SNAPSHOT_MEASURE_S,
     STORE_SNAPSHOT_PAUSE_S,
-    STORE_SNAPSHOTS_BYTES_MAX,
 )
 from chappe.kv import commands as cmd
 from chappe.kv.engine import Entry
 from chappe.kv.entity import Entity
+from chappe.limits import KvLimits
 
 _AGAIN_S: Final = 1.0  # a clone that asks again meanwhile has its snapshot under way ...
 _AGAIN_BYTES_PER_S: Final = 10 * MIB  # ... and longer if it is large
@@ -45,8 +42,9 @@ class Wholes:
         frozen: All entries that are durable, as they are now.
     """
 
-    def __init__(self, frozen: Callable[[], list[Entry]]) -> None:
+    def __init__(self, frozen: Callable[[], list[Entry]], limits: KvLimits) -> None:
         self._frozen = frozen
+        self._limits = limits
         self._warned = False  # of the store's size, until it is smaller again
         self._whole: tuple[int, bytes] | None = None  # behind which event, and the bytes
         self._under_way: dict[Entity, tuple[float, int]] = {}  # until when, how many bytes
@@ -69,7 +67,7 @@ class Wholes:
             raise TooLarge(new=False)
         raw = self._encoded(seq, now)
         waiting = sum([size for _, size in self._under_way.values()])
-        if self._under_way and waiting + len(raw) > STORE_SNAPSHOTS_BYTES_MAX:
+        if self._under_way and waiting + len(raw) > self._limits.snapshots_bytes_max:
             return None
         self._under_way[clone] = (now + _AGAIN_S + len(raw) / _AGAIN_BYTES_PER_S, len(raw))
         return raw
@@ -88,13 +86,13 @@ class Wholes:
         """Look at a part of what may have grown near the bound; the size, if it is near and was not before."""
         self._expire(now)
         if self._measuring is None:
-            if self._measured_bytes + self._grown_bytes < STORE_SNAPSHOT_BYTES_NEAR:
+            if self._measured_bytes + self._grown_bytes < self._limits.snapshot_bytes_near:
                 return None
             if now < self._measured_at + STORE_SNAPSHOT_MEASURE_S:
                 return None
             self._measured_at = now
             self._grown_bytes = 0
-            self._measuring = _sizes(self._frozen())
+            self._measuring = _sizes(self._frozen(), self._limits.piece_bytes)
         size = next(self._measuring)
         if size < 0:
             return None
@@ -105,14 +103,14 @@ class Wholes:
         """When to call ``measure``."""
         if self._measuring is not None:
             return -math.inf
-        if self._measured_bytes + self._grown_bytes < STORE_SNAPSHOT_BYTES_NEAR:
+        if self._measured_bytes + self._grown_bytes < self._limits.snapshot_bytes_near:
             return math.inf
         return self._measured_at + STORE_SNAPSHOT_MEASURE_S
 
     def measured(self, size: int) -> int | None:
         """The store has that size: it, if that is near the bound and was not before."""
         self._measured_bytes = size
-        was, self._warned = self._warned, size >= STORE_SNAPSHOT_BYTES_NEAR
+        was, self._warned = self._warned, size >= self._limits.snapshot_bytes_near
         return size if self._warned and not was else None
 
     # -- inside -----------------------------------------------------------------------------------------------------
@@ -128,7 +126,7 @@ class Wholes:
             for entry in self._frozen():
                 pairs.append(encode(entry.key) + encode(entry.value))
                 size += len(pairs[-1])
-                if size > STORE_SNAPSHOT_BYTES_MAX:
+                if size > self._limits.snapshot_bytes_max:
                     self._whole = None
                     self._too_large_until = now + STORE_SNAPSHOT_PAUSE_S
                     raise TooLarge(new=True)
@@ -138,14 +136,14 @@ class Wholes:
         return self._whole[1]
 
 
-def _sizes(entries: list[Entry]) -> Iterator[int]:
+def _sizes(entries: list[Entry], part_bytes: int) -> Iterator[int]:
     """The size of all entries, at the end; -1 after each part of the work before."""
     size = part = 0
     for entry in entries:
         found = len(encode(entry.key)) + len(encode(entry.value))
         size += found
         part += found
-        if part >= STORE_PIECE_BYTES:
+        if part >= part_bytes:
             part = 0
             yield -1
     yield size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chappe.data.values import Value
-from chappe.defaults import CHANNEL_EVENTS_MAX, CHANNEL_HELD_MAX, CLONE_WRITES_MAX, STORE_OUTCOMES_MAX
+from chappe.defaults import CHANNEL_HELD_MAX, STORE_OUTCOMES_MAX
 from chappe.kv.actions import Notify, Send
 from chappe.kv.commands import ACTIONS, AckClone, SnapshotOffer, SnapshotPiece, decode_message
 from chappe.kv.engine import index_of
@@ -258,11 +258,11 @@ class Bounds(KvChecker):
 
     def on_tick(self) -> None:
         """Look into the cores."""
-        bounds = self.world.bounds
+        limits = self.world.limits
         for master in masters(self.world):
             core = master.role
             events = core._followers._output.kept[0]
-            self._at_most(master, "events", events, bounds.get("CHANNEL_EVENTS_MAX", CHANNEL_EVENTS_MAX))
+            self._at_most(master, "events", events, limits.events_max)
             for writer in core._writers.known.values():
                 self._at_most(master, "outcomes", len(writer.outcomes), STORE_OUTCOMES_MAX)
                 if writer.channel is not None:
@@ -270,7 +270,7 @@ class Bounds(KvChecker):
         for clone in clones(self.world):
             core = clone.role
             writes = core._writes._channel.kept[0]
-            self._at_most(clone, "writes", writes, bounds.get("CLONE_WRITES_MAX", CLONE_WRITES_MAX))
+            self._at_most(clone, "writes", writes, limits.writes_max)
             self._at_most(clone, "held", core._following._input.held, CHANNEL_HELD_MAX)
 
     def _at_most(self, host: KvHost, what: str, found: int, bound: int) -> None:

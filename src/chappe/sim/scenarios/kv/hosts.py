@@ -71,12 +71,13 @@ class KvHost(Host):
             loaded = None if backend is None else backend.load()
             master = watched(world.cores.master, self._answered)
             self.role = master(
-                STORE, self.entity, now=now, wall_ns=wall_ns, durable=backend is not None, loaded=loaded
+                STORE, self.entity, now=now, wall_ns=wall_ns, durable=backend is not None, loaded=loaded,
+                limits=world.limits,
             )  # fmt: skip
         else:
             self.role = watched(world.cores.clone, self._answered)(
                 STORE, self.entity, now=now, resync_s=rng.choice((0.2, 1.0, 5.0)), stale_s=self.stale_s,
-                mutation_buffer_s=rng.choice((0.0, 2.0, 30.0, 600.0)),
+                mutation_buffer_s=rng.choice((0.0, 2.0, 30.0, 600.0)), limits=world.limits,
             )  # fmt: skip
 
     def times(self) -> tuple[float, int]:

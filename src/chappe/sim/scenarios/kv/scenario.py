@@ -10,7 +10,7 @@ from chappe.kv.entity import Entity, chappe_entity
 from chappe.mesh.endpoint import EndpointOptions
 from chappe.mesh.messages import COMMAND
 from chappe.sim.faults import Schedule
-from chappe.sim.scenarios.kv.bounds import small_bounds
+from chappe.sim.scenarios.kv.bounds import small_limits
 from chappe.sim.scenarios.kv.checkers import all_checkers
 from chappe.sim.scenarios.kv.hosts import CLONE_TOPIC, MASTER_TOPIC, AttachedHost, KvHost, WireHost
 from chappe.sim.scenarios.kv.rogues import any_command, any_message
@@ -33,9 +33,9 @@ class KvBase(KvWorld):
         self._schedule = Schedule(self)
 
     def play(self) -> Outcome:
-        """Play it with small bounds."""
-        with small_bounds(self.rng) as self.bounds:
-            return super().play()
+        """Play it with small limits."""
+        self.limits = small_limits(self.rng)
+        return super().play()
 
     # -- members ------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from chappe.kv.clone import KvClone
 from chappe.kv.master import KvMaster
+from chappe.limits import KV_LIMITS
 from chappe.sim.backends import SimBackend
 from chappe.sim.network import Wire
 from chappe.sim.scenarios.mesh.world import MeshWorld
@@ -61,7 +62,7 @@ class KvWorld(MeshWorld):
         self.wire = Wire(self)
         self.cores = cores or KvCores()
         self.truth = KvTruth()
-        self.bounds: dict[str, int] = {}
+        self.limits = KV_LIMITS
         self.working = True
         self.clears = self.rng.random() < 0.2
         self.backend = SimBackend() if self.rng.random() < 0.6 else None
