@@ -7,7 +7,6 @@ under "from any thread" runs with the lock held.
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
 import selectors
@@ -18,7 +17,6 @@ from typing import Any, Final
 
 from chappe.core import Report
 from chappe.defaults import CLOSE_FLUSH_S, CLOSE_S, HANDSHAKE_FRAME_BYTES_MAX, HANDSHAKE_SPARED_S, HANDSHAKES_MAX
-from chappe.errors import AddressInUse, UsageError
 from chappe.member import Action, Member, Serve
 from chappe.mesh.actions import Action as MeshAction
 from chappe.mesh.actions import Close, Deliver, Dial, Flush, Resolve
@@ -26,6 +24,7 @@ from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import EndpointHalted
 from chappe.mesh.links.greetings import DropConn, Fault, Hello, VersionSelect, parse_greeting
 from chappe.runtime.kv_node import KvNode
+from chappe.runtime.listening import Listeners, listening_socket
 from chappe.runtime.turns import Ready, Turns
 from chappe.runtime.worker import LOOK_UPS, run_once
 from chappe.system.forking import own
@@ -39,11 +38,8 @@ from chappe.transports.unfinished import TOO_MUCH, Unfinished
 
 logger = logging.getLogger(__name__)
 
-BACKLOG: Final = 128
-ACCEPT_MAX: Final = 16  # connections taken from a listening socket before the others get their turn
 HELD_LOOK_S: Final = 0.02  # how often it is looked whether links that were held back may be read again
 DRAINED_S: Final = 0.02  # how often the core hears what a full subscriber takes; it tells others far less often
-FULL_S: Final = 1.0  # no descriptor left: listening pauses so long
 READS_MAX: Final = 8  # reads from one socket before the others get their turn
 _READ: Final = selectors.EVENT_READ
 _WRITE: Final = selectors.EVENT_WRITE
@@ -88,8 +84,7 @@ class MeshNode:
         self._drained = 0  # messages taken of which the core has not heard ...
         self._drained_at = -math.inf  # ... since then
         self.unfinished = Unfinished()
-        self._listeners: list[socket.socket] = []
-        self._deaf_until = math.inf  # listening pauses
+        self._listeners = Listeners(self.turns, self._room_for_more, self._accepted)
         self._next_conn = 1
         self.turns.start()
 
@@ -139,20 +134,21 @@ class MeshNode:
             AddressInUse: Somebody listens there.
             UsageError: The host is not one of this machine.
         """
-        sock = _listening_socket(host, port)
+        sock = listening_socket(host, port)
         with self.lock:
-            if self.turns.halted is not None:
+            try:
+                self.turns.check()
+                self._listeners.add(sock)
+            except BaseException:
                 sock.close()
-            self.turns.check()
-            self.turns.register(sock, _READ, lambda mask: self._accept(sock))
-            self._listeners.append(sock)
+                raise
             found: int = sock.getsockname()[1]
             return found
 
     def forked(self) -> None:
         """We are a child's copy: without its sockets, so that peers notice when the parent ends."""
-        inherited: list[socket.socket | Link] = [*self._listeners, *self._links.values(), *self._closing.values()]
-        for each in inherited:
+        inherited: list[socket.socket | Link] = [*self._listeners.sockets, *self._links.values()]
+        for each in (*inherited, *self._closing.values()):
             each.close()
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
@@ -176,9 +172,7 @@ class MeshNode:
                 self.turns.release()
 
     def _open_no_more(self) -> None:
-        for listener in self._listeners:
-            self._forget(listener)
-        self._listeners.clear()
+        self._listeners.close()
         for dial in list(self._dials.values()):
             self._give_up(dial)
 
@@ -372,25 +366,14 @@ class MeshNode:
 
     # -- links come and go ----------------------------------------------------------------------------
 
-    def _accept(self, listener: socket.socket) -> None:
-        for _ in range(ACCEPT_MAX):
-            if len(self._young) >= HANDSHAKES_MAX and not self._make_room(time.monotonic()):
-                self._stop_listening()
-                return
-            try:
-                sock, address = listener.accept()
-            except (BlockingIOError, ConnectionError, InterruptedError):
-                return
-            except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    logger.warning("no connection can be accepted for a while: %s", error.strerror)
-                    self._stop_listening()
-                return
-            sock.setblocking(False)
-            link = self._add(sock, None)
-            if link is not None:
-                self._young[link.number] = time.monotonic()
-                self._begin(link, self._ask(self.core.handle_accepted, link.number, (address[0], address[1])))
+    def _room_for_more(self) -> bool:
+        return len(self._young) < HANDSHAKES_MAX or self._make_room(time.monotonic())
+
+    def _accepted(self, sock: socket.socket, address: Any) -> None:
+        link = self._add(sock, None)
+        if link is not None:
+            self._young[link.number] = time.monotonic()
+            self._begin(link, self._ask(self.core.handle_accepted, link.number, (address[0], address[1])))
 
     def _make_room(self, now: float) -> bool:
         """Give up the connection that is the longest in its handshake, if that is long for one."""
@@ -399,17 +382,6 @@ class MeshNode:
             return False
         self._lose(self._links[number], "its handshake takes long, and others wait")
         return True
-
-    def _stop_listening(self) -> None:
-        if self._deaf_until == math.inf:
-            for listener in self._listeners:
-                self.turns.unregister(listener)
-        self._deaf_until = time.monotonic() + FULL_S
-
-    def _listen_again(self) -> None:
-        self._deaf_until = math.inf
-        for each in self._listeners:
-            self.turns.register(each, _READ, lambda mask, sock=each: self._accept(sock))
 
     def _add(self, sock: socket.socket, host: str | None) -> Link | None:
         number = self._next_conn
@@ -526,7 +498,7 @@ class MeshNode:
         return min(self.member.next_timeout(), self._own_due())
 
     def _own_due(self) -> float:
-        due = min(self._deaf_until, self._held_look_at, self.gatherer.due)
+        due = min(self._listeners.due, self._held_look_at, self.gatherer.due)
         if self.unfinished.links:
             due = min(due, self.unfinished.due())
         for dial in self._dials.values():
@@ -539,8 +511,8 @@ class MeshNode:
     def _own_timeouts(self, now: float) -> None:
         if now >= self.gatherer.due:
             self.gatherer.at_once()
-        if now >= self._deaf_until:
-            self._listen_again()
+        if now >= self._listeners.due:
+            self._listeners.go_on()
         if now >= self._held_look_at:
             self._look_at_held(now)
         for link in self.unfinished.too_late(now):
@@ -552,30 +524,3 @@ class MeshNode:
             self._connect(dial)
         for link in [each for each in self._closing.values() if now >= (each.closing_at or 0.0)]:
             self._drop(link)
-
-    def _forget(self, listener: socket.socket) -> None:
-        if self._deaf_until == math.inf:
-            self.turns.unregister(listener)
-        listener.close()
-
-
-def _listening_socket(host: str, port: int) -> socket.socket:
-    everywhere = host in ("*", "")
-    dual = everywhere and socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dual or ":" in host else socket.AF_INET
-    try:
-        sock = socket.create_server(
-            ("" if everywhere else host, port), family=family, backlog=BACKLOG, dualstack_ipv6=dual
-        )
-    except OverflowError:
-        raise UsageError(f"{port} is not a port: 0 to 65535, 0 for any that is free") from None
-    except (TypeError, UnicodeError):  # what the resolver cannot even be asked for
-        raise UsageError(f"{host!a} is no name or address of this machine") from None
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise AddressInUse(
-                f"port {port} on {host} is in use: stop the program that listens there, or choose another port"
-            ) from None
-        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}") from None
-    sock.setblocking(False)
-    return sock
