@@ -14,6 +14,8 @@ from typing import Final
 
 import pytest
 
+from chappe.system import time as clocks
+
 PATIENCE_S: Final = 300.0  # for what takes a process a second or two alone; a float, as compat.broker counts by int
 SPARK_S: Final = 3000  # for what starts Java, or waits for somebody who does
 LOOK_S: Final = 0.005
@@ -47,5 +49,6 @@ class Clock:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.forward_s = 0.0
         monotonic, time_ns = time.monotonic, time.time_ns
-        patch.setattr(time, "monotonic", lambda: monotonic() + self.forward_s)
-        patch.setattr(time, "time_ns", lambda: time_ns() + int(self.forward_s * 1e9))
+        for each in (time, clocks):
+            patch.setattr(each, "monotonic", lambda: monotonic() + self.forward_s)
+            patch.setattr(each, "time_ns", lambda: time_ns() + int(self.forward_s * 1e9))

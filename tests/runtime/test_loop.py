@@ -29,7 +29,9 @@ class Member:
         self.halted: BaseException | None = None
         self.here, self.there = socket.socketpair()
         self.here.setblocking(False)
-        self.loop = loop.join(self)
+        joined = loop.join(self)
+        assert isinstance(joined, loop.Loop)
+        self.loop = joined
 
     def look(self) -> Answer:
         self.looks += 1

@@ -7,10 +7,9 @@ import re
 import uuid
 from pathlib import Path
 
-import platformdirs
-
 from chappe.errors import UsageError
 from chappe.log.events import DamageHealed, ScrubEnded, TowerFound, WritesResumed
+from chappe.system import machine
 
 logger = logging.getLogger("chappe")
 
@@ -28,7 +27,7 @@ def state_directory(kind: str, identity: str, directory: str | Path | None) -> P
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", identity):
         raise UsageError(f"the identity {identity!r} is not a name of letters, digits, '.', '-' and '_'")
-    base = Path(directory) if directory is not None else platformdirs.user_data_path("chappe")
+    base = Path(directory) if directory is not None else machine.current().data_path()
     return base / kind / identity
 
 

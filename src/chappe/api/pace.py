@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
+
+from chappe.system import time
 
 STEP_S: Final = 0.005  # at a given speed, what is due is sent this often
 SHOW_S: Final = 0.1  # how often progress is reported

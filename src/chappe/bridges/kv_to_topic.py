@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from chappe.bridges.latest import NOWHERE, Place, TopicNow, place_of
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import BufferFull, ChappeError, Closed, OffsetOutOfRange, StaleData, TimedOut, UsageError
 from chappe.kv.engine import Change
+from chappe.system import time
 from chappe.system.forking import own
 
 if TYPE_CHECKING:

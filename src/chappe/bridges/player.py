@@ -8,7 +8,6 @@ a few MiB of memory for each.
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from chappe.reading.bounds import Bound, Moment, Reading, bounded
 from chappe.reading.fetch import read_blocks
 from chappe.reading.offsets import EARLIEST, LATEST, Range
 from chappe.reading.selection import Selection
+from chappe.system import time
 
 Start: TypeAlias = Literal["earliest"] | int | datetime
 PIECE: Final = 1024  # messages published at once

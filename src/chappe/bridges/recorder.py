@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from chappe.bridges.form import fits, pack
 from chappe.defaults import SUBSCRIBER_BYTES_MAX, SUBSCRIBER_MESSAGES_MAX, TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import BufferFull, ChappeError, Closed, TimedOut, UsageError
 from chappe.mesh.messages import Message
+from chappe.system import time
 from chappe.system.forking import own
 
 logger = logging.getLogger(__name__)

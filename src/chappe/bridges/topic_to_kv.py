@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -16,6 +15,7 @@ from chappe.bridges.latest import NOWHERE, Place, TopicNow, place_of
 from chappe.data.topic import Filter
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import BackendFailure, ChappeError, Closed, InvalidData, OffsetOutOfRange, TimedOut, UsageError
+from chappe.system import time
 from chappe.system.forking import own
 
 if TYPE_CHECKING:

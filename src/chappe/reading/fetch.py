@@ -9,7 +9,6 @@ are an error, or are skipped with a warning (``failOnDataLoss``).
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -23,6 +22,7 @@ from chappe.log.batch import Batch
 from chappe.log.queries import ReadAnswer, ReadRequest
 from chappe.reading.offsets import Range
 from chappe.reading.view import discover
+from chappe.system import time
 from chappe.transports.queries import StoreClient
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ stores are looked up anew.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,6 +16,7 @@ from chappe.errors import ProtocolError, TimedOut
 from chappe.log.storage import PartitionInfo
 from chappe.reading.offsets import Key, Known
 from chappe.reading.selection import Selection
+from chappe.system import time
 from chappe.transports.queries import StoreClient
 
 logger = logging.getLogger(__name__)

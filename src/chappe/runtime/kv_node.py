@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -21,6 +20,7 @@ from chappe.member import Action, Member, Serve
 from chappe.mesh.actions import Flush
 from chappe.runtime.turns import Turns
 from chappe.runtime.worker import DISKS, Lane
+from chappe.system import time
 from chappe.transports.gathering import Gatherer
 
 logger = logging.getLogger(__name__)

@@ -7,12 +7,13 @@ import logging
 import math
 import selectors
 import socket
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from chappe.errors import AddressInUse, UsageError
 from chappe.runtime.turns import Turns
+from chappe.system import time
+from chappe.system.machine import Machine
 
 logger = logging.getLogger(__name__)
 
@@ -84,24 +85,19 @@ class Listeners:
         self.due = time.monotonic() + FULL_S
 
 
-def listening_socket(host: str, port: int) -> socket.socket:
+def listening_socket(machine: Machine, host: str, port: int) -> socket.socket:
     """A socket that listens there; ``*`` on all interfaces, port 0 on any that is free.
 
     Raises:
         AddressInUse: Somebody listens there.
-        UsageError: The host is not one of this machine, or the port is none.
+        UsageError: The host is not one of this machine, or the port is not a port.
     """
-    everywhere = host in ("*", "")
-    dual = everywhere and socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dual or ":" in host else socket.AF_INET
     try:
-        sock = socket.create_server(
-            ("" if everywhere else host, port), family=family, backlog=BACKLOG, dualstack_ipv6=dual
-        )
+        sock = machine.listen(host, port, BACKLOG)
     except OverflowError:
         raise UsageError(f"{port} is not a port: 0 to 65535, 0 for any that is free") from None
     except (TypeError, UnicodeError):  # what the resolver cannot even be asked for
-        raise UsageError(f"{host!a} is no name or address of this machine") from None
+        raise UsageError(f"{host!a} is not a name or address of this machine") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise AddressInUse(

@@ -10,8 +10,6 @@ import errno
 import logging
 import math
 import selectors
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, Protocol, TypeVar
@@ -41,6 +39,7 @@ from chappe.log.events import MachineRefused, Stopped
 from chappe.log.messages import Message, decode, encode
 from chappe.log.queries import Answer
 from chappe.runtime.turns import Ready, Turns
+from chappe.system import time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.addresses import TowerAddress, bind, reachable_host
@@ -138,7 +137,7 @@ class Node:
         self.turns = Turns(self._handle, self._due, self._stopped, what="member", eager=True)
         self.lock = self.turns.lock
         self.malformed = 0
-        self.halt_event = threading.Event()
+        self.halt_event = self.turns.machine.event()
         self._on_report = on_report
         self._dealers = Dealers(self, self._answered)
         self._perform: dict[type, Callable[[Any], None]] = {

@@ -1,9 +1,9 @@
 """The nodes that the producers and consumers of a process share: each has a seat, and the last to leave closes up.
 
-A node is shared by those that meet at the same towers, listen on the same host and do the same: producers, producers
-that wait for no store, consumers. Producers that wait for no store have a node of their own, as a peer that does not
-keep up holds back what they send for longer. One with an identity is alone at its node: its journal is synced under the
-node's lock, and a stalled disk would stop the others.
+A node is shared by those on one machine that meet at the same towers, listen on the same host and do the same:
+producers, producers that wait for no store, consumers. Producers that wait for no store have a node of their own, as a
+peer that does not keep up holds back what they send for longer. One with an identity is alone at its node: its journal
+is synced under the node's lock, and a stalled disk would stop the others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
@@ -27,6 +26,7 @@ from chappe.log.producers import LogProducers
 from chappe.log.subscriptions import Subscriptions
 from chappe.runtime.log_node import Gatherer, Node
 from chappe.runtime.worker import CALLBACKS, DISKS, Lane
+from chappe.system import machine, time
 from chappe.system.forking import own
 from chappe.transports.addresses import TowerAddress
 
@@ -72,6 +72,7 @@ _open: dict[object, _Shared[Any]] = {}  # the node of each kind that has room
 
 
 def _share(key: object, address: str, make: Callable[[], _Shared[M]]) -> _Shared[M]:
+    key = (machine.current(), key)
     with _guard:
         shared: _Shared[M] | None = _open.get(key)
         if shared is None or shared.node.halted is not None or not shared.has_room(address):

@@ -17,13 +17,12 @@ import logging
 import math
 import os
 import selectors
-import sys
 import threading
-import time
 from collections import deque
 from itertools import count
 from typing import Final, Protocol
 
+from chappe.system import machine, time
 from chappe.system.forking import own
 from chappe.system.limits import descriptors_refused
 
@@ -31,7 +30,6 @@ logger = logging.getLogger(__name__)
 
 SLEEP_S: Final = 1.0  # longest sleep: a clock that was put forward is noticed so soon
 _STALE_MAX: Final = 64  # timers that nobody needs any more are thrown away when there are so many
-_ONE: Final = (1).to_bytes(8, sys.byteorder)
 
 
 class Member(Protocol):
@@ -50,42 +48,6 @@ class Member(Protocol):
         """``look`` has raised this."""
 
 
-class Wakeup:
-    """A descriptor that is readable from ``set`` to ``clear``. One descriptor on Linux, two elsewhere."""
-
-    def __init__(self) -> None:
-        if sys.platform == "linux":
-            self._read = self._write = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        else:
-            self._read, self._write = os.pipe()
-            os.set_blocking(self._read, False)
-            os.set_blocking(self._write, False)
-
-    def fileno(self) -> int:
-        """The descriptor to be waited on."""
-        return self._read
-
-    def set(self) -> None:
-        """Make it readable; not after ``close``."""
-        try:
-            os.write(self._write, _ONE)
-        except OSError:
-            pass  # full: it is readable
-
-    def clear(self) -> None:
-        """Make it readable no more."""
-        try:
-            os.read(self._read, 4096)
-        except OSError:
-            pass
-
-    def close(self) -> None:
-        """Give the descriptors back; safe to call twice."""
-        for each in {self._read, self._write} - {-1}:
-            os.close(each)
-        self._read = self._write = -1
-
-
 class _Place:
     """What the loop knows of a member."""
 
@@ -97,6 +59,22 @@ class _Place:
         self.queued = math.inf  # of its timer in the heap, which may be earlier than ``at``
         self.watched = False  # its descriptor is
         self.left = False
+
+
+class Driver(Protocol):
+    """Who looks after members: the loop, or what a test has in its place."""
+
+    def ask(self, member: Member) -> None:
+        """Have it looked at soon."""
+
+    def add(self, member: Member) -> None:
+        """Look after it from now on."""
+
+    def remove(self, member: Member) -> bool:
+        """Look after it no more, nor watch its descriptor; whether it was the last member."""
+
+    def end(self) -> None:
+        """No member is left."""
 
 
 class Loop:
@@ -113,7 +91,7 @@ class Loop:
         self._ended = False
         with descriptors_refused():
             self._selector = selectors.DefaultSelector()
-            self._wakeup = Wakeup()
+            self._wakeup = machine.Wakeup()
         self._selector.register(self._wakeup, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name="chappe-loop", daemon=True)
         self._thread.start()
@@ -249,9 +227,13 @@ _joining = threading.Lock()
 _current: Loop | None = None
 
 
-def join(member: Member) -> Loop:
-    """Have the process's loop look after ``member``, at once and until it leaves."""
+def join(member: Member, on: machine.Machine = machine.SYSTEM) -> Driver:
+    """Have the process's loop, or that of the machine, look after ``member``, at once and until it leaves."""
     global _current
+    if on.driver is not None:
+        driver: Driver = on.driver
+        driver.add(member)
+        return driver
     with _joining:
         if _current is None:
             _current = Loop()
@@ -259,7 +241,7 @@ def join(member: Member) -> Loop:
         return _current
 
 
-def leave(loop: Loop, member: Member) -> None:
+def leave(loop: Driver, member: Member) -> None:
     """``member`` is looked at no more. Its descriptor may be closed from now on; a ``look`` may be under way.
 
     After the last member this waits for the thread to end, so the caller holds no lock of a member.

@@ -11,7 +11,6 @@ import logging
 import math
 import selectors
 import socket
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from chappe.runtime.kv_node import KvNode
 from chappe.runtime.listening import Listeners, listening_socket
 from chappe.runtime.turns import Ready, Turns
 from chappe.runtime.worker import LOOK_UPS, run_once
+from chappe.system import time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.dialling import Dial as Dialling
@@ -134,7 +134,7 @@ class MeshNode:
             AddressInUse: Somebody listens there.
             UsageError: The host is not one of this machine.
         """
-        sock = listening_socket(host, port)
+        sock = listening_socket(self.turns.machine, host, port)
         with self.lock:
             try:
                 self.turns.check()
@@ -451,7 +451,7 @@ class MeshNode:
     # -- dialling -------------------------------------------------------------------------------------
 
     def _dial(self, action: Dial) -> None:
-        dial = Dialling(action.dial, action.host, action.port)
+        dial = Dialling(action.dial, action.host, action.port, self.turns.machine)
         self._dials[action.dial] = dial
         if dial.is_resolved():
             self._connect(dial)

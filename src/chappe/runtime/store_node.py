@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -22,6 +20,7 @@ from chappe.log.storage import LogStorage, Retention, Scrubbed
 from chappe.log.store import LogStore
 from chappe.runtime.log_node import Node, wall_us
 from chappe.runtime.worker import DISKS, Lane
+from chappe.system import machine, time
 from chappe.system.forking import own
 from chappe.system.memory import keep_freed
 from chappe.transports.addresses import TowerAddress
@@ -59,7 +58,7 @@ class StoreNode:
         self.storage = storage
         self._staged = staged
         self._retention = list(retention)
-        self._closing = threading.Event()
+        self._closing = machine.current().event()
         kept = recover(staged, storage)
         self.core = LogStore(address, storage, "", now=time.monotonic(), kept=kept)
         self.node = Node(

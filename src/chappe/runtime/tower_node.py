@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import selectors
-import threading
-import time
 
 import zmq
 
@@ -15,6 +13,7 @@ from chappe.log.actions import Action, Forward, Relay
 from chappe.log.beacon import WELCOME
 from chappe.log.tower import TowerCore
 from chappe.runtime.turns import Ready, Turns
+from chappe.system import time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.addresses import TowerAddress, bind, reachable_host
@@ -34,7 +33,7 @@ class TowerNode:
         need_descriptors()
         self.malformed = 0
         self.turns = Turns(self._handle, self._due, self._stopped, what="tower")
-        self.halt_event = threading.Event()
+        self.halt_event = self.turns.machine.event()
         self._sub = new_socket(zmq.XSUB)
         self._pub = new_socket(zmq.XPUB)
         for each in (self._sub, self._pub):

@@ -20,15 +20,16 @@ import logging
 import math
 import selectors
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from chappe.errors import MemberStopped
 from chappe.runtime import loop
 from chappe.runtime.worker import CALLBACKS, Lane
+from chappe.system import machine, time
 from chappe.system.forking import own
 from chappe.system.limits import descriptors_refused
+from chappe.system.machine import Latch
 
 logger = logging.getLogger(__name__)
 
@@ -47,12 +48,11 @@ class _Follower:
 
     __slots__ = ("_called", "called", "over", "until")
 
-    def __init__(self, until: Callable[[], bool]) -> None:
+    def __init__(self, until: Callable[[], bool], latch: Latch) -> None:
         self.until = until
         self.called = False  # its wait is over, or it is to lead
         self.over = False  # its wait is over: it no longer follows
-        self._called = threading.Lock()  # cheaper than an Event, of which every wait would need one
-        self._called.acquire()
+        self._called = latch
 
     def call(self) -> None:
         """Wake it; the lock is held."""
@@ -94,6 +94,7 @@ class Turns:
         eager: bool = False,
     ) -> None:
         own(self)
+        self.machine = machine.current()
         self.lock = threading.RLock()
         self.closed = False
         self.news = False  # something changed for which somebody may be waiting; set with the lock held
@@ -105,8 +106,8 @@ class Turns:
         self._grace_s = grace_s
         self._eager = eager
         self._selector: selectors.BaseSelector | None = None  # until there is a socket
-        self._wakeup: loop.Wakeup | None = None  # until a thread leads
-        self._loop: loop.Loop | None = None
+        self._wakeup: machine.Wakeup | None = None  # until a thread leads
+        self._loop: loop.Driver | None = None
         self._callbacks: Lane | None = None
         self._leading: Callable[[], bool] | None = None  # what the leader waits for
         self._turn = 0  # rises whenever a user's thread or an event loop begins to drive
@@ -115,7 +116,7 @@ class Turns:
         self._awake_at = -math.inf  # whoever sleeps looks then; -inf: somebody looks before the next sleep
         self._loop_at = -math.inf  # the loop watches, and looks then by itself; -inf: it stays away or looks soon
         self._resting = False  # the loop stays away until the lead is free
-        self._left = threading.Event()  # the leader has left since we are closed
+        self._left = self.machine.event()  # the leader has left since we are closed
         self._followers: list[_Follower] = []
         self._event_loops = 0  # that watch the selector
         self._seen_turn = -1  # when the loop left something to an event loop
@@ -124,7 +125,7 @@ class Turns:
 
     def start(self) -> None:
         """Begin to be driven."""
-        self._loop = loop.join(self)
+        self._loop = loop.join(self, self.machine)
 
     def stop(self) -> None:
         """Be driven no more, release everybody who waits, and wait for callbacks; the lock is not held."""
@@ -174,7 +175,7 @@ class Turns:
     def _open_selector(self) -> selectors.BaseSelector:
         if self._selector is None:
             with descriptors_refused():
-                self._selector = selectors.DefaultSelector()
+                self._selector = self.machine.selector()
             if self._loop is not None:
                 self._loop.ask(self)
             self._hand_on()  # who could not lead so far
@@ -204,7 +205,7 @@ class Turns:
                     wait_s = self._before_sleep(deadline)  # before the lock is free: nobody tells who does not sleep
                     follower = None
                 else:
-                    follower = _Follower(until)
+                    follower = _Follower(until, self.machine.latch())
                     self._followers.append(follower)
             if follower is None:
                 try:
@@ -224,7 +225,7 @@ class Turns:
 
     def _make_wakeup(self, selector: selectors.BaseSelector) -> None:
         with descriptors_refused():
-            wakeup = self._wakeup = loop.Wakeup()
+            wakeup = self._wakeup = self.machine.wakeup()
         selector.register(wakeup, _READ, lambda mask: wakeup.clear())
 
     def _lead(self, until: Callable[[], bool], deadline: float, wait_s: float) -> None:
@@ -287,6 +288,7 @@ class Turns:
 
         Returns the descriptor at whose readiness the loop is to call ``serve``.
         """
+        self.machine.watched()
         with self.lock:
             self._open_selector()
             self._event_loops += 1

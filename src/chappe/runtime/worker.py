@@ -20,6 +20,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from chappe.system import machine
+
 logger = logging.getLogger(__name__)
 
 IDLE_S: Final = 5.0  # a thread ends when there was nothing to do for this long
@@ -116,14 +118,15 @@ class Lane:
     """
 
     def __init__(self, pool: Pool, post: Post) -> None:
-        self._pool = pool
+        self._machine = machine.current()
+        self._pool: Pool = self._machine.pool(pool)
         self._post = post
         self._guard = threading.Lock()
         self._jobs: deque[tuple[Callable[[], Any], Callable[[Any], None] | None]] = deque()
         self._scheduled = False  # a thread does its jobs, or will
         self._runs_in: int | None = None  # the thread that runs a job of it just now
         self._closed = False
-        pool.open(self)
+        self._pool.open(self)
 
     def do(self, work: Callable[[], Result], done: Callable[[Result], None] | None = None) -> None:
         """Run ``work`` without any lock; then have ``done`` called with what it returned. Never waits.
@@ -143,7 +146,7 @@ class Lane:
 
         Called by one of its own jobs it does not wait.
         """
-        over = threading.Event()
+        over = self._machine.event()
         if not self._closed:
             self._closed = True
             if last is not None:
@@ -154,6 +157,10 @@ class Lane:
             return False
         self._pool.help()
         return over.wait(timeout_s)
+
+    def leave(self) -> None:
+        """Take no more jobs, and wait for none."""
+        self._pool.close(self)
 
     def step(self) -> bool:
         """Run one job; for the pool's threads. Whether there is another one."""
@@ -182,7 +189,7 @@ def run_once(pool: Pool, post: Post, work: Callable[[], Result], done: Callable[
     """As ``Lane.do``, on a lane of its own that nobody waits for."""
     lane = Lane(pool, post)
     lane.do(work, done)
-    pool.close(lane)
+    lane.leave()
 
 
 def _raise(error: Exception) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from chappe.data.topic import decode_topic, encode_topic
 from chappe.errors import StorageError, StorageFormat, StorageFull
 from chappe.log.exactly_once.staged import Intent, SinkState
 from chappe.storage.segments.files import FileOps, storage_error, sync_directory
+from chappe.system import time
 from chappe.system.forking import own
 
 DATABASE: Final = "sinks.sqlite"

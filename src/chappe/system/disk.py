@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from chappe.system import machine
 from chappe.system.forking import own
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})  # there is no room
@@ -15,6 +16,8 @@ FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})  # there is no room
 
 def sync_file(fd: int) -> None:
     """Wait until everything about a file, or a directory, is on disk."""
+    if not machine.current().syncs:
+        return
     full = getattr(fcntl, "F_FULLFSYNC", None)
     if full is not None:  # macOS: fsync ends when the drive has it in its memory
         try:
@@ -29,6 +32,8 @@ def sync_file(fd: int) -> None:
 
 def sync_data(fd: int) -> None:
     """Wait until the bytes of a file and its length are on disk."""
+    if not machine.current().syncs:
+        return
     if hasattr(os, "fdatasync") and not hasattr(fcntl, "F_FULLFSYNC"):
         os.fdatasync(fd)
     else:

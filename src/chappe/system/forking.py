@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from chappe.errors import Forked
+from chappe.system import machine
 
 _LEAVES: Final = frozenset({"close", "stop", "_abandon", "__exit__", "__aexit__", "__del__"})  # nothing is to be done
 _PLAIN: Final = frozenset(
@@ -39,6 +40,7 @@ def own(member: object, *, keep: tuple[str, ...] = ()) -> None:
             what the system would keep for as long as any process has it.
         keep: Names of attributes whose values are never finalized in the child: databases that would write.
     """
+    machine.current().owns(member)
     key = id(member)
     _owned[key] = (weakref.ref(member, lambda _: _owned.pop(key, None)), keep)
 

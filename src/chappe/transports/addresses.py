@@ -54,7 +54,7 @@ class TowerAddress:
 def bind(socket: zmq.Socket[bytes], host: str, port: int = 0) -> int:
     """Bind to ``host``; returns the port. Raises AddressInUse or UsageError with what to do."""
     if not host.isprintable():  # ZeroMQ takes UTF-8 only
-        raise UsageError(f"{host!a} is no name or address of this machine")
+        raise UsageError(f"{host!a} is not a name or address of this machine")
     try:
         socket.bind(f"tcp://{host}:{port or '*'}")
     except zmq.ZMQError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import struct
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import zmq
 from chappe.errors import ProtocolError
 from chappe.log.actions import Action, Ask
 from chappe.log.queries import Answer, decode_answer, encode_query
+from chappe.system import time
 from chappe.transports.zeromq import open_socket
 
 logger = logging.getLogger(__name__)

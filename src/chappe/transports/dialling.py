@@ -6,20 +6,21 @@ import errno
 import os
 import socket
 from ipaddress import ip_address
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from chappe.defaults import CONNECT_TIMEOUT_S
+from chappe.system.machine import Machine, Target
 
-Target: TypeAlias = tuple[int, Any]  # family and socket address
 _UNDER_WAY: Final = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR)
 
 
 class Dial:
     """One attempt to connect to ``host`` and ``port``; ``sock`` is what is being connected now."""
 
-    __slots__ = ("_targets", "host", "number", "port", "reason", "sock", "until")
+    __slots__ = ("_machine", "_targets", "host", "number", "port", "reason", "sock", "until")
 
-    def __init__(self, number: int, host: str, port: int) -> None:
+    def __init__(self, number: int, host: str, port: int, machine: Machine) -> None:
+        self._machine = machine
         self.number = number
         self.host = host
         self.port = port
@@ -41,8 +42,7 @@ class Dial:
     def look_up(self) -> None:
         """Find the addresses of the name. The system's look-up may take long and cannot be interrupted."""
         try:
-            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-            self._targets = [(family, address) for family, _, _, _, address in found]
+            self._targets = self._machine.look_up(self.host, self.port)
         except (OSError, UnicodeError) as error:
             text = getattr(error, "strerror", None) or str(error)
             self.reason = f"the name {self.host} is not known ({text.lower()})"
@@ -53,7 +53,7 @@ class Dial:
         while self._targets:
             family, address = self._targets.pop(0)
             try:
-                sock = socket.socket(family, socket.SOCK_STREAM)
+                sock = self._machine.stream(family)
             except OSError as error:
                 self.reason = error.strerror or str(error)
                 continue

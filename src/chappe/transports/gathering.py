@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from chappe.mesh.actions import Flush
+from chappe.system import time
 
 GAP_S: Final = 0.00005  # what follows so soon belongs to a sequence ...
 MANY: Final = 64  # ... of which so many leave together, if there is room for them ...
@@ -31,11 +31,11 @@ class Gatherer:
         flush: Callable[[Flush], None],
         look_at: Callable[[float], None],
         room: int,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.due = math.inf
         self.many = False  # several messages left last: who publishes does well to read what comes back
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._flush = flush
         self._look_at = look_at
         self._many = min(MANY, room)

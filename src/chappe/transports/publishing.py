@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from typing import Final
 
@@ -11,6 +10,7 @@ import zmq
 
 from chappe.defaults import BACKLOG_BYTES_MAX, FULL_PEER_LOSSY_MAX_S, FULL_PEER_LOSSY_S, SUBSCRIPTION_BYTES_MAX
 from chappe.errors import ProtocolError
+from chappe.system import time
 from chappe.transports.greedy import Greedy
 from chappe.transports.zeromq import open_socket
 

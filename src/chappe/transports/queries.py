@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import struct
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
@@ -37,6 +36,7 @@ from chappe.log.queries import (
     encode_query,
 )
 from chappe.log.storage import PartitionInfo
+from chappe.system import time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.zeromq import new_socket

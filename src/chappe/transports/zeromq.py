@@ -8,6 +8,7 @@ import zmq
 
 from chappe.defaults import HEARTBEAT_S, MESSAGE_BYTES_MAX, QUEUE_MESSAGES_MAX, RECONNECT_MAX_S, RECONNECT_S
 from chappe.errors import TooManyOpenFiles
+from chappe.system import machine
 from chappe.system.limits import EXHAUSTED, TEXT
 
 _HEARTBEAT: Final = (
@@ -33,10 +34,8 @@ def new_socket(kind: int) -> zmq.Socket[bytes]:
     Raises:
         TooManyOpenFiles: There are too many.
     """
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
-    context.set(zmq.MAX_SOCKETS, SOCKETS_MAX)  # counts before the first socket is made
     try:
-        return context.socket(kind)
+        return machine.current().zeromq(kind, SOCKETS_MAX)
     except zmq.ZMQError as error:
         if error.errno in EXHAUSTED:
             raise TooManyOpenFiles(TEXT) from None

@@ -6,7 +6,6 @@ Nothing here waits, but for ``close``: what has an outcome is an ``Asked``, and 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -22,6 +21,7 @@ from chappe.kv.engine import Engine
 from chappe.kv.events import WriteFailed
 from chappe.kv.master import KvMaster
 from chappe.runtime.kv_node import KvNode
+from chappe.system import time
 from chappe.system.forking import own
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 import secrets
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +19,7 @@ from chappe.kv.master import KvMaster
 from chappe.kv.topics import check_name
 from chappe.storage.kv_rocksdb import RocksdbBackend
 from chappe.storage.kv_sqlite import SqliteBackend
+from chappe.system import time
 
 if TYPE_CHECKING:
     from chappe.api.mesh.hosting import Host

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
@@ -14,6 +13,7 @@ from chappe.data.scalars import Count, EnumValue, Port
 from chappe.errors import NoSuchKey
 from chappe.kv.engine import Entry, index_of
 from chappe.kv.entity import Entity
+from chappe.system import time
 from chappe.system.forking import own
 
 _PLAIN: Final = frozenset({str, int, float, bool, type(None), Count, EnumValue, Port})  # values as they are in Python

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from chappe.kv.entity import Entity
 from chappe.kv.sizes import size_of
 from chappe.mesh.events import MessagesDropped
 from chappe.mesh.policy import Policy
+from chappe.system import time
 from chappe.system.forking import own
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -27,6 +26,7 @@ from chappe.log.events import OutOfRange, Stopped, TowerFound
 from chappe.log.sources import Key
 from chappe.runtime.log_seats import consuming
 from chappe.storage.positions import Positions
+from chappe.system import time
 from chappe.system.forking import own
 from chappe.transports.addresses import TowerAddress
 

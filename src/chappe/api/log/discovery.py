@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +11,7 @@ from chappe.defaults import TOWER_HOST
 from chappe.log.actions import Action, Subscribe
 from chappe.log.messages import Message, StoreInfo
 from chappe.runtime.log_node import Node
+from chappe.system import time
 from chappe.transports.addresses import TowerAddress
 
 SETTLE_S = 0.3  # after the first store answered, others get this long

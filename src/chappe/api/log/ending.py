@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Final, Protocol
 
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.errors import TimedOut
 from chappe.log.sources import Key
+from chappe.system import time
 
 LOOK_S: Final = 0.05  # how often those who wait look for what no record tells
 RECHECK_S: Final = 0.25  # how often, while records come, it is looked whether something will never come

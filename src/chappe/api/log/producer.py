@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
@@ -38,6 +37,7 @@ from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.runtime.log_seats import producing
 from chappe.storage.journals import Journals
+from chappe.system import time
 from chappe.system.forking import own
 from chappe.transports.addresses import TowerAddress
 

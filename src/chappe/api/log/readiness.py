@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from chappe.errors import TimedOut
 from chappe.runtime.log_seats import Seat
+from chappe.system import time
 
 LOOK_S: Final = 0.02
 

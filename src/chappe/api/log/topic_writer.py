@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from chappe.log.producers import LogProducers
 from chappe.runtime.log_node import wall_us
 from chappe.runtime.log_seats import Seat
 from chappe.storage.journal import Journal
+from chappe.system import time
 
 SERVE_S = 0.05  # how often the network is served while an iterable is sent
 BUSY_RECORDS = 16  # so many gathered at once are a fast sequence: nobody looks at the clock for each further one

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from chappe.errors import StorageError, UsageError
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.storage.journals import Journals
+from chappe.system import time
 
 SHOWN = 3  # topics named in one sentence; of the rest it is said how many there are
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from types import TracebackType
@@ -57,6 +56,7 @@ from chappe.mesh.messages import DATA, NOBODY
 from chappe.mesh.policy import Policy
 from chappe.runtime.mesh_node import MeshNode
 from chappe.security import Security, check_reach, check_security
+from chappe.system import machine, time
 from chappe.system.forking import own
 from chappe.transports.tcp import READ_BYTES
 from chappe.transports.tls import contexts
@@ -237,11 +237,11 @@ class Endpoint:
             PeerUnavailable: The peering ended meanwhile.
             TimedOut: It has not answered yet.
         """
-        began = time.perf_counter()
+        began = time.monotonic()
         asked = self._ask(self.core.ping, as_id(id).bytes)
         asked.wait(timeout)
         asked.take(f"{id} has not answered yet")
-        return time.perf_counter() - began
+        return time.monotonic() - began
 
     def forward(self, *topics: str) -> None:
         """Have peers send these prefixes here too, to be passed on to other peers, though nobody here wants them.
@@ -545,7 +545,7 @@ class Endpoint:
             asked.wait(None)
             function(asked.outcome)
 
-        thread = threading.Thread(target=answer, name=name, daemon=True)
+        thread = machine.current().thread(answer, name)
         self._threads = [each for each in self._threads if each.is_alive()]
         self._threads.append(thread)
         thread.start()

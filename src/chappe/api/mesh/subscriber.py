@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
@@ -19,6 +18,7 @@ from chappe.mesh.events import MessagesDropped
 from chappe.mesh.forwarding.inbox import Inbox
 from chappe.mesh.messages import Message
 from chappe.mesh.policy import Policy
+from chappe.system import time
 from chappe.system.forking import own
 
 CHUNK: Final = 256  # messages that ``get`` takes from the queue at once ...

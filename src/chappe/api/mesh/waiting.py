@@ -6,13 +6,13 @@ import logging
 import math
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from chappe.errors import ChappeError, Closed
 from chappe.runtime.turns import Turns
+from chappe.system import machine, time
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
@@ -78,7 +78,7 @@ class Waiting:
 
     def call_back(self, get: Callable[[None], Any], function: Callable[[Any], object], name: str) -> None:
         """Have ``function`` called with each item that ``get(None)`` waits for, by a thread of its own."""
-        self._thread = threading.Thread(target=self._call, args=(get, function), name=name, daemon=True)
+        self._thread = machine.current().thread(lambda: self._call(get, function), name)
         self._thread.start()
 
     def _call(self, get: Callable[[None], Any], function: Callable[[Any], object]) -> None:

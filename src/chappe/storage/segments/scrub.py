@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -25,6 +24,7 @@ from chappe.storage.segments.identity import load_identity
 from chappe.storage.segments.index import Index
 from chappe.storage.segments.index_files import find_index, save_copy
 from chappe.storage.segments.topics import Unread
+from chappe.system import time
 
 logger: Final = logging.getLogger(__name__)
 SCRUB_FILE: Final = "scrub"

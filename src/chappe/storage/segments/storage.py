@@ -6,7 +6,6 @@ import heapq
 import itertools
 import logging
 import os
-import time
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
@@ -45,6 +44,7 @@ from chappe.storage.segments.slots import Slot
 from chappe.storage.segments.table import Table
 from chappe.storage.segments.topics import TopicIndex, Unread
 from chappe.storage.segments.versions import Versions
+from chappe.system import time
 
 logger: Final = logging.getLogger(__name__)
 APPENDERS_OPEN_MAX: Final = 128  # segments open for writing
