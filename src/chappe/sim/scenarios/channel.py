@@ -287,6 +287,7 @@ class Channels(Checker):
     def on_heard(self, producer: ProducerEnd, taken: bool) -> None:
         """What is kept is what the slowest has not acknowledged."""
         world, core = self.world, producer.core
+        self._sound(producer.name, core.invariants())
         if core.kept[0] > world.kept_max:
             world.fail("bounds", f"the producer keeps {core.kept[0]} events, the bound is {world.kept_max}")
         if core.consumers and set(core.consumers) == set(producer.acks):
@@ -298,10 +299,15 @@ class Channels(Checker):
 
     def on_took(self, end: ConsumerEnd) -> None:
         """What is held has a bound, and every so many events are acknowledged."""
+        self._sound(end.name, end.core.invariants())
         if end.core.held > self.world.held_max:
             self.world.fail("bounds", f"{end.name} holds {end.core.held} events, the bound is {self.world.held_max}")
         if end.acked and end.last - end.acked > CHANNEL_ACK_EVENTS + self.world.held_max:
             self.world.fail("acknowledgements", f"{end.name} has {end.last}, and acknowledged {end.acked}")
+
+    def _sound(self, name: str, found: list[str]) -> None:
+        if found:
+            self.world.fail("bounds", f"{name}: {found[0]}")
 
     def on_said(self, end: ConsumerEnd, what: Ack | Nack) -> None:
         """Acknowledged is what was handed on; asked for is what was not."""

@@ -97,8 +97,8 @@ class MeshHost(Host, ABC):
         """Dial."""
 
     @abstractmethod
-    def publish(self, topic: bytes, payload: bytes) -> bool:
-        """Publish; False if there is no room."""
+    def publish(self, topic: bytes, payload: bytes, receiver: MeshHost | None = None) -> bool:
+        """Publish, to all who want it or to one of them; False if there is no room."""
 
     @abstractmethod
     def want(self, topics: Sequence[bytes]) -> None:
@@ -115,5 +115,6 @@ class MeshHost(Host, ABC):
             self.world.record.want(self.life, topic).begin(self.world.now)
         self.topics = topics
 
-    def _published(self, topic: bytes, payload: bytes) -> None:
-        self.world.record.publications[payload] = Publication(topic, self.life, self.world.now)
+    def _published(self, topic: bytes, payload: bytes, receiver: MeshHost | None = None) -> None:
+        to = None if receiver is None else receiver.life
+        self.world.record.publications[payload] = Publication(topic, self.life, self.world.now, to)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chappe.defaults import ROUTES_MAX, SEEN_TOTAL_MAX, TTL
+from chappe.defaults import TTL
 from chappe.mesh.filters import minimal, union
 from chappe.mesh.messages import LINK_STATE, ORIGIN_COMMAND, ORIGIN_DATA, Message, parse_message
 from chappe.sim.scenarios.mesh.base import MeshHost
@@ -14,7 +14,6 @@ from chappe.sim.world import Checker
 BEFORE_S = 3.0  # a path that stands for this long is known to all on it
 AFTER_S = 4.0  # a message arrives within this, if nothing is slow
 SILENT = "nothing came from it"  # how the reason begins why a silent peer is lost
-HANDSHAKE_BYTES = 200_000  # of control frames beside what waits; far less than their own bound
 
 
 class MeshChecker(Checker):
@@ -40,6 +39,8 @@ class Delivery(MeshChecker):
             self.fail(f"{host.life} got {message.topic!r}, which it does not want")
         if isinstance(host, EndpointHost) and message.sender not in host.peered:
             self.fail(f"{host.life} got a message of {self.world.lives[message.sender]}, with which it is not peered")
+        if publication.receiver not in (None, host.life):
+            self.fail(f"{host.life} got {message.payload!r}, which is for {publication.receiver} alone")
         count = publication.delivered[host.life] = publication.delivered.get(host.life, 0) + 1
         if publication.publisher == host.life and self.world.is_exact(publication):
             self.fail(f"{host.life} got its own message")
@@ -91,6 +92,44 @@ class Storms(MeshChecker):
                 self.fail(f"{side.host.name} passes {message.payload!r} on without counting the hop")
 
 
+class LinkOrder(MeshChecker):
+    """What an endpoint publishes goes over each of its links in order."""
+
+    name = "order"
+    promise = "over one link what an endpoint has published comes in the order in which it did so"
+
+    def __init__(self, world: MeshWorld) -> None:
+        super().__init__(world)
+        self._last: dict[Side, int] = {}
+
+    def on_written(self, side: Side, frames: list[bytes]) -> None:
+        """Look at the numbers of what comes from the writer itself."""
+        assert isinstance(side.host, MeshHost)
+        for frame in frames:
+            if len(frame) < PREFIX + 37 or frame[PREFIX + 32] not in (ORIGIN_DATA, ORIGIN_COMMAND):
+                continue
+            message = parse_message(frame[PREFIX:])
+            if message.origin == side.host.own_id:
+                if message.sequence <= self._last.get(side, -1):
+                    self.fail(f"{side.host.name} sends {message.sequence} behind {self._last[side]}")
+                self._last[side] = message.sequence
+
+
+class Drops(MeshChecker):
+    """What is dropped is told."""
+
+    name = "drops"
+    promise = "every message that is dropped is counted and reported where it is"
+
+    def at_end(self) -> None:
+        """Compare what was counted with what was reported."""
+        for host in self.world.alive(EndpointHost):
+            if host.told_dropped != host.core.router.drops.total:
+                self.fail(
+                    f"{host.life} has dropped {host.core.router.drops.total} messages, and reported {host.told_dropped}"
+                )
+
+
 class Calm(MeshChecker):
     """Who knows everything has nothing to tell."""
 
@@ -107,27 +146,22 @@ class Calm(MeshChecker):
 
 
 class Bounds(MeshChecker):
-    """Memory has a bound."""
+    """Memory has a bound, and the core's state fits together."""
 
     name = "bounds"
     promise = "what waits for a peer, and what is remembered, has a bound; one connection for each pair"
 
     def on_tick(self) -> None:
-        """Look into the cores."""
+        """Ask the cores."""
         for host in self.world.alive(EndpointHost):
-            router = host.core.router
-            if router.seen.size > SEEN_TOTAL_MAX or len(router._routes) > ROUTES_MAX:
-                self.fail(f"{host.life} remembers {router.seen.size} publications and {len(router._routes)} routes")
-            peers = [link.peer_id for link in host.core._links.values() if link.established_at is not None]
+            found = host.core.invariants()
+            if found:
+                self.fail(f"{host.life}: {found[0]}")
+            peers = [each.peer_id for each in host.core.peers() if each.peer_id is not None]
             if len(peers) != len(set(peers)):
                 self.fail(f"{host.life} has two links to one peer")
-            for link in host.core._links.values():
-                box = link.outbox
-                if len(box._frames) > 2 * box.messages_max or box.control_bytes > HANDSHAKE_BYTES:
-                    self.fail(f"{host.life} keeps {len(box)} frames for {link.peer_id.hex()}")
-            kept = len(host.core._peerings._closing)
-            if len(host.core._links) + kept > len(host.sides) + kept:
-                self.fail(f"{host.life} keeps {len(host.core._links)} links on {len(host.sides)} connections")
+            if len(peers) > len(host.sides):
+                self.fail(f"{host.life} keeps {len(peers)} links on {len(host.sides)} connections")
 
 
 class Liveness(MeshChecker):
@@ -195,20 +229,19 @@ class Convergence(MeshChecker):
         if host.discovered != expected:
             names = sorted(self.world.lives.get(each, each.hex()) for each in host.discovered ^ expected)
             return f"{host.life} is wrong about whether {names} can be reached"
-        topology = host.core.router.topology
+        filters = host.core.filters()
         for other in self.world.reachable(host):
             if other.original:
                 continue
-            known = topology._known.get(other.own_id)
-            if known is None or known.state.filter != minimal(other.topics):
-                has = None if known is None else known.state.filter
+            has = filters.get(other.own_id)
+            if has != minimal(other.topics):
                 return f"{host.life} believes that {other.life} wants {has}, it wants {minimal(other.topics)}"
         wanted = union([minimal(other.topics) for other in self.world.reachable(host) if not other.original])
         if (
             not any(each.original and each.alive for each in self.world.hosts.values())
-            and topology.peer_filter() != wanted
+            and host.core.peer_subscriptions() != wanted
         ):
-            return f"{host.life} believes that others want {topology.peer_filter()}, they want {wanted}"
+            return f"{host.life} believes that others want {host.core.peer_subscriptions()}, they want {wanted}"
         return None
 
 
@@ -228,7 +261,7 @@ class Completeness(MeshChecker):
             wanting = {
                 host.life
                 for host in self.world.reachable(publisher)
-                if any(map(publication.topic.startswith, host.topics))
+                if any(map(publication.topic.startswith, host.topics)) and publication.receiver in (None, host.life)
             }
             got = {life: count for life, count in publication.delivered.items() if life in lives}
             if got != dict.fromkeys(wanting, 1):
@@ -238,5 +271,5 @@ class Completeness(MeshChecker):
 
 def all_checkers(world: MeshWorld) -> list[Checker]:
     """Every checker; the order of statuses is checked where they are reported (``EndpointHost``)."""
-    kinds = (Delivery, Storms, Calm, Bounds, Liveness, Patience, Convergence, Completeness)
+    kinds = (Delivery, Storms, LinkOrder, Drops, Calm, Bounds, Liveness, Patience, Convergence, Completeness)
     return [each(world) for each in kinds]

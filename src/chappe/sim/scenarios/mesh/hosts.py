@@ -11,7 +11,14 @@ from chappe.errors import PeeringError
 from chappe.member import Member
 from chappe.mesh.actions import Close, Deliver, Dial, Flush, Resolve
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
-from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, PeerAdded, PeerLost, PeerRemoved
+from chappe.mesh.events import (
+    EndpointDiscovered,
+    EndpointUnreachable,
+    MessagesDropped,
+    PeerAdded,
+    PeerLost,
+    PeerRemoved,
+)
 from chappe.mesh.messages import DATA, NOBODY
 from chappe.sim.scenarios.mesh.base import MeshHost
 from chappe.sim.scenarios.mesh.world import MeshWorld
@@ -40,6 +47,7 @@ class EndpointHost(MeshHost):
         self.discovered: set[bytes] = set()
         self.resolved: dict[int, object] = {}
         self.received = 0
+        self.told_dropped = 0  # messages, as its statuses say
         self.sips = 0.0  # messages per second that its subscriber takes; 0: all at once
         self._waiting = 0.0  # messages that the subscriber has not taken
         self._sipping = False
@@ -160,12 +168,12 @@ class EndpointHost(MeshHost):
         """End a peering."""
         self.ask(self.core.unpeer, *address, self._next_ticket())
 
-    def publish(self, topic: bytes, payload: bytes) -> bool:
-        """Publish; False if there is no room."""
+    def publish(self, topic: bytes, payload: bytes, receiver: MeshHost | None = None) -> bool:
+        """Publish, to all who want it or to one of them; False if there is no room."""
         if not self.core.room():
             return False
-        self._published(topic, payload)
-        self.ask(self.core.publish, topic, payload, DATA, NOBODY)
+        self._published(topic, payload, receiver)
+        self.ask(self.core.publish, topic, payload, DATA, NOBODY if receiver is None else receiver.own_id)
         return True
 
     def want(self, topics: Sequence[bytes]) -> None:
@@ -259,6 +267,8 @@ class EndpointHost(MeshHost):
                 self.world.see("on_lost", self, peer_id, event.reason)
                 self.peered.discard(peer_id)
                 record.link(self.life, self.world.lives[peer_id]).end(now)
+            case MessagesDropped(_, count):
+                self.told_dropped += count
             case PeeringError():
                 str(event)
 

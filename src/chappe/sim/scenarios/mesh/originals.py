@@ -116,7 +116,7 @@ class OriginalHost(MeshHost):
             self._dials[self._next_dial] = address
             self.world.streams.dial(self, self._next_dial, address)
 
-    def publish(self, topic: bytes, payload: bytes) -> bool:
+    def publish(self, topic: bytes, payload: bytes, receiver: MeshHost | None = None) -> bool:
         """Publish."""
         self._published(topic, payload)
         self._send_on(Message(topic, payload, DATA, self.own_id), None)

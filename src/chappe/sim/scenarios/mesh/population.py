@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from chappe.defaults import PEER_BYTES_MAX
 from chappe.mesh.endpoint import EndpointOptions
 from chappe.mesh.policy import Policy
 from chappe.sim.scenarios.mesh.base import MeshHost
@@ -13,6 +14,7 @@ from chappe.sim.scenarios.mesh.rogues import RogueHost
 from chappe.sim.scenarios.mesh.world import MeshWorld
 
 PREFIXES = (b"", b"/a", b"/a/x", b"/b", b"/c")
+BYTES_MAX = (8_192, 32_768, PEER_BYTES_MAX)  # that wait for one peer
 RETRY_S = (0.3, 1.0)
 ROGUES = 0.25  # of the worlds have one
 
@@ -23,7 +25,7 @@ class PopulatedMesh(MeshWorld):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.publishing = True
-        self._rogues: list[RogueHost] = []
+        self.rogues: list[RogueHost] = []
         self._lives_made = 0
 
     # -- hosts ------------------------------------------------------------------------------------
@@ -80,7 +82,8 @@ class PopulatedMesh(MeshWorld):
                 heartbeat_s=rng.choice((0.5, 1.0, 2.0)),
                 peer_messages_max=rng.choice((16, 64, 1024)),
                 peer_policy=rng.choice(list(Policy)),
-                first_number=1 + int(self.now * 1_000_000),
+                first_number=self.numbers_from + 1 + int(self.now * 1_000_000),
+                peer_bytes_max=PEER_BYTES_MAX if self.settings.plain else self.more_rng.choice(BYTES_MAX),
             )
             self.born(life, options.forwarding)
             host = EndpointHost(self, name, life, own_id, options, self.core)
@@ -94,6 +97,8 @@ class PopulatedMesh(MeshWorld):
         if host.alive:
             return
         own_id = host.own_id if self.rng.random() < 0.5 else None
+        if self.rogues and not self.settings.plain:
+            own_id = None  # who told its versions and numbers for it can have them taken for those of its next life
         if isinstance(host, EndpointHost):
             self._make(name, forwarding=host.options.forwarding, own_id=own_id)
         else:
@@ -110,12 +115,12 @@ class PopulatedMesh(MeshWorld):
     def invite(self) -> None:
         """Perhaps have a rogue among them, until ``expel``; not where loops that nobody sees need all attention."""
         if not self.loops and self.rogue_rng.random() < ROGUES:
-            self._rogues.append(RogueHost(self, self.rogue_rng))
-            self.clock.after(self.rogue_rng.random(), self._rogues[-1].dial)
+            self.rogues.append(RogueHost(self, self.rogue_rng))
+            self.clock.after(self.rogue_rng.random(), self.rogues[-1].dial)
 
     def expel(self) -> None:
         """Have the rogues end."""
-        for rogue in self._rogues:
+        for rogue in self.rogues:
             rogue.die()
             self.rogue_until = self.now
 

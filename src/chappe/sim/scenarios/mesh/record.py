@@ -42,6 +42,7 @@ class Publication:
     topic: bytes
     publisher: str  # life of a host
     at: float
+    receiver: str | None = None  # life of the only host that is to get it
     delivered: dict[str, int] = field(default_factory=dict)  # life of a host: how often
 
 
@@ -91,7 +92,15 @@ class Record:
                     found.add(other)
                     edge.append(other)
         found.discard(publication.publisher)
+        if publication.receiver is not None:  # it takes the direct link as long as that seems to stand
+            found &= {publication.receiver} if self._is_quiet(start, stop) else set()
         return {life for life in found - self.originals if self._wants(life, publication.topic, start, stop)}
+
+    def _is_quiet(self, start: float, stop: float) -> bool:
+        """Whether no link came or went in between."""
+        return all(
+            (a <= start and stop <= b) or b < start or stop < a for spans in self.links.values() for a, b in spans
+        )
 
     def _is_stable(self, one: str, two: str, spans: Spans, start: float, stop: float) -> bool:
         return (

@@ -14,6 +14,8 @@ from chappe.sim.streams import Side, Streams
 from chappe.sim.world import Settings, World
 
 TOPICS = (b"/a", b"/a/x", b"/b", b"/c/long/topic")
+DIRECTED = 0.2  # of what is published, as far as somebody wants it
+NUMBERS = (0, 0, 2**32, 2**53, 2**62)  # that endpoints begin behind
 LOOP_COPIES = 100  # of one message at one host, once every loop has been found
 PLAIN_WINDOWS_BYTES = (16_384, 16_384, 131_072, 1_048_576)
 
@@ -37,6 +39,8 @@ class MeshWorld(World):
         self.core = core
         self.rogue_rng = Random(f"rogue {seed}")  # of its own: worlds without a rogue are what they would be anyway
         self.rogue_until = -inf
+        self.more_rng = Random(f"more {seed}")  # for what plain worlds do not have
+        self.numbers_from = 0 if self.settings.plain else self.more_rng.choice(NUMBERS)
         self.net = Network(self)
         windows = PLAIN_WINDOWS_BYTES if self.settings.plain else None
         self.streams = Streams(self.net, self._written, windows)
@@ -82,7 +86,16 @@ class MeshWorld(World):
     def publish(self, host: MeshHost, topic: bytes | None = None, size: int = 0) -> bytes | None:
         """Publish something of at least so many bytes; None if there was no room."""
         payload = (b"%d of %b" % (self.next_serial(), host.life.encode())).ljust(size)
-        return payload if host.publish(topic or self.rng.choice(TOPICS), payload) else None
+        chosen = topic or self.rng.choice(TOPICS)
+        receiver = self._receiver(host, chosen) if topic is None and not self.settings.plain else None
+        return payload if host.publish(chosen, payload, receiver) else None
+
+    def _receiver(self, host: MeshHost, topic: bytes) -> MeshHost | None:
+        """Now and then one alone of those who want a message."""
+        if host.original or self.more_rng.random() > DIRECTED:
+            return None
+        wanting = [each for each in self.reachable(host) if not each.original and topic.startswith(tuple(each.topics))]
+        return self.more_rng.choice(wanting) if wanting else None
 
     def copies_max(self, publication: Publication) -> float:
         """How often a host may get it. Where originals close a loop it ends when the loop is found."""
