@@ -13,6 +13,7 @@ from chappe.data.scalars import Count
 from chappe.data.values import Set
 from chappe.errors import (
     BackendFailure,
+    BufferFull,
     NoMaster,
     NoSuchKey,
     RecordTooLarge,
@@ -41,6 +42,7 @@ from chappe.kv.events import (
     WritesRefused,
 )
 from chappe.kv.master import KvMaster
+from chappe.limits import KvLimits
 
 NS = 1_000_000_000
 
@@ -48,7 +50,7 @@ NS = 1_000_000_000
 class Pair:
     """A master, a clone, and a clock."""
 
-    def __init__(self, *, durable: bool = False, **options: float) -> None:
+    def __init__(self, *, durable: bool = False, **options: Any) -> None:
         self.now = 100.0
         self.lives = 0
         self.cut = False
@@ -58,7 +60,7 @@ class Pair:
         self.events: list[object] = []
         self.sent: list[Send] = []
         self.durable = durable
-        self.clone = KvClone("s", self.entity(b"c"), now=self.now, **options)  # type: ignore[arg-type]
+        self.clone = KvClone("s", self.entity(b"c"), now=self.now, **options)
         self.master = self.new_master()
         self.do("clone", self.clone.start(self.now))
 
@@ -306,6 +308,37 @@ def test_writes_that_a_master_of_chappe_did_before_it_was_lost_are_not_done_agai
 
     assert pair.master.get("v") == pair.clone.get("v") == (1,)
     assert pair.resolved == {1: None}
+
+
+def test_a_clone_that_lags_takes_a_bounded_number_of_writes_that_it_cannot_show_yet() -> None:
+    pair = Pair(limits=KvLimits(writes_max=5))
+    pair.wait(1.0)
+    pair.write("clone", "put_unique", "k", 1, ticket=0)
+    pair.wait(1.0)
+    pair.cut = True
+    while pair.clone.room:
+        sent = len(pair.sent)
+        pair.write("clone", "put_unique", "k", 1, ticket=sent)  # fails: it makes no event
+        if pair.clone.room:
+            pair.write("clone", "put", "k", 1, ticket=-sent)
+        for each in [told for write in pair.sent[sent:] for told in handled(pair, write)]:
+            if not isinstance(decode_message(each.payload).command, cmd.ACTIONS):  # what became of writes, no event
+                pair.do("clone", pair.clone.handle_messages([each.payload], pair.now))
+    with pytest.raises(BufferFull):
+        pair.write("clone", "put", "k", 1, ticket=0)
+
+    assert pair.clone.unconfirmed == 10
+    assert not pair.clone.room
+    assert pair.clone.invariants() == []
+    pair.cut = False
+    pair.wait(2.0)
+    assert (pair.clone.unconfirmed, pair.clone.room) == (0, True)
+
+
+def handled(pair: Pair, write: Send) -> list[Send]:
+    """What the master sends for a write."""
+    actions = pair.master.handle_messages([write.payload], **pair.times())
+    return [each for each in actions if isinstance(each, Send)]
 
 
 def test_reads_grow_stale_and_writes_are_refused_after_their_times() -> None:

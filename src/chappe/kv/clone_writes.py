@@ -41,6 +41,7 @@ class CloneWrites:
             bytes_max=CLONE_WRITES_BYTES_MAX, lasting=True, window=limits.window,
         )  # fmt: skip
         self._pending = PendingWrites(name)
+        self._unconfirmed_max = 2 * limits.writes_max  # a clone that lags shows late what is confirmed
         self._full_at = math.inf  # writes that were unconfirmed when one found no room
         self._sent = 0  # the last write that any master may have received
 
@@ -56,11 +57,11 @@ class CloneWrites:
             if len(self._pending) >= self._full_at:
                 return False
             self._full_at = math.inf
-        return self._channel.room(0)
+        return self._channel.room(0) and len(self._pending) < self._unconfirmed_max
 
     @property
     def unconfirmed(self) -> int:
-        """Writes whose outcome is not known yet."""
+        """Writes whose outcome is not known yet, or not shown: at most twice ``KvLimits.writes_max``."""
         return len(self._pending)
 
     @property
@@ -83,6 +84,8 @@ class CloneWrites:
             found.append(f"write {self._sent} was sent, the last one is {self._channel.seq}")
         if self.refusing and self._channel.floor != self._channel.seq:
             found.append("writes are refused, and some are kept")
+        if len(self._pending) > self._unconfirmed_max:
+            found.append(f"{len(self._pending)} writes wait for their outcome, at most {self._unconfirmed_max} may")
         return found
 
     # -- application ------------------------------------------------------------------------------------------------
@@ -96,6 +99,8 @@ class CloneWrites:
             raise NoMaster(f"store {self._name!r} has no master, and keeps writes for {self._buffer_s:g} s only")
         actions: list[Action] = []
         try:
+            if len(self._pending) >= self._unconfirmed_max:
+                raise BufferFull(f"{len(self._pending)} writes are not confirmed and shown, at most that many may be")
             produced = self._channel.produce(cmd.encode_command(command), now)
         except BufferFull:
             self._full_at = len(self._pending)
