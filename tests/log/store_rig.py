@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tests.log.memory_storage import MemoryLogStorage
+
 from chappe.errors import StorageError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Ask, Publish, Write
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.messages import BatchMessage, Head, RecordMessage, StoreInfo
 from chappe.log.queries import Answer
-from chappe.log.storage import Append, MemoryLogStorage
+from chappe.log.storage import Append
 from chappe.log.store import LogStore
 
 WALL = 1_700_000_000_000_000

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.log.memory_storage import MemoryLogStorage
 
 from chappe.errors import StorageFull
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.storage import Append, Hole, LogStorage, MemoryLogStorage, PartitionInfo, Read, Retention
+from chappe.log.storage import Append, Hole, LogStorage, PartitionInfo, Read, Retention
 from chappe.storage.segments import SegmentStorage
 
 

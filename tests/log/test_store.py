@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from tests.log.memory_storage import MemoryLogStorage
 from tests.log.store_rig import WALL, StoreRig, published, writes
 
 from chappe.core import Report
@@ -27,7 +28,7 @@ from chappe.log.messages import (
     StoreInfo,
 )
 from chappe.log.queries import HeadsAnswer, HeadsRequest, ReadAnswer, ReadRequest, SeekAnswer, SeekRequest
-from chappe.log.storage import Hole, MemoryLogStorage
+from chappe.log.storage import Hole
 
 
 def ack(sequence: int) -> Publish:

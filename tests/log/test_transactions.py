@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 
 import pytest
+from tests.log.memory_storage import MemoryLogStorage
 
 from chappe.data.topic import encode_topic
 from chappe.defaults import (
@@ -40,7 +41,6 @@ from chappe.log.queries import (
     Stage,
     StagedAnswer,
 )
-from chappe.log.storage import MemoryLogStorage
 
 WALL = 1_700_000_000_000_000
 Named = tuple[int, int, int, int]

@@ -9,9 +9,10 @@ from pathlib import Path
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.log.memory_storage import MemoryLogStorage
 
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.storage import Append, LogStorage, MemoryLogStorage, PartitionInfo, Retention
+from chappe.log.storage import Append, LogStorage, PartitionInfo, Retention
 from chappe.storage.segments import SegmentStorage
 
 TOPICS = st.sampled_from(["a", "a/b"])
