@@ -237,7 +237,7 @@ class NeverAsksAgain(Receiving):
 class KeepsWritesWithoutBound(KvClone):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._writes._channel._events_max = 10**9
+        self._writes._writes_max = self._writes._channel._events_max = 10**9
 
 
 STORES: Iterable[tuple[KvCores, tuple[str, ...]]] = [
@@ -247,7 +247,7 @@ STORES: Iterable[tuple[KvCores, tuple[str, ...]]] = [
     ),
     (KvCores(master=with_part(KvMaster, "_taking", ForgetsWriters)), ("exactly once",)),
     (KvCores(master=with_part(KvMaster, "_ordering", PutsAnyway)), ("one winner",)),
-    (KvCores(master=with_part(KvMaster, "_ordering", NeverExpires)), ("expiry",)),
+    (KvCores(master=with_part(KvMaster, "_ordering", NeverExpires)), ("expiry", "bounds")),
     (KvCores(master=with_part(KvMaster, "_ordering", SnapshotsWhatIsNotDurable)), ("order",)),
     (KvCores(master=SeesNoOtherMaster), ("two masters",)),
     (KvCores(master=CountsOnBehindTheLastClone), ("order",)),
@@ -347,7 +347,7 @@ class HoldsWithoutBound(ChannelConsumer[Any]):
 
 
 CHANNELS: Iterable[tuple[ChannelCores, tuple[str, ...]]] = [
-    (ChannelCores(producer=LetsGoTooEarly), ("reliability",)),
+    (ChannelCores(producer=LetsGoTooEarly), ("reliability", "bounds", "crash")),
     (ChannelCores(producer=KeepsForEver), ("bounds",)),
     (ChannelCores(producer=DropsNobody), ("bounds",)),
     (ChannelCores(producer=DoesNotBeat), ("heartbeats",)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,11 +12,16 @@ from chappe.log.unfilled import Unfilled
 from chappe.sim.__main__ import main
 from chappe.sim.scenarios.log import bounds
 from chappe.sim.scenarios.log.scenario import Log
+from chappe.sim.scenarios.registry import SCENARIOS
 from chappe.sim.shrink import from_json
 
 CHUNK = 25
 SEEDS = 300
-FAILED_ONCE = sorted((Path(__file__).parent.parent / "seeds").glob("log*.json"))
+FAILED_ONCE = [
+    pytest.param(path.stem, case, id=f"{path.stem} {case['seed']}")
+    for path in sorted((Path(__file__).parent.parent / "seeds").glob("*.json"))
+    for case in json.loads(path.read_text())
+]
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
@@ -27,11 +33,11 @@ def test_every_promise_is_kept(first: int) -> None:
     assert failed == {}  # replay with: python -m chappe.sim --scenario log --seed N -v
 
 
-@pytest.mark.parametrize("path", FAILED_ONCE, ids=lambda path: path.stem)
-def test_what_failed_once_does_not_fail_again(path: Path) -> None:
-    for case in json.loads(path.read_text()):
-        outcome = Log(case["seed"], from_json(case["settings"])).play()
-        assert outcome.failure is None, f"seed {case['seed']}, which once showed: {case['why']}"
+@pytest.mark.parametrize(("name", "case"), FAILED_ONCE)
+def test_what_failed_once_does_not_fail_again(name: str, case: dict[str, Any]) -> None:
+    outcome = SCENARIOS[name](case["seed"], from_json(case["settings"])).play()
+
+    assert outcome.failure is None, f"seed {case['seed']}, which once showed: {case['why']}"
 
 
 @pytest.mark.parametrize("seed", [777, 799, *range(20)])

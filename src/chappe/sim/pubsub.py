@@ -174,9 +174,22 @@ class Pipe:
 class Link:
     """One subscriber's connection to one endpoint, redialled until it is closed."""
 
-    __slots__ = ("_matches", "_net", "asked", "closed", "down", "endpoint", "publisher", "subscriber", "up", "wanted")
+    __slots__ = (
+        "_matches",
+        "_net",
+        "_what",
+        "asked",
+        "closed",
+        "down",
+        "endpoint",
+        "publisher",
+        "subscriber",
+        "up",
+        "wanted",
+    )
 
-    def __init__(self, net: PubSub, subscriber: Subscriber, endpoint: str) -> None:
+    def __init__(self, net: PubSub, subscriber: Subscriber, endpoint: str, what: type = Connect) -> None:
+        self._what = what
         self._net = net
         self.subscriber = subscriber
         self.endpoint = endpoint
@@ -195,7 +208,7 @@ class Link:
         net = self._net
         publisher = net.publishers.get(self.endpoint)
         if publisher is None or not net.reachable(self.subscriber.name, publisher.name):
-            net.failed[Connect] += 1
+            net.failed[self._what] += 1
             self._redial()
             return
         self.publisher = publisher

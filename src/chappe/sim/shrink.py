@@ -27,7 +27,7 @@ def shrink(make: Make, seed: int, settings: Settings) -> tuple[Settings, Outcome
         for smaller in _smaller(settings, world.faults, outcome):
             candidate = make(seed, smaller)
             found = candidate.play()
-            if _promise(found) == promise:
+            if _promise(found) == promise and found.events <= outcome.events:
                 settings, world, outcome, again = smaller, candidate, found, True
                 break
     return settings, outcome

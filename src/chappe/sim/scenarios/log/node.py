@@ -269,4 +269,4 @@ class NodeHost(Host):
 
     def _take_over(self, action: TakeOver) -> None:
         self._disconnect(Disconnect(action.endpoint, action.former))
-        self._connect(Connect(action.endpoint, action.address))
+        self.links[action.endpoint] = Link(self.net, self, action.endpoint, TakeOver)

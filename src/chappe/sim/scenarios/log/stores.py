@@ -124,7 +124,10 @@ class StoreHost(NodeHost):
             self._transact(work)
             return
         if isinstance(work, Retain):
-            self.disk.forget(self.disk.retain(self._retention, world.clock.wall_us))
+            if self.disk.full:
+                world.failed[Retain] += 1  # it is tried again the next time
+            else:
+                self.disk.forget(self.disk.retain(self._retention, world.clock.wall_us))
             self.call(self.core.handle_retained, world.now)
             self._next()
             return

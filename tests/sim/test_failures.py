@@ -1,0 +1,90 @@
+"""Every class of actions of every core: whether the simulator can let it fail, and that it really does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final, get_args, get_origin
+
+from chappe import channel, core, member
+from chappe.channel import messages
+from chappe.kv import actions as kv
+from chappe.log import actions as log
+from chappe.mesh import actions as mesh
+from chappe.sim.scenarios.registry import SCENARIOS
+
+# What lies outside of the member can fail, and does in some world.
+CAN: Final[dict[type, str]] = {
+    log.Publish: "it finds a full queue, or the connection breaks with it",
+    log.Subscribe: "the connection breaks with it",
+    log.Ask: "the question is lost, or nobody is there",
+    log.Reply: "the answer is lost",
+    log.Write: "the disk is full; of a write under way any part may be there after a death",
+    log.Retain: "the disk refuses",
+    log.Transact: "the disk is full, or the store dies within",
+    log.Persist: "the journal refuses, and may have it all the same",
+    log.Trim: "whole files stay",
+    log.Beacon: "the tower is out of reach",
+    log.Connect: "nobody is there",
+    log.TakeOver: "nobody is there any more",
+    log.Forward: "the member is out of reach",
+    log.Relay: "the member is out of reach",
+    mesh.Dial: "it is refused, or not answered",
+    mesh.Flush: "the connection is full, or cut",
+    mesh.Close: "the peer does not take the rest",
+    kv.Send: "the message is lost",
+    kv.Commit: "the backend is full, or the master dies before it hears of it",
+    channel.ToAll: "the message is lost",
+    channel.ToConsumer: "the message is lost",
+    channel.ToProducer: "the message is lost",
+}
+HERE: Final = "it is done within the member"
+CANNOT: Final[dict[type, str]] = {
+    core.Report: HERE,
+    core.Halt: HERE,
+    log.Deliver: HERE,
+    log.Progress: HERE,
+    log.Of: "what it carries is listed itself",
+    log.Broken: HERE,
+    log.Resume: HERE,
+    log.Claim: "it goes out as a beacon",
+    log.Disclaim: "it goes out as a beacon",
+    log.Unsubscribe: "what the connection takes with it is not subscribed on the next one",
+    log.Disconnect: "closing a socket needs nobody",
+    mesh.Deliver: HERE,
+    mesh.Resolve: HERE,
+    kv.Notify: HERE,
+    kv.Resolve: HERE,
+    channel.Consume: HERE,
+    channel.Lost: HERE,
+    channel.Dropped: HERE,
+    channel.ProducerSilent: HERE,
+    member.Serve: "what it carries is listed itself",
+}
+PLAYED: Final = (("sink", log), ("log", log), ("mesh", mesh), ("kv-lossy", kv), ("channel", messages))
+SEEDS: Final = 200  # of each at most
+
+
+def all_actions() -> set[type]:
+    """The classes in the unions that the cores' modules declare."""
+    unions: tuple[Any, ...] = (
+        log.Action, mesh.Action, kv.Action, member.Action, messages.ProducerAction, messages.ConsumerAction,
+    )  # fmt: skip
+    return {get_origin(each) or each for union in unions for each in get_args(union)}
+
+
+def test_the_table_has_every_class_of_actions() -> None:
+    assert not set(CAN) & set(CANNOT)
+    assert {each.__qualname__ for each in all_actions() ^ (set(CAN) | set(CANNOT))} == set()
+
+
+def test_what_can_fail_fails_in_some_world() -> None:
+    failed: Counter[type] = Counter()
+    for name, module in PLAYED:
+        awaited = {each for each in CAN if each.__module__ == module.__name__}
+        for seed in range(SEEDS):
+            if awaited <= failed.keys():
+                break
+            world = SCENARIOS[name](seed)
+            assert world.play().failure is None
+            failed += world.failed
+    assert {each.__qualname__ for each in CAN if not failed[each]} == set()
