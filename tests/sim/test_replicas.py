@@ -237,7 +237,7 @@ class NeverAsksAgain(Receiving):
 class KeepsWritesWithoutBound(KvClone):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._writes._writes_max = self._writes._channel._events_max = 10**9
+        self._writes._unconfirmed_max = self._writes._channel._events_max = 10**9
 
 
 STORES: Iterable[tuple[KvCores, tuple[str, ...]]] = [

@@ -261,6 +261,9 @@ class Bounds(KvChecker):
             found = host.role.invariants()
             if found:
                 self.fail(f"{host.name}: {found[0]}")
+            bound = 2 * self.world.limits.writes_max  # some are done, and not shown yet
+            if host.kind == "clone" and host.role.unconfirmed > bound:
+                self.fail(f"{host.name} keeps {host.role.unconfirmed} writes, the bound is {bound}")
 
 
 class TwoMastersSeen(KvChecker):
