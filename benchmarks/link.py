@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -71,6 +72,42 @@ class Meter:
     def facts(self) -> dict[str, float]:
         """Instants of begin and now, and processor seconds between them."""
         return {"start": self.start, "end": time.monotonic_ns(), "cpu_s": time.process_time() - self._cpu}
+
+
+class Crowd:
+    """What many members of this process take of it, all in all; begins when it is made, before the members are."""
+
+    def __init__(self) -> None:
+        self._descriptors, self._kib = _descriptors(), _resident_kib()
+
+    def facts(self, members: int, meter: Meter) -> dict[str, float]:
+        """Threads, further descriptors and memory of each member, and the processor since ``meter`` began."""
+        facts = meter.facts()
+        seconds = (facts["end"] - facts["start"]) / 1e9
+        return {
+            "threads": threading.active_count(),
+            "descriptors": _descriptors() - self._descriptors,
+            "kib": (_resident_kib() - self._kib) / members,
+            "cpu_share": facts["cpu_s"] / seconds,
+            "cpu_s": facts["cpu_s"],
+            "seconds": seconds,
+        }
+
+    def idle(self, members: int, seconds: float) -> dict[str, float]:
+        """The same, after nothing has happened for so long."""
+        meter = Meter()
+        time.sleep(seconds)
+        return self.facts(members, meter)
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
+def _resident_kib() -> float:
+    """Linux only."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
 
 
 def pace(count: int, rate: int) -> Iterator[None]:

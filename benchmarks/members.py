@@ -10,7 +10,20 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from benchmarks.link import Meter, age_ns, lists, orders, pace, quantiles, records, say, singles, stamped, tether
+from benchmarks.link import (
+    Crowd,
+    Meter,
+    age_ns,
+    lists,
+    orders,
+    pace,
+    quantiles,
+    records,
+    say,
+    singles,
+    stamped,
+    tether,
+)
 from chappe import ConsumedBatch, Consumer, Producer, Retention, Store, Tower
 from chappe.api.identity import new_address
 from chappe.log.batch import Batch, encode_batch
@@ -235,6 +248,37 @@ def timing_consumer(options: Options) -> None:
             say(**facts, **quantiles(taken, (facts["end"] - facts["start"]) / 1e9))
 
 
+def crowd(options: Options) -> None:
+    """``members`` producers and as many consumers, a topic for each pair, in this process.
+
+    Order ``seconds``: what they cost while nothing happens for so long. Order ``records``: each producer sends so many,
+    one after the other, and each consumer gets them.
+    """
+    with Producer(TOPIC, tower=options["tower"]), Consumer(TOPIC, tower=options["tower"]):
+        pass  # what the first ones load is not the others'
+    measured = Crowd()
+    members: int = options["members"]
+    producers = [Producer(f"{TOPIC}.{number}", tower=options["tower"]) for number in range(members)]
+    consumers = [Consumer(f"{TOPIC}.{number}", tower=options["tower"]) for number in range(members)]
+    for producer, consumer in zip(producers, consumers, strict=True):
+        producer.wait_ready(SILENCE_S)
+        consumer.wait_ready(SILENCE_S)
+    say(ready=True)
+    for order in orders():
+        if "seconds" in order:
+            say(**measured.idle(2 * members, order["seconds"]))
+            continue
+        meter = Meter()
+        for value in singles(order["records"]):
+            for producer in producers:
+                producer.send(value)
+        for producer in producers:
+            producer.flush(SILENCE_S)
+        for consumer in consumers:
+            _Reader(consumer, single=True).take(order["records"])
+        say(**measured.facts(2 * members, meter))
+
+
 ROLES: dict[str, Callable[[Options], None]] = {
     each.__name__: each
     for each in (
@@ -250,6 +294,7 @@ ROLES: dict[str, Callable[[Options], None]] = {
         late_consumer,
         endless_consumer,
         timing_consumer,
+        crowd,
     )
 }
 

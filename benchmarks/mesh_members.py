@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from benchmarks.link import RECORD_BYTES, Meter, orders, quantiles, say, tether
+from benchmarks.link import RECORD_BYTES, Crowd, Meter, orders, quantiles, say, tether
 from chappe import AsyncEndpoint, Endpoint, Received, Subscriber, Tls
 from chappe.data.scalars import Count
 from chappe.security import Security
@@ -219,7 +217,7 @@ def crowd(options: Options) -> None:
     """Order ``seconds``: what several endpoints in this process cost while nothing happens for so long."""
     with endpoint(options):
         pass  # what the first one loads is not the others'
-    descriptors, resident = _descriptors(), _resident_kib()
+    measured = Crowd()
     found = [endpoint(options) for _ in range(options["endpoints"])]
     if options["how"] == "listening":
         for each in found:
@@ -228,16 +226,7 @@ def crowd(options: Options) -> None:
         _chatter(found)
     say(ready=True)
     for order in orders():
-        began, cpu_s = time.monotonic(), time.process_time()
-        time.sleep(order["seconds"])
-        seconds, cpu_s = time.monotonic() - began, time.process_time() - cpu_s
-        say(
-            threads=threading.active_count(),
-            descriptors=_descriptors() - descriptors,
-            kib=(_resident_kib() - resident) / len(found),
-            cpu_share=cpu_s / seconds,
-            seconds=seconds,
-        )
+        say(**measured.idle(len(found), order["seconds"]))
 
 
 def _chatter(found: list[Endpoint]) -> None:
@@ -254,16 +243,6 @@ def _chatter(found: list[Endpoint]) -> None:
         each.publish(TOPIC, TEXT)
     for subscriber in subscribers:
         _take(subscriber, len(found) - 1, "payloads")
-
-
-def _descriptors() -> int:
-    return len(os.listdir("/dev/fd"))
-
-
-def _resident_kib() -> float:
-    """Linux only."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
 
 
 ROLES: dict[str, Callable[[Options], None]] = {

@@ -31,6 +31,7 @@ SUBJECTS_MAX: Final = 65_536  # topics in one CONSUMER-HELLO
 
 # -- producer -------------------------------------------------------------------------------------
 HEAD_INTERVAL_S: Final = 1.0  # as the original
+HEAD_IDLE_S: Final = 30.0  # each time twice as long up to this, while every store that listens has everything
 HEAD_HURRY_S: Final = 0.1  # while somebody waits in flush() and nothing is acknowledged
 # Not yet acknowledged; then block or BufferFull. Less than the queues to a store and in it hold together, so that a
 # slow disk slows the producer down rather than make it lose batches on the way.

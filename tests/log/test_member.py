@@ -8,7 +8,7 @@ import pytest
 
 from chappe.core import Report
 from chappe.data.topic import Filter
-from chappe.defaults import FULL_PEER_WAIT_LIVE_S
+from chappe.defaults import FULL_PEER_WAIT_LIVE_S, POLL_HEADS_S
 from chappe.limits import LogLimits
 from chappe.log.actions import (
     Action,
@@ -25,11 +25,12 @@ from chappe.log.actions import (
 )
 from chappe.log.batch import encode_batch
 from chappe.log.consumer import EARLIEST, LogConsumer
-from chappe.log.member import AT_ONCE, REQUESTS, ConsumingMember, ProducingMember
+from chappe.log.member import AT_ONCE, MANY, REQUESTS, ConsumingMember, ProducingMember
 from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, Head, RecordMessage, Stored, StoreInfo
 from chappe.log.producer import GREET_S, LogProducer
 from chappe.log.producers import LogProducers
-from chappe.log.queries import HeadsAnswer, HeadsRequest
+from chappe.log.queries import ErrorAnswer, HeadsAnswer, HeadsRequest
+from chappe.log.sources import ANSWER_S
 
 NOW = 100.0
 WALL = 1_700_000_000_000_000
@@ -318,3 +319,109 @@ def test_one_that_leaves_unread_holds_nobody_up() -> None:
 
     assert Resume() in rig.node.remove("A", NOW)
     assert not rig.node.paused
+
+
+# -- news of stores -----------------------------------------------------------------------------------------------
+
+
+def asked(actions: list[Action]) -> list[Ask]:
+    return [each for each in actions if isinstance(each, Ask)]
+
+
+def many() -> Consuming:
+    """Consumers of ``t00*``, ``t01*`` ... that know version 7 of a store, but for the last one: it knows 6."""
+    rig = Consuming()
+    for number in range(MANY):
+        rig.add(f"{number:02}", f"t{number:02}*")
+    asks = asked(rig.hear(STORE))
+    assert len(asks) == MANY
+    for ask in asks:
+        rig.node.handle_answer(ask.request_id, HeadsAnswer([], 6 if ask is asks[-1] else 7, False), [], NOW)
+    return rig
+
+
+def second(rig: Consuming, number: float) -> list[Ask]:
+    return asked(rig.node.handle_timeout(NOW + number * POLL_HEADS_S))
+
+
+def rows(topic: str, version: int) -> list[tuple[bytes, bytes, int, int, int, int, int, int]]:
+    return [(topic.encode(), b"P", 0, 1, 10, 0, 0, version)]
+
+
+def test_few_ask_for_news_themselves() -> None:
+    rig = Consuming()
+    for number in range(MANY - 1):
+        rig.add(f"{number:02}", f"t{number:02}*")
+    for ask in asked(rig.hear(STORE)):
+        rig.node.handle_answer(ask.request_id, HeadsAnswer([], 7, False), [], NOW)
+    assert len(second(rig, 1)) == MANY - 1
+
+
+def test_for_many_the_node_asks_once_a_second_and_nothing_else_is_due() -> None:
+    rig = many()
+    for number in range(1, 4):
+        assert rig.node.next_timeout() == NOW + number
+        (ask,) = second(rig, number)
+        assert ask.request == HeadsRequest(b"t", 6 if number == 1 else 7)
+        assert rig.node.handle_answer(ask.request_id, HeadsAnswer([], 7, False), [], NOW + number) == []
+
+
+def test_those_who_want_what_is_new_ask_for_themselves() -> None:
+    rig = many()
+    (ask,) = second(rig, 1)
+    (own,) = asked(rig.node.handle_answer(ask.request_id, HeadsAnswer(rows("t03", 8), 8, False), [], NOW + 1))
+    assert own.request == HeadsRequest(b"t03", 7)
+    (read,) = asked(rig.node.handle_answer(own.request_id, HeadsAnswer(rows("t03", 8), 8, False), [], NOW + 1))
+    assert read.request.topic == b"t03"  # type: ignore[union-attr]
+    assert [each.request for each in second(rig, 2)] == [HeadsRequest(b"t", 8)]
+
+
+def test_who_knows_less_than_the_others_misses_nothing() -> None:
+    rig = many()
+    (ask,) = second(rig, 1)
+    (own,) = asked(rig.add("late", "t99*"))
+    rig.node.handle_answer(own.request_id, HeadsAnswer([], 5, False), [], NOW + 1)
+    rig.node.handle_answer(ask.request_id, HeadsAnswer([], 7, False), [], NOW + 1)  # to a question from before
+    (ask,) = second(rig, 2)
+    assert ask.request == HeadsRequest(b"t", 5)
+    (own,) = asked(rig.node.handle_answer(ask.request_id, HeadsAnswer(rows("t99", 6), 7, False), [], NOW + 2))
+    assert own.request == HeadsRequest(b"t99", 5)
+
+
+@pytest.mark.parametrize("answer", [HeadsAnswer([], 7, True), ErrorAnswer("no")])
+def test_if_the_answer_does_not_tell_all_everybody_asks(answer: HeadsAnswer | ErrorAnswer) -> None:
+    rig = many()
+    (ask,) = second(rig, 1)
+    asks = asked(rig.node.handle_answer(ask.request_id, answer, [], NOW + 1))
+    assert len(asks) == MANY
+    for each in asks:
+        rig.node.handle_answer(each.request_id, HeadsAnswer([], 9, False), [], NOW + 1)
+    assert [each.request for each in second(rig, 2)] == [HeadsRequest(b"t", 9)]
+
+
+def test_if_no_answer_comes_everybody_asks() -> None:
+    rig = many()
+    second(rig, 1)
+    assert second(rig, 1 + ANSWER_S - 0.1) == []
+    assert len(second(rig, 1 + ANSWER_S)) == MANY
+
+
+def test_a_store_that_is_gone_is_not_asked() -> None:
+    rig = many()
+    (ask,) = second(rig, 1)
+    rig.node.handle_gone("STORE", NOW + 1)
+    assert rig.node.handle_answer(ask.request_id, HeadsAnswer([], 9, False), [], NOW + 1) == []
+    assert second(rig, 9) == []
+    assert rig.node.next_timeout() == math.inf
+
+
+def test_who_wants_to_know_the_end_while_its_question_is_under_way_asks_again() -> None:
+    rig = many()
+    core = rig.cores["03"]
+    (first,) = asked(rig.node.carry(core, core.seek_end(NOW + 0.5)))
+    assert asked(rig.node.carry(core, core.seek_end(NOW + 0.6))) == []
+    rig.node.handle_answer(first.request_id, HeadsAnswer([], 7, False), [], NOW + 0.7)
+    assert not core.end_known(NOW + 0.6, NOW + 0.7)
+    (again,) = second(rig, 0.7)
+    rig.node.handle_answer(again.request_id, HeadsAnswer([], 7, False), [], NOW + 0.8)
+    assert core.end_known(NOW + 0.6, NOW + 0.8)

@@ -7,14 +7,14 @@ import math
 import pytest
 
 from chappe.core import Report
-from chappe.defaults import BATCH_BYTES, HEAD_HURRY_S, HEAD_INTERVAL_S, RECORD_BYTES_MAX
+from chappe.defaults import BATCH_BYTES, HEAD_HURRY_S, HEAD_IDLE_S, HEAD_INTERVAL_S, RECORD_BYTES_MAX
 from chappe.errors import ProtocolError, RecordTooLarge, UsageError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Persist, Publish, Subscribe, Trim
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.events import WritesRefused, WritesResumed
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, RecordMessage, Stored
-from chappe.log.producer import GREET_S, LogProducer
+from chappe.log.producer import GREET_S, STORES, LogProducer
 from chappe.log.subscriptions import Subscriptions
 
 NOW = 100.0
@@ -266,6 +266,37 @@ def test_head_follows_the_first_record_after_a_second_and_then_for_ever() -> Non
     assert producer.handle_timeout(NOW + 0.5) == []
     for second in range(1, 6):
         assert producer.handle_timeout(NOW + second * HEAD_INTERVAL_S) == [head(1)]
+
+
+def test_head_comes_less_often_while_every_store_has_everything() -> None:
+    def pauses(count: int) -> list[float]:
+        found = []
+        for _ in range(count):
+            before = producer.next_timeout()
+            assert len(producer.handle_timeout(before)) == 1
+            found.append(producer.next_timeout() - before)
+        return found
+
+    producer = made()
+    for _ in range(2):
+        producer.handle_subscription(STORES, True, NOW)
+    publish(producer, b"a")
+    producer.handle_message(Stored("P", "S1", "hello", 0), NOW, WALL)
+    assert pauses(3) == [1, 1, 1]
+    producer.handle_message(Stored("P", "S2", "hello", 0), NOW, WALL)
+    assert pauses(7) == [1, 2, 4, 8, 16, HEAD_IDLE_S, HEAD_IDLE_S]
+    producer.handle_subscription(STORES, True, NOW + 100)  # one more, which may have nothing
+    assert pauses(2) == [1, 1]
+    producer.handle_message(Stored("P", "S3", "hello", 0), NOW, WALL)
+    assert pauses(3) == [1, 2, 4]
+    publish(producer, b"b")
+    assert producer.next_timeout() == NOW + HEAD_INTERVAL_S
+    assert pauses(2) == [1, 1]
+    producer.handle_message(Stored("P", "S1", "hello", 1), NOW, WALL)
+    producer.handle_message(Stored("P", "S2", "hello", 1), NOW, WALL)
+    producer.handle_message(Stored("P", "S3", "hello", 1), NOW, WALL)
+    producer.handle_subscription(b"Mhello", True, NOW + 200)  # an original
+    assert pauses(3)[1:] == [1, 1]
 
 
 def test_head_names_what_was_published_not_what_is_gathered() -> None:

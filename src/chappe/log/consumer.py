@@ -173,6 +173,15 @@ class LogConsumer:
         """What of ``end`` is still to be delivered. What nobody has any more, or nobody ever had, is not."""
         return {key: offset for key, offset in end.items() if self._ending.lacks(key, offset)}
 
+    def listen_for_news(self) -> None:
+        """From now on somebody else asks stores whether they have something new, for many: see ``take_rested``."""
+        self._sources.told = True
+
+    def take_rested(self) -> dict[str, int]:
+        """Stores that are asked for news no more until ``handle_news``, and the version up to which we know all."""
+        found, self._sources.rested = self._sources.rested, {}
+        return found
+
     def ready(self, since: float, now: float) -> bool:
         """Whether whatever is sent from now on will be delivered, also to who starts at the latest.
 
@@ -259,6 +268,13 @@ class LogConsumer:
                 store.fail(now)
         return actions + self._gaps.look(now)
 
+    def handle_news(self, store: str, now: float) -> list[Action]:
+        """A store has something new, or does not say."""
+        if store not in self._sources.stores:
+            return []
+        self._sources.poll_soon(now, store)
+        return self.handle_timeout(now)
+
     def handle_timeout(self, now: float) -> list[Action]:
         """Repeat what was not answered, ask stores for news."""
         self._gaps.unanswered(self._sources.overdue(now))
@@ -269,7 +285,8 @@ class LogConsumer:
 
     def next_timeout(self) -> float:
         """When something is to be repeated or asked."""
-        return min(self._sources.next_timeout(), self._gaps.next_timeout(), self._absent.next_timeout())
+        due = min(self._sources.next_timeout(), self._gaps.next_timeout(), self._absent.next_timeout())
+        return min(due, self._settle_at) if self._sources.told and self._delivery.partitions else due
 
     # -- for people and checkers --------------------------------------------------------------------------
 
@@ -401,6 +418,7 @@ class LogConsumer:
             actions = [self._sources.news(store, wanted, now)]
         else:
             store.synced[wanted] = asked_at
+            self._sources.rest(store, self._filters)
         return actions + self._gaps.look(now) + self._look_for_absent(now)
 
     # -- inside: what nobody has --------------------------------------------------------------------------

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final, Generic, Protocol, TypeVar
 
 from chappe.data.topic import encode_topic
 from chappe.deadlines import Deadlines
-from chappe.defaults import FULL_PEER_WAIT_LIVE_S
+from chappe.defaults import FULL_PEER_WAIT_LIVE_S, POLL_HEADS_S
 from chappe.errors import ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Ask, Broken, Claim, Disclaim, Of, Publish, Resume, Subscribe, Unsubscribe
@@ -29,12 +31,14 @@ from chappe.log.consumer import LogConsumer
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, Message, RecordMessage, Stored, StoreHello, StoreInfo
 from chappe.log.producer import STORES, LogProducer
 from chappe.log.producers import LogProducers
-from chappe.log.queries import Answer
+from chappe.log.queries import Answer, HeadsAnswer, HeadsRequest
+from chappe.log.sources import ANSWER_S
 from chappe.log.subscriptions import Subscriptions
 
 AT_ONCE: Final = 64  # parts whose time-outs are handled in one go: nobody waits longer for the lock
 MATCHING_MAX: Final = 10_000  # topics whose consumers are remembered
-REQUESTS: Final = 1 << 32  # numbers of requests that each part has
+MANY: Final = 16  # so many consumers do not ask for news themselves: their node does
+REQUESTS: Final = 1 << 32  # numbers of requests that each part has; the first are the node's
 
 
 class Part(Protocol):
@@ -254,12 +258,23 @@ class ProducingMember(_Carrying[LogProducers]):
         return found
 
 
+@dataclass(slots=True)
+class _News:
+    """Whether a store has something new for consumers that do not ask it themselves."""
+
+    version: int  # up to which each of them knows all that concerns it
+    asked: tuple[int, int, float] | None = None  # a question under way: its number, since which version, when
+
+
 class ConsumingMember(_Carrying[LogConsumer]):
     """Carries consumers.
 
     One whose application does not keep up is not handed more. Alone in its node it leaves messages in the queue, and
     whoever sends them waits as for every full peer. Beside others it only notes how far partitions go, and reads from
     stores later what it let pass; if it knows no store, the others wait for it a little first.
+
+    A consumer asks every store once a second what is new. Where there are many, the node asks for all: those who want
+    what is new then ask for themselves, as do all if the answer is long, or does not come.
 
     Args:
         name: Of the node, not used by any other one.
@@ -276,17 +291,25 @@ class ConsumingMember(_Carrying[LogConsumer]):
         self._paused: dict[str, None] = {}
         self._waited_for: Deadlines[str] = Deadlines()  # paused ones, and until when the others wait
         self._left = False  # messages were left in the queue
+        self._news: dict[str, _News] = {}  # by store
+        self._polls: Deadlines[str] = Deadlines()  # when a store is to be asked, or should have answered
+        self._asked = 0  # how many questions the node itself asked
+        self._common: bytes | None = b""  # how all wanted topics begin; None: to be found out
 
     # -- the parts ------------------------------------------------------------------------------------
 
     def add(self, part: LogConsumer, now: float) -> list[Action]:
         """Carry one more consumer; it hears what was told before it came."""
         self._matching.clear()
+        self._common = None
         for each in part.filters:
             if each.prefix:
                 self._prefixed[part.address] = part
             else:
                 self._exact.setdefault(each.name, {})[part.address] = part
+        if len(self._parts) + 1 >= MANY:
+            for other in (part, *(self._parts.values() if len(self._parts) + 1 == MANY else ())):
+                other.listen_for_news()
         actions = self._begin(part, now)
         for prefix in self._listening:
             actions += self._tell(part, part.handle_subscription, prefix, True, now, now=now)
@@ -298,6 +321,7 @@ class ConsumingMember(_Carrying[LogConsumer]):
         """See ``_Carrying.remove``."""
         part = self._parts.get(address)
         self._matching.clear()
+        self._common = None
         self._prefixed.pop(address, None)
         for each in () if part is None else part.filters:
             named = self._exact.get(each.name, {})
@@ -360,13 +384,22 @@ class ConsumingMember(_Carrying[LogConsumer]):
 
     def handle_answer(self, request_id: int, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
         """A store answered one of the consumers."""
+        if request_id < REQUESTS:
+            return self._news_answered(request_id, answer, now)
         part = self._numbered.get(request_id // REQUESTS)
         if part is None:
             return []
-        return self._tell(part, part.handle_answer, request_id % REQUESTS, answer, batches, now, now=now)
+        actions = self._tell(part, part.handle_answer, request_id % REQUESTS, answer, batches, now, now=now)
+        for store, version in part.take_rested().items():
+            news = self._news.setdefault(store, _News(version))
+            news.version = min(news.version, version)
+            if store not in self._polls:
+                self._polls.set(store, now + POLL_HEADS_S)
+        return actions
 
     def handle_gone(self, address: str, now: float) -> list[Action]:
         """A node left."""
+        self._forget_news(address)
         if self._stores.pop(address, None) is None and len(self._stores) < self._stores_max:
             return []
         return self._tell_all(lambda part: part.handle_gone(address, now), now)
@@ -374,11 +407,63 @@ class ConsumingMember(_Carrying[LogConsumer]):
     def handle_timeout(self, now: float) -> list[Action]:
         """See ``_Carrying.handle_timeout``."""
         self._waited_for.due(now)
-        return super().handle_timeout(now) + self._resume()
+        actions = super().handle_timeout(now) + self._resume()
+        for store in self._polls.due(now):
+            actions += self._ask_for_news(store, now)
+        return actions
 
     def next_timeout(self) -> float:
-        """When something of a part is due, or nobody is waited for any longer."""
-        return min(self._due.next, self._waited_for.next)
+        """When something of a part is due, a store is to be asked, or nobody is waited for any longer."""
+        return min(self._due.next, self._waited_for.next, self._polls.next)
+
+    # -- news -----------------------------------------------------------------------------------------
+
+    def _ask_for_news(self, store: str, now: float) -> list[Action]:
+        news, info = self._news[store], self._stores.get(store)
+        if news.asked or info is None:
+            return self._ask_themselves(store, now)
+        if not self._parts:
+            return []
+        if self._common is None:
+            names = [each.name for part in self._parts.values() for each in part.filters]
+            self._common = encode_topic(_common(min(names), max(names)))
+        self._asked += 1
+        news.asked = (self._asked, news.version, now)
+        self._polls.set(store, now + ANSWER_S)
+        return [Ask(info.endpoint, self._asked, HeadsRequest(self._common, news.version))]
+
+    def _news_answered(self, number: int, answer: Answer, now: float) -> list[Action]:
+        store = next((each for each, news in self._news.items() if news.asked and news.asked[0] == number), None)
+        if store is None:
+            return []
+        news = self._news[store]
+        assert news.asked is not None
+        _, since, at = news.asked
+        if not isinstance(answer, HeadsAnswer) or answer.more:
+            return self._ask_themselves(store, now)
+        if news.version == since:  # else somebody has come to it meanwhile who knows less
+            news.version = answer.version
+        news.asked = None
+        self._polls.set(store, at + POLL_HEADS_S)
+        concerned = dict.fromkeys(address for info in answer.infos() for address in self._who_wants(info.topic))
+        return self._tell_news(store, concerned, now)
+
+    def _ask_themselves(self, store: str, now: float) -> list[Action]:
+        """Nothing is known of what is new: all ask, and leave it to the node again when they know."""
+        self._forget_news(store)
+        return self._tell_news(store, list(self._parts), now)
+
+    def _forget_news(self, store: str) -> None:
+        self._news.pop(store, None)
+        self._polls.clear(store)
+
+    def _tell_news(self, store: str, addresses: Iterable[str], now: float) -> list[Action]:
+        actions: list[Action] = []
+        for address in addresses:
+            part = self._parts.get(address)
+            if part is not None:
+                actions += self._tell(part, part.handle_news, store, now, now=now)
+        return actions
 
     # -- inside ---------------------------------------------------------------------------------------
 
@@ -406,6 +491,11 @@ class ConsumingMember(_Carrying[LogConsumer]):
             matching |= {address: part for address, part in self._prefixed.items() if part.wants(topic)}
             found = self._matching[topic] = list(matching)
         return found
+
+
+def _common(one: str, other: str) -> str:
+    """How both begin; of several texts it is enough to look at the first and the last in order."""
+    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _told_of(message: Message) -> Message:

@@ -2,7 +2,7 @@
 
 Records get consecutive offsets at once, are gathered into batches and published; they are kept until
 ``min_acks`` stores said that they hold them. Whoever missed some asks with FETCH and is answered from what is
-kept. HEAD tells listeners once a second how far the partition goes.
+kept. HEAD tells listeners once a second how far the partition goes, and less often while all stores have everything.
 
 With a journal a batch is made durable first, and is told to nobody until ``handle_persisted``. If the journal refuses
 it, it stays the batch being gathered, with the offsets it has; its sender may take records back out of it. What goes on
@@ -25,6 +25,7 @@ from chappe.data.topic import encode_topic
 from chappe.defaults import (
     BATCH_RECORDS_MAX,
     HEAD_HURRY_S,
+    HEAD_IDLE_S,
     HEAD_INTERVAL_S,
     RECORD_BYTES_MAX,
 )
@@ -108,6 +109,7 @@ class LogProducer:
         self.awaited = math.inf  # the first offset that somebody waits for: ``Progress`` tells once that it is stored
         self._acks: dict[str, int] = {}  # store -> offset up to which (exclusive) it holds everything
         self._head_at = math.inf
+        self._pause_s = HEAD_INTERVAL_S  # until the HEAD after the next
         self._hurry = False
         # The batch being gathered. ``keys`` and the like stay None until the first record that has one.
         self.next_offset = next_offset
@@ -307,6 +309,8 @@ class LogProducer:
 
     def handle_listener(self, prefix: bytes, on: bool, now: float) -> list[Action]:
         """As ``handle_subscription``, where the member has counted it."""
+        if prefix == STORES:
+            self._pause_s = HEAD_INTERVAL_S
         if prefix == STORES and on and self._resuming.store_came(now):
             self._head_at = min(self._head_at, now)
         elif prefix == STORES and not on:
@@ -336,7 +340,8 @@ class LogProducer:
         if now < self._head_at:
             return actions
         waiting = (self._hurry and self.stored < self.next_offset) or self._resuming.holds(now)
-        self._head_at = now + (HEAD_HURRY_S if waiting else HEAD_INTERVAL_S)
+        self._head_at = now + (HEAD_HURRY_S if waiting else self._pause_s)
+        self._pause_s = min(2 * self._pause_s, HEAD_IDLE_S) if self._all_have_it() else HEAD_INTERVAL_S
         told = self._told(now)
         if not told and self._resuming.holds(now):
             told = 1  # it is not there, but a store that has more of them says so
@@ -387,6 +392,7 @@ class LogProducer:
             self._clear()
         self.next_offset = batch.next
         self._keep(batch)
+        self._pause_s = HEAD_INTERVAL_S
         self._head_at = min(self._head_at, now + HEAD_INTERVAL_S)
         if self._subscriptions.count(STORES) or self._subscriptions.count(RECORDS):
             self._resuming.told = batch.next
@@ -398,6 +404,16 @@ class LogProducer:
                 for index, value in enumerate(batch.values)
             ]
         return actions
+
+    def _all_have_it(self) -> bool:
+        """Whether every store that listens has everything: a consumer that missed it hears of it from them.
+
+        Originals are no such consumers, and their stores cannot be told apart.
+        """
+        stores, everything = self._subscriptions.count(STORES), self.published
+        if not 0 < stores <= sum(next_ >= everything for next_ in self._acks.values()):
+            return False
+        return not self._subscriptions.originals(self._raw_topic) and not self._subscriptions.original_stores()
 
     def _told(self, now: float) -> int:
         """The offset after the last one that anybody may hear of."""

@@ -1,7 +1,8 @@
 """The stores that a member knows: what each of them has, and what is asked of them.
 
 Partitions are read from whichever store has the wanted offset; a store that does not answer in time, or not what it was
-asked, is passed over for a while. Once a second every store is asked what is new there.
+asked, is passed over for a while. Once a second every store is asked what is new there, unless somebody else does that
+for many and tells us.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class Source:
     heads: dict[Key, tuple[int, int]] = field(default_factory=dict)  # first, next
     overfull: bool = False  # it listed more than is taken
     polling: int = 0  # questions for news under way
+    polled_at: float = -math.inf  # when it was asked last
+    again: bool = False  # somebody wanted to know what is new after it was asked
     poll_at: float = 0.0  # when it is to be asked again, once these are answered
     down_until: float = -math.inf
 
@@ -78,6 +81,8 @@ class Sources:
         self.gone_at = -math.inf  # when a store left last
         self.met_at = math.inf  # when the first of those that are known was found
         self.reads = 0  # READs and SEEKs under way, of all partitions
+        self.told = False  # somebody else finds out whether there is news, and has ``poll_soon`` called
+        self.rested: dict[str, int] = {}  # stores that are not asked until then, and the version that we know
         self._polls: Deadlines[str] = Deadlines()  # by address: who is to be asked for news
         self._late: Deadlines[int] = Deadlines()  # by request: who has not answered by then
         self._last_id = 0
@@ -171,7 +176,7 @@ class Sources:
         actions: list[Action] = []
         for address in self._polls.due(now):
             store = self.stores[address]
-            store.poll_at = now + POLL_HEADS_S
+            store.polled_at, store.poll_at, store.again = now, now + POLL_HEADS_S, False
             asked = [self.news(store, each, now) for each in filters]
             if not asked:
                 self._polls.set(address, store.poll_at)
@@ -187,12 +192,21 @@ class Sources:
         """Ask one store which topics there are; the first page will do."""
         return [self._ask(each, HeadsRequest(b""), Question(each.address, now)) for each in self.usable(now)[:1]]
 
-    def poll_soon(self, now: float) -> None:
-        """Ask everybody for news the next time."""
-        for store in self.stores.values():
-            store.poll_at = min(store.poll_at, now)
+    def poll_soon(self, now: float, address: str | None = None) -> None:
+        """Ask one store, or everybody, for news the next time."""
+        for store in self.stores.values() if address is None else (self.stores[address],):
+            store.poll_at, store.again = min(store.poll_at, now), True
             if not store.polling:
                 self._polls.set(store.address, store.poll_at)
+
+    def rest(self, store: Source, filters: Iterable[Filter]) -> None:
+        """A store has listed what it has: if that is all that it was asked for, leave it to who tells us."""
+        wanted = list(filters)
+        if not self.told or store.polling or store.again:
+            return
+        if all(store.synced.get(each, -math.inf) >= store.polled_at for each in wanted):
+            self._polls.clear(store.address)
+            self.rested[store.address] = min(store.since[each] for each in wanted)
 
     def answered(self, request_id: int) -> tuple[Question, Source] | None:
         """What was asked, and of whom; None if nobody waits for the answer any more."""
