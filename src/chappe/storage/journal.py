@@ -3,25 +3,33 @@
 A directory holds an identity and files of batches, each named by the offset that it begins with. A batch is on
 disk before it is published; a file goes when everything in it is stored. After a failed write the file is left as it
 is and the next one begins: what a failed sync leaves in a file cannot be known. So a batch at or after the offset that
-the next file begins with was never published, and is passed over. What has an offset and is in no batch yet is beside
-them, see ``pending``.
+the next file begins with was never published, and is passed over.
+
+What has an offset and is in no batch yet is in the file ``pending``, for a killed process to find it again. Each record
+is handed to the operating system as a batch of one, without a sync, before its sender gets the offset. So they survive
+whatever ends the process; what ends the machine may take them. A batch that reaches the journal empties the file.
+
+An identity has one journal for its producer's topic, and one for each further topic, in folders below it.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from chappe.data.topic import encode_topic
 from chappe.defaults import SEGMENT_BYTES
 from chappe.errors import IdentityInUse, ProtocolError, StorageError, StorageFormat, StorageFull
 from chappe.log.batch import HEADER, Batch, Record
-from chappe.storage.pending import Pending
+from chappe.storage.segments.files import FileOps
 from chappe.system.disk import FileLock, sync_data, sync_directory, sync_file
 from chappe.system.limits import need_descriptors
 
@@ -29,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 ROTATE_BYTES: Final = SEGMENT_BYTES // 8
+NO_TOPIC: Final = ""  # of the identity of a producer that has no topic of its own
 
 
 class _Identity(msgspec.Struct):
@@ -55,7 +64,7 @@ class Journal:
         need_descriptors()
         self._directory = directory
         try:
-            _make(directory)
+            FileOps().make_directories(str(directory.absolute()))
             self._lock = FileLock(directory / "lock")
         except BlockingIOError:
             raise IdentityInUse(
@@ -99,7 +108,7 @@ class Journal:
             if self._worn:
                 self._rotate()
             if os.write(self._file, body) != len(body):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                raise _no_room()
             sync_data(self._file)
             self._size += len(body)
             self._worn = self._size >= ROTATE_BYTES
@@ -151,12 +160,8 @@ class Journal:
     def _identify(self, topic: str, address: str) -> str:
         path = self._directory / "identity.json"
         if not path.exists():
-            temporary = path.with_suffix(".new")
-            with open(temporary, "wb") as file:
-                file.write(json.dumps({"format": FORMAT, "address": address, "topic": topic}).encode())
-                file.flush()
-                sync_file(file.fileno())
-            temporary.replace(path)  # the directory itself is synced when the first file is made
+            identity = {"format": FORMAT, "address": address, "topic": topic}
+            FileOps().replace_file(str(path), [json.dumps(identity).encode()])
             return address
         found = _read_identity(path)
         if found.topic != topic:
@@ -183,18 +188,11 @@ class Journal:
         with open(path, "rb") as file:
             sync_file(file.fileno())  # a killed process may not have come to it, and what is read here is published
             raw = file.read()
-        at = 0
-        while at + HEADER.size <= len(raw):
-            size = int.from_bytes(raw[at + 20 : at + 24], "little")
-            try:
-                batch = Batch.parse(raw[at : at + size])
-            except ProtocolError:
-                return  # torn by a crash before it was published
+        for batch in _sound_batches(raw):  # what follows was torn by a crash before it was published
             if batch.base != self.next_offset or (end is not None and batch.next > end):
                 return
-            self.batches.append(raw[at : at + size])
+            self.batches.append(bytes(batch.raw))
             self.next_offset = batch.next
-            at += size
 
     def _rotate(self) -> None:
         """Begin a new file; the old one stays as it is if that fails."""
@@ -221,6 +219,101 @@ class Journal:
             self._doubtful = True  # the next file says that it does not count
 
 
+class Pending:
+    """What has an offset and is in no batch yet: a file, made if it is not there. All of it raises OSError.
+
+    Reading passes over what the journal, which ends at ``next_offset``, has; and ends at the first entry that is torn
+    or does not go on where the journal and the entries before it end.
+    """
+
+    def __init__(self, path: Path, next_offset: int) -> None:
+        self.records: list[Record] = []  # found, in order from ``next_offset`` on
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._size = self._load(path.read_bytes(), next_offset)
+            os.ftruncate(self._file, self._size)
+            sync_file(self._file)  # else after a power cut what was cut off could go on where new records end
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def append(self, body: bytes) -> None:
+        """Add a batch of one record."""
+        written = os.pwrite(self._file, body, self._size)
+        if written != len(body):  # the next one overwrites it
+            raise _no_room()
+        self._size += written
+
+    def clear(self) -> None:
+        """Everything is in the journal: the next record overwrites the first one.
+
+        What stays behind the new ones is in the journal, too. Cutting it off would have each sync of the journal write
+        this file as well, where data is ordered before metadata.
+        """
+        self._size = 0
+
+    def close(self) -> None:
+        """Release the file."""
+        os.close(self._file)
+
+    def _load(self, raw: bytes, next_offset: int) -> int:
+        """Take the records that go on at ``next_offset``; returns where they end."""
+        at = end = 0
+        for batch in _sound_batches(raw):
+            at += len(batch.raw)
+            if batch.base < next_offset:
+                continue  # the journal has it
+            if batch.base != next_offset or batch.count != 1:
+                break
+            self.records += batch.records("", "")
+            next_offset += 1
+            end = at
+        return end
+
+
+class Journals:
+    """In ``directory``; all name the same partition address.
+
+    Args:
+        directory: Belongs to one producer; two at once are refused.
+        topic: The producer's own; None if it has none.
+        address: Name of the partitions if the identity is new.
+
+    Raises:
+        As ``Journal``.
+    """
+
+    def __init__(self, directory: Path, topic: str | None, address: str) -> None:
+        self._further = directory / "topics"
+        self._first = Journal(directory, NO_TOPIC if topic is None else topic, address)
+        self.address = self._first.address
+        self.opened: dict[str, Journal] = {} if topic is None else {topic: self._first}
+        try:
+            for folder in sorted(self._further.iterdir()) if self._further.exists() else ():  # in a fixed order
+                former = topic_in(folder)
+                if former is not None:
+                    self.open(former)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise StorageError(f"cannot read the journals in {self._further}: {error.strerror}") from None
+            raise
+
+    def open(self, topic: str) -> Journal:
+        """The journal of one more topic. Raises as ``Journal``."""
+        made = Journal(self._further / hashlib.sha256(encode_topic(topic)).hexdigest()[:32], topic, self.address)
+        if made.address != self.address:
+            made.close()
+            raise StorageFormat(f"the journals in {self._further} are not of the identity beside them: remove them")
+        self.opened[topic] = made
+        return made
+
+    def close(self) -> None:
+        """Release all."""
+        for each in {id(each): each for each in (*self.opened.values(), self._first)}.values():
+            each.close()
+
+
 def topic_in(directory: Path) -> str | None:
     """The topic of the journal in ``directory``; None if there is none.
 
@@ -241,9 +334,18 @@ def _read_identity(path: Path) -> _Identity:
     return found
 
 
-def _make(directory: Path) -> None:
-    """Make a directory that is still there after the power fails."""
-    missing = [each for each in (directory, *directory.parents) if not each.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
-    for made in missing:
-        sync_directory(made.parent)
+def _sound_batches(raw: bytes) -> Iterator[Batch]:
+    """The batches in a file, up to the first that is not whole."""
+    at = 0
+    while at + HEADER.size <= len(raw):
+        size = int.from_bytes(raw[at + 20 : at + 24], "little")
+        try:
+            batch = Batch.parse(raw[at : at + size])
+        except ProtocolError:
+            return
+        yield batch
+        at += size
+
+
+def _no_room() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

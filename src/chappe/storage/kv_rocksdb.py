@@ -14,9 +14,10 @@ from struct import Struct
 from typing import Any, Final
 
 from chappe.data.binary import decode
-from chappe.errors import Damaged, InvalidData, StorageError, StorageFormat, StorageFull, StorageLocked, UsageError
+from chappe.errors import Damaged, InvalidData, StorageError, StorageFormat, UsageError
 from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, Loaded, Operation, PutRow, WriterRow
 from chappe.kv.entity import Entity
+from chappe.storage.kv_sqlite import ENTITY, decode_outcomes, encode_outcomes, problem
 from chappe.system.forking import own
 
 FORMAT: Final = 1
@@ -25,8 +26,6 @@ _WRITER: Final = b"w"
 _FORMAT_KEY: Final = b"f"
 _EXPIRY: Final = Struct(">Bq")
 _WRITER_HEAD: Final = Struct(">Qq")
-_OUTCOME: Final = Struct(">QB")
-_ENTITY: Final = Struct(">16sQ")
 
 
 class RocksdbBackend:
@@ -76,8 +75,8 @@ class RocksdbBackend:
                     entries.append((decode(key[1:]), decode(value[_EXPIRY.size if value[0] else 1 :]), expires_ns))
                 elif key[:1] == _WRITER:
                     applied, heard_ns = _WRITER_HEAD.unpack_from(value)
-                    outcomes = tuple(_OUTCOME.iter_unpack(value[_WRITER_HEAD.size :]))
-                    writers.append(WriterRow(Entity(*_ENTITY.unpack(key[1:])), applied, outcomes, heard_ns))
+                    outcomes = decode_outcomes(value[_WRITER_HEAD.size :])
+                    writers.append(WriterRow(Entity(*ENTITY.unpack(key[1:])), applied, outcomes, heard_ns))
         except InvalidData as problem:
             raise Damaged(f"{self.path} has a malformed entry: {problem}; restore it from a copy") from None
         except StorageError:
@@ -100,12 +99,11 @@ class RocksdbBackend:
                 elif isinstance(each, ClearRows):
                     batch.delete_range(_ENTRY, bytes((_ENTRY[0] + 1,)))
                 elif isinstance(each, WriterRow):
-                    outcomes = b"".join([_OUTCOME.pack(*outcome) for outcome in each.outcomes])
-                    row = _WRITER_HEAD.pack(each.applied, each.heard_ns) + outcomes
-                    batch.put(_WRITER + _ENTITY.pack(*each.entity), row)
+                    row = _WRITER_HEAD.pack(each.applied, each.heard_ns) + encode_outcomes(each)
+                    batch.put(_WRITER + ENTITY.pack(*each.entity), row)
                 else:
                     assert isinstance(each, ForgetWriter)
-                    batch.delete(_WRITER + _ENTITY.pack(*each.entity))
+                    batch.delete(_WRITER + ENTITY.pack(*each.entity))
             database.write(batch, self._synced)
         except Exception as error:
             raise self._problem(error, "write to") from error
@@ -142,10 +140,5 @@ class RocksdbBackend:
 
     def _problem(self, error: Exception, doing: str) -> StorageError:
         text = str(error)
-        if "No space left" in text or "SpaceLimit" in text:
-            return StorageFull(f"cannot {doing} {self.path}: the disk is full; free some space")
-        if "lock" in text.lower():
-            return StorageLocked(f"cannot {doing} {self.path}: another process has it open; stop that one first")
-        if "Corruption" in text:
-            return Damaged(f"cannot {doing} {self.path}: {text}; restore it from a copy, or choose another path")
-        return StorageError(f"cannot {doing} {self.path}: {text}; check the path and its permissions")
+        full, locked = "No space left" in text or "SpaceLimit" in text, "lock" in text.lower()
+        return problem(error, f"{doing} {self.path}", full=full, locked=locked, corrupt="Corruption" in text)

@@ -20,15 +20,7 @@ from struct import Struct
 from typing import Any, Final, Literal
 
 from chappe.data.binary import decode
-from chappe.errors import (
-    Damaged,
-    InvalidData,
-    StorageError,
-    StorageFormat,
-    StorageFull,
-    StorageLocked,
-    UsageError,
-)
+from chappe.errors import Damaged, InvalidData, StorageError, StorageFormat, StorageFull, StorageLocked, UsageError
 from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, Loaded, Operation, PutRow, WriterRow
 from chappe.kv.entity import Entity
 from chappe.system.forking import own
@@ -45,7 +37,7 @@ _SCHEMA: Final = (
     "create table if not exists chappe_writers(entity blob primary key, applied integer, outcomes blob, heard integer)",
 )
 _OUTCOME: Final = Struct(">QB")
-_ENTITY: Final = Struct(">16sQ")
+ENTITY: Final = Struct(">16sQ")
 _FULL: Final = (sqlite3.SQLITE_FULL,)
 _LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -106,23 +98,17 @@ class SqliteBackend:
                 raise Damaged(f"{self.path} has a malformed entry: {problem}; restore it from a copy") from None
         writers = []
         for entity, applied, outcomes, heard in self._read("select * from chappe_writers"):
-            pairs = tuple(_OUTCOME.iter_unpack(outcomes))
-            writers.append(WriterRow(Entity(*_ENTITY.unpack(entity)), applied, pairs, heard))
+            row = Entity(*ENTITY.unpack(entity)), applied, decode_outcomes(outcomes), heard
+            writers.append(WriterRow(*row))
         return Loaded(tuple(entries), tuple(writers))
 
     def commit(self, operations: Sequence[Operation]) -> None:
         """Do all in one transaction; raises StorageError, StorageFull for a full disk, and then nothing was done."""
-        database = self._connection()
         try:
-            database.execute("begin immediate")
-            try:
+            with self._connection() as database:  # which commits, or rolls back
+                database.execute("begin immediate")
                 for statement, rows in _statements(operations):
                     database.executemany(statement, rows)
-                database.execute("commit")
-            except BaseException:
-                if database.in_transaction:
-                    database.execute("rollback")
-                raise
         except sqlite3.Error as error:
             raise self._problem(error, "write to") from error
 
@@ -192,13 +178,29 @@ class SqliteBackend:
 
     def _problem(self, error: Exception, doing: str) -> StorageError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in _FULL:
-            return StorageFull(f"cannot {doing} {self.path}: the disk is full; free some space")
-        if code in _LOCKED:
-            return StorageLocked(f"cannot {doing} {self.path}: another process has it open; stop that one first")
-        if code in _CORRUPT:
-            return Damaged(f"cannot {doing} {self.path}: {error}; restore it from a copy, or choose another path")
-        return StorageError(f"cannot {doing} {self.path}: {error}; check the path and its permissions")
+        doing = f"{doing} {self.path}"
+        return problem(error, doing, full=code in _FULL, locked=code in _LOCKED, corrupt=code in _CORRUPT)
+
+
+def problem(error: Exception, doing: str, *, full: bool, locked: bool, corrupt: bool) -> StorageError:
+    """What a user is told of an error; ``doing`` completes the words "cannot ..."."""
+    if full:
+        return StorageFull(f"cannot {doing}: the disk is full; free some space")
+    if locked:
+        return StorageLocked(f"cannot {doing}: another process has it open; stop that one first")
+    if corrupt:
+        return Damaged(f"cannot {doing}: {error}; restore it from a copy, or choose another path")
+    return StorageError(f"cannot {doing}: {error}; check the path and its permissions")
+
+
+def encode_outcomes(row: WriterRow) -> bytes:
+    """What became of a clone's writes."""
+    return b"".join([_OUTCOME.pack(*outcome) for outcome in row.outcomes])
+
+
+def decode_outcomes(raw: bytes) -> tuple[tuple[int, int], ...]:
+    """The same again."""
+    return tuple(_OUTCOME.iter_unpack(raw))
 
 
 def _choose(option: str, value: str, values: tuple[str, ...]) -> None:
@@ -212,21 +214,18 @@ def _statements(operations: Iterable[Operation]) -> list[tuple[str, list[tuple[A
     row: tuple[Any, ...]
     for each in operations:
         if isinstance(each, PutRow):
-            statement, row = (
-                "replace into store(key, value, expiry) values(?, ?, ?)",
-                (each.key, each.value, each.expires_ns),
-            )
+            statement = "replace into store(key, value, expiry) values(?, ?, ?)"
+            row = (each.key, each.value, each.expires_ns)
         elif isinstance(each, EraseRow):
             statement, row = "delete from store where key = ?", (each.key,)
         elif isinstance(each, ClearRows):
             statement, row = "delete from store", ()
         elif isinstance(each, WriterRow):
-            outcomes = b"".join([_OUTCOME.pack(*outcome) for outcome in each.outcomes])
             statement = "replace into chappe_writers values(?, ?, ?, ?)"
-            row = (_ENTITY.pack(*each.entity), each.applied, outcomes, each.heard_ns)
+            row = (ENTITY.pack(*each.entity), each.applied, encode_outcomes(each), each.heard_ns)
         else:
             assert isinstance(each, ForgetWriter)
-            statement, row = "delete from chappe_writers where entity = ?", (_ENTITY.pack(*each.entity),)
+            statement, row = "delete from chappe_writers where entity = ?", (ENTITY.pack(*each.entity),)
         if not found or found[-1][0] != statement:
             found.append((statement, []))
         found[-1][1].append(row)

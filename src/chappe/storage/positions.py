@@ -9,7 +9,7 @@ import msgspec
 
 from chappe.errors import IdentityInUse, StorageError, StorageFormat
 from chappe.log.sources import Key
-from chappe.storage.segments.files import FileOps, make_directories, replace_file, storage_error
+from chappe.storage.segments.files import FileOps, storage_error
 from chappe.system.disk import FileLock
 from chappe.system.limits import need_descriptors
 
@@ -30,7 +30,7 @@ class Positions:
         self._path = self._directory / "positions.json"
         self._ops = FileOps()
         try:
-            make_directories(self._ops, str(self._directory))
+            self._ops.make_directories(str(self._directory))
             self._lock = FileLock(self._directory / "lock")
         except BlockingIOError:
             raise IdentityInUse(
@@ -54,7 +54,7 @@ class Positions:
         rows = [(topic, partition, offset) for (topic, partition), offset in sorted(following.items())]
         try:
             # The library's own JSON: it keeps topics of original producers that are not UTF-8.
-            replace_file(self._ops, str(self._path), [json.dumps(rows).encode()])
+            self._ops.replace_file(str(self._path), [json.dumps(rows).encode()])
         except OSError as error:
             raise storage_error(error, f"commit positions to {self._path}") from None
         self.committed = following

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import msgspec
 from chappe.data.topic import decode_topic, encode_topic
 from chappe.errors import StorageError, StorageFormat, StorageFull
 from chappe.log.exactly_once.staged import Intent, SinkState
-from chappe.storage.segments.files import FileOps, storage_error, sync_directory
+from chappe.storage.segments.files import FileOps, storage_error
 from chappe.system import time
 from chappe.system.forking import own
 
@@ -64,25 +65,16 @@ class SinkDatabase:
         if self._database is None:
             return []
         now_us = time.time_ns() // 1000
-        fenced: dict[str, list[str]] = {}
-        ends: dict[str, list[tuple[str, int]]] = {}
+        fenced: defaultdict[str, list[str]] = defaultdict(list)
+        ends: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
         for sink, run in self._query("SELECT sink, run FROM fenced ORDER BY sink, place"):
-            fenced.setdefault(sink, []).append(run)
+            fenced[sink].append(run)
         for sink, topic, next_ in self._query("SELECT sink, topic, next FROM ends ORDER BY sink, topic"):
-            ends.setdefault(sink, []).append((decode_topic(topic), next_))
+            ends[sink].append((decode_topic(topic), next_))
         return [
-            SinkState(
-                sink,
-                home,
-                run,
-                tuple(fenced.get(sink, ())),
-                batch,
-                bool(lasting),
-                tuple(ends.get(sink, ())),
-                max(0, now_us - touched_us) / 1_000_000,
-            )
-            for sink, home, run, batch, lasting, touched_us in self._query(
-                "SELECT sink, home, run, batch, lasting, touched_us FROM sinks ORDER BY sink"
+            SinkState(sink, home, run, tuple(fenced[sink]), batch, bool(lasting), tuple(ends[sink]), age_us / 1_000_000)
+            for sink, home, run, batch, lasting, age_us in self._query(
+                "SELECT sink, home, run, batch, lasting, max(0, ? - touched_us) FROM sinks ORDER BY sink", now_us
             )
         ]
 
@@ -173,43 +165,30 @@ class SinkDatabase:
                 raise StorageFormat(f"{path} has format {format_}, written by a newer chappe; this one knows {FORMAT}")
             if format_ < FORMAT:
                 database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
-                sync_directory(self._ops, self._folder)
+                self._ops.sync_directory(self._folder)
         except sqlite3.Error as error:
             self.close()
             raise _database_error(error, f"open {path}") from error
         return database
 
-    def _query(self, statement: str) -> list[tuple[Any, ...]]:
+    def _query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         try:
-            return self.open().execute(statement).fetchall()
+            return self.open().execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise _database_error(error, f"read the sinks in {self._folder}") from error
 
     def _execute(self, doing: str, statements: Iterable[Statement]) -> None:
         """Run statements in one transaction, durable when this returns."""
         try:
-            make_folder(self._ops, self._folder)
-            database = self.open()
-            database.execute("BEGIN IMMEDIATE")
-            try:
+            self._ops.make_directory(self._folder)
+            with self.open() as database:  # which commits, or rolls back
+                database.execute("BEGIN IMMEDIATE")
                 for statement, values in statements:
                     database.execute(statement, values)
-                database.execute("COMMIT")
-            except BaseException:
-                if database.in_transaction:
-                    database.execute("ROLLBACK")
-                raise
         except OSError as error:
             raise storage_error(error, doing) from error
         except sqlite3.Error as error:
             raise _database_error(error, doing) from error
-
-
-def make_folder(ops: FileOps, path: str) -> None:
-    """Make a folder, durably, unless it is there."""
-    if not os.path.isdir(path):
-        ops.mkdir(path)
-        sync_directory(ops, os.path.dirname(path))
 
 
 def _database_error(error: sqlite3.Error, doing: str) -> StorageError:

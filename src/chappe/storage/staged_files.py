@@ -45,16 +45,8 @@ from chappe.log.exactly_once.staged import (
 )
 from chappe.storage.segments.aside import Aside
 from chappe.storage.segments.directory import ASIDE
-from chappe.storage.segments.files import (
-    FileOps,
-    read_file,
-    read_some,
-    replace_file,
-    storage_error,
-    sync_directory,
-    write_all,
-)
-from chappe.storage.sink_database import SinkDatabase, make_folder
+from chappe.storage.segments.files import FileOps, storage_error
+from chappe.storage.sink_database import SinkDatabase
 
 logger: Final = logging.getLogger(__name__)
 
@@ -162,7 +154,7 @@ class StagedFiles:
         self._need(len(piece.body))
         try:
             if file is None:
-                make_folder(self._ops, self.path)
+                self._ops.make_directory(self.path)
                 file = _File(self._path_of(piece.attempt))
             self._append(file, piece)
         except OSError as error:
@@ -175,15 +167,13 @@ class StagedFiles:
         start = b"" if file.length else _encode_names(piece.attempt)
         buffers = [start, head[: _PIECE.size], _CRC.pack(crc32c(head)), raw_topic, piece.body]
         new = not file.length
-        fd = self._ops.open(file.path, os.O_WRONLY | (os.O_CREAT | os.O_TRUNC if new else 0))
         try:
-            end = write_all(self._ops, fd, buffers, file.length)
+            with self._ops.opened(file.path, os.O_WRONLY | (os.O_CREAT | os.O_TRUNC if new else 0)) as fd:
+                end = self._ops.write_all(fd, buffers, file.length)
         except OSError:
             if new:
-                self._remove(file.path)
+                self._ops.discard(file.path)
             raise
-        finally:
-            self._ops.close(fd)
         file.pieces.append(_Piece(piece.topic, end - len(piece.body), len(piece.body), piece.count))
         file.length = end
 
@@ -196,13 +186,7 @@ class StagedFiles:
         for attempt in attempts:
             file = self._files.pop(attempt, None)
             if file is not None:
-                self._remove(file.path)
-
-    def _remove(self, path: str) -> None:
-        try:
-            self._ops.unlink(path)
-        except OSError as error:
-            logger.warning("cannot remove %s, which is no longer needed: %s", path, error)
+                self._ops.discard(file.path)
 
     # -- commits --------------------------------------------------------------------------------------
 
@@ -223,7 +207,7 @@ class StagedFiles:
             for file in files:
                 self._make_durable(file)
             if files:
-                sync_directory(self._ops, self.path)
+                self._ops.sync_directory(self.path)
         except OSError as error:
             raise storage_error(error, f"make staged rows durable in {self.path}") from error
         self._doubtful.add(intent.sink)
@@ -236,22 +220,19 @@ class StagedFiles:
         if file.doubtful:
             self._write_again(file)
             return
-        fd = self._ops.open(file.path, os.O_RDWR)
-        try:
+        with self._ops.opened(file.path, os.O_RDWR) as fd:
             file.doubtful = True
             self._ops.fsync(fd)
             file.doubtful = False
             if not file.trusted:
                 self._ops.drop_cache(fd, 0, file.length)
-        finally:
-            self._ops.close(fd)
         self._check(file)
 
     def _write_again(self, file: _File) -> None:
         """Write a file, which is as it should be in memory at least, to another place on the disk."""
         file.trusted = False
         self._check(file)
-        replace_file(self._ops, file.path, [read_file(self._ops, file.path)[: file.length]])
+        self._ops.replace_file(file.path, [self._ops.read_file(file.path)[: file.length]])
         file.doubtful = False
 
     def _check(self, file: _File) -> None:
@@ -291,11 +272,8 @@ class StagedFiles:
 
     def _read(self, path: str, piece: _Piece) -> bytes:
         try:
-            fd = self._ops.open(path, os.O_RDONLY)
-            try:
-                raw = read_some(self._ops, fd, piece.size, piece.position)
-            finally:
-                self._ops.close(fd)
+            with self._ops.opened(path) as fd:
+                raw = self._ops.read_some(fd, piece.size, piece.position)
         except FileNotFoundError as error:
             raise Damaged(f"{path} is not there any more") from error
         except OSError as error:
@@ -340,10 +318,9 @@ class StagedFiles:
 
     def _scan_file(self, path: str) -> tuple[StagedAttempt, _File] | None:
         """The whole pieces in a file; what a crash has left behind them is cut off."""
-        fd = self._ops.open(path, os.O_RDWR)
-        try:
+        with self._ops.opened(path, os.O_RDWR) as fd:
             size = os.fstat(fd).st_size
-            named = _decode_names(read_some(self._ops, fd, _FILE.size + NAMES_BYTES_MAX, 0))
+            named = _decode_names(self._ops.read_some(fd, _FILE.size + NAMES_BYTES_MAX, 0))
             if named is None:
                 return None
             attempt, at = named
@@ -354,11 +331,9 @@ class StagedFiles:
             if file.length < size:
                 self._ops.ftruncate(fd, file.length)
             return attempt, file
-        finally:
-            self._ops.close(fd)
 
     def _scan_piece(self, fd: int, file: _File, size: int) -> _Piece | None:
-        raw = read_some(self._ops, fd, _PIECE.size + _CRC.size + 255, file.length)
+        raw = self._ops.read_some(fd, _PIECE.size + _CRC.size + 255, file.length)
         if len(raw) < _PIECE.size + _CRC.size:
             return None
         magic, topic_size, number, count, body = _PIECE.unpack_from(raw)

@@ -36,7 +36,7 @@ from chappe.log.events import IdentityClash, IdentityRolledBack, Stopped
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.runtime.log_seats import producing
-from chappe.storage.journals import Journals
+from chappe.storage.journal import Journals
 from chappe.system import time
 from chappe.system.forking import own
 from chappe.transports.addresses import TowerAddress

@@ -10,7 +10,7 @@ from chappe.defaults import PRODUCER_TOPICS_MAX
 from chappe.errors import StorageError, UsageError
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
-from chappe.storage.journals import Journals
+from chappe.storage.journal import Journals
 from chappe.system import time
 
 SHOWN = 3  # topics named in one sentence; of the rest it is said how many there are

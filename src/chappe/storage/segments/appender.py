@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from chappe.log.storage import Append
-from chappe.storage.segments.blocks import SEGMENT_HEADER, encode_header, segment_seed
-from chappe.storage.segments.directory import segment_path
-from chappe.storage.segments.files import Buffer, FileOps, sync_directory, write_all
+from chappe.storage.segments.blocks import SEGMENT_HEADER, encode_header
+from chappe.storage.segments.directory import TopicFolder
+from chappe.storage.segments.files import Buffer
 from chappe.storage.segments.index import Summary, encode_index
 from chappe.storage.segments.index_files import forget_index, save_index
 from chappe.storage.segments.manifest import Mark
@@ -31,31 +31,29 @@ class Appender:
     """Appends to the segments of one topic.
 
     Args:
-        ops: The operating system.
         folder: Where the segments are; exists.
-        topic: The topic.
-        store_id: The store's id.
         table: The segment to go on with; a new, empty one if its file does not exist yet.
         sealed: The other segments, oldest first.
         indexed: Whether the table's segment has a valid index, which must go before anything is appended.
     """
 
-    def __init__(
-        self, ops: FileOps, folder: str, topic: str, store_id: str, table: Table, sealed: list[Summary], indexed: bool
-    ) -> None:
+    def __init__(self, folder: TopicFolder, table: Table, sealed: list[Summary], indexed: bool) -> None:
         self.folder = folder
-        self.topic = topic
         self.table = table
         self.sealed = sealed
         self.fd = -1
-        self._ops = ops
-        self._store_id = store_id
-        self._seed = segment_seed(store_id, topic, table.number)
+        self._ops = folder.ops
+        self._seed = folder.seed(table.number)
         self._indexed = indexed
-        self._exists = os.path.exists(segment_path(folder, table.number))
+        self._exists = os.path.exists(folder.segment(table.number))
         self._must_seal = False
         self._new_entry = False  # the folder must be synced before the commit counts
         self._staged: list[Row] = []
+
+    @property
+    def oldest(self) -> int:
+        """The number of the oldest segment."""
+        return self.sealed[0].number if self.sealed else self.table.number
 
     def is_over(self, segment_bytes: int, segment_entries: int) -> bool:
         """Whether the segment must be sealed before the next write."""
@@ -87,7 +85,7 @@ class Appender:
                 Row(name, each.base, each.count, position, size, each.timestamp_min, each.timestamp_max, each.heal)
             )
             position += size
-        write_all(self._ops, self.fd, buffers, self.table.length)
+        self._ops.write_all(self.fd, buffers, self.table.length)
 
     def sync(self) -> None:
         """Make what was written durable.
@@ -101,7 +99,7 @@ class Appender:
             self._must_seal = True
             raise
         if self._new_entry:
-            sync_directory(self._ops, self.folder)
+            self._ops.sync_directory(self.folder.path)
             self._new_entry = False
 
     def mark(self) -> Mark:
@@ -129,18 +127,18 @@ class Appender:
         if not self._exists:
             return
         try:
-            fd = self.fd if self.fd >= 0 else self._ops.open(segment_path(self.folder, self.table.number), os.O_WRONLY)
+            fd = self.fd if self.fd >= 0 else self._ops.open(self.folder.segment(self.table.number), os.O_WRONLY)
             self.fd = fd
             self._ops.ftruncate(fd, self.table.length)
             self._ops.fdatasync(fd)
         except OSError as error:
-            logger.warning("cannot cut back a segment of topic %r: %s", self.topic, error)
+            logger.warning("cannot cut back a segment of topic %r: %s", self.folder.topic, error)
             self._must_seal = True
         if self._must_seal:
             try:
                 self.seal()
             except OSError as error:
-                logger.warning("cannot seal a segment of topic %r: %s", self.topic, error)
+                logger.warning("cannot seal a segment of topic %r: %s", self.folder.topic, error)
 
     def seal(self, *, durable: bool = True) -> int:
         """Write the segment's index and begin another one; return the number of the sealed one.
@@ -151,13 +149,13 @@ class Appender:
         table = self.table
         self._must_seal = True
         if not self._indexed or table.damaged:
-            save_index(self._ops, self.folder, table.number, encode_index(table), durable=durable)
+            save_index(self.folder, table.number, encode_index(table), durable=durable)
         self._must_seal = False
         self.release()
-        low = min(table.timestamp_min, default=0)
-        high = max(table.timestamp_max, default=0)
-        self.sealed.append(Summary(table.number, table.length, table.records, low, high))
-        self._begin(table.number + 1)
+        self.sealed.append(Summary(table.number, table.length, table.records, *table.times))
+        self.table = Table(table.number + 1)
+        self._seed = self.folder.seed(self.table.number)
+        self._indexed = self._exists = False
         return table.number
 
     def release(self) -> None:
@@ -172,18 +170,13 @@ class Appender:
             try:
                 self.seal(durable=self._must_seal)
             except OSError as error:
-                logger.warning("topic %r is closed without an index and will be scanned: %s", self.topic, error)
+                logger.warning("topic %r is closed without an index and will be scanned: %s", self.folder.topic, error)
         self.release()
 
-    def _begin(self, number: int) -> None:
-        self.table = Table(number)
-        self._seed = segment_seed(self._store_id, self.topic, number)
-        self._indexed = self._exists = False
-
     def _open(self) -> None:
-        path = segment_path(self.folder, self.table.number)
+        path = self.folder.segment(self.table.number)
         if self._indexed:
-            forget_index(self._ops, self.folder, self.table.number)
+            forget_index(self.folder, self.table.number)
             self._indexed = False
             self._new_entry = True
         if self.fd < 0:
@@ -191,5 +184,5 @@ class Appender:
         if not self._exists:
             self._exists = self._new_entry = True
         if self.table.length < len(SEGMENT_HEADER):
-            write_all(self._ops, self.fd, [SEGMENT_HEADER], 0)
+            self._ops.write_all(self.fd, [SEGMENT_HEADER], 0)
             self.table.length = len(SEGMENT_HEADER)

@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 from chappe.defaults import ASIDE_BYTES_MAX, ASIDE_S, MIB
-from chappe.storage.segments.files import FileOps, read_some, sync_directory, write_all
+from chappe.storage.segments.files import FileOps
 
 logger: Final = logging.getLogger(__name__)
 _PIECE_BYTES: Final = 4 * MIB
@@ -31,43 +31,35 @@ class Aside:
         Raises:
             OSError: It is not kept, and must not be cut off.
         """
-        fd = self._ops.open(segment, os.O_RDONLY)
-        try:
+        with self._ops.opened(segment) as fd:
             size = os.fstat(fd).st_size
             if not self._has_content(fd, position, size):
                 return
             target = self._target(segment, position)
-            out = self._ops.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            try:
+            with self._ops.opened(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as out:
                 for at in range(position, size, _PIECE_BYTES):
-                    piece = read_some(self._ops, fd, min(_PIECE_BYTES, size - at), at)
-                    write_all(self._ops, out, [piece], at - position)
+                    piece = self._ops.read_some(fd, min(_PIECE_BYTES, size - at), at)
+                    self._ops.write_all(out, [piece], at - position)
                 self._ops.fsync(out)
-            finally:
-                self._ops.close(out)
-            sync_directory(self._ops, self.path)
-        finally:
-            self._ops.close(fd)
+            self._ops.sync_directory(self.path)
         logger.warning("%d bytes cut off %s are kept in %s", size - position, segment, target)
         self.prune()
 
     def _has_content(self, fd: int, position: int, size: int) -> bool:
         pieces = range(position, size, _PIECE_BYTES)
-        return any(read_some(self._ops, fd, min(_PIECE_BYTES, size - at), at).strip(b"\0") for at in pieces)
+        return any(self._ops.read_some(fd, min(_PIECE_BYTES, size - at), at).strip(b"\0") for at in pieces)
 
     def take(self, segment: str) -> None:
         """Move a whole segment here, durably; raises OSError."""
         target = self._target(segment, 0)
         self._ops.replace(segment, target)
-        sync_directory(self._ops, self.path)
-        sync_directory(self._ops, os.path.dirname(segment))
+        self._ops.sync_directory(self.path)
+        self._ops.sync_directory(os.path.dirname(segment))
         logger.warning("%s has nothing that can be used; it is kept as %s", segment, target)
         self.prune()
 
     def _target(self, segment: str, position: int) -> str:
-        if not os.path.isdir(self.path):
-            self._ops.mkdir(self.path)
-            sync_directory(self._ops, os.path.dirname(self.path))
+        self._ops.make_directory(self.path)
         folder, name = os.path.split(segment)
         topic = os.path.basename(folder)[:100]
         return os.path.join(self.path, f"{time.time_ns() // 1000}-{topic}-{os.path.splitext(name)[0]}-{position}.bin")

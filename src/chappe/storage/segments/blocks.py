@@ -30,7 +30,6 @@ a commit of its own.
 from __future__ import annotations
 
 import errno
-import hashlib
 import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -39,7 +38,8 @@ from crc32c import crc32c
 
 from chappe.defaults import BATCH_BYTES_MAX, KIB, MIB
 from chappe.log.storage import Append
-from chappe.storage.segments.files import FileOps, read_some
+from chappe.storage.segments.directory import TopicFolder
+from chappe.storage.segments.files import FileOps
 
 SEGMENT_HEADER: Final = b"chappe segment, format 1\n".ljust(32, b"\0")
 MAGIC: Final = b"\xc7BK\x01"
@@ -77,27 +77,13 @@ class Block(NamedTuple):
         return self.position + self.size
 
 
-def segment_seed(store_id: str, topic: str, number: int) -> int:
-    """Where the checksums of a segment's headers start from."""
-    text = b"\0".join((store_id.encode(), topic.encode("utf-8", "surrogateescape"), str(number).encode()))
-    return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little")
-
-
 def encode_header(seed: int, position: int, address: bytes, append: Append, start: int, place: int) -> bytes:
     """Everything of a block but its body; it begins at ``position``, behind ``place`` others of its commit."""
     body = append.body
     size = HEADER_BYTES + len(address) + len(body)
-    fields = _FIELDS.pack(
-        size,
-        len(address),
-        HEAL if append.heal else 0,
-        min(place, PLACE_MAX),
-        append.count,
-        append.base,
-        start,
-        append.timestamp_min,
-        append.timestamp_max,
-    )
+    flags, low, high = HEAL if append.heal else 0, append.timestamp_min, append.timestamp_max
+    counts = min(place, PLACE_MAX), append.count, append.base
+    fields = _FIELDS.pack(size, len(address), flags, *counts, start, low, high)
     rest = fields + address
     crc = crc32c(body[:COVERED_BYTES], crc32c(rest, (seed + position) & _MASK))
     return MAGIC + _CRC.pack(crc) + rest
@@ -155,7 +141,7 @@ class _Window:
         if self._fresh:
             self._ops.drop_cache(self._fd, at, length)
         try:
-            return self._pread(at, length)
+            return self._ops.read_all(self._fd, length, at)
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
@@ -163,24 +149,13 @@ class _Window:
         for page in range(at, at + length, _PAGE_BYTES):
             wanted = min(_PAGE_BYTES, at + length - page)
             try:
-                pieces.append(self._pread(page, wanted))
+                pieces.append(self._ops.read_all(self._fd, wanted, page))
             except OSError as error:
                 if error.errno != errno.EIO:
                     raise
                 pieces.append(bytes(wanted))
                 self.unreadable = True
         return b"".join(pieces)
-
-    def _pread(self, at: int, length: int) -> bytes:
-        parts = []
-        while length > 0:
-            part = read_some(self._ops, self._fd, length, at)
-            if not part:
-                break
-            parts.append(part)
-            at += len(part)
-            length -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _block_at(window: _Window, at: int, seed: int) -> Block | None:
@@ -201,24 +176,24 @@ def _block_at(window: _Window, at: int, seed: int) -> Block | None:
 
 
 class Scan:
-    """The blocks of a segment of ``size`` bytes, in the order of their positions.
+    """The blocks in the first ``size`` bytes of segment ``number``, open as ``fd``, in the order of their positions.
 
-    Bytes that are no block are skipped up to the next header whose checksum is right.
-
-    Args:
-        ops: The operating system.
-        fd: The file.
-        size: Where to end.
-        seed: Where the checksums of the headers start from.
-        window_bytes: Read at once.
-        fresh: Read from the disk even what the system has in memory.
+    Bytes that are no block are skipped up to the next header whose checksum is right. ``fresh``: read from the disk
+    even what the system has in memory.
     """
 
     def __init__(
-        self, ops: FileOps, fd: int, size: int, seed: int, *, window_bytes: int = WINDOW_BYTES, fresh: bool = False
+        self,
+        folder: TopicFolder,
+        number: int,
+        fd: int,
+        size: int,
+        *,
+        window_bytes: int = WINDOW_BYTES,
+        fresh: bool = False,
     ) -> None:
-        self._window = _Window(ops, fd, size, window_bytes, fresh)
-        self._seed = seed
+        self._window = _Window(folder.ops, fd, size, window_bytes, fresh)
+        self._seed = folder.seed(number)
 
     @property
     def unreadable(self) -> bool:

@@ -10,7 +10,7 @@
         name                           the topic, where the folder's name cannot hold it
     indexes/<folder>/      a copy of each index
     manifest               which segments there are and what was acknowledged, see ``manifest``
-    versions               where the versions of changes go on, see ``versions``
+    versions               where the versions of changes go on, see ``identity``
     aside/                 what was cut off or taken away, see ``aside``
 
 A topic's folder is its bytes with everything but ``A-Z a-z 0-9 _ - .`` as ``%XX``; a leading dot too, and the
@@ -23,12 +23,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from chappe.data.topic import decode_topic
 from chappe.errors import StorageError, StorageFormat, StorageLocked
-from chappe.storage.segments.files import FileOps, make_directories, read_file, storage_error, sync_directory
-from chappe.storage.segments.identity import COPY_FILE, STORE_FILE, exists, load_identity, save_identity
+from chappe.storage.segments.files import FileOps, encode_name, storage_error
+from chappe.storage.segments.identity import COPY_FILE, STORE_FILE, VERSIONS, exists, load_identity, save_identity
 from chappe.system.disk import FileLock, held_by
 
 LOCK_FILE: Final = "lock"
@@ -36,7 +37,6 @@ TOPICS: Final = "topics"
 COPIES: Final = "indexes"
 ASIDE: Final = "aside"
 MANIFEST: Final = "manifest"
-VERSIONS: Final = "versions"
 NAME_FILE: Final = "name"
 FOLDER_MAX: Final = 200
 _OURS: Final = frozenset(
@@ -48,32 +48,59 @@ _ESCAPED: Final = re.compile(rb"%([0-9A-F]{2})")
 
 def folder_name(topic: str) -> str:
     """The name of a topic's folder; at most ``FOLDER_MAX`` ASCII characters."""
-    raw = topic.encode("utf-8", "surrogateescape")
+    raw = encode_name(topic)
     if not raw:
         return "%00"
     name = "".join(chr(b) if b in _PLAIN and not (b == 0x2E and i == 0) else f"%{b:02X}" for i, b in enumerate(raw))
     return name if len(name) <= FOLDER_MAX else "%%" + hashlib.blake2b(raw, digest_size=20).hexdigest()
 
 
-def segment_path(folder: str, number: int) -> str:
-    """The file of a segment."""
-    return os.path.join(folder, f"{number:016d}.seg")
+@dataclass(frozen=True, slots=True)
+class TopicFolder:
+    """The folder of a topic in the store ``store_id``."""
+
+    ops: FileOps
+    path: str
+    topic: str
+    store_id: str
+
+    def segment(self, number: int) -> str:
+        """The file of a segment."""
+        return os.path.join(self.path, f"{number:016d}.seg")
+
+    def index(self, number: int) -> str:
+        """The index file of a segment."""
+        return os.path.join(self.path, f"{number:016d}.idx")
+
+    @property
+    def copies(self) -> str:
+        """Where the copies of the indexes are."""
+        store = os.path.dirname(os.path.dirname(self.path))
+        return os.path.join(store, COPIES, os.path.basename(self.path))
+
+    def copy(self, number: int) -> str:
+        """The copy of a segment's index file."""
+        return os.path.join(self.copies, f"{number:016d}.idx")
+
+    def seed(self, number: int) -> int:
+        """Where the checksums of a segment's headers start from."""
+        text = b"\0".join((self.store_id.encode(), self.topic.encode("utf-8", "surrogateescape"), str(number).encode()))
+        return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little")
+
+    def keep_name(self) -> None:
+        """Write down which topic it is, where the folder's name cannot tell; raises OSError."""
+        if os.path.basename(self.path).startswith("%%"):
+            self.ops.replace_file(os.path.join(self.path, NAME_FILE), [encode_name(self.topic)])
 
 
-def index_path(folder: str, number: int) -> str:
-    """The index file of a segment."""
-    return os.path.join(folder, f"{number:016d}.idx")
-
-
-def copies_folder(folder: str) -> str:
-    """Where the copies of a topic's indexes are."""
-    store = os.path.dirname(os.path.dirname(folder))
-    return os.path.join(store, COPIES, os.path.basename(folder))
-
-
-def copy_path(folder: str, number: int) -> str:
-    """The copy of a segment's index file."""
-    return index_path(copies_folder(folder), number)
+def segment_numbers(path: str) -> tuple[set[int], set[int]]:
+    """Numbers of the segments and of the indexes in a folder."""
+    found: dict[str, set[int]] = {".seg": set(), ".idx": set()}
+    for name in os.listdir(path):
+        stem, kind = os.path.splitext(name)
+        if len(stem) == 16 and stem.isascii() and stem.isdigit() and kind in found:
+            found[kind].add(int(stem))
+    return found[".seg"], found[".idx"]
 
 
 def topic_of(ops: FileOps, path: str) -> str | None:
@@ -81,14 +108,13 @@ def topic_of(ops: FileOps, path: str) -> str | None:
     folder = os.path.basename(path)
     if folder.startswith("%%"):
         try:
-            topic = decode_topic(read_file(ops, os.path.join(path, NAME_FILE)))
+            topic = decode_topic(ops.read_file(os.path.join(path, NAME_FILE)))
         except OSError:
             return None
     elif folder == "%00":
         topic = ""
     else:
-        raw = folder.encode("utf-8", "surrogateescape")
-        topic = decode_topic(_ESCAPED.sub(lambda m: bytes((int(m[1], 16),)), raw))
+        topic = decode_topic(_ESCAPED.sub(lambda m: bytes((int(m[1], 16),)), encode_name(folder)))
     return topic if folder_name(topic) == folder else None
 
 
@@ -114,7 +140,7 @@ class StoreDirectory:
         if not create and not exists(self.path):
             raise StorageError(f"there is no store in {self.path}; give the directory of one, or let one be created")
         try:
-            make_directories(ops, self.path)
+            ops.make_directories(self.path)
             entries = [each for each in os.listdir(self.path) if not each.startswith(".")]
             if not exists(self.path) and not _OURS.issuperset(entries):
                 raise StorageFormat(f"{self.path} holds other files and no store; choose an empty or new directory")
@@ -123,14 +149,18 @@ class StoreDirectory:
             raise storage_error(error, f"use {self.path} as a store") from error
         try:
             self.store_id, self.proved = self._identify()
-            make_directories(ops, self.topics)
-            sync_directory(ops, self.topics)  # a process may have been killed after it made a folder
+            ops.make_directories(self.topics)
+            ops.sync_directory(self.topics)  # a process may have been killed after it made a folder
         except OSError as error:
             self.close()
             raise storage_error(error, f"use {self.path} as a store") from error
         except BaseException:
             self.close()
             raise
+
+    def folder(self, topic: str, path: str = "") -> TopicFolder:
+        """The folder of a topic: at ``path``, or where it belongs."""
+        return TopicFolder(self._ops, path or os.path.join(self.topics, folder_name(topic)), topic, self.store_id)
 
     def close(self) -> None:
         """Let go of the lock."""

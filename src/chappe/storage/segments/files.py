@@ -1,21 +1,26 @@
 """The calls to the operating system that the storage makes, in one object so that tests can make them fail.
 
-``FileOps`` is a thin layer over ``os``; the functions below build on it what the storage needs: complete
-vectored writes, files replaced atomically, directories synced, and errors turned into chappe's own.
+``FileOps`` is a thin layer over ``os``, and on that what the storage needs: complete vectored writes, files replaced
+atomically, directories synced. ``storage_error`` turns what goes wrong into chappe's own errors.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
+
+from crc32c import crc32c
 
 from chappe.errors import StorageError, StorageFull
 from chappe.system.disk import FULL, sync_data, sync_file
 from chappe.system.limits import EXHAUSTED, TEXT
 
+logger: Final = logging.getLogger(__name__)
 IOV_MAX: Final = 1024  # buffers in one pwritev; what Linux and macOS allow
 READ_TRIES: Final = 3  # a read that the disk refuses is made so often in a row
 
@@ -77,6 +82,152 @@ class FileOps:
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
+    # -- built on these ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def opened(self, path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
+        """A file that is open as long as that lasts."""
+        fd = self.open(path, flags)
+        try:
+            yield fd
+        finally:
+            self.close(fd)
+
+    def write_all(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        """Write all buffers from ``position`` on; return the position behind them.
+
+        Raises:
+            OSError: Some of the bytes may have been written.
+        """
+        for start in range(0, len(buffers), IOV_MAX):
+            part = buffers[start : start + IOV_MAX]
+            wanted = sum(map(len, part))
+            written = self.pwritev(fd, part, position)
+            while written < wanted:
+                rest = memoryview(b"".join(part))[written:]
+                more = self.pwritev(fd, [rest], position + written)
+                if more <= 0:
+                    raise OSError(errno.EIO, "the disk accepts no more bytes")
+                written += more
+            position += wanted
+        return position
+
+    def read_some(self, fd: int, size: int, position: int) -> bytes:
+        """Read up to ``size`` bytes; an error of the disk may pass, so it is asked ``READ_TRIES`` times.
+
+        Raises:
+            OSError: EIO says that the bytes cannot be read now, and nothing about what they are.
+        """
+        for left in reversed(range(READ_TRIES)):
+            try:
+                return self.pread(fd, size, position)
+            except OSError as error:
+                if error.errno != errno.EIO or not left:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def read_all(self, fd: int, size: int, position: int) -> bytes:
+        """Read ``size`` bytes, or fewer where the file ends before; raises as ``read_some``."""
+        parts: list[bytes] = []
+        while size > 0 and (part := self.read_some(fd, size, position)):
+            parts.append(part)
+            position += len(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_file(self, path: str) -> bytes:
+        """The whole content of a file."""
+        with self.opened(path) as fd:
+            return self.read_all(fd, os.fstat(fd).st_size, 0)
+
+    def replace_file(self, path: str, buffers: Sequence[Buffer], *, durable: bool = True) -> None:
+        """Write a file so that always the old or the new content is found, never a mixture.
+
+        Args:
+            path: The file.
+            buffers: Its new content.
+            durable: Return only when it is on disk. Without it a power cut may leave an empty file; for
+                content that carries a checksum and can be made again.
+
+        Raises:
+            OSError: The old content is still there.
+        """
+        temporary = path + ".tmp"
+        try:
+            fd = self._create(temporary)
+            try:
+                self.write_all(fd, buffers, 0)
+                if durable:
+                    self.fsync(fd)
+            finally:
+                self.close(fd)
+            self.replace(temporary, path)
+        except OSError:
+            try:
+                self.unlink(temporary)
+            except OSError:
+                pass
+            raise
+        if durable:
+            self.sync_directory(os.path.dirname(path))
+
+    def _create(self, path: str) -> int:
+        """Open a file that is new: after a power cut, one that was only cut to nothing may have what it had before."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        try:
+            return self.open(path, flags)
+        except FileExistsError:
+            self.unlink(path)  # a process was killed
+            return self.open(path, flags)
+
+    def discard(self, path: str) -> None:
+        """Remove a file that is no longer needed, if it is there; never raises."""
+        try:
+            self.unlink(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            logger.warning("cannot remove %s, which is no longer needed: %s", path, error)
+
+    def mend(self, path: str, raw: bytes) -> None:
+        """Write a file again that is damaged or missing, from its other copy; never raises."""
+        try:
+            self.replace_file(path, [raw])
+        except OSError as error:
+            logger.warning("%s is damaged or missing and cannot be written again: %s", path, error)
+        else:
+            logger.warning("%s was damaged or missing and is written again from its other copy", path)
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory, durably, unless it is there; the one above it is."""
+        if not os.path.isdir(path):
+            self.mkdir(path)
+            self.sync_directory(os.path.dirname(path))
+
+    def make_directories(self, path: str) -> None:
+        """Make a directory, and those above it that are missing, so that a power cut does not take them again.
+
+        One that is there already may have been made by a process that was killed before it could sync: it is synced in
+        its parent, where we may read that.
+        """
+        missing = []
+        at = path
+        while not os.path.isdir(at):
+            missing.append(at)
+            at = os.path.dirname(at)
+        for each in reversed(missing):
+            self.make_directory(each)
+        if not missing:
+            try:
+                self.sync_directory(os.path.dirname(path))
+            except PermissionError:
+                pass  # who made it had the right to, and to sync it too
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in a directory durable."""
+        with self.opened(path) as fd:
+            self.fsync(fd)
+
 
 def storage_error(error: OSError, doing: str) -> StorageError:
     """The error to raise for ``error``; ``doing`` completes the words "cannot ..."."""
@@ -88,133 +239,17 @@ def storage_error(error: OSError, doing: str) -> StorageError:
     return StorageError(f"cannot {doing}: {error.strerror or error}{at}; check the disk and its permissions")
 
 
-def write_all(ops: FileOps, fd: int, buffers: Sequence[Buffer], position: int) -> int:
-    """Write all buffers from ``position`` on; return the position behind them.
-
-    Raises:
-        OSError: Some of the bytes may have been written.
-    """
-    for start in range(0, len(buffers), IOV_MAX):
-        part = buffers[start : start + IOV_MAX]
-        wanted = sum(map(len, part))
-        written = ops.pwritev(fd, part, position)
-        while written < wanted:
-            rest = memoryview(b"".join(part))[written:]
-            more = ops.pwritev(fd, [rest], position + written)
-            if more <= 0:
-                raise OSError(errno.EIO, "the disk accepts no more bytes")
-            written += more
-        position += wanted
-    return position
-
-
-def read_some(ops: FileOps, fd: int, size: int, position: int) -> bytes:
-    """Read up to ``size`` bytes; an error of the disk may pass, so it is asked ``READ_TRIES`` times.
-
-    Raises:
-        OSError: EIO says that the bytes cannot be read now, and nothing about what they are.
-    """
-    for left in reversed(range(READ_TRIES)):
-        try:
-            return ops.pread(fd, size, position)
-        except OSError as error:
-            if error.errno != errno.EIO or not left:
-                raise
-    raise AssertionError("the last try returns or raises")
-
-
 def descriptors(wanted: int) -> int:
     """``wanted``, or less where this process may have few files open: an eighth of what it may, at least 8."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if soft == resource.RLIM_INFINITY else max(8, min(wanted, soft // 8))
 
 
-def make_directories(ops: FileOps, path: str) -> None:
-    """Make a directory, and those above it that are missing, so that a power cut does not take them again.
-
-    One that is there already may have been made by a process that was killed before it could sync: it is synced in
-    its parent, where we may read that.
-    """
-    missing = []
-    at = path
-    while not os.path.isdir(at):
-        missing.append(at)
-        at = os.path.dirname(at)
-    for each in reversed(missing):
-        ops.mkdir(each)
-        sync_directory(ops, os.path.dirname(each))
-    if not missing:
-        try:
-            sync_directory(ops, os.path.dirname(path))
-        except PermissionError:
-            pass  # who made it had the right to, and to sync it too
+def checksum(text: str) -> str:
+    """What a small file of JSON says of itself to be believed."""
+    return f"{crc32c(text.encode()):08x}"
 
 
-def sync_directory(ops: FileOps, path: str) -> None:
-    """Make creations, renames and removals in a directory durable."""
-    fd = ops.open(path, os.O_RDONLY)
-    try:
-        ops.fsync(fd)
-    finally:
-        ops.close(fd)
-
-
-def replace_file(ops: FileOps, path: str, buffers: Sequence[Buffer], *, durable: bool = True) -> None:
-    """Write a file so that always the old or the new content is found, never a mixture.
-
-    Args:
-        ops: The operating system.
-        path: The file.
-        buffers: Its new content.
-        durable: Return only when it is on disk. Without it a power cut may leave an empty file; for
-            content that carries a checksum and can be made again.
-
-    Raises:
-        OSError: The old content is still there.
-    """
-    temporary = path + ".tmp"
-    try:
-        fd = _create(ops, temporary)
-        try:
-            write_all(ops, fd, buffers, 0)
-            if durable:
-                ops.fsync(fd)
-        finally:
-            ops.close(fd)
-        ops.replace(temporary, path)
-    except OSError:
-        try:
-            ops.unlink(temporary)
-        except OSError:
-            pass
-        raise
-    if durable:
-        sync_directory(ops, os.path.dirname(path))
-
-
-def _create(ops: FileOps, path: str) -> int:
-    """Open a file that is new: after a power cut, one that was only cut to nothing may have what it had before."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    try:
-        return ops.open(path, flags)
-    except FileExistsError:
-        ops.unlink(path)  # a process was killed
-        return ops.open(path, flags)
-
-
-def read_file(ops: FileOps, path: str) -> bytes:
-    """The whole content of a file."""
-    fd = ops.open(path, os.O_RDONLY)
-    try:
-        size = os.fstat(fd).st_size
-        parts: list[bytes] = []
-        at = 0
-        while at < size:
-            part = read_some(ops, fd, size - at, at)
-            if not part:
-                break
-            parts.append(part)
-            at += len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-    finally:
-        ops.close(fd)
+def encode_name(name: str) -> bytes:
+    """The bytes of a topic or partition that travelled here, and so are not checked again."""
+    return name.encode("utf-8", "surrogateescape")

@@ -1,12 +1,17 @@
-"""Who a store is: the id from which the checksums of all its blocks start, kept twice.
+"""Who a store is, and where the versions of its changes go on.
 
 ::
 
     chappe-store.json          {"format": 2, "store_id": "...", "checksum": "..."}
     chappe-store.copy.json     the same
+    versions                   {"next": ..., "checksum": "..."}
 
-With a wrong id every block would look damaged, so one that cannot be proved is not used: of two files the sound one
-counts, and mends the other. Stores of format 1 have one file without a checksum; its id is believed if it fits a block.
+From the id the checksums of all blocks start. With a wrong one every block would look damaged, so one that cannot be
+proved is not used: of two files the sound one counts, and mends the other. Stores of format 1 have one file without a
+checksum; its id is believed if it fits a block.
+
+A reader asks what changed since the version it remembers, so versions only grow, whatever the clock does. They are kept
+in memory; the file has one that no life before this has reached. A clean end writes the exact one.
 """
 
 from __future__ import annotations
@@ -17,15 +22,17 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
-from crc32c import crc32c
-
 from chappe.errors import StorageFormat
-from chappe.storage.segments.files import FileOps, read_file, replace_file
+from chappe.storage.segments.files import FileOps, checksum
 
 logger: Final = logging.getLogger(__name__)
 FORMAT: Final = 2
 STORE_FILE: Final = "chappe-store.json"
 COPY_FILE: Final = "chappe-store.copy.json"
+VERSIONS: Final = "versions"
+# Changes that one life can make: three years at 10,000 a second. A killed store's next life begins so much later.
+LIFE_MAX: Final = 10**12
+VERSION_MAX: Final = 1 << 62  # more cannot be meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +61,7 @@ def load_identity(ops: FileOps, path: str) -> Identity:
         StorageFormat: It is damaged, or was written by a newer chappe. Nothing was changed.
         OSError: It cannot be read.
     """
-    names = (STORE_FILE, COPY_FILE)
-    found = {name: _parse(ops, os.path.join(path, name)) for name in names}
+    found = {name: _parse(ops, os.path.join(path, name)) for name in (STORE_FILE, COPY_FILE)}
     sound = [each for each in found.values() if each is not None and each.checked]
     newest = max((each.format for each in sound or found.values() if each is not None), default=0)
     if newest > FORMAT:
@@ -71,41 +77,64 @@ def load_identity(ops: FileOps, path: str) -> Identity:
         raise StorageFormat(f"{path}: {STORE_FILE} and {COPY_FILE} are of two stores; keep the one that belongs here")
     for name, each in found.items():
         if each != sound[0]:
-            _mend(ops, os.path.join(path, name), sound[0].store_id)
+            ops.mend(os.path.join(path, name), _encode(sound[0].store_id))
     return sound[0]
 
 
 def save_identity(ops: FileOps, path: str, store_id: str) -> None:
     """Make an identity durable, twice; raises OSError."""
     for name in (STORE_FILE, COPY_FILE):
-        replace_file(ops, os.path.join(path, name), [_encode(store_id)])
+        ops.replace_file(os.path.join(path, name), [_encode(store_id)])
 
 
 def _encode(store_id: str) -> bytes:
-    fields = {"format": FORMAT, "store_id": store_id, "checksum": _checksum(FORMAT, store_id)}
+    fields = {"format": FORMAT, "store_id": store_id, "checksum": checksum(f"{FORMAT} {store_id}")}
     return json.dumps(fields).encode() + b"\n"
-
-
-def _checksum(format_: int, store_id: str) -> str:
-    return f"{crc32c(f'{format_} {store_id}'.encode()):08x}"
 
 
 def _parse(ops: FileOps, path: str) -> Identity | None:
     try:
-        found = json.loads(read_file(ops, path))
+        found = json.loads(ops.read_file(path))
         format_, store_id = int(found["format"]), str(found["store_id"])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, RecursionError):
         logger.error("%s cannot be read as a store's identity", path)
         return None
-    return Identity(format_, store_id, found.get("checksum") == _checksum(format_, store_id))
+    return Identity(format_, store_id, found.get("checksum") == checksum(f"{format_} {store_id}"))
 
 
-def _mend(ops: FileOps, path: str, store_id: str) -> None:
-    try:
-        replace_file(ops, path, [_encode(store_id)])
-    except OSError as error:
-        logger.warning("%s is damaged or missing and cannot be written again: %s", path, error)
-    else:
-        logger.warning("%s was damaged or missing and is written again from its other copy", path)
+class Versions:
+    """The versions of the store in the directory ``path``."""
+
+    def __init__(self, ops: FileOps, path: str) -> None:
+        self._ops = ops
+        self._path = os.path.join(path, VERSIONS)
+
+    def begin(self, at_least: int) -> int:
+        """The version to go on from, at least this one; what this life reaches is durable before it returns."""
+        version = max(at_least, self._load())
+        self.save(version + LIFE_MAX)
+        return version
+
+    def save(self, following: int) -> None:
+        """The next life goes on from this version; a clean end came to it."""
+        content = json.dumps({"next": following, "checksum": checksum(repr(following))}).encode()
+        try:
+            self._ops.replace_file(self._path, [content])
+        except OSError as error:  # no reason not to start: what was promised before still holds
+            logger.warning("cannot write %s: %s", self._path, error.strerror)
+
+    def _load(self) -> int:
+        try:
+            found = json.loads(self._ops.read_file(self._path))
+            following = found["next"]
+            if found["checksum"] == checksum(repr(following)) and 0 <= following <= VERSION_MAX:
+                return int(following)
+        except FileNotFoundError:
+            return 0  # a new store, or one of a chappe that had only the clock
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            logger.warning("%s cannot be read (%s): versions go on from the clock", self._path, error)
+            return 0
+        logger.warning("%s is damaged: versions go on from the clock", self._path)
+        return 0

@@ -23,38 +23,27 @@ import mmap
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise, repeat
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from chappe.data.topic import decode_topic
 from chappe.errors import Damaged
 from chappe.storage.segments.blocks import HEADER_BYTES
+from chappe.storage.segments.files import encode_name
 from chappe.storage.segments.table import Lost, Row, Table
 
 _MAGIC: Final = 0x0A31_5844_4950_4843  # "CHPIDX1\n" where the machine is little endian
 _HEADER: Final = struct.Struct("=12q")
 _CRC_TO: Final = 16
-_COLUMNS: Final = (
-    "name_at",
-    "name_extents",
-    "extent_first",
-    "extent_next",
-    "extent_bytes",
-    "extent_timestamp_min",
-    "extent_timestamp_max",
-    "extent_entry",
-    "extent_heal",
-    "lost_name",
-    "lost_first",
-    "lost_next",
-    "entry_base",
-    "entry_position",
-    "entry_size",
-    "entry_timestamp",
-    "entry_top",
+_EXTENT: Final = tuple(
+    f"extent_{each}" for each in ("first", "next", "bytes", "timestamp_min", "timestamp_max", "entry", "heal")
 )
+_LOST: Final = ("lost_name", "lost_first", "lost_next")
+_ENTRY: Final = ("entry_base", "entry_position", "entry_size", "entry_timestamp", "entry_top")
+_COLUMNS: Final = ("name_at", "name_extents", *_EXTENT, *_LOST, *_ENTRY)
 
 
 class Piece(NamedTuple):
@@ -109,72 +98,6 @@ def _disjoint(table: Table, rows: list[int]) -> list[Span]:
     return found + _resolve(table, cluster)
 
 
-class _Builder:
-    """Collects the columns of an index."""
-
-    def __init__(self, table: Table) -> None:
-        self.table = table
-        self.columns: dict[str, array[int]] = {name: array("q") for name in _COLUMNS}
-        self.names = bytearray()
-
-    def add_name(self, raw: bytes, rows: list[int]) -> None:
-        columns = self.columns
-        columns["name_at"].append(len(self.names))
-        columns["name_extents"].append(len(columns["extent_first"]))
-        self.names += raw
-        table, end, heal, top = self.table, -1, -1, 0
-        overhead = HEADER_BYTES + len(raw)
-        for low, high, row in _disjoint(table, rows):
-            share = table.size[row] - overhead
-            if high - low != table.count[row]:
-                share = share * (high - low) // table.count[row]
-            if low != end or table.heal[row] != heal:
-                top = table.timestamp_max[row]
-                columns["extent_first"].append(low)
-                columns["extent_next"].append(high)
-                columns["extent_bytes"].append(share)
-                columns["extent_timestamp_min"].append(table.timestamp_min[row])
-                columns["extent_timestamp_max"].append(top)
-                columns["extent_entry"].append(len(columns["entry_base"]))
-                columns["extent_heal"].append(table.heal[row])
-            else:
-                top = max(top, table.timestamp_max[row])
-                columns["extent_next"][-1] = high
-                columns["extent_bytes"][-1] += share
-                columns["extent_timestamp_max"][-1] = top
-                earliest = columns["extent_timestamp_min"]
-                earliest[-1] = min(earliest[-1], table.timestamp_min[row])
-            end, heal = high, table.heal[row]
-            columns["entry_base"].append(low)
-            columns["entry_position"].append(table.position[row])
-            columns["entry_size"].append(table.size[row])
-            columns["entry_timestamp"].append(table.timestamp_max[row])
-            columns["entry_top"].append(top)
-
-    def finish(self, lost: list[tuple[int, int, int]]) -> bytes:
-        columns, table = self.columns, self.table
-        counts = (
-            len(columns["name_at"]),
-            len(self.names),
-            len(columns["extent_first"]),
-            len(lost),
-            len(columns["entry_base"]),
-        )
-        columns["name_at"].append(len(self.names))
-        columns["name_extents"].append(len(columns["extent_first"]))
-        columns["extent_entry"].append(len(columns["entry_base"]))
-        for name, first, next_ in sorted(lost):
-            columns["lost_name"].append(name)
-            columns["lost_first"].append(first)
-            columns["lost_next"].append(next_)
-        low = min(table.timestamp_min, default=0)
-        high = max(table.timestamp_max, default=0)
-        header = _HEADER.pack(_MAGIC, 0, table.number, table.length, table.records, low, high, *counts)
-        parts = [columns[name].tobytes() for name in _COLUMNS]
-        body = b"".join((header[_CRC_TO:], *parts, self.names, bytes(-len(self.names) % 8)))
-        return struct.pack("=qq", _MAGIC, crc32c(body)) + body
-
-
 def encode_index(table: Table) -> bytes:
     """The index file of a segment; rows known to be damaged are left out and listed as lost."""
     rows: list[list[int]] = [[] for _ in table.names]
@@ -186,19 +109,54 @@ def encode_index(table: Table) -> bytes:
             lost.append(Lost(table.names[partition], base, base + table.count[row]))
         else:
             rows[partition].append(row)
-    raw_names = {name: name.encode("utf-8", "surrogateescape") for name in table.names}
-    raw_names.update((each.partition, each.partition.encode("utf-8", "surrogateescape")) for each in lost)
-    builder = _Builder(table)
+    raw_names = {name: encode_name(name) for name in (*table.names, *(each.partition for each in lost))}
+    columns: dict[str, array[int]] = {name: array("q") for name in _COLUMNS}
+    names = bytearray()
     ranks: dict[str, int] = {}
     for rank, (name, raw) in enumerate(sorted(raw_names.items(), key=lambda item: item[1])):
         ranks[name] = rank
+        columns["name_at"].append(len(names))
+        columns["name_extents"].append(len(columns["extent_first"]))
+        names += raw
         known = table.ids.get(name)
-        builder.add_name(raw, [] if known is None else _by_base(table, rows[known]))
-    return builder.finish([(ranks[each.partition], each.first, each.next) for each in lost])
+        if known is not None:
+            _add_rows(columns, table, sorted(rows[known], key=table.base.__getitem__), HEADER_BYTES + len(raw))
+    extents, entries = len(columns["extent_first"]), len(columns["entry_base"])
+    counts = len(ranks), len(names), extents, len(lost), entries
+    columns["name_at"].append(len(names))
+    columns["name_extents"].append(extents)
+    columns["extent_entry"].append(entries)
+    for found in sorted((ranks[each.partition], each.first, each.next) for each in lost):
+        _add(columns, _LOST, found)
+    header = _HEADER.pack(_MAGIC, 0, table.number, table.length, table.records, *table.times, *counts)
+    parts = [columns[name].tobytes() for name in _COLUMNS]
+    body = b"".join((header[_CRC_TO:], *parts, names, bytes(-len(names) % 8)))
+    return struct.pack("=qq", _MAGIC, crc32c(body)) + body
 
 
-def _by_base(table: Table, rows: list[int]) -> list[int]:
-    return sorted(rows, key=table.base.__getitem__)
+def _add_rows(columns: dict[str, array[int]], table: Table, rows: list[int], overhead: int) -> None:
+    """The extents and entries of one partition; ``overhead`` is what a block has besides its batch."""
+    extent: list[int] = []  # as the columns of extents are
+    top = 0
+    for low, high, row in _disjoint(table, rows):
+        share = table.size[row] - overhead
+        if high - low != table.count[row]:
+            share = share * (high - low) // table.count[row]
+        earliest, latest, heal = table.timestamp_min[row], table.timestamp_max[row], table.heal[row]
+        if extent and low == extent[1] and heal == extent[6]:
+            top = max(top, latest)
+            extent[1:5] = high, extent[2] + share, min(extent[3], earliest), top
+        else:
+            _add(columns, _EXTENT, extent)
+            top = latest
+            extent = [low, high, share, earliest, latest, len(columns["entry_base"]), heal]
+        _add(columns, _ENTRY, (low, table.position[row], table.size[row], latest, top))
+    _add(columns, _EXTENT, extent)
+
+
+def _add(columns: dict[str, array[int]], names: tuple[str, ...], values: Iterable[int]) -> None:
+    for name, value in zip(names, values, strict=False):
+        columns[name].append(value)
 
 
 class Index:
@@ -240,7 +198,7 @@ class Index:
     def all_names(self) -> list[str]:
         """All partitions, sorted as their bytes are."""
         raw = bytes(self._names)
-        return [raw[a:b].decode("utf-8", "surrogateescape") for a, b in pairwise(self._columns["name_at"].tolist())]
+        return [decode_topic(raw[a:b]) for a, b in pairwise(self._columns["name_at"].tolist())]
 
     def extents(self) -> Iterator[tuple[str, int, int, int, int, int, int]]:
         """Partition, first, next, bytes, smallest and largest timestamp, and 1 if it is a heal, of all extents."""
@@ -248,7 +206,7 @@ class Index:
         counts = [high - low for low, high in pairwise(columns["name_extents"].tolist())]
         return zip(
             chain.from_iterable(map(repeat, self.all_names(), counts)),
-            *(columns[each].tolist() for each in _COLUMNS[2:7]),
+            *(columns[each].tolist() for each in _EXTENT[:5]),
             columns["extent_heal"].tolist(),
             strict=True,
         )
@@ -289,7 +247,7 @@ class Index:
         """Partition and place of every block that has a byte in ``first`` <= n < ``end``."""
         columns = self._columns
         bounds, names = columns["extent_entry"], columns["name_extents"]
-        bases, positions, sizes = (columns[each].tolist() for each in _COLUMNS[-5:-2])
+        bases, positions, sizes = (columns[each].tolist() for each in _ENTRY[:3])
         for entry, position in enumerate(positions):
             if position < end and position + sizes[entry] > first:
                 extent = bisect_right(bounds, entry) - 1
@@ -318,7 +276,7 @@ class Index:
         table = Table(self.summary.number)
         table.length = self.summary.length
         bounds = self._columns["extent_entry"]
-        bases, positions, sizes, stamps = (self._columns[each].tolist() for each in _COLUMNS[-5:-1])
+        bases, positions, sizes, stamps = (self._columns[each].tolist() for each in _ENTRY[:4])
         rows: list[Row] = []
         for index, (name, _, next_, _, low, _, heal) in enumerate(self.extents()):
             start, end = bounds[index], bounds[index + 1]

@@ -1,4 +1,4 @@
-"""Index files on disk: each is kept twice, beside its segment and below ``indexes``.
+"""Index files on disk: each is kept twice, beside its segment and below ``indexes``; and segments open for reading.
 
 The copy tells what a segment had whose files are gone, or whose whole folder is. Both must go before anything is
 appended to a segment again.
@@ -7,16 +7,22 @@ appended to a segment again.
 from __future__ import annotations
 
 import logging
+import mmap
 import os
+from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from chappe.errors import Damaged
-from chappe.storage.segments.directory import NAME_FILE, copies_folder, copy_path, index_path
-from chappe.storage.segments.files import FileOps, read_file, replace_file, sync_directory
-from chappe.storage.segments.index import Index
+from chappe.storage.segments.blocks import SEGMENT_HEADER
+from chappe.storage.segments.directory import TopicFolder
+from chappe.storage.segments.files import FileOps, descriptors
+from chappe.storage.segments.index import Index, encode_index
+from chappe.storage.segments.scanning import scan_segment
 
 logger: Final = logging.getLogger(__name__)
+OPEN_MAX: Final = 256  # segments; each needs one descriptor and, if sealed, one mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,76 +33,146 @@ class Found:
     unreadable: bool
 
 
-def save_index(ops: FileOps, folder: str, number: int, raw: bytes, *, durable: bool = True) -> None:
+def save_index(folder: TopicFolder, number: int, raw: bytes, *, durable: bool = True) -> None:
     """Write the index of a segment, and its copy.
 
     Raises:
         OSError: One of them may be there.
     """
-    replace_file(ops, index_path(folder, number), [raw], durable=durable)
-    save_copy(ops, folder, number, raw, durable=durable)
+    folder.ops.replace_file(folder.index(number), [raw], durable=durable)
+    save_copy(folder, number, raw, durable=durable)
 
 
-def save_copy(ops: FileOps, folder: str, number: int, raw: bytes, *, durable: bool = True) -> None:
+def try_to_save_index(folder: TopicFolder, number: int, raw: bytes) -> None:
+    """As ``save_index``; what cannot be written is made again at the next start."""
+    try:
+        save_index(folder, number, raw)
+    except OSError as error:
+        logger.warning("the index of %s cannot be written: %s", folder.segment(number), error)
+
+
+def save_copy(folder: TopicFolder, number: int, raw: bytes, *, durable: bool = True) -> None:
     """Write the copy of an index; raises OSError."""
-    copies = copies_folder(folder)
-    if not os.path.isdir(copies):
-        above = os.path.dirname(copies)
-        if not os.path.isdir(above):
-            ops.mkdir(above)
-            sync_directory(ops, os.path.dirname(above))
-        ops.mkdir(copies)
-        if os.path.basename(copies).startswith("%%"):
-            name = read_file(ops, os.path.join(folder, NAME_FILE))
-            replace_file(ops, os.path.join(copies, NAME_FILE), [name])
-        sync_directory(ops, above)
-    replace_file(ops, copy_path(folder, number), [raw], durable=durable)
+    copies = TopicFolder(folder.ops, folder.copies, folder.topic, folder.store_id)
+    if not os.path.isdir(copies.path):
+        above = os.path.dirname(copies.path)
+        folder.ops.make_directory(above)
+        folder.ops.mkdir(copies.path)
+        copies.keep_name()
+        folder.ops.sync_directory(above)
+    folder.ops.replace_file(copies.index(number), [raw], durable=durable)
 
 
-def find_index(ops: FileOps, folder: str, number: int) -> Found:
+def find_index(folder: TopicFolder, number: int) -> Found:
     """The index of a segment, from whichever of its files is sound; the other one is written again."""
     unreadable = False
     wrong: list[str] = []
-    for path in (index_path(folder, number), copy_path(folder, number)):
+    for path in (folder.index(number), folder.copy(number)):
         try:
-            raw = read_file(ops, path)
+            raw = folder.ops.read_file(path)
             index = Index(raw, number)
         except FileNotFoundError:
             wrong.append(path)
-            continue
-        except (OSError, Damaged) as error:
+        except Damaged as error:
             logger.error("%s cannot be used: %s", path, error)
-            if isinstance(error, Damaged):
-                wrong.append(path)
-            else:
-                unreadable = True
-            continue
-        if wrong:
-            _mend(ops, wrong[0], raw)
-        return Found(index, unreadable)
+            wrong.append(path)
+        except OSError as error:
+            logger.error("%s cannot be used: %s", path, error)
+            unreadable = True
+        else:
+            if wrong:
+                folder.ops.mend(wrong[0], raw)
+            return Found(index, unreadable)
     return Found(None, unreadable)
 
 
-def _mend(ops: FileOps, path: str, raw: bytes) -> None:
+def load_index(folder: TopicFolder, number: int) -> Index:
+    """The index of a sealed segment, made again if it is damaged or missing.
+
+    Raises:
+        OSError: The segment cannot be read.
+        Damaged: There is neither an index nor a segment.
+    """
+    found = find_index(folder, number)
+    if found.index is not None:
+        return found.index
     try:
-        replace_file(ops, path, [raw])
-    except OSError as error:
-        logger.warning("%s cannot be written again: %s", path, error)
-    else:
-        logger.warning("%s was damaged or missing and is written again from its copy", path)
+        scanned = scan_segment(folder, number, acknowledged=None)
+    except FileNotFoundError as error:
+        raise Damaged(f"{folder.segment(number)} is missing, and so is its index") from error
+    table = scanned.table
+    table.length = max(table.length, len(SEGMENT_HEADER))
+    raw = encode_index(table)
+    if scanned.readable and not found.unreadable and len(table):
+        logger.warning("the index of %s is made again", folder.segment(number))
+        try_to_save_index(folder, number, raw)
+    return Index(raw, number)
 
 
-def forget_index(ops: FileOps, folder: str, number: int) -> None:
+def forget_index(folder: TopicFolder, number: int) -> None:
     """Remove an index and its copy; the copy durably, the index when the folder is synced. Raises OSError."""
-    copies = copies_folder(folder)
-    if os.path.isdir(copies):
-        _unlink(ops, copy_path(folder, number))
-        sync_directory(ops, copies)  # even if it is gone: a process may have been killed before it did
-    _unlink(ops, index_path(folder, number))
+    if os.path.isdir(folder.copies):
+        with suppress(FileNotFoundError):
+            folder.ops.unlink(folder.copy(number))
+        folder.ops.sync_directory(folder.copies)  # even if it is gone: a process may have been killed before it did
+    with suppress(FileNotFoundError):
+        folder.ops.unlink(folder.index(number))
 
 
-def _unlink(ops: FileOps, path: str) -> None:
-    try:
-        ops.unlink(path)
-    except FileNotFoundError:
-        pass
+@dataclass(slots=True)
+class _Handle:
+    fd: int
+    index: Index | None = None
+
+
+class Handles:
+    """Segments open for reading, those used last; belongs to the thread that reads."""
+
+    def __init__(self, ops: FileOps) -> None:
+        self._ops = ops
+        self._open: OrderedDict[tuple[str, int], _Handle] = OrderedDict()
+        self._open_max = descriptors(OPEN_MAX)
+
+    def fd(self, folder: TopicFolder, number: int) -> int:
+        """The open file of a segment; raises OSError."""
+        return self._handle(folder, number).fd
+
+    def index(self, folder: TopicFolder, number: int) -> Index:
+        """The index of a sealed segment; raises OSError or Damaged."""
+        handle = self._handle(folder, number)
+        if handle.index is None:
+            try:
+                handle.index = self._map(folder, number)
+            except (OSError, Damaged):
+                handle.index = load_index(folder, number)
+        return handle.index
+
+    def forget(self, path: str, number: int) -> None:
+        """Close a segment of the folder ``path``."""
+        handle = self._open.pop((path, number), None)
+        if handle is not None:
+            self._ops.close(handle.fd)
+
+    def close(self) -> None:
+        """Close all."""
+        for path, number in list(self._open):
+            self.forget(path, number)
+
+    def _handle(self, folder: TopicFolder, number: int) -> _Handle:
+        key = folder.path, number
+        handle = self._open.get(key)
+        if handle is None:
+            while len(self._open) >= self._open_max:
+                self.forget(*next(iter(self._open)))
+            handle = self._open[key] = _Handle(self._ops.open(folder.segment(number), os.O_RDONLY))
+        else:
+            self._open.move_to_end(key)
+        return handle
+
+    def _map(self, folder: TopicFolder, number: int) -> Index:
+        with self._ops.opened(folder.index(number)) as fd:
+            try:
+                mapped = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+            except ValueError:  # an empty file
+                return Index(b"", number)
+        return Index(mapped, number, check=False)  # checked when the store was opened, or just written

@@ -30,8 +30,10 @@ from typing import Final, NamedTuple
 import msgspec
 from crc32c import crc32c
 
+from chappe.data.topic import decode_topic
 from chappe.defaults import MANIFEST_BYTES
-from chappe.storage.segments.files import FileOps, read_file, replace_file, write_all
+from chappe.storage.segments.files import FileOps
+from chappe.storage.segments.table import Spans, widen
 
 logger: Final = logging.getLogger(__name__)
 _MAGIC: Final = b"CHPMAN1\n"
@@ -39,21 +41,18 @@ _HEAD: Final = struct.Struct("<8sII")
 _ENTRY: Final = struct.Struct("<II")
 _MASK: Final = 0xFFFF_FFFF
 _SPANS_MAX: Final = 10_000  # in one entry of a new file
-_Spans = list[tuple[bytes, int, int]]
-_Topic = tuple[bytes, int, int, int, _Spans]
+_RawSpans = list[tuple[bytes, int, int]]
+_Topic = tuple[bytes, int, int, int, _RawSpans]
 _decoder: Final = msgspec.msgpack.Decoder(list[_Topic])
 _encoder: Final = msgspec.msgpack.Encoder()
 
 
 class Mark(NamedTuple):
-    """What was acknowledged of a segment: its first ``length`` bytes, which have these offsets of its partitions.
-
-    ``spans``: for each partition the first offset, and the one after the last.
-    """
+    """What was acknowledged of a segment: its first ``length`` bytes, which have these offsets of its partitions."""
 
     segment: int
     length: int
-    spans: dict[str, tuple[int, int]]
+    spans: Spans
 
 
 class Known(NamedTuple):
@@ -87,7 +86,7 @@ class Manifest:
         If its end is not right it has to be renewed.
         """
         try:
-            raw = read_file(self._ops, self.path)
+            raw = self._ops.read_file(self.path)
         except FileNotFoundError:
             return None
         if len(raw) < _HEAD.size:
@@ -99,7 +98,7 @@ class Manifest:
         known: dict[str, Known] = {}
         self._seed, self._length = crc, _HEAD.size
         for topic, oldest, segment, length, spans in self._entries(raw):
-            _merge(known, topic.decode("utf-8", "surrogateescape"), oldest, segment, length, spans)
+            _merge(known, decode_topic(topic), oldest, segment, length, spans)
         self._broken = self._length != len(raw)
         self._renewed_length = self._length // 2
         return known
@@ -136,7 +135,7 @@ class Manifest:
                 parts.append(_encode([(topic, known.oldest, mark)], (crc + at) & _MASK))
                 at += len(parts[-1])
         self.close()
-        replace_file(self._ops, self.path, parts)
+        self._ops.replace_file(self.path, parts)
         self._seed, self._length, self._renewed_length = crc, at, at
         self._broken = self._unsynced = self.large = False
 
@@ -151,19 +150,16 @@ class Manifest:
         self._open()
         entry = _encode(marks, (self._seed + self._length) & _MASK)
         try:
-            end = write_all(self._ops, self._fd, [entry], self._length)
+            end = self._ops.write_all(self._fd, [entry], self._length)
         except OSError:
-            self._take_back()
+            try:
+                self._ops.ftruncate(self._fd, self._length)
+            except OSError as error:
+                logger.warning("cannot cut back %s: %s", self.path, error)
             raise
         self._length = end
         self._unsynced = True
         self.large = self._length > MANIFEST_BYTES + 2 * self._renewed_length
-
-    def _take_back(self) -> None:
-        try:
-            self._ops.ftruncate(self._fd, self._length)
-        except OSError as error:
-            logger.warning("cannot cut back %s: %s", self.path, error)
 
     def sync(self) -> None:
         """Make durable what was noted.
@@ -201,16 +197,14 @@ def _encode(marks: Sequence[tuple[str, int, Mark]], seed: int) -> bytes:
     return _ENTRY.pack(len(body), crc32c(body, seed)) + body
 
 
-def _merge(known: dict[str, Known], topic: str, oldest: int, segment: int, length: int, spans: _Spans) -> None:
+def _merge(known: dict[str, Known], topic: str, oldest: int, segment: int, length: int, spans: _RawSpans) -> None:
     before = known.get(topic)
     if before is not None and before.mark.segment == segment:
         mark = before.mark._replace(length=max(length, before.mark.length))
     else:
         mark = Mark(segment, length, {})
     for raw, first, next_ in spans:
-        name = raw.decode("utf-8", "surrogateescape")
-        low, high = mark.spans.get(name, (first, next_))
-        mark.spans[name] = min(low, first), max(high, next_)
+        widen(mark.spans, decode_topic(raw), first, next_)
     if oldest < 0:
         oldest = segment if before is None else before.oldest
     known[topic] = Known(oldest, mark)

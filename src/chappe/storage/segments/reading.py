@@ -17,10 +17,10 @@ from typing import Final
 from chappe.defaults import ADDRESS_BYTES_MAX, SUSPECTS_MAX
 from chappe.errors import Damaged
 from chappe.log.batch import CRC_AT, Batch
-from chappe.storage.segments.blocks import HEADER_BYTES, body_is_sound, header_is_sound, segment_seed
-from chappe.storage.segments.files import FileOps, read_some, storage_error
-from chappe.storage.segments.handles import Handles
+from chappe.storage.segments.blocks import HEADER_BYTES, body_is_sound, header_is_sound
+from chappe.storage.segments.files import FileOps, storage_error
 from chappe.storage.segments.index import Piece
+from chappe.storage.segments.index_files import Handles
 from chappe.storage.segments.scrub import Suspicion
 from chappe.storage.segments.slots import Extent, Slot
 from chappe.storage.segments.topics import TopicIndex
@@ -31,18 +31,11 @@ _GONE: Final = frozenset({errno.EIO, errno.ENOENT})  # what cannot be read; othe
 
 
 class Reader:
-    """Belongs to the thread that reads.
+    """Belongs to the thread that reads; ``touch`` is told of partitions that changed."""
 
-    Args:
-        ops: The operating system.
-        store_id: The store's id.
-        touch: Told of partitions that changed.
-    """
-
-    def __init__(self, ops: FileOps, store_id: str, touch: Callable[[TopicIndex, list[Slot]], None]) -> None:
-        self.handles = Handles(ops, store_id)
+    def __init__(self, ops: FileOps, touch: Callable[[TopicIndex, list[Slot]], None]) -> None:
+        self.handles = Handles(ops)
         self._ops = ops
-        self._store_id = store_id
         self._touch = touch
         self._suspects: deque[Iterator[tuple[TopicIndex, Slot, Extent, Piece]]] = deque()
 
@@ -101,7 +94,7 @@ class Reader:
             OSError: It cannot be read now.
         """
         fd = self.handles.fd(index.folder, extent.segment)
-        seed = segment_seed(self._store_id, slot.topic, extent.segment)
+        seed = index.folder.seed(extent.segment)
         body = self._sound_body(fd, slot, piece, seed)
         if body is None:
             self._ops.drop_cache(fd, piece.position, piece.size)
@@ -120,8 +113,8 @@ class Reader:
     def _sound_body(self, fd: int, slot: Slot, piece: Piece, seed: int) -> bytes | None:
         """A batch as it is in the file; None if it is not what was written."""
         head_size = HEADER_BYTES + len(slot.name.encode("utf-8", "surrogateescape"))
-        head = read_some(self._ops, fd, head_size, piece.position)
-        body = read_some(self._ops, fd, piece.size - head_size, piece.position + head_size)
+        head = self._ops.read_some(fd, head_size, piece.position)
+        body = self._ops.read_some(fd, piece.size - head_size, piece.position + head_size)
         whole = len(body) == piece.size - head_size and header_is_sound(head, body, seed, piece.position)
         return body if whole and body_is_sound(body) else None
 
@@ -142,7 +135,7 @@ class Reader:
 
     def _gone(self, index: TopicIndex, number: int) -> None:
         """The file of a segment is missing: all that it had is a hole."""
-        self.handles.forget(index.folder, number)  # as long as it is open it looks sound
+        self.handles.forget(index.folder.path, number)  # as long as it is open it looks sound
         for slot in index.slots.values():
             extents = [each for each in slot.all() if each.segment == number]
             for extent in extents:
@@ -163,10 +156,7 @@ class Reader:
                 self._suspects.popleft()
             left -= len(parts)
             for index, slot, extent, piece in parts:
-                self._examine(index, slot, extent, piece)
-
-    def _examine(self, index: TopicIndex, slot: Slot, extent: Extent, piece: Piece) -> None:
-        try:
-            self._read(slot, index, extent, piece)
-        except OSError as error:
-            logger.error("topic %r: segment %d cannot be examined: %s", slot.topic, extent.segment, error)
+                try:
+                    self._read(slot, index, extent, piece)
+                except OSError as error:
+                    logger.error("topic %r: segment %d cannot be examined: %s", slot.topic, extent.segment, error)

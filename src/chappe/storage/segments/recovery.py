@@ -13,49 +13,17 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-from chappe.errors import Damaged
 from chappe.storage.segments.appender import Appender
 from chappe.storage.segments.aside import Aside
 from chappe.storage.segments.blocks import SEGMENT_HEADER
-from chappe.storage.segments.directory import copies_folder, segment_path
-from chappe.storage.segments.files import FileOps, sync_directory
+from chappe.storage.segments.directory import TopicFolder, segment_numbers
 from chappe.storage.segments.index import Index, Summary, encode_index
-from chappe.storage.segments.index_files import find_index, forget_index, save_index
+from chappe.storage.segments.index_files import find_index, forget_index, load_index, try_to_save_index
 from chappe.storage.segments.manifest import Known, Mark
 from chappe.storage.segments.scanning import scan_segment
 from chappe.storage.segments.table import Lost, Table
 
 logger: Final = logging.getLogger(__name__)
-
-
-def load_index(ops: FileOps, folder: str, topic: str, store_id: str, number: int) -> Index:
-    """The index of a sealed segment, made again if it is damaged or missing.
-
-    Raises:
-        OSError: The segment cannot be read.
-        Damaged: There is neither an index nor a segment.
-    """
-    found = find_index(ops, folder, number)
-    if found.index is not None:
-        return found.index
-    try:
-        scanned = scan_segment(ops, folder, topic, store_id, number, acknowledged=None)
-    except FileNotFoundError as error:
-        raise Damaged(f"{segment_path(folder, number)} is missing, and so is its index") from error
-    table = scanned.table
-    table.length = max(table.length, len(SEGMENT_HEADER))
-    raw = encode_index(table)
-    if scanned.readable and not found.unreadable and len(table):
-        logger.warning("the index of %s is made again", segment_path(folder, number))
-        _save(ops, folder, number, raw)
-    return Index(raw, number)
-
-
-def _save(ops: FileOps, folder: str, number: int, raw: bytes) -> None:
-    try:
-        save_index(ops, folder, number, raw)
-    except OSError as error:
-        logger.warning("the index of %s cannot be written: %s", segment_path(folder, number), error)
 
 
 class TopicOpener:
@@ -65,36 +33,22 @@ class TopicOpener:
     topic. So no more than one index is in memory at a time.
 
     Args:
-        ops: The operating system.
-        aside: Where what is no part of the log goes.
         folder: The topic's.
-        topic: The topic.
-        store_id: The store's id.
+        aside: Where what is no part of the log goes.
         known: What the manifest says of the topic; None if nothing.
         segment_bytes: A segment is sealed at this size ...
         segment_entries: ... or at this many blocks.
     """
 
     def __init__(
-        self,
-        ops: FileOps,
-        aside: Aside,
-        folder: str,
-        topic: str,
-        store_id: str,
-        known: Known | None,
-        segment_bytes: int,
-        segment_entries: int,
+        self, folder: TopicFolder, aside: Aside, known: Known | None, segment_bytes: int, segment_entries: int
     ) -> None:
         self.newest_us = 0  # when a segment was last written, microseconds since 1970
         self.missing: set[int] = set()  # segments of which only the index is left
         self.changed = known is None  # whether the manifest is out of date
         self.appender: Appender
-        self._ops = ops
-        self._aside = aside
         self._folder = folder
-        self._topic = topic
-        self._store_id = store_id
+        self._aside = aside
         self._known = known
         self._segment_bytes = segment_bytes
         self._segment_entries = segment_entries
@@ -117,22 +71,21 @@ class TopicOpener:
                 if index is not None:
                     yield index
                 continue
-            mtime_ns = os.stat(segment_path(self._folder, number)).st_mtime_ns
+            mtime_ns = os.stat(self._folder.segment(number)).st_mtime_ns
             self.newest_us = max(self.newest_us, mtime_ns // 1000)
             if number < last:
-                index = load_index(self._ops, self._folder, self._topic, self._store_id, number)
+                index = load_index(self._folder, number)
                 self._sealed.append(index.summary)
                 yield index
             else:
                 yield self._newest(number, mark)
         table = Table(last + 1) if self._table is None else self._table
-        args = (self._ops, self._folder, self._topic, self._store_id)
-        self.appender = Appender(*args, table, self._sealed, self._indexed)
+        self.appender = Appender(self._folder, table, self._sealed, self._indexed)
 
     def _numbers(self) -> tuple[set[int], set[int]]:
         """The segments that are there, and all that should be or of which an index is left."""
-        segments, indexes = segment_numbers(self._folder)
-        copies = segment_numbers(copies_folder(self._folder))[1] if os.path.isdir(copies_folder(self._folder)) else []
+        segments, indexes = segment_numbers(self._folder.path)
+        copies = segment_numbers(self._folder.copies)[1] if os.path.isdir(self._folder.copies) else ()
         numbers = segments.union(indexes, copies)
         if self._known is not None:
             oldest, mark = self._known
@@ -144,13 +97,13 @@ class TopicOpener:
 
     def _missing(self, number: int, mark: Mark | None) -> Index | None:
         """What a segment had whose file is gone; None if nobody knows."""
-        path = segment_path(self._folder, number)
-        index = find_index(self._ops, self._folder, number).index
+        path = self._folder.segment(number)
+        index = find_index(self._folder, number).index
         if mark is not None and (index is None or index.summary.length < mark.length):
             table = Table(number) if index is None else index.table()
             _lose(table, mark)
             raw = encode_index(table)
-            _save(self._ops, self._folder, number, raw)
+            try_to_save_index(self._folder, number, raw)
             self.changed = True
             index = Index(raw, number)
         if index is None:
@@ -162,10 +115,10 @@ class TopicOpener:
         return index
 
     def _newest(self, number: int, mark: Mark | None) -> Index | Table:
-        found = find_index(self._ops, self._folder, number)
+        found = find_index(self._folder, number)
         index = found.index
         if index is not None and mark is not None and index.summary.length < mark.length:
-            logger.error("the index of %s is older than the segment; not used", segment_path(self._folder, number))
+            logger.error("the index of %s is older than the segment; not used", self._folder.segment(number))
             index = None
         if index is None:
             return self._scanned(number, mark, found.unreadable)
@@ -179,11 +132,10 @@ class TopicOpener:
     def _scanned(self, number: int, mark: Mark | None, unreadable: bool) -> Index | Table:
         """Read the segment that was being written to; ``unreadable`` if it has an index that cannot be read now."""
         acknowledged = 0 if mark is None else mark.length
-        args = (self._ops, self._folder, self._topic, self._store_id, number)
-        scanned = scan_segment(*args, acknowledged=acknowledged)
+        scanned = scan_segment(self._folder, number, acknowledged=acknowledged)
         if not unreadable:
-            forget_index(self._ops, self._folder, number)  # it must not count again when more is appended
-        sync_directory(self._ops, self._folder)
+            forget_index(self._folder, number)  # it must not count again when more is appended
+        self._folder.ops.sync_directory(self._folder.path)
         table = scanned.table
         self.changed = self.changed or table.length > acknowledged  # it is acknowledged from now on
         if scanned.rotten and mark is not None:
@@ -191,7 +143,7 @@ class TopicOpener:
         readable = scanned.readable and not unreadable
         whole = scanned.synced and readable and not scanned.rotten
         if whole and not len(table) and scanned.size > len(SEGMENT_HEADER):
-            self._aside.take(segment_path(self._folder, number))
+            self._aside.take(self._folder.segment(number))
             self._table = Table(number)
         elif whole and self._cut(number, table.length):
             self._table = table
@@ -204,7 +156,7 @@ class TopicOpener:
         table.length = max(table.length, len(SEGMENT_HEADER))
         raw = encode_index(table)
         if readable:
-            _save(self._ops, self._folder, table.number, raw)
+            try_to_save_index(self._folder, table.number, raw)
         self.changed = True
         index = Index(raw, table.number)
         self._sealed.append(index.summary)
@@ -217,7 +169,7 @@ class TopicOpener:
 
     def _cut(self, number: int, length: int) -> bool:
         """Cut a segment to ``length``; False if what is behind it cannot be kept aside."""
-        path = segment_path(self._folder, number)
+        path = self._folder.segment(number)
         if os.stat(path).st_size <= length:
             return True
         try:
@@ -225,29 +177,13 @@ class TopicOpener:
         except OSError as error:
             logger.warning("the end of %s is left where it is: %s", path, error)
             return False
-        fd = self._ops.open(path, os.O_RDWR)
-        try:
-            self._ops.ftruncate(fd, length)
-            self._ops.fsync(fd)
-        finally:
-            self._ops.close(fd)
+        ops = self._folder.ops
+        with ops.opened(path, os.O_RDWR) as fd:
+            ops.ftruncate(fd, length)
+            ops.fsync(fd)
         return True
 
 
 def _lose(table: Table, mark: Mark) -> None:
     """What was acknowledged of the segment and is not in the table is lost."""
     table.lost += [Lost(name, first, next_) for name, (first, next_) in mark.spans.items()]
-
-
-def segment_numbers(folder: str) -> tuple[set[int], set[int]]:
-    """Numbers of the segments and of the indexes in a folder."""
-    segments: set[int] = set()
-    indexes: set[int] = set()
-    for name in os.listdir(folder):
-        stem, kind = os.path.splitext(name)
-        if len(stem) == 16 and stem.isascii() and stem.isdigit():
-            if kind == ".seg":
-                segments.add(int(stem))
-            elif kind == ".idx":
-                indexes.add(int(stem))
-    return segments, indexes

@@ -12,19 +12,27 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
-from chappe.data.topic import Filter
+import msgspec
+from crc32c import crc32c
+
+from chappe.data.topic import Filter, decode_topic
 from chappe.errors import Damaged
 from chappe.log.storage import Retention
 from chappe.storage.segments.appender import Appender
-from chappe.storage.segments.directory import segment_path
-from chappe.storage.segments.files import FileOps
+from chappe.storage.segments.directory import TopicFolder
+from chappe.storage.segments.files import encode_name
 from chappe.storage.segments.index import Summary
-from chappe.storage.segments.pins import Pins, load_pins, save_pins
-from chappe.storage.segments.recovery import load_index
+from chappe.storage.segments.index_files import load_index
 
 logger: Final = logging.getLogger(__name__)
+PINS_FILE: Final = "partitions"
+_PINS_MAGIC: Final = b"CHPINS1\n"
+_pins: Final = msgspec.msgpack.Decoder(list[tuple[bytes, int]])
+
+Pins = dict[str, int]  # partition -> its first offset, where its segments alone would not tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +43,10 @@ class Choice:
     remove: list[Summary] = field(default_factory=list)
 
 
-def policy_for(topic: str, policies: Sequence[tuple[str, Retention]]) -> Retention:
-    """The first policy whose topic or prefix matches; without limits if none does."""
-    return next((each for name, each in policies if Filter.parse(name).matches(topic)), Retention())
-
-
-def choose(appender: Appender, topic: str, policies: Sequence[tuple[str, Retention]], now_us: int) -> Choice:
-    """Apply the policy of a topic."""
-    policy = policy_for(topic, policies)
+def choose(appender: Appender, policies: Sequence[tuple[str, Retention]], now_us: int) -> Choice:
+    """Apply the first policy whose topic or prefix matches."""
+    topic = appender.folder.topic
+    policy = next((each for name, each in policies if Filter.parse(name).matches(topic)), Retention())
     if not policy.limited():
         return Choice()
     oldest_us = None if policy.age_s is None else now_us - int(policy.age_s * 1_000_000)
@@ -67,13 +71,13 @@ def choose(appender: Appender, topic: str, policies: Sequence[tuple[str, Retenti
 
 def _newest(appender: Appender, segment: Summary) -> int:
     try:
-        written_ns = os.stat(segment_path(appender.folder, segment.number)).st_mtime_ns
+        written_ns = os.stat(appender.folder.segment(segment.number)).st_mtime_ns
     except OSError:
         return segment.timestamp_max
     return min(segment.timestamp_max, written_ns // 1000)
 
 
-def remove_first(ops: FileOps, appender: Appender, store_id: str, segments: list[Summary]) -> Pins:
+def remove_first(appender: Appender, segments: list[Summary]) -> Pins:
     """Make it durable that ``segments`` are gone; return where the partitions in them start now.
 
     Raises:
@@ -82,34 +86,50 @@ def remove_first(ops: FileOps, appender: Appender, store_id: str, segments: list
     firsts: Pins = {}
     for each in segments:
         try:
-            index = load_index(ops, appender.folder, appender.topic, store_id, each.number)
+            index = load_index(appender.folder, each.number)
         except Damaged as error:
             logger.error("retention removes a segment that is gone already: %s", error)
             continue
-        for partition, _, next_, *_ in index.extents():
+        for partition, _, next_ in chain((each[:3] for each in index.extents()), index.lost()):
             firsts[partition] = max(firsts.get(partition, 0), next_)
-        for partition, _, next_ in index.lost():
-            firsts[partition] = max(firsts.get(partition, 0), next_)
-    _pin(ops, appender.folder, firsts)
+    _pin(appender.folder, firsts)
     del appender.sealed[: len(segments)]
     return firsts
 
 
-def pin_resets(ops: FileOps, appenders: dict[str, Appender], resets: deque[tuple[str, str, int]]) -> None:
+def pin_resets(appenders: dict[str, Appender], resets: deque[tuple[str, str, int]]) -> None:
     """Make the resets durable, those of topics that are on disk; raises OSError."""
-    by_folder: dict[str, Pins] = {}
+    by_topic: dict[str, Pins] = {}
     while resets:
         topic, partition, first = resets.popleft()
-        appender = appenders.get(topic)
-        if appender is not None:
-            pins = by_folder.setdefault(appender.folder, {})
+        if topic in appenders:
+            pins = by_topic.setdefault(topic, {})
             pins[partition] = max(pins.get(partition, 0), first)
-    for folder, pins in by_folder.items():
-        _pin(ops, folder, pins)
+    for topic, pins in by_topic.items():
+        _pin(appenders[topic].folder, pins)
 
 
-def _pin(ops: FileOps, folder: str, firsts: Pins) -> None:
-    pins = load_pins(ops, folder)
+def _pin(folder: TopicFolder, firsts: Pins) -> None:
+    pins = load_pins(folder)
     for partition, first in firsts.items():
         pins[partition] = max(pins.get(partition, 0), first)
-    save_pins(ops, folder, pins)
+    body = msgspec.msgpack.encode([(encode_name(name), first) for name, first in pins.items()])
+    head = _PINS_MAGIC + crc32c(body).to_bytes(4, "little")
+    folder.ops.replace_file(os.path.join(folder.path, PINS_FILE), [head, body])
+
+
+def load_pins(folder: TopicFolder) -> Pins:
+    """Where partitions start whose first records are gone, as a small file of the topic says; empty without one."""
+    path = os.path.join(folder.path, PINS_FILE)
+    try:
+        raw = folder.ops.read_file(path)
+    except FileNotFoundError:
+        return {}
+    body = memoryview(raw)[len(_PINS_MAGIC) + 4 :]
+    try:
+        if not raw.startswith(_PINS_MAGIC) or raw[8:12] != crc32c(body).to_bytes(4, "little"):
+            raise ValueError("checksum")
+        return {decode_topic(name): first for name, first in _pins.decode(body)}
+    except (ValueError, msgspec.DecodeError):
+        logger.error("%s is damaged; partitions without any record left begin anew", path)
+        return {}

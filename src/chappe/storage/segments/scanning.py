@@ -13,8 +13,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from chappe.storage.segments.blocks import PLACE_MAX, SEGMENT_HEADER, Block, Scan, segment_seed
-from chappe.storage.segments.directory import segment_path
+from chappe.data.topic import decode_topic
+from chappe.storage.segments.blocks import PLACE_MAX, SEGMENT_HEADER, Block, Scan
+from chappe.storage.segments.directory import TopicFolder
 from chappe.storage.segments.files import FileOps
 from chappe.storage.segments.table import Lost, Row, Table
 
@@ -86,29 +87,22 @@ class _Sorting:
         self._table.length = at if size >= len(SEGMENT_HEADER) else 0
 
 
-def scan_segment(
-    ops: FileOps, folder: str, topic: str, store_id: str, number: int, *, acknowledged: int | None
-) -> Scanned:
+def scan_segment(folder: TopicFolder, number: int, *, acknowledged: int | None) -> Scanned:
     """Read a segment of which so many bytes are known to have been acknowledged; None if all of it was.
 
     Raises:
         OSError: It cannot be opened.
     """
-    path = segment_path(folder, number)
-    fd = ops.open(path, os.O_RDONLY)
-    try:
+    path = folder.segment(number)
+    with folder.ops.opened(path) as fd:
         size = os.fstat(fd).st_size
         table = Table(number)
-        synced = True
-        if acknowledged is not None:
-            synced = _sync(ops, fd, path, acknowledged, size)
+        synced = acknowledged is None or _sync(folder.ops, fd, path, acknowledged, size)
         sorting = _Sorting(table, path, size if acknowledged is None else acknowledged)
-        blocks = Scan(ops, fd, size, segment_seed(store_id, topic, number))
+        blocks = Scan(folder, number, fd, size)
         for block in blocks:
             sorting.take(block)
         sorting.finish(size, synced)
-    finally:
-        ops.close(fd)
     if blocks.unreadable:
         logger.error("%s cannot be read everywhere; it is read again at the next start", path)
     return Scanned(table, size, sorting.rotten, not blocks.unreadable, synced)
@@ -131,36 +125,23 @@ def _sync(ops: FileOps, fd: int, path: str, acknowledged: int, size: int) -> boo
     return True
 
 
-def owns(ops: FileOps, path: str, topic: str, store_id: str, number: int) -> bool | None:
+def owns(folder: TopicFolder, number: int) -> bool | None:
     """Whether a segment has a block of this store and topic; None if it has no room for one, or cannot be read."""
-    fd = ops.open(path, os.O_RDONLY)
-    try:
+    with folder.ops.opened(folder.segment(number)) as fd:
         size = os.fstat(fd).st_size
         if size <= len(SEGMENT_HEADER):
             return None
-        blocks = Scan(ops, fd, size, segment_seed(store_id, topic, number), window_bytes=_PAGE_BYTES)
+        blocks = Scan(folder, number, fd, size, window_bytes=_PAGE_BYTES)
         found = any(True for _ in blocks)
         return found or (None if blocks.unreadable else False)
-    finally:
-        ops.close(fd)
 
 
 def _enter(table: Table, block: Block) -> None:
-    partition = block.address.decode("utf-8", "surrogateescape")
+    partition = decode_topic(block.address)
     if not block.sound:
         table.lost.append(Lost(partition, block.base, block.base + block.records))
         return
     if block.start < block.base and table.start(partition) is None and not block.heal:
         table.lost.append(Lost(partition, block.start, block.base))
-    table.append(
-        Row(
-            partition,
-            block.base,
-            block.records,
-            block.position,
-            block.size,
-            block.timestamp_min,
-            block.timestamp_max,
-            block.heal,
-        )
-    )
+    place = block.position, block.size, block.timestamp_min, block.timestamp_max
+    table.append(Row(partition, block.base, block.records, *place, block.heal))

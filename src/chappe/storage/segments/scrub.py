@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from chappe.data.topic import decode_topic
 from chappe.defaults import SCRUB_PIECE_BLOCKS, SCRUB_PIECE_BYTES, SCRUB_ROUND_S, SCRUB_SAVE_S
 from chappe.errors import Damaged, StorageFormat
-from chappe.storage.segments.blocks import SEGMENT_HEADER, Scan, segment_seed
-from chappe.storage.segments.directory import copy_path, index_path, segment_path
-from chappe.storage.segments.files import FileOps, read_file, read_some, replace_file
+from chappe.storage.segments.blocks import SEGMENT_HEADER, Scan
+from chappe.storage.segments.directory import TopicFolder
+from chappe.storage.segments.files import FileOps, encode_name
 from chappe.storage.segments.identity import load_identity
 from chappe.storage.segments.index import Index
 from chappe.storage.segments.index_files import find_index, save_copy
@@ -34,8 +35,7 @@ SCRUB_FILE: Final = "scrub"
 class Target:
     """A segment to be read, up to ``length``."""
 
-    topic: str
-    folder: str
+    folder: TopicFolder
     number: int
     length: int
     sealed: bool
@@ -71,7 +71,6 @@ class Scrubber:
     Args:
         ops: The operating system.
         path: The store's directory.
-        store_id: The store's id.
         topics: All topics, sorted.
         targets: The segments of one, oldest first.
         unread: What could not be read lately.
@@ -81,7 +80,6 @@ class Scrubber:
         self,
         ops: FileOps,
         path: str,
-        store_id: str,
         topics: Callable[[], Sequence[str]],
         targets: Callable[[str], Sequence[Target]],
         unread: Callable[[], Sequence[Unread]],
@@ -89,7 +87,6 @@ class Scrubber:
         self.ended_us = 0  # when the last round ended, microseconds since 1970; 0 if none did
         self._ops = ops
         self._path = path
-        self._store_id = store_id
         self._topics = topics
         self._targets = targets
         self._unread = unread
@@ -110,7 +107,7 @@ class Scrubber:
         if self._round is None:
             now_us = time.time_ns() // 1000
             if self._at is None and 0 <= now_us - self._began_us < SCRUB_ROUND_S * 1_000_000:
-                return Piece(readable=self._readable(), idle=True)
+                return Piece(readable=tuple(each for each in self._unread() if self._can_read(each)), idle=True)
             if self._at is None:
                 self._began_us = now_us
             self._total = 0
@@ -120,7 +117,9 @@ class Scrubber:
         for _ in range(SCRUB_PIECE_BLOCKS):
             found = next(self._round, None)
             if found is None:
-                self._end()
+                self._round, self._at = None, None
+                self.ended_us = time.time_ns() // 1000
+                self.save()
                 took_s = (self.ended_us - self._began_us) / 1_000_000
                 return Piece(size, tuple(suspicions), ended=True, total=self._total, took_s=took_s)
             size += found[0]
@@ -131,26 +130,15 @@ class Scrubber:
                 break
         return Piece(size, tuple(suspicions))
 
-    def _end(self) -> None:
-        self._round, self._at = None, None
-        self.ended_us = time.time_ns() // 1000
-        self.save()
-
-    def _readable(self) -> tuple[Unread, ...]:
-        """What can be read again of what could not be."""
-        return tuple(each for each in self._unread() if self._can_read(each))
-
     def _can_read(self, unread: Unread) -> bool:
+        """Whether what could not be read can be read again."""
         folder = next((each.folder for each in self._targets(unread.topic)), None)
         if folder is None:
             return False
         try:
-            fd = self._ops.open(segment_path(folder, unread.extent.segment), os.O_RDONLY)
-            try:
+            with self._ops.opened(folder.segment(unread.extent.segment)) as fd:
                 self._ops.drop_cache(fd, unread.position, unread.size)
-                read_some(self._ops, fd, unread.size or 1, unread.position)
-            finally:
-                self._ops.close(fd)
+                self._ops.read_some(fd, unread.size or 1, unread.position)
         except OSError:
             return False
         return True
@@ -159,7 +147,10 @@ class Scrubber:
 
     def _all(self, start: tuple[str, int] | None) -> Iterator[tuple[int, Suspicion | None]]:
         """Sizes of what was read, and what is suspected."""
-        self._check_identity()
+        try:
+            load_identity(self._ops, self._path)
+        except (OSError, StorageFormat) as error:
+            logger.error("the identity of the store is damaged, it will not start again: %s", error)
         for topic in self._topics():
             if start is not None and topic < start[0]:
                 continue
@@ -171,20 +162,15 @@ class Scrubber:
                 if time.monotonic() - self._saved > SCRUB_SAVE_S:
                     self.save()
 
-    def _check_identity(self) -> None:
-        try:
-            load_identity(self._ops, self._path)
-        except (OSError, StorageFormat) as error:
-            logger.error("the identity of the store is damaged, it will not start again: %s", error)
-
     def _segment(self, target: Target) -> Iterator[tuple[int, Suspicion | None]]:
-        path = segment_path(target.folder, target.number)
+        path = target.folder.segment(target.number)
         try:
             fd = self._ops.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            if any(each.number == target.number for each in self._targets(target.topic)):  # else retention removed it
+            known = self._targets(target.folder.topic)
+            if any(each.number == target.number for each in known):  # else retention removed it
                 logger.error("%s is missing", path)
-                yield 0, Suspicion(target.topic, target.number, 0, target.length, gone=True)
+                yield 0, Suspicion(target.folder.topic, target.number, 0, target.length, gone=True)
             return
         except OSError as error:
             logger.error("%s cannot be opened: %s", path, error)
@@ -199,42 +185,41 @@ class Scrubber:
             yield self._check_indexes(target), None
 
     def _blocks(self, target: Target, fd: int) -> Iterator[tuple[int, Suspicion | None]]:
-        seed = segment_seed(self._store_id, target.topic, target.number)
         at = len(SEGMENT_HEADER)
-        scan = Scan(self._ops, fd, target.length, seed, window_bytes=SCRUB_PIECE_BYTES, fresh=True)
+        scan = Scan(target.folder, target.number, fd, target.length, window_bytes=SCRUB_PIECE_BYTES, fresh=True)
         for block in scan:
             suspicion = None
             if block.position != at or not block.sound:
                 end = block.position if block.sound else block.end
-                suspicion = Suspicion(target.topic, target.number, at, end)
+                suspicion = Suspicion(target.folder.topic, target.number, at, end)
             at = block.end
             yield block.size, suspicion
         if at < target.length:
-            yield target.length - at, Suspicion(target.topic, target.number, at, target.length)
+            yield target.length - at, Suspicion(target.folder.topic, target.number, at, target.length)
 
     def _check_indexes(self, target: Target) -> int:
         """See that both copies of an index are sound; returns the bytes read."""
         size = 0
         sound: list[bytes | None] = []
-        for path in (index_path(target.folder, target.number), copy_path(target.folder, target.number)):
+        for path in (target.folder.index(target.number), target.folder.copy(target.number)):
             raw = None
             try:
-                raw = read_file(self._ops, path)
+                raw = self._ops.read_file(path)
                 size += len(raw)
                 Index(raw, target.number)
             except (OSError, Damaged) as error:
                 logger.error("%s cannot be used: %s", path, error)
                 raw = None
             sound.append(raw)
-        if not any(each.number == target.number and each.sealed for each in self._targets(target.topic)):
+        if not any(each.number == target.number and each.sealed for each in self._targets(target.folder.topic)):
             return size  # it was removed meanwhile
         try:
             if sound[0] is None:
-                find_index(self._ops, target.folder, target.number)  # mends it
+                find_index(target.folder, target.number)  # mends it
             elif sound[1] != sound[0]:
-                save_copy(self._ops, target.folder, target.number, sound[0])
+                save_copy(target.folder, target.number, sound[0])
         except OSError as error:
-            logger.error("the copy of an index of topic %r cannot be written: %s", target.topic, error)
+            logger.error("the copy of an index of topic %r cannot be written: %s", target.folder.topic, error)
         return size
 
     # -- where it has come to ---------------------------------------------------------------------------
@@ -243,18 +228,18 @@ class Scrubber:
         """Note where the round has come to; never raises."""
         self._saved = time.monotonic()
         topic, segment = self._at or ("", 0)
-        raw = topic.encode("utf-8", "surrogateescape").hex()
+        raw = encode_name(topic).hex()
         fields = {"ended_us": self.ended_us, "began_us": self._began_us, "topic": raw, "segment": segment}
         try:
-            replace_file(self._ops, os.path.join(self._path, SCRUB_FILE), [json.dumps(fields).encode()], durable=False)
+            self._ops.replace_file(os.path.join(self._path, SCRUB_FILE), [json.dumps(fields).encode()], durable=False)
         except OSError as error:
             logger.warning("cannot note where the check of the store has come to: %s", error)
 
     def _load(self) -> None:
         try:
-            found = json.loads(read_file(self._ops, os.path.join(self._path, SCRUB_FILE)))
+            found = json.loads(self._ops.read_file(os.path.join(self._path, SCRUB_FILE)))
             self.ended_us, self._began_us = int(found["ended_us"]), int(found["began_us"])
-            topic, segment = bytes.fromhex(found["topic"]).decode("utf-8", "surrogateescape"), int(found["segment"])
+            topic, segment = decode_topic(bytes.fromhex(found["topic"])), int(found["segment"])
         except (OSError, ValueError, KeyError, TypeError):
             return
         self._at = (topic, segment) if segment else None

@@ -19,31 +19,20 @@ from chappe.log.storage import Append, Hole, PartitionInfo, Read, Retention, Scr
 from chappe.storage.segments.appender import Appender
 from chappe.storage.segments.aside import Aside
 from chappe.storage.segments.blocks import SEGMENT_HEADER
-from chappe.storage.segments.directory import (
-    ASIDE,
-    MANIFEST,
-    NAME_FILE,
-    StoreDirectory,
-    copy_path,
-    folder_name,
-    index_path,
-    segment_path,
-    topic_of,
-)
-from chappe.storage.segments.files import FileOps, descriptors, replace_file, storage_error, sync_directory
+from chappe.storage.segments.directory import ASIDE, MANIFEST, StoreDirectory, TopicFolder, segment_numbers, topic_of
+from chappe.storage.segments.files import FileOps, descriptors, storage_error
+from chappe.storage.segments.identity import Versions
 from chappe.storage.segments.index import encode_index
-from chappe.storage.segments.index_files import save_index
+from chappe.storage.segments.index_files import load_index, save_index
 from chappe.storage.segments.manifest import Known, Manifest, Mark
 from chappe.storage.segments.opening import Folders
-from chappe.storage.segments.pins import Pins, load_pins
 from chappe.storage.segments.reading import Reader
-from chappe.storage.segments.recovery import TopicOpener, load_index, segment_numbers
-from chappe.storage.segments.retention import choose, pin_resets, remove_first
+from chappe.storage.segments.recovery import TopicOpener
+from chappe.storage.segments.retention import Pins, choose, load_pins, pin_resets, remove_first
 from chappe.storage.segments.scrub import Piece, Scrubber, Target
 from chappe.storage.segments.slots import Slot
 from chappe.storage.segments.table import Table
 from chappe.storage.segments.topics import TopicIndex, Unread
-from chappe.storage.segments.versions import Versions
 from chappe.system import time
 
 logger: Final = logging.getLogger(__name__)
@@ -93,7 +82,7 @@ class SegmentStorage:
         self._directory = StoreDirectory(os.fspath(directory), self._ops, create=create)
         self.store_id = self._directory.store_id
         # read side
-        self._reader = Reader(self._ops, self.store_id, self._touch)
+        self._reader = Reader(self._ops, self._touch)
         self._index: dict[str, TopicIndex] = {}
         self._sorted: list[str] = []
         self._version = 0
@@ -110,7 +99,7 @@ class SegmentStorage:
         self._resets: deque[tuple[str, str, int]] = deque()
         # on a thread of its own
         path, topics = self._directory.path, lambda: sorted(self._appenders)
-        self._scrubber = Scrubber(self._ops, path, self.store_id, topics, self._targets, self._unread)
+        self._scrubber = Scrubber(self._ops, path, topics, self._targets, self._unread)
         try:
             self._load()
         except OSError as error:
@@ -127,18 +116,17 @@ class SegmentStorage:
         aside = Aside(self._ops, os.path.join(self._directory.path, ASIDE))
         known = self._manifest.load()
         changed = known is None or not self._manifest.whole
-        for topic, folder in Folders(self._ops, self._directory, known).find().items():
-            of_topic = None if known is None else known.pop(topic, None)
-            args = (self._ops, aside, folder, topic, self.store_id, of_topic)
-            opener = TopicOpener(*args, self._segment_bytes, self._segment_entries)
-            index = self._topic(topic)
+        for folder in Folders(self._ops, self._directory, known).find():
+            of_topic = None if known is None else known.pop(folder.topic, None)
+            opener = TopicOpener(folder, aside, of_topic, self._segment_bytes, self._segment_entries)
+            index = self._add_topic(folder)
             for segment in opener.segments():
                 if isinstance(segment, Table):
                     index.load_table(segment)
                 else:
                     index.load_index(segment, missing=segment.summary.number in opener.missing)
-            index.finish_loading(load_pins(self._ops, folder))
-            self._appenders[topic] = opener.appender
+            index.finish_loading(load_pins(folder))
+            self._appenders[folder.topic] = opener.appender
             newest_us = max(newest_us, opener.newest_us)
             changed = changed or opener.changed
         self._left_alone = known or {}
@@ -168,11 +156,7 @@ class SegmentStorage:
                 yield topic, known
         for topic, appender in self._appenders.items():
             table = appender.table
-            yield topic, Known(self._oldest(appender), Mark(table.number, table.length, table.spans()))
-
-    @staticmethod
-    def _oldest(appender: Appender) -> int:
-        return appender.sealed[0].number if appender.sealed else appender.table.number
+            yield topic, Known(appender.oldest, Mark(table.number, table.length, table.spans()))
 
     def close(self) -> None:
         """Write what makes the next start quick, and release the directory."""
@@ -182,26 +166,23 @@ class SegmentStorage:
                 continue
             appender.close()
             for number, positions in index.damaged.items():
-                self._rewrite_index(index, number, positions)
+                try:
+                    table = load_index(index.folder, number).table()
+                    table.damaged = {row for row, position in enumerate(table.position) if position in positions}
+                    save_index(index.folder, number, encode_index(table), durable=False)
+                except (OSError, Damaged) as error:
+                    logger.warning("topic %r: cannot note damage in segment %d: %s", topic, number, error)
         try:
-            pin_resets(self._ops, self._appenders, self._resets)
+            pin_resets(self._appenders, self._resets)
         except OSError as error:
             logger.warning("cannot save where partitions start: %s", error)
         self._sync_manifest()
         self._manifest.close()
-        self._versions.end(self._version)
+        self._versions.save(self._version)
         if self._scrubber.under_way:
             self._scrubber.save()
         self._reader.handles.close()
         self._directory.close()
-
-    def _rewrite_index(self, index: TopicIndex, number: int, positions: set[int]) -> None:
-        try:
-            table = load_index(self._ops, index.folder, index.topic, self.store_id, number).table()
-            table.damaged = {row for row, position in enumerate(table.position) if position in positions}
-            save_index(self._ops, index.folder, number, encode_index(table), durable=False)
-        except (OSError, Damaged) as error:
-            logger.warning("topic %r: cannot note damage in segment %d: %s", index.topic, number, error)
 
     # -- the writing thread ----------------------------------------------------------------------
 
@@ -234,7 +215,7 @@ class SegmentStorage:
                 appender.revert()
                 appender.release()
                 if appender.table.number != before:
-                    self._sealed.append((appender.topic, before))
+                    self._sealed.append((appender.folder.topic, before))
             if isinstance(error, OSError):
                 raise storage_error(error, f"write to the store in {self._directory.path}") from error
             raise
@@ -242,7 +223,7 @@ class SegmentStorage:
         self._sealed = []
         for appender in touched:
             table = appender.table
-            written.rows.append((appender.topic, table, *appender.accept()))
+            written.rows.append((appender.folder.topic, table, *appender.accept()))
         return written
 
     def _sync(self, touched: list[Appender], start: int) -> int:
@@ -257,7 +238,7 @@ class SegmentStorage:
         """Have the manifest say what is about to be acknowledged; raises OSError."""
         if not self._manifest.whole:
             self._manifest.renew(self._known())
-        self._manifest.note([(appender.topic, -1, appender.mark()) for appender in touched])
+        self._manifest.note([(appender.folder.topic, -1, appender.mark()) for appender in touched])
 
     def _appender(self, topic: str) -> Appender:
         """The appender of a topic, with room for a write."""
@@ -271,30 +252,28 @@ class SegmentStorage:
         return appender
 
     def _create(self, topic: str) -> Appender:
-        name = folder_name(topic)
-        folder = os.path.join(self._directory.topics, name)
-        if not os.path.isdir(folder) or topic_of(self._ops, folder) != topic:
-            if not os.path.isdir(folder):
-                self._ops.mkdir(folder)
-            if name.startswith("%%"):
-                replace_file(self._ops, os.path.join(folder, NAME_FILE), [topic.encode("utf-8", "surrogateescape")])
-            sync_directory(self._ops, self._directory.topics)
-        elif os.path.basename(folder) not in os.listdir(self._directory.topics):
+        folder = self._directory.folder(topic)
+        if not os.path.isdir(folder.path) or topic_of(self._ops, folder.path) != topic:
+            if not os.path.isdir(folder.path):
+                self._ops.mkdir(folder.path)
+            folder.keep_name()
+            self._ops.sync_directory(self._directory.topics)
+        elif os.path.basename(folder.path) not in os.listdir(self._directory.topics):
             raise StorageError(f"topic {topic!r} differs only in case from another one, which this disk cannot hold")
-        number = max(set().union(*segment_numbers(folder)), default=0) + 1  # a folder without its name may have some
-        return Appender(self._ops, folder, topic, self.store_id, Table(number), [], indexed=False)
+        number = max(set().union(*segment_numbers(folder.path)), default=0) + 1  # one without its name may have some
+        return Appender(folder, Table(number), [], indexed=False)
 
     def retain(self, policies: Sequence[tuple[str, Retention]], now_us: int) -> object:
         """Decide what to remove; see ``LogStorage``."""
         try:
-            pin_resets(self._ops, self._appenders, self._resets)
+            pin_resets(self._appenders, self._resets)
             for topic, appender in self._appenders.items():
-                choice = choose(appender, topic, policies, now_us)
+                choice = choose(appender, policies, now_us)
                 if choice.seal:
                     self._sealed.append((topic, appender.seal()))
-                    choice = choose(appender, topic, policies, now_us)
+                    choice = choose(appender, policies, now_us)
                 if choice.remove:
-                    firsts = remove_first(self._ops, appender, self.store_id, choice.remove)
+                    firsts = remove_first(appender, choice.remove)
                     self._removed.append((topic, {each.number for each in choice.remove}, firsts))
             self._tend_manifest()
         except OSError as error:
@@ -308,8 +287,8 @@ class SegmentStorage:
         if self._removed and self._manifest.whole:
             marks: list[tuple[str, int, Mark]] = []
             for topic, _, _ in self._removed:
-                table = self._appenders[topic].table
-                marks.append((topic, self._oldest(self._appenders[topic]), Mark(table.number, table.length, {})))
+                appender = self._appenders[topic]
+                marks.append((topic, appender.oldest, Mark(appender.table.number, appender.table.length, {})))
             self._manifest.note(marks)
         self._sync_manifest()
         if self._manifest.large or not self._manifest.whole:
@@ -341,8 +320,8 @@ class SegmentStorage:
             index = self._topic(topic)
             self._touch(index, index.remove(numbers, firsts))
             for number in sorted(numbers):
-                for path in (copy_path, index_path, segment_path):
-                    self._unlink(path(index.folder, number))
+                for path in (index.folder.copy, index.folder.index, index.folder.segment):
+                    self._ops.discard(path(number))
 
     def reset(self, topic: str, partition: str, first: int) -> None:
         """Start a partition at ``first``; never lowers it. Durable after the next ``retain`` or ``close``."""
@@ -351,20 +330,12 @@ class SegmentStorage:
         self._touch(index, [slot])
         self._resets.append((topic, partition, slot.first))
 
-    def _unlink(self, path: str) -> None:
-        try:
-            self._ops.unlink(path)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            logger.warning("cannot remove %s, which is no longer needed: %s", path, error)
-
     def _topic(self, topic: str) -> TopicIndex:
-        index = self._index.get(topic)
-        if index is None:
-            folder = os.path.join(self._directory.topics, folder_name(topic))
-            index = self._index[topic] = TopicIndex(topic, folder, self._reader.handles)
-            insort(self._sorted, topic)
+        return self._index.get(topic) or self._add_topic(self._directory.folder(topic))
+
+    def _add_topic(self, folder: TopicFolder) -> TopicIndex:
+        index = self._index[folder.topic] = TopicIndex(folder, self._reader.handles)
+        insort(self._sorted, folder.topic)
         return index
 
     def _touch(self, index: TopicIndex, slots: list[Slot]) -> None:
@@ -384,7 +355,7 @@ class SegmentStorage:
         table = appender.table
         sealed = [(each.number, each.length, True) for each in list(appender.sealed)]
         known = [each for each in (*sealed, (table.number, table.length, False)) if each[1] > len(SEGMENT_HEADER)]
-        return [Target(topic, appender.folder, *each) for each in known]
+        return [Target(appender.folder, *each) for each in known]
 
     def _unread(self) -> list[Unread]:
         some = [each for index in list(self._index.values()) for each in list(index.unread.values())]

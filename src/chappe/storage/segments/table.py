@@ -9,6 +9,16 @@ from __future__ import annotations
 from array import array
 from typing import NamedTuple
 
+from chappe.storage.segments.files import encode_name
+
+Spans = dict[str, tuple[int, int]]  # partition -> its first offset, and the one after its last
+
+
+def widen(spans: Spans, name: str, first: int, next_: int) -> None:
+    """Have the span of a partition contain these offsets, too."""
+    low, high = spans.get(name, (first, next_))
+    spans[name] = min(low, first), max(high, next_)
+
 
 class Row(NamedTuple):
     """A block on its way into a table."""
@@ -34,42 +44,23 @@ class Lost(NamedTuple):
 class Table:
     """All blocks of segment ``number``; ``length`` is the size of the file's good part in bytes."""
 
-    __slots__ = (
-        "base",
-        "count",
-        "damaged",
-        "heal",
-        "ids",
-        "length",
-        "lost",
-        "names",
-        "number",
-        "partition",
-        "position",
-        "records",
-        "size",
-        "starts",
-        "timestamp_max",
-        "timestamp_min",
-    )
-
     def __init__(self, number: int) -> None:
         self.number = number
-        self.length = 0
-        self.records = 0
+        self.length = self.records = 0
         self.names: list[str] = []
         self.ids: dict[str, int] = {}
         self.starts = array("q")
-        self.partition = array("q")
-        self.base = array("q")
-        self.count = array("q")
-        self.position = array("q")
-        self.size = array("q")
-        self.timestamp_min = array("q")
-        self.timestamp_max = array("q")
+        self.partition, self.base, self.count = array("q"), array("q"), array("q")
+        self.position, self.size = array("q"), array("q")
+        self.timestamp_min, self.timestamp_max = array("q"), array("q")
         self.heal = bytearray()
         self.damaged: set[int] = set()  # rows whose bytes turned out bad; added to by the reading thread
         self.lost: list[Lost] = []
+
+    @property
+    def times(self) -> tuple[int, int]:
+        """The smallest and the largest timestamp; 0 and 0 if there is none."""
+        return min(self.timestamp_min, default=0), max(self.timestamp_max, default=0)
 
     def __len__(self) -> int:
         return len(self.heal)
@@ -79,17 +70,13 @@ class Table:
         known = self.ids.get(partition)
         return None if known is None else self.starts[known]
 
-    def spans(self) -> dict[str, tuple[int, int]]:
-        """For each partition its first offset in this segment, and the one after its last; what was lost included."""
-        firsts: dict[int, int] = {}
-        ends: dict[int, int] = {}
+    def spans(self) -> Spans:
+        """What this segment has, or had, of each partition."""
+        spans: Spans = {}
         for known, base, count in zip(self.partition, self.base, self.count, strict=True):
-            firsts[known] = min(firsts.get(known, base), base)
-            ends[known] = max(ends.get(known, 0), base + count)
-        spans = {self.names[known]: (first, ends[known]) for known, first in firsts.items()}
-        for name, first, next_ in self.lost:
-            low, high = spans.get(name, (first, next_))
-            spans[name] = min(low, first), max(high, next_)
+            widen(spans, self.names[known], base, base + count)
+        for lost in self.lost:
+            widen(spans, *lost)
         return spans
 
     def append(self, row: Row) -> None:
@@ -112,5 +99,5 @@ class Table:
     def body_bytes(self, row: int, header_bytes: int) -> int:
         """The size of a row's batch."""
         name = self.names[self.partition[row]]
-        address = len(name) if name.isascii() else len(name.encode("utf-8", "surrogateescape"))
+        address = len(name) if name.isascii() else len(encode_name(name))
         return self.size[row] - header_bytes - address

@@ -1,22 +1,24 @@
 """The readable side of one topic: its partitions, and where their offsets are.
 
-Everything here belongs to the thread that reads.
+Everything here belongs to the thread that reads. Of a segment that is still being written the columns are the writing
+thread's table; here is only, for each partition, which rows hold which offsets.
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
 from chappe.log.storage import Hole
-from chappe.storage.segments.active import ActiveIndex
 from chappe.storage.segments.blocks import HEADER_BYTES
-from chappe.storage.segments.changes import ChangeLog
-from chappe.storage.segments.handles import Handles
+from chappe.storage.segments.directory import TopicFolder
 from chappe.storage.segments.index import Index, Piece
-from chappe.storage.segments.pins import Pins
-from chappe.storage.segments.slots import LOST, UNREADABLE, Extent, Slot
+from chappe.storage.segments.index_files import Handles
+from chappe.storage.segments.retention import Pins
+from chappe.storage.segments.slots import LOST, UNREADABLE, ChangeLog, Extent, Slot
 from chappe.storage.segments.table import Table
 
 
@@ -34,11 +36,98 @@ class Unread:
     size: int
 
 
+class _Rows:
+    """The pieces of one partition in a segment that is being written, sorted, without overlap."""
+
+    __slots__ = ("first", "next", "row")
+
+    def __init__(self) -> None:
+        self.first = array("q")
+        self.next = array("q")
+        self.row = array("q")
+
+
+class ActiveIndex:
+    """What was published of the table of a segment that is being written."""
+
+    __slots__ = ("_partitions", "table")
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._partitions: dict[str, _Rows] = {}
+
+    def add(self, partition: str, first: int, next_: int, row: int) -> None:
+        """Offsets ``first`` <= n < ``next_``, none of which is there yet, are in ``row``."""
+        rows = self._partitions.get(partition)
+        if rows is None:
+            rows = self._partitions[partition] = _Rows()
+        if not rows.first or first > rows.first[-1]:
+            rows.first.append(first)
+            rows.next.append(next_)
+            rows.row.append(row)
+            return
+        at = bisect_right(rows.first, first)
+        rows.first.insert(at, first)
+        rows.next.insert(at, next_)
+        rows.row.insert(at, row)
+
+    def cut(self, partition: str, first: int, next_: int) -> None:
+        """Take offsets out."""
+        old = self._partitions.pop(partition, None)
+        if old is None:
+            return
+        for low, high, row in zip(old.first, old.next, old.row, strict=True):
+            for start, end in ((low, min(high, first)), (max(low, next_), high)):
+                if start < end:
+                    self.add(partition, start, end, row)
+
+    def mark_damaged(self, position: int) -> None:
+        """The block at ``position`` must not be in the segment's index."""
+        row = bisect_left(self.table.position, position)
+        if row < len(self.table) and self.table.position[row] == position:
+            self.table.damaged.add(row)
+
+    def pieces(self, partition: str, offset: int) -> Iterator[Piece]:
+        """What follows without a gap from the piece that has ``offset`` on; nothing if it is not here."""
+        rows = self._partitions.get(partition)
+        if rows is None:
+            return
+        at = bisect_right(rows.first, offset) - 1
+        end = rows.first[at] if at >= 0 and offset < rows.next[at] else -1
+        while 0 <= at < len(rows.first) and rows.first[at] == end:
+            row, end = rows.row[at], rows.next[at]
+            yield Piece(rows.first[at], end, self.table.position[row], self.table.size[row])
+            at += 1
+
+    def within(self, first: int, end: int) -> Iterator[tuple[str, Piece]]:
+        """Partition and place of every block that has a byte in ``first`` <= n < ``end``, readable or not."""
+        table = self.table
+        row = max(bisect_right(table.position, first) - 1, 0)
+        while row < len(table) and table.position[row] < end:
+            base = table.base[row]
+            place = Piece(base, base + table.count[row], table.position[row], table.size[row])
+            if place.position + place.size > first:
+                yield table.names[table.partition[row]], place
+            row += 1
+
+    def at_time(self, partition: str, first: int, next_: int, timestamp: int) -> int | None:
+        """The first offset in ``first`` <= n < ``next_`` whose block ends at or after ``timestamp``."""
+        rows = self._partitions.get(partition)
+        if rows is None:
+            return None
+        for at in range(max(bisect_right(rows.first, first) - 1, 0), len(rows.first)):
+            if rows.first[at] >= next_:
+                return None
+            if rows.next[at] > first and self.table.timestamp_max[rows.row[at]] >= timestamp:
+                return max(rows.first[at], first)
+        return None
+
+
 class TopicIndex:
     """What can be read of one topic."""
 
-    def __init__(self, topic: str, folder: str, handles: Handles) -> None:
-        self.topic = topic
+    def __init__(self, folder: TopicFolder, handles: Handles) -> None:
+        self.topic = folder.topic
         self.folder = folder
         self.slots: dict[str, Slot] = {}
         self.changes = ChangeLog()
@@ -53,9 +142,7 @@ class TopicIndex:
         """Take over a sealed segment; of a ``missing`` one only the index is left."""
         number = index.summary.number
         for name, first, next_, size, low, high, heal in index.extents():
-            slot = self.slots.get(name)
-            if slot is None:
-                slot = self.slots[name] = Slot(self.topic, name, first)
+            slot = self._slot(name, first)
             if missing:
                 slot.widen(first, next_)
             elif first == slot.next:
@@ -66,36 +153,28 @@ class TopicIndex:
 
     def load_table(self, table: Table) -> None:
         """Take over the segment that is to be written to."""
-        active = self._activate(table)
-        number = table.number
-        for row in range(len(table)):
-            name = table.names[table.partition[row]]
-            first = table.base[row]
-            next_ = first + table.count[row]
-            slot = self.slots.get(name)
-            if slot is None:
-                slot = self.slots[name] = Slot(self.topic, name, first)
-            size, low, high = table.body_bytes(row, HEADER_BYTES), table.timestamp_min[row], table.timestamp_max[row]
-            if first == slot.next:
-                slot.append(first, next_, number, size, low, high)
-                active.add(name, first, next_, row)
-                continue
-            for piece in self._insert(slot, first, next_, number, size, low, high, heal=bool(table.heal[row])):
-                active.add(name, *piece, row)
+        self.publish(table, 0, len(table), loading=True)
         self._load_lost(table.lost)
 
     def finish_loading(self, pins: Pins) -> None:
         """Apply what is known of removed segments."""
-        self._apply_pins(pins)
+        for name, first in pins.items():
+            slot = self._slot(name, first)
+            slot.start_at(first)
+            slot.widen(first, first)  # what is missing between there and the first block is a hole
         for slot in self.slots.values():
             self._note_holes(slot)
 
     def _load_lost(self, lost: Iterable[tuple[str, int, int]]) -> None:
         for name, first, next_ in lost:
-            slot = self.slots.get(name)
-            if slot is None:
-                slot = self.slots[name] = Slot(self.topic, name, first)
-            slot.widen(first, next_)
+            self._slot(name, first).widen(first, next_)
+
+    def _slot(self, name: str, first: int) -> Slot:
+        """A partition; a new one starts at ``first``."""
+        slot = self.slots.get(name)
+        if slot is None:
+            slot = self.slots[name] = Slot(self.topic, name, first)
+        return slot
 
     def _insert(
         self, slot: Slot, first: int, next_: int, number: int, size: int, low: int, high: int, *, heal: bool
@@ -108,23 +187,18 @@ class TopicIndex:
                 each.cut(slot.name, first, next_)
         return slot.fill(first, next_, number, size, low, high)
 
-    def _apply_pins(self, pins: Pins) -> None:
-        for name, first in pins.items():
-            slot = self.slots.get(name)
-            if slot is None:
-                self.slots[name] = Slot(self.topic, name, first)
-            else:
-                slot.start_at(first)
-                slot.widen(first, first)  # what is missing between there and the first block is a hole
-
     def seal(self, number: int) -> None:
         """Segment ``number`` has an index on disk; from now on that is used."""
         self._active.pop(number, None)
         self._sealed_before = max(self._sealed_before, number)
 
-    def publish(self, table: Table, start: int, end: int) -> list[Slot]:
+    def publish(self, table: Table, start: int, end: int, *, loading: bool = False) -> list[Slot]:
         """Make rows ``start`` <= n < ``end`` readable; return the partitions that changed."""
-        active = self._activate(table) if table.number > self._sealed_before else None
+        active = None
+        if table.number > self._sealed_before:
+            active = self._active.get(table.number)
+            if active is None:
+                active = self._active[table.number] = ActiveIndex(table)
         changed: dict[str, Slot] = {}
         names, partitions, bases, counts = table.names, table.partition, table.base, table.count
         for row in range(start, end):
@@ -141,7 +215,9 @@ class TopicIndex:
                 if active is not None:
                     active.add(name, first, next_, row)
                 continue
-            for piece in slot.fill(first, next_, table.number, size, low, high):
+            extent = first, next_, table.number, size, low, high
+            heal = bool(table.heal[row])
+            for piece in self._insert(slot, *extent, heal=heal) if loading else slot.fill(*extent):
                 if self.unread:  # this takes the place of what could not be read
                     for each in self._active.values():
                         each.cut(name, *piece)
@@ -152,21 +228,16 @@ class TopicIndex:
 
     def reset(self, partition: str, first: int) -> Slot:
         """Start a partition at ``first``."""
-        slot = self.slots.get(partition)
-        if slot is None:
-            slot = self.slots[partition] = Slot(self.topic, partition, first)
-        else:
-            slot.start_at(first)
-            self._note_holes(slot)
+        slot = self._slot(partition, first)
+        slot.start_at(first)
+        self._note_holes(slot)
         return slot
 
     def remove(self, numbers: set[int], firsts: Pins) -> list[Slot]:
         """Forget segments; ``firsts`` has where the partitions that were in them start now."""
         changed = []
         for name, first in firsts.items():
-            slot = self.slots.get(name)
-            if slot is None:
-                slot = self.slots[name] = Slot(self.topic, name, first)
+            slot = self._slot(name, first)
             slot.start_at(first)
             slot.forget(numbers)
             self._note_holes(slot)
@@ -176,12 +247,12 @@ class TopicIndex:
             self.damaged.pop(number, None)
             for each in [each for some in self.unread.values() for each in some if each.extent.segment == number]:
                 self._forget_unread(each)
-            self._handles.forget(self.folder, number)
+            self._handles.forget(self.folder.path, number)
         return changed
 
     def blocks(self, number: int) -> ActiveIndex | Index:
         """Where the blocks of a segment are; raises OSError or Damaged."""
-        return self._active.get(number) or self._handles.index(self.folder, self.topic, number)
+        return self._active.get(number) or self._handles.index(self.folder, number)
 
     def lose(self, slot: Slot, extent: Extent, piece: Piece) -> None:
         """A block of an extent, believed readable, is damaged."""
@@ -251,12 +322,6 @@ class TopicIndex:
                 refused = any(each.first <= first < each.next for each in unread)
                 found.append(Hole(self.topic, slot.name, first, next_ - 1, UNREADABLE if refused else LOST))
         return found
-
-    def _activate(self, table: Table) -> ActiveIndex:
-        active = self._active.get(table.number)
-        if active is None:
-            active = self._active[table.number] = ActiveIndex(table)
-        return active
 
     def _note_holes(self, slot: Slot) -> None:
         if slot.is_whole():
