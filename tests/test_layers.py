@@ -56,6 +56,8 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.runtime": {*FEATURES, "chappe.system", "chappe.storage", "chappe.transports"},
     "chappe.sim": FEATURES,
     "chappe.api": {*FEATURES, *WORLD},
+    # what a user's test lives in: it stands in for the machine below the runtime, on the simulator's network
+    "chappe.testing": {*FACES, *HERE, "chappe.sim", "chappe.runtime", "chappe.log.batch"},
     "chappe.compat": {*FEATURES, *WORLD, "chappe.api"},
     "chappe.subscribers": FACES,
     "chappe.reading": {*FACES, *READING, *HERE},

@@ -13,6 +13,7 @@ The public names are here; the tree below, from the bottom up:
     api                         what users hold
     reading                     topics in bulk, without being a member
     bridges                     from the mesh and its stores into topics of the log, and back
+    testing                     the same for tests of users: members on a clock that takes no time
     cli, spark                  the command line; Spark's data source
 """
 

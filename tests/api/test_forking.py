@@ -12,7 +12,7 @@ from tests.api import forking
 from tests.waiting import PATIENCE_S
 
 from chappe.errors import Forked
-from chappe.system.forking import _forked_class
+from chappe.system.forking import _PARENTS, _unusable, left_behind
 
 
 @pytest.mark.process
@@ -53,7 +53,7 @@ class Shared:
 
 
 def in_child(made: Shared) -> Shared:
-    made.__class__ = _forked_class(Shared)  # as it is done right after a fork
+    made.__class__ = _unusable(Shared, _PARENTS, left_behind)  # as it is done right after a fork
     return made
 
 

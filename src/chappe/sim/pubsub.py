@@ -238,6 +238,19 @@ class Link:
                 self._matches = None
                 self.publisher.on_subscription(self, prefix, on)
 
+    def want(self, prefix: bytes, on: bool) -> None:
+        """The publisher is to send this, or no longer."""
+        if on:
+            self.wanted[prefix] = None
+        else:
+            self.wanted.pop(prefix, None)
+        self._matches = None
+
+    def full(self, raw: bytes) -> bool:
+        """Whether a message that is wanted would be dropped."""
+        full = self.down is not None and len(self.down) >= self._net.queue_max
+        return full and raw.startswith(tuple(self.wanted))
+
     def offer(self, raw: bytes, message: Message) -> None:
         """Send a message if it is wanted; ``raw`` is how its header frame begins."""
         if self._matches is None:

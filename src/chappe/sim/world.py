@@ -7,6 +7,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from random import Random
 from typing import Any, ClassVar, TypeVar
 
@@ -68,6 +69,11 @@ class Clock:
     def wall_us(self) -> int:
         """The time of day in microseconds since 1970 UTC."""
         return WALL_START_US + int(self.now * 1_000_000) + self.wall_jump_us
+
+    @property
+    def next(self) -> float:
+        """When something happens next."""
+        return self._heap[0][0] if self._heap else inf
 
     def at(self, when: float, call: Callable[..., None], *args: Any) -> None:
         """Have ``call`` happen at ``when``; what is due at the same time happens in the order it was asked for."""

@@ -14,7 +14,7 @@ import inspect
 import os
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from chappe.errors import Forked
@@ -28,8 +28,9 @@ _PLAIN: Final = frozenset(
         *("__parameters__", "__eq__", "__hash__", "__match_args__", "__static_attributes__", "__firstlineno__"),
     }
 )
+_PARENTS: Final = "of the process before the fork"
 _owned: Final[dict[int, tuple[weakref.ref[Any], tuple[str, ...]]]] = {}
-_classes: Final[dict[type, type]] = {}
+_classes: Final[dict[tuple[type, str], type]] = {}
 
 
 def own(member: object, *, keep: tuple[str, ...] = ()) -> None:
@@ -52,6 +53,24 @@ def left_behind(name: str) -> Forked:
     )
 
 
+def abandon(members: Iterable[object], whose: str, error: Callable[[str], Exception]) -> None:
+    """Leave members as a process does that is killed: nothing is finished, and every use of them raises ``error``."""
+    for member in members:
+        _, keep = _owned.pop(id(member), (None, ()))
+        for name in keep:
+            if (database := getattr(member, name, None)) is not None:
+                database.close()  # in the midst of nothing, so this writes no more than a kill does
+        _leave_behind(member, whose, error)
+
+
+def _leave_behind(member: Any, whose: str, error: Callable[[str], Exception]) -> None:
+    forked: Callable[[], None] | None = getattr(member, "forked", None)
+    if forked is not None:
+        forked()
+    kind = type(member)
+    member.__class__ = _classes.get((kind, whose)) or _unusable(kind, whose, error)
+
+
 def _forked() -> None:
     owned = [(ref(), keep) for ref, keep in list(_owned.values())]
     _owned.clear()
@@ -59,25 +78,21 @@ def _forked() -> None:
         for name in keep:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(getattr(member, name, None)))
     for member, _ in owned:
-        if member is None:
-            continue
-        forked: Callable[[], None] | None = getattr(member, "forked", None)
-        if forked is not None:
-            forked()
-        member.__class__ = _classes.get(type(member)) or _forked_class(type(member))
+        if member is not None:
+            _leave_behind(member, _PARENTS, left_behind)
 
 
-def _forked_class(kind: type) -> type:
-    """The class that a member of ``kind`` gets in the child."""
+def _unusable(kind: type, whose: str, error: Callable[[str], Exception]) -> type:
+    """The class that a member of ``kind`` gets when it is left behind."""
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__.lstrip("_")).lower()
 
     def refuse(*_: object, **__: object) -> Any:
-        raise left_behind(name)
+        raise error(name)
 
     def get(self: object, attribute: str) -> Any:
         if attribute in _LEAVES or attribute == "__class__":
             return object.__getattribute__(self, attribute)
-        raise left_behind(name)
+        raise error(name)
 
     def leave(*_: object, **__: object) -> None:
         """Nothing is to be done, and nothing is raised: what a ``with`` met goes on."""
@@ -86,7 +101,7 @@ def _forked_class(kind: type) -> type:
         leave()
 
     def shown(_: object) -> str:
-        return f"<{kind.__name__} of the process before the fork>"
+        return f"<{kind.__name__} {whose}>"
 
     namespace: dict[str, Any] = {"__slots__": ()}
     for each in {name: None for base in kind.__mro__[:-1] for name in vars(base)}:
@@ -95,7 +110,7 @@ def _forked_class(kind: type) -> type:
         elif each.startswith("__") and each not in _PLAIN:
             namespace[each] = refuse
     namespace |= {"__getattribute__": get, "__setattr__": refuse, "__repr__": shown, "__str__": shown}
-    made = _classes[kind] = type(kind.__name__, (kind,), namespace)
+    made = _classes[kind, whose] = type(kind.__name__, (kind,), namespace)
     return made
 
 

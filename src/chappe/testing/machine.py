@@ -1,0 +1,180 @@
+"""The machine that members of a test run on: each host of a world is one, with a name by which it can be cut off."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from chappe.system import machine
+from chappe.testing.ground import File, Ground, Station
+from chappe.testing.pubsub import KINDS
+from chappe.testing.scheduler import Scheduler, Thread
+from chappe.testing.streams import new_listener, new_stream
+
+if TYPE_CHECKING:
+    import zmq
+
+    from chappe.runtime.worker import Lane
+
+
+class Selector(selectors.SelectSelector, File):
+    """Waits for files, and is one itself: readable while one of its files is ready."""
+
+    def __init__(self, ground: Ground) -> None:
+        selectors.SelectSelector.__init__(self)
+        File.__init__(self, ground)
+
+    def mask(self) -> int:
+        """Whether one is ready."""
+        return selectors.EVENT_READ if self._ready() else 0
+
+    def _ready(self) -> list[tuple[selectors.SelectorKey, int]]:
+        files = self.ground.files
+        keys = list((self.get_map() or {}).values())
+        found = [(key, files[key.fd].mask() & key.events) for key in keys if key.fd in files]
+        return [each for each in found if each[1]]
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Those that are ready, after waiting for one on the world's clock."""
+        if timeout is None or timeout > 0:
+            self.ground.scheduler.wait(lambda: bool(self._ready()), timeout)
+        found = self._ready()
+        for key, _ in found:
+            file = self.ground.files[key.fd]
+            file.readable = file.readable and not file.tells_once
+        return found
+
+    def close(self) -> None:
+        """Forget all."""
+        self.ground.files.pop(self.number, None)
+        super().close()
+
+
+class _Wakeup(File):
+    """As ``machine.Wakeup``."""
+
+    def set(self) -> None:
+        self.readable = True
+
+    def clear(self) -> None:
+        self.readable = False
+
+    def close(self) -> None:
+        self.ground.files.pop(self.number, None)
+
+
+class _Event:
+    """As ``threading.Event``, and as a ``machine.Latch``."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._set = False
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+
+    release = set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._scheduler.wait(self.is_set, timeout)
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        return self.wait(None if timeout < 0 else timeout)
+
+
+class _Pool:
+    """As ``runtime.worker.Pool``: each job has a new thread, which goes on when it is its turn."""
+
+    def __init__(self, host: Host, name: str) -> None:
+        self._host = host
+        self._name = name
+
+    def open(self, lane: Lane) -> None:
+        pass
+
+    close = open
+
+    def help(self) -> None:
+        pass
+
+    def submit(self, lane: Lane) -> None:
+        def work() -> None:
+            while lane.step():
+                pass
+
+        self._host.thread(work, self._name).start()
+
+
+class Host(machine.Machine, Station):
+    """One life of a host; for its methods see ``Machine``.
+
+    Args:
+        directory: Of its user's data.
+    """
+
+    syncs = False
+
+    def __init__(self, ground: Ground, name: str, directory: Path) -> None:
+        super().__init__(ground, name)
+        self.driver = self._scheduler = ground.scheduler
+        self.killed = False
+        self.members: list[weakref.ref[Any]] = []
+        self._directory = directory
+
+    def selector(self) -> selectors.BaseSelector:
+        """Of the world's files."""
+        return Selector(self.ground)
+
+    def wakeup(self) -> machine.Wakeup:
+        """A file of the world."""
+        return cast(machine.Wakeup, _Wakeup(self.ground))
+
+    def latch(self) -> machine.Latch:
+        """On the world's clock."""
+        return _Event(self._scheduler)
+
+    def event(self) -> machine.Event:
+        """On the world's clock."""
+        return _Event(self._scheduler)
+
+    def thread(self, target: Callable[[], object], name: str) -> threading.Thread:
+        """On the world's clock."""
+        return Thread(self._scheduler, self, target, name)
+
+    def pool(self, pool: Any) -> Any:
+        """One without idle threads."""
+        return _Pool(self, pool.name)
+
+    def stream(self, family: int) -> socket.socket:
+        """In the world's network."""
+        return new_stream(self)
+
+    def listen(self, host: str, port: int, backlog: int) -> socket.socket:
+        """In the world's network."""
+        if not 0 <= port < 65_536:
+            raise OverflowError
+        return new_listener(self, port)
+
+    def look_up(self, host: str, port: int) -> list[machine.Target]:
+        """Every name is known, and is this machine: the port says who is meant."""
+        return [(socket.AF_INET, ("127.0.0.1", port))]
+
+    def zeromq(self, kind: int, sockets_max: int) -> zmq.Socket[bytes]:
+        """In the world's network."""
+        return cast("zmq.Socket[bytes]", KINDS[kind](self))
+
+    def data_path(self) -> Path:
+        """Of this host."""
+        return self._directory
+
+    def owns(self, member: object) -> None:
+        """Remember it, for the end of this life."""
+        self.members.append(weakref.ref(member))

@@ -1,0 +1,333 @@
+"""Who goes on when: threads, members and the network of a test share one clock, which jumps when nobody can go on.
+
+One at a time goes on. A thread of the test or of the program does until it waits for something of chappe's. Then comes
+a thread whose wait is over, else what the network has to deliver and the members have to do, and where there is nothing
+of that, the clock jumps to when there is. A waiting thread does this work itself, so most tests need no other one.
+
+A thread that waits for something else (a queue, a socket of somebody else's) is waited for in real time for a little,
+then the others go on without it. While no thread at all waits for chappe, the clock goes as the real one does.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from time import monotonic, sleep, time_ns  # the system's, also while a test has its own
+from typing import Any, Final
+
+from chappe.runtime.loop import Member
+from chappe.sim.world import Clock
+from chappe.system import machine
+
+STEP_S: Final = 1e-6  # what each step takes, so that nothing happens for ever in one moment
+LOOK_S: Final = 0.001  # how often it is looked whether a thread that goes on has come to wait; real seconds
+STUCK_S: Final = 0.05  # one that stands at the same instruction for so long waits for something else; real seconds
+TICK_S: Final = 0.01  # how long no thread waits for chappe until the clock goes as the real one
+PATIENCE_S: Final = 3600.0  # a test that has waited so long, on its clock, waits for what never comes
+
+
+class NothingHappens(AssertionError):
+    """A test or its program waits for something that does not come."""
+
+
+class Killed(BaseException):
+    """Ends the threads of a host that is killed."""
+
+
+class _Waiter:
+    """A thread that waits."""
+
+    __slots__ = ("current", "deadline", "goes", "thread", "until")
+
+    def __init__(self, until: Callable[[], bool], deadline: float) -> None:
+        self.until = until
+        self.deadline = deadline
+        self.goes = False  # its wait is over
+        self.thread = threading.get_ident()
+        self.current = threading.current_thread()
+
+    def is_over(self, now: float) -> bool:
+        """Whether it is to wait no longer."""
+        return now >= self.deadline or self.until() or getattr(self.current, "killed", False)
+
+
+class _Place:
+    """What is known of a member."""
+
+    __slots__ = ("asked", "at", "watched")
+
+    def __init__(self) -> None:
+        self.asked = True
+        self.at = math.inf  # when to look at it
+        self.watched = False  # its descriptor is
+
+
+class Scheduler:
+    """One for each world.
+
+    Args:
+        clock: Of its network.
+        readable: Whether a descriptor of this world is readable.
+    """
+
+    def __init__(self, clock: Clock, readable: Callable[[int], bool]) -> None:
+        self.clock = clock
+        self.outside = frozenset(each.ident for each in threading.enumerate() if each.ident) - {threading.get_ident()}
+        self._readable = readable
+        self._began = monotonic() - clock.now
+        self._began_ns = time_ns() - int(clock.now * 1e9)
+        self._patience_until = PATIENCE_S
+        self._change = threading.Condition()
+        self._waiters: list[_Waiter] = []
+        self._places: dict[Member, _Place] = {}
+        self._steps = 0
+        self._driving = False
+        self._stands: dict[int, tuple[object, float]] = {}  # where a thread stands that goes on, and since when
+        self._stuck: set[int] = set()
+        self._ended = threading.Event()
+        self._ticker = threading.Thread(target=self._tick, name="chappe-testing", daemon=True)
+        self._ticker.start()
+
+    def end(self) -> None:
+        """For the test's end, and for ``runtime.loop.leave``."""
+
+    def forget(self, members: list[Any]) -> None:
+        """Drive these no more, though they have not left."""
+        for each in members:
+            if each in self._places:
+                del self._places[each]
+
+    def finish(self) -> None:
+        """Wait until all threads of killed hosts have ended."""
+        self.wait(lambda: not any(isinstance(each, Thread) and each.killed for each in threading.enumerate()), 1.0)
+
+    def close(self) -> None:
+        """Let no more time pass."""
+        self._ended.set()
+        self._ticker.join()
+
+    # -- time -----------------------------------------------------------------------------------------
+
+    def is_outside(self) -> bool:
+        """Whether this thread was there before the world."""
+        return threading.get_ident() in self.outside
+
+    def monotonic(self) -> float:
+        """As ``time.monotonic``."""
+        return monotonic() if self.is_outside() else self._began + self.clock.now
+
+    def time_ns(self) -> int:
+        """As ``time.time_ns``."""
+        return time_ns() if self.is_outside() else self._began_ns + int(self.clock.now * 1e9)
+
+    def sleep(self, seconds: float) -> None:
+        """As ``time.sleep``, and at once."""
+        if self.is_outside():
+            sleep(seconds)
+        else:
+            self.wait(lambda: False, seconds)
+
+    def be_patient(self, seconds: float) -> None:
+        """The test lets so much time pass on purpose."""
+        self._patience_until = max(self._patience_until, self.clock.now + PATIENCE_S) + seconds
+
+    # -- members: ``runtime.loop.Driver`` -------------------------------------------------------------
+
+    def add(self, member: Member) -> None:
+        """Look after it from now on."""
+        self._places[member] = _Place()
+
+    def remove(self, member: Member) -> bool:
+        """Look after it no more."""
+        self._places.pop(member, None)
+        return False
+
+    def ask(self, member: Member) -> None:
+        """Have it looked at soon."""
+        place = self._places.get(member)
+        if place is not None:
+            place.asked = True
+
+    # -- waiting --------------------------------------------------------------------------------------
+
+    def wait(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Have this thread wait, and meanwhile have all others go on; returns what ``until()`` is at the end.
+
+        Raises:
+            NothingHappens: An hour has passed in vain.
+        """
+        check_alive()
+        if until():
+            return True
+        waiter = _Waiter(until, math.inf if timeout_s is None else self.clock.now + timeout_s)
+        with self._change:
+            self._stuck.discard(waiter.thread)
+            self._waiters.append(waiter)
+            self._change.notify_all()
+        try:
+            while not waiter.goes:
+                self._drive_or_rest(waiter)
+        finally:
+            with self._change:
+                self._waiters.remove(waiter)
+        check_alive()
+        return until()
+
+    def run_now(self) -> None:
+        """Have done what can be done without time passing; for an event loop that does not wait."""
+        self._drive(lambda: not self._do_now())
+
+    def _drive_or_rest(self, waiter: _Waiter) -> None:
+        with self._change:
+            if waiter.goes:
+                return
+            if self._driving or self._others_go_on():
+                self._change.wait(LOOK_S)
+                return
+        self._drive(lambda: waiter.goes or not self._step())
+
+    def _drive(self, over: Callable[[], bool]) -> None:
+        with self._change:
+            if self._driving:
+                return
+            self._driving = True
+        try:
+            while not over():
+                pass
+        finally:
+            with self._change:
+                self._driving = False
+                self._change.notify_all()
+
+    def _others_go_on(self) -> bool:
+        """Whether a thread does something that is not known to wait for something else."""
+        waiting = {each.thread for each in self._waiters if not each.goes}
+        going = {each.ident for each in threading.enumerate() if each is not self._ticker}
+        going -= self.outside | waiting | self._stuck
+        if not going:
+            self._stands.clear()
+            return False
+        frames, now = sys._current_frames(), monotonic()
+        for ident in going - {None}:
+            assert ident is not None
+            frame = frames.get(ident)
+            at = None if frame is None else (id(frame), frame.f_lasti)
+            if (before := self._stands.get(ident)) is None or before[0] != at:
+                self._stands[ident] = (at, now)
+            elif now - before[1] > STUCK_S:
+                self._stuck.add(ident)
+        return True
+
+    def told(self) -> None:
+        """A thread has ended."""
+        with self._change:
+            self._change.notify_all()
+
+    # -- what the one who drives does -----------------------------------------------------------------
+
+    def _step(self) -> bool:
+        """Do one thing; False if it was to let a thread go on."""
+        if self._let_go_on():
+            return False
+        if not self._do_now():
+            self._jump()
+        return True
+
+    def _let_go_on(self) -> bool:
+        now = self.clock.now
+        for waiter in list(self._waiters):
+            if not waiter.goes and waiter.is_over(now):
+                waiter.goes = True
+                return True
+        return False
+
+    def _do_now(self) -> bool:
+        """Have the network and the members do what is due; whether there was something."""
+        self._steps += 1
+        events = self.clock.events
+        self.clock.run(self.clock.now + STEP_S)
+        looked = False
+        now = self.monotonic()
+        for member, place in list(self._places.items()):
+            if place.asked or place.at <= now or (place.watched and self._readable(member.fileno())):
+                looked = True
+                self._look(member, place)
+        return looked or self.clock.events != events
+
+    def _look(self, member: Member, place: _Place) -> None:
+        place.asked = False
+        before = machine.drive(getattr(member, "machine", None))
+        try:
+            place.watched, place.at = member.look()
+        except BaseException as error:
+            member.halt(error)
+            place.watched, place.at = False, math.inf
+        finally:
+            machine.drive(before)
+
+    def _jump(self) -> None:
+        deadlines = [each.deadline for each in self._waiters]
+        dues = [each.at - self._began for each in list(self._places.values())]
+        to = min([self.clock.next, *deadlines, *dues])
+        if to > self._patience_until:
+            self._patience_until = math.inf  # who cleans up may wait again
+            raise NothingHappens(
+                f"{PATIENCE_S:.0f} s have passed on the test's clock, and what is waited for has not come"
+            )
+        self.clock.run(to)
+
+    def _tick(self) -> None:
+        """Where no thread waits for chappe, let time pass as it really does."""
+        seen = -1
+        while not self._ended.wait(TICK_S):
+            if self._steps == seen and not self._driving:
+                self._drive(partial(self._pass, self.clock.now + TICK_S))
+            seen = self._steps
+
+    def _pass(self, end: float) -> bool:
+        if not self._let_go_on() and not self._do_now():
+            dues = [each.at - self._began for each in list(self._places.values())]
+            self.clock.run(min([self.clock.next, end, *dues]))
+        return self.clock.now >= end
+
+
+class Thread(threading.Thread):
+    """A thread of the program: it belongs to a host, and is waited for by the world's clock."""
+
+    def __init__(self, scheduler: Scheduler, host: Any, target: Callable[[], object], name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._scheduler = scheduler
+        self._host = host
+        self._work = target
+
+    @property
+    def killed(self) -> bool:
+        """Whether its host was."""
+        return bool(self._host.killed)
+
+    def run(self) -> None:
+        """Do the work."""
+        machine.drive(self._host)
+        try:
+            if not self.killed:
+                self._work()
+        except Killed:
+            pass
+        finally:
+            machine.drive(None)
+            self._scheduler.told()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end, on the world's clock."""
+        if threading.current_thread() is not self:
+            self._scheduler.wait(lambda: not self.is_alive(), timeout)
+
+
+def check_alive() -> None:
+    """End this thread if its host was killed."""
+    thread = threading.current_thread()
+    if isinstance(thread, Thread) and thread.killed:
+        raise Killed

@@ -1,0 +1,197 @@
+"""A world for one test: hosts, the network between them, and a clock that takes no time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from chappe.errors import Closed
+from chappe.system import forking, machine
+from chappe.system import time as clocks
+from chappe.testing.aio import run_forever
+from chappe.testing.ground import Ground
+from chappe.testing.machine import Host
+from chappe.testing.scheduler import Scheduler
+
+HERE: Final = "test"  # the host of what says nothing else
+
+
+class _Outcome(Future[Any]):
+    """What a program returns; waiting for it takes no time."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+        self.asked = False
+
+    def result(self, timeout: float | None = None) -> Any:
+        """As of every future."""
+        self.asked = True
+        self._scheduler.wait(self.done, timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """As of every future."""
+        self.asked = True
+        self._scheduler.wait(self.done, timeout)
+        return super().exception(0)
+
+
+class World:
+    """Where all of chappe that is made meanwhile lives. Use it in a ``with``, or as the fixture ``chappe_world``.
+
+    Towers, stores, producers, consumers, endpoints and data stores are the real ones, on sockets of the simulator's
+    network. Files are real, and not synced. ``time.sleep``, ``time.time`` and ``time.monotonic``, and the loops of
+    asyncio, go by the clock of the world, which jumps ahead when everybody waits.
+
+    Args:
+        directory: Where members keep what they would keep in the user's data directory.
+        seed: Of the delays in the network.
+    """
+
+    def __init__(self, directory: str | Path, seed: int = 0) -> None:
+        self.directory = Path(directory)
+        self._ground = Ground(seed)
+        self._scheduler = self._ground.scheduler
+        self._hosts: dict[str, Host] = {}
+        self._programs: list[_Outcome] = []
+        self._restore: list[Callable[[], object]] = []
+
+    def __enter__(self) -> Self:
+        scheduler = self._scheduler
+        before = machine.use(self.host(), scheduler.outside)
+        clocks.use((scheduler.monotonic, scheduler.time_ns, scheduler.sleep))
+        self._restore += [lambda: machine.use(before), lambda: clocks.use(None)]
+        for home, name, ours in (
+            (time, "monotonic", scheduler.monotonic),
+            (time, "monotonic_ns", lambda: int(scheduler.monotonic() * 1e9)),
+            (time, "time", lambda: scheduler.time_ns() / 1e9),
+            (time, "time_ns", scheduler.time_ns),
+            (time, "sleep", scheduler.sleep),
+            (asyncio.BaseEventLoop, "run_forever", run_forever(self._ground, self._start)),
+        ):
+            self._restore.append(partial(setattr, home, name, getattr(home, name)))
+            setattr(home, name, ours)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            for name in list(self._hosts):
+                self.kill(name)
+            self._scheduler.finish()
+        finally:
+            for each in reversed(self._restore):
+                each()
+            self._scheduler.close()
+        for program in self._programs:
+            if error is None and not program.asked and program.done() and not program.cancelled():
+                program.result()
+
+    # -- time -------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """Seconds since the world began."""
+        return self._scheduler.clock.now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass: what is due until then happens."""
+        self._scheduler.be_patient(seconds)
+        self._scheduler.wait(lambda: False, seconds)
+
+    def wait_until(self, condition: Callable[[], object], timeout: float = 10.0) -> None:
+        """Let time pass until ``condition()`` is true.
+
+        Raises:
+            AssertionError: It is not true within ``timeout`` seconds.
+        """
+        end = self.now + timeout
+        while not condition():
+            assert self.now < end, f"what was waited for is not so after {timeout:g} s"
+            self._scheduler.wait(lambda: False, 0.001)
+
+    # -- who lives here ---------------------------------------------------------------------------------
+
+    def host(self, name: str = HERE) -> Host:
+        """The machine of that name, as it is now."""
+        if name not in self._hosts:
+            self._hosts[name] = Host(self._ground, name, self.directory / name)
+        return self._hosts[name]
+
+    @contextmanager
+    def on(self, name: str) -> Iterator[None]:
+        """What is made in the ``with`` is made on the host ``name``, which can be cut off and killed."""
+        before = machine.drive(self.host(name))
+        try:
+            yield
+        finally:
+            machine.drive(before)
+
+    def start(self, program: Callable[..., Any], *args: Any, host: str = HERE, **options: Any) -> Future[Any]:
+        """Have a thread of a host run ``program(*args, **options)``, which ends with the test at the latest.
+
+        The future tells what it returns. What it raises fails the test, unless the future was asked.
+        """
+        with self.on(host):
+            made = self._start(program, *args, **options)
+        self._programs.append(made)
+        return made
+
+    def _start(self, program: Callable[..., Any], *args: Any, **options: Any) -> _Outcome:
+        outcome = _Outcome(self._scheduler)
+
+        def run() -> None:
+            try:
+                found = program(*args, **options)
+            except Exception as error:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(found)
+
+        machine.current().thread(run, getattr(program, "__name__", "program")).start()
+        return outcome
+
+    # -- faults -----------------------------------------------------------------------------------------
+
+    def kill(self, name: str) -> None:
+        """End all that runs on a host as ``kill -9`` does. What is made there afterwards is another life of it."""
+        host = self._hosts.pop(name, None)
+        if host is None:
+            return
+        host.killed = True
+        for sock in list(host.sockets):
+            sock.kill()
+        members = [each for ref in host.members if (each := ref()) is not None]
+        self._scheduler.forget(members)
+        forking.abandon(members, "of a killed host", _killed)
+
+    def cut(self, one: str, other: str) -> None:
+        """Nothing passes between two hosts, and nobody is told."""
+        self._ground.net.cut(one, other, math.inf)
+        for publisher in set(self._ground.net.publishers.values()):
+            for link in list(publisher.listeners):
+                if {link.subscriber.name, publisher.name} == {one, other}:
+                    link.break_()
+        for side in self._ground.streams.between(one, other):
+            side.cut = True
+
+    def mend(self) -> None:
+        """Everybody reaches everybody again. Connections that were cut are lost: members dial again."""
+        self._ground.net.mend()
+        for side in list(self._ground.streams.sides):
+            if side.cut:
+                side.reset("connection timed out")
+
+
+def _killed(name: str) -> Closed:
+    return Closed(f"this {name} was on a host that the test has killed: make another one")
