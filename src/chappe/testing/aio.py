@@ -45,7 +45,7 @@ class _Selector(selectors.BaseSelector):
         if timeout is not None and timeout <= 0:
             self._scheduler.run_now()
         else:
-            self._scheduler.wait(lambda: bool(self._real.select(0) or self.ours.mask()), timeout)
+            self._scheduler.wait(lambda: bool(self._real.select(0) or self.ours.is_ready()), timeout)
         return self._real.select(0) + self.ours.select(0)
 
 

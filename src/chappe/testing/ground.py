@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import selectors
 from typing import Any, Final
 
 from chappe.sim.network import Network
@@ -43,8 +42,8 @@ class File:
         return self.number
 
     def mask(self) -> int:
-        """What it is ready for."""
-        return selectors.EVENT_READ * self.readable | selectors.EVENT_WRITE * self.writable
+        """What it is ready for, as ``selectors.EVENT_READ`` and ``EVENT_WRITE``."""
+        return (1 if self.readable else 0) | (2 if self.writable else 0)
 
 
 class Socket(File):

@@ -6,7 +6,7 @@ import selectors
 import socket
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,37 +22,59 @@ if TYPE_CHECKING:
     from chappe.runtime.worker import Lane
 
 
-class Selector(selectors.SelectSelector, File):
+class Selector(selectors.BaseSelector, File):
     """Waits for files, and is one itself: readable while one of its files is ready."""
 
     def __init__(self, ground: Ground) -> None:
-        selectors.SelectSelector.__init__(self)
         File.__init__(self, ground)
+        self._keys: dict[int, tuple[selectors.SelectorKey, File]] = {}
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        """See ``selectors``."""
+        number = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        key = selectors.SelectorKey(fileobj, number, events, data)
+        self._keys[number] = key, self.ground.files[number]
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        """See ``selectors``."""
+        key = self.get_key(fileobj)
+        del self._keys[key.fd]
+        return key
+
+    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
+        """See ``selectors``."""
+        found = [key for key, _ in self._keys.values() if fileobj in (key.fileobj, key.fd)]
+        if not found:
+            raise KeyError(fileobj)
+        return found[0]
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        """See ``selectors``."""
+        return {number: key for number, (key, _) in self._keys.items()}
 
     def mask(self) -> int:
         """Whether one is ready."""
-        return selectors.EVENT_READ if self._ready() else 0
+        return selectors.EVENT_READ if self.is_ready() else 0
 
-    def _ready(self) -> list[tuple[selectors.SelectorKey, int]]:
-        files = self.ground.files
-        keys = list((self.get_map() or {}).values())
-        found = [(key, files[key.fd].mask() & key.events) for key in keys if key.fd in files]
-        return [each for each in found if each[1]]
+    def is_ready(self) -> bool:
+        """Whether one is ready."""
+        return any(file.mask() & key.events for key, file in list(self._keys.values()))
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Those that are ready, after waiting for one on the world's clock."""
         if timeout is None or timeout > 0:
-            self.ground.scheduler.wait(lambda: bool(self._ready()), timeout)
-        found = self._ready()
-        for key, _ in found:
-            file = self.ground.files[key.fd]
-            file.readable = file.readable and not file.tells_once
+            self.ground.scheduler.wait(self.is_ready, timeout)
+        found = []
+        for key, file in list(self._keys.values()):
+            if mask := file.mask() & key.events:
+                found.append((key, mask))
+                file.readable = file.readable and not file.tells_once
         return found
 
     def close(self) -> None:
         """Forget all."""
         self.ground.files.pop(self.number, None)
-        super().close()
 
 
 class _Wakeup(File):

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from chappe.api import at_exit
 from chappe.errors import Closed
 from chappe.system import forking, machine
 from chappe.system import time as clocks
@@ -173,6 +174,8 @@ class World:
             sock.kill()
         members = [each for ref in host.members if (each := ref()) is not None]
         self._scheduler.forget(members)
+        for each in members:
+            at_exit.remove(each)
         forking.abandon(members, "of a killed host", _killed)
 
     def cut(self, one: str, other: str) -> None:
