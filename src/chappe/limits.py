@@ -114,5 +114,15 @@ class KvLimits:
     staged_bytes_max: int = CLONE_STAGED_BYTES_MAX
 
 
+@dataclass(frozen=True, slots=True)
+class MeshLimits:
+    """Of endpoints of the mesh; what waits for a peer is an option of its own."""
+
+    seen_max: int = 32_768  # publications of one origin remembered, so many to twice that; what is older is not taken
+    seen_total_max: int = 8 * 32_768  # of all origins together: about 20 MiB
+    routes_max: int = 16_384  # topics for which it is remembered who wants them; then all are found out again
+
+
 LOG_LIMITS: Final = LogLimits()  # those of programs
 KV_LIMITS: Final = KvLimits()
+MESH_LIMITS: Final = MeshLimits()

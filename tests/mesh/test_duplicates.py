@@ -6,21 +6,21 @@ from random import Random
 
 import pytest
 
+from chappe.limits import MeshLimits
 from chappe.mesh.forwarding import duplicates
 from chappe.mesh.forwarding.duplicates import Seen
 
 OWN, A, B = (bytes((each,)) * 16 for each in b"oab")
 WINDOW = 4
 TOTAL = 24
+LIMITS = MeshLimits(WINDOW, TOTAL)
 HIGHEST = 2**64 - 1
 
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    monkeypatch.setattr(duplicates, "SEEN_MAX", WINDOW)
-    monkeypatch.setattr(duplicates, "SEEN_TOTAL_MAX", TOTAL)
     monkeypatch.setattr(duplicates, "ENDPOINTS_MAX", 3)
-    return Seen(OWN)
+    return Seen(OWN, LIMITS)
 
 
 def taken(seen: Seen, origin: bytes, *numbers: int) -> list[int]:
@@ -58,7 +58,7 @@ def test_a_window_ends_with_its_last_number_and_not_before(seen: Seen) -> None:
     taken(seen, A, *range(1, 2 * WINDOW))  # one short of two windows
     assert taken(seen, A, 0) == [0]
     assert taken(seen, A, 0) == []
-    other = Seen(OWN)
+    other = Seen(OWN, LIMITS)
     taken(other, A, *range(1, 2 * WINDOW + 1))
     assert taken(other, A, 0) == []
     assert other.late == 1

@@ -15,9 +15,9 @@ from chappe.defaults import (
     TELL_PAUSE_MAX_S,
     TTL,
 )
+from chappe.limits import MeshLimits
 from chappe.mesh import topology
 from chappe.mesh.events import PeerRemoved
-from chappe.mesh.forwarding import duplicates
 from chappe.mesh.messages import (
     DATA,
     ENVELOPE_BYTES,
@@ -188,8 +188,9 @@ def test_what_is_published_is_taken_from_where_its_origin_is(rig: Rig) -> None:
     assert rig.core.dropped == 9
 
 
-def test_numbers_in_anothers_name_silence_nobody(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates, "SEEN_MAX", 16)
+def test_numbers_in_anothers_name_silence_nobody() -> None:
+    rig = Rig(limits=MeshLimits(seen_max=16))
+    rig.want(b"/a")
     friend, rogue = Peer(rig, SMALLER), Peer(rig, GREATER)
     far_behind(friend)
     for number in range(64):

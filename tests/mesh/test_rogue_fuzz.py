@@ -20,9 +20,9 @@ from chappe.defaults import (
     ENDPOINTS_MAX,
     LINK_STATES_BYTES_MAX,
     ROUTES_BYTES_MAX,
-    SEEN_TOTAL_MAX,
 )
 from chappe.errors import UsageError
+from chappe.limits import MESH_LIMITS
 from chappe.mesh.actions import Dial
 from chappe.mesh.forwarding.losses import Loss, Why
 from chappe.mesh.links.greetings import (
@@ -292,7 +292,7 @@ class World:
         assert len(states.known) <= ENDPOINTS_MAX
         assert all(len(doubts) <= DOUBTS_MAX for doubts in states._doubts.values())
         assert set(states._doubts) <= {link.peer_id for link in router.links.values()} or router.topology.changed
-        assert router.seen.size <= SEEN_TOTAL_MAX
+        assert router.seen.size <= MESH_LIMITS.seen_total_max
         assert router._routes_bytes <= ROUTES_BYTES_MAX
         assert all(link.outbox.control_bytes <= 2 * CONTROL_BYTES_MAX for link in router.links.values())
         assert self.friend.conn not in self.friend.closed

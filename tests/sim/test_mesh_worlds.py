@@ -221,7 +221,7 @@ def test_taking_one_way_of_several_is_caught() -> None:
 
         router._route_of = narrow
 
-    caught(broken(change), "delivery")
+    caught(broken(change), ("delivery", "completeness"))
 
 
 def test_messages_after_the_loss_of_a_peer_are_caught() -> None:

@@ -3,12 +3,13 @@
 Every publication has an origin and a number; the numbers of an origin rise, with holes where nobody here wanted one.
 Of each origin the last ones are remembered, in two generations. What is not newer than the newest number of a dropped
 generation is refused: it may have come before. So nothing is taken twice, ever, and memory is bounded; what is lost by
-it came more than ``SEEN_MAX`` publications of its origin later than others.
+it came more than ``seen_max`` publications of its origin later than others.
 """
 
 from __future__ import annotations
 
-from chappe.defaults import ENDPOINTS_MAX, SEEN_MAX, SEEN_TOTAL_MAX
+from chappe.defaults import ENDPOINTS_MAX
+from chappe.limits import MESH_LIMITS, MeshLimits
 
 
 class _Origin:
@@ -33,7 +34,8 @@ class _Origin:
 class Seen:
     """What came to the endpoint ``own``. ``late`` counts publications refused though they are not remembered."""
 
-    def __init__(self, own: bytes) -> None:
+    def __init__(self, own: bytes, limits: MeshLimits = MESH_LIMITS) -> None:
+        self._limits = limits
         self.late = 0
         self.size = 0  # numbers remembered
         self._own = own
@@ -53,7 +55,7 @@ class Seen:
             return False
         young.add(sequence)
         self.size += 1
-        if len(young) >= SEEN_MAX or self.size >= SEEN_TOTAL_MAX:
+        if len(young) >= self._limits.seen_max or self.size >= self._limits.seen_total_max:
             self._rotate(known)
         return True
 
@@ -66,7 +68,8 @@ class Seen:
     def invariants(self) -> list[str]:
         """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         size = sum([len(each.young) + len(each.old) for each in self._origins.values()])
-        return [] if self.size == size <= SEEN_TOTAL_MAX else [f"{self.size} numbers are counted, {size} remembered"]
+        right = self.size == size <= self._limits.seen_total_max
+        return [] if right else [f"{self.size} numbers are counted, {size} remembered"]
 
     def _add(self, origin: bytes) -> _Origin:
         if len(self._origins) >= ENDPOINTS_MAX:
@@ -76,5 +79,5 @@ class Seen:
 
     def _rotate(self, full: _Origin) -> None:
         self.size -= full.rotate()
-        if self.size >= SEEN_TOTAL_MAX:  # many origins: all of them remember less
+        if self.size >= self._limits.seen_total_max:  # many origins: all of them remember less
             self.size -= sum([each.rotate() for each in self._origins.values()])

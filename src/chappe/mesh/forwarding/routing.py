@@ -12,7 +12,7 @@ from math import inf
 from typing import Final
 
 from chappe.core import Report
-from chappe.defaults import LOSS_TTL, LOST_AFTER, MESH_TOPIC_BYTES_MAX, ROUTES_BYTES_MAX, ROUTES_MAX, TTL
+from chappe.defaults import LOSS_TTL, LOST_AFTER, MESH_TOPIC_BYTES_MAX, ROUTES_BYTES_MAX, TTL
 from chappe.errors import ProtocolError, UsageError
 from chappe.mesh.actions import NOTHING as NOTHING_TO_DO
 from chappe.mesh.actions import Action, Deliver, Flush
@@ -119,9 +119,10 @@ class Router:
         self.overflowed: dict[int, Link] = {}  # to be disconnected
         self.congestion = Congestion(own, options.first_number, LOST_AFTER * options.heartbeat_s)
         self.full: dict[int, Link] = {}  # nothing more is taken for them, or older messages give way
-        self.seen = Seen(own)
+        self.seen = Seen(own, options.limits)
         self.echoes = Echoes()
         self._own = own
+        self._routes_max = options.limits.routes_max
         self._forwards = options.forwarding
         self._blocks = options.peer_policy is Policy.BLOCK
         self._control = control
@@ -261,7 +262,7 @@ class Router:
             found.append("links and the network's picture of them differ")
         if self._originals != {peer: link for peer, link in self.links.items() if not link.chappe}:
             found.append("originals and the links to them differ")
-        if sum(map(len, self._routes)) != self._routes_bytes or len(self._routes) > ROUTES_MAX:
+        if sum(map(len, self._routes)) != self._routes_bytes or len(self._routes) > self._routes_max:
             found.append(f"{len(self._routes)} routes are counted as {self._routes_bytes} bytes")
         full = {link.conn for link in self.links.values() if link.outbox.full}
         if not full <= self.full.keys() <= {conn for _, conn in known.values()}:
@@ -338,7 +339,7 @@ class Router:
 
     def _find_route(self, topic: bytes) -> Route:
         self._routes_bytes += len(topic)
-        if len(self._routes) >= ROUTES_MAX or self._routes_bytes > ROUTES_BYTES_MAX:
+        if len(self._routes) >= self._routes_max or self._routes_bytes > ROUTES_BYTES_MAX:
             self._forget_routes()
             self._routes_bytes = len(topic)
         route = self._routes[topic] = self._route_of(topic)

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from chappe.defaults import HEARTBEAT_S, PEER_BYTES_MAX, PEER_MESSAGES_MAX
 from chappe.errors import Address
+from chappe.limits import MESH_LIMITS, MeshLimits
 from chappe.mesh.actions import Flush
 from chappe.mesh.filters import NOTHING, Filter
 from chappe.mesh.forwarding.outbox import Outbox
@@ -33,6 +34,7 @@ class EndpointOptions:
             is reported. Otherwise it is raised, which ends the endpoint: what simulators and tests want.
         first_number: Of publications and of link states. Higher than any of an earlier life of this id: microseconds
             since 1970, say; an endpoint with a random id needs none.
+        limits: How much is remembered.
     """
 
     forwarding: bool = True
@@ -42,6 +44,7 @@ class EndpointOptions:
     peer_policy: Policy = Policy.BLOCK
     contains: bool = False
     first_number: int = 1
+    limits: MeshLimits = MESH_LIMITS
 
 
 @dataclass(frozen=True, slots=True)

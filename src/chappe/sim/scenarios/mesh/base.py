@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
+from chappe.mesh.messages import DATA
 from chappe.sim.host import Host
 from chappe.sim.scenarios.mesh.record import Publication
 from chappe.sim.streams import Side
@@ -97,7 +98,7 @@ class MeshHost(Host, ABC):
         """Dial."""
 
     @abstractmethod
-    def publish(self, topic: bytes, payload: bytes, receiver: MeshHost | None = None) -> bool:
+    def publish(self, topic: bytes, payload: bytes, kind: int = DATA, receiver: MeshHost | None = None) -> bool:
         """Publish, to all who want it or to one of them; False if there is no room."""
 
     @abstractmethod
@@ -115,6 +116,6 @@ class MeshHost(Host, ABC):
             self.world.record.want(self.life, topic).begin(self.world.now)
         self.topics = topics
 
-    def _published(self, topic: bytes, payload: bytes, receiver: MeshHost | None = None) -> None:
+    def _published(self, topic: bytes, payload: bytes, kind: int = DATA, receiver: MeshHost | None = None) -> None:
         to = None if receiver is None else receiver.life
-        self.world.record.publications[payload] = Publication(topic, self.life, self.world.now, to)
+        self.world.record.publications[payload] = Publication(topic, self.life, self.world.now, to, kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chappe.defaults import TTL
+from chappe.mesh.events import LinkEnded
 from chappe.mesh.filters import minimal, union
 from chappe.mesh.messages import LINK_STATE, ORIGIN_COMMAND, ORIGIN_DATA, Message, parse_message
 from chappe.sim.scenarios.mesh.base import MeshHost
@@ -12,7 +13,10 @@ from chappe.sim.streams import PREFIX, Side
 from chappe.sim.world import Checker
 
 BEFORE_S = 3.0  # a path that stands for this long is known to all on it
+LATE_S = 1.0  # what is due is done by then
 AFTER_S = 4.0  # a message arrives within this, if nothing is slow
+MESSAGE_BYTES = 1_000  # of one message at most
+CONTROL_BYTES = 200_000  # of control frames beside what waits; far less than their own bound
 SILENT = "nothing came from it"  # how the reason begins why a silent peer is lost
 
 
@@ -51,6 +55,8 @@ class Delivery(MeshChecker):
     def at_end(self) -> None:
         """Everything that was due is there."""
         record, now = self.world.record, self.world.now
+        if self.world.forgetful:
+            return
         for payload, publication in record.publications.items():
             if publication.publisher in record.originals or publication.at + AFTER_S > now:
                 continue
@@ -160,6 +166,9 @@ class Bounds(MeshChecker):
             peers = [each.peer_id for each in host.core.peers() if each.peer_id is not None]
             if len(peers) != len(set(peers)):
                 self.fail(f"{host.life} has two links to one peer")
+            boxes = [link.outbox for link in host.core.router.links.values()]
+            if any(box.bytes > 2 * box.bytes_max + MESSAGE_BYTES or box.control_bytes > CONTROL_BYTES for box in boxes):
+                self.fail(f"{host.life} keeps {max(box.bytes for box in boxes)} bytes for a peer")
             if len(peers) > len(host.sides):
                 self.fail(f"{host.life} keeps {len(peers)} links on {len(host.sides)} connections")
 
@@ -190,9 +199,9 @@ class Patience(MeshChecker):
     name = "patience"
     promise = "a peer that runs and can be reached is not lost for its silence"
 
-    def on_lost(self, host: EndpointHost, peer_id: bytes, reason: str) -> None:
+    def on_lost(self, host: EndpointHost, status: LinkEnded) -> None:
         """Look whether it was dead, or the way to it cut."""
-        life = self.world.lives[peer_id]
+        life, reason = self.world.lives[status.peer_id], status.reason
         if not reason.startswith(SILENT) or frozenset((host.life, life)) in self.world.cuts:
             return
         since = self.world.now - 3 * host.options.heartbeat_s - 1.0

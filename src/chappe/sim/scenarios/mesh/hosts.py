@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 from chappe.core import Report
@@ -19,12 +20,14 @@ from chappe.mesh.events import (
     PeerLost,
     PeerRemoved,
 )
-from chappe.mesh.messages import DATA, NOBODY
+from chappe.mesh.messages import COMMAND, DATA, NOBODY
 from chappe.sim.scenarios.mesh.base import MeshHost
 from chappe.sim.scenarios.mesh.world import MeshWorld
 from chappe.sim.streams import Side
 
 SUBSCRIBER = 1
+COMMANDED = 2  # a subscriber to the same, for commands
+MANY = tuple([b"/many/%d/" % each for each in range(20)])  # prefixes that are wanted besides
 INBOX_MAX = 64  # messages that a slow subscriber lets wait; then its endpoint reads nothing
 SIP_S = 0.1  # a slow subscriber takes some so often
 HELD_LOOK_S = 0.02  # how often it is checked whether what is held back may be read again
@@ -41,6 +44,9 @@ class EndpointHost(MeshHost):
     ) -> None:
         super().__init__(world, name, life, own_id)
         self.options = options
+        self.wants_many = not world.settings.plain and world.more_rng.random() < 0.2
+        self.left: dict[str, float] = {}  # since when peerings are ended
+        self.calls: dict[int, tuple[float, float]] = {}  # tickets of calls that end: when made, and until when they end
         self.core = make(own_id, options, world.now)
         self.member = Member(self.core)
         self.peered: set[bytes] = set()  # as its statuses say
@@ -87,6 +93,7 @@ class EndpointHost(MeshHost):
 
     def read(self, side: Side, bodies: list[bytes]) -> None:
         """Frames came; they are handed in so many at a time, as the driver does."""
+        self.world.see("on_read", side, bodies)
         at = 0
         while at < len(bodies):
             end = at + self.core.frames_max(side.conn)
@@ -166,24 +173,40 @@ class EndpointHost(MeshHost):
 
     def unpeer(self, address: tuple[str, int]) -> None:
         """End a peering."""
+        self.left.setdefault(address[0], self.world.now)
         self.ask(self.core.unpeer, *address, self._next_ticket())
 
-    def publish(self, topic: bytes, payload: bytes, receiver: MeshHost | None = None) -> bool:
+    def await_peer(self, peer_id: bytes, timeout_s: float) -> None:
+        """Wait for an endpoint."""
+        ticket = self._next_ticket()
+        self.calls[ticket] = self.world.now, self.world.now + timeout_s
+        self.ask(self.core.await_peer, peer_id, timeout_s, ticket)
+
+    def ping(self, peer_id: bytes) -> None:
+        """Ping somebody: that ends when it answers, or the link ends."""
+        ticket = self._next_ticket()
+        self.calls[ticket] = self.world.now, inf
+        self.ask(self.core.ping, peer_id, ticket)
+
+    def publish(self, topic: bytes, payload: bytes, kind: int = DATA, receiver: MeshHost | None = None) -> bool:
         """Publish, to all who want it or to one of them; False if there is no room."""
         if not self.core.room():
             return False
-        self._published(topic, payload, receiver)
-        self.ask(self.core.publish, topic, payload, DATA, NOBODY if receiver is None else receiver.own_id)
+        self._published(topic, payload, kind, receiver)
+        self.ask(self.core.publish, topic, payload, kind, NOBODY if receiver is None else receiver.own_id)
         return True
 
     def want(self, topics: Sequence[bytes]) -> None:
         """Subscribe to exactly these prefixes."""
-        new = set(topics)
+        new = {*topics, *(MANY if self.wants_many else ())}
         gone = self.topics - new
         self._note_wanted(new)
         self.ask(self.core.subscribe, SUBSCRIBER, sorted(new))
         if gone:
             self.ask(self.core.unsubscribe, SUBSCRIBER, sorted(gone))
+        if not self.world.settings.plain:
+            self.ask(self.core.subscribe, COMMANDED, sorted(new), COMMAND)
+            self.ask(self.core.unsubscribe, COMMANDED, sorted(gone))
 
     def peer_lives(self) -> list[str]:
         """The lives that it is peered with."""
@@ -217,6 +240,8 @@ class EndpointHost(MeshHost):
     def _deliver(self, action: Deliver) -> None:
         for message in action.messages:
             self.received += 1
+            if (action.subscriber == COMMANDED) != (message.kind == COMMAND):
+                self.world.fail("delivery", f"{self.life} got for {action.subscriber} what is not for it: {message}")
             self.world.see("on_delivered", self, message)
         if self.sips:
             self._waiting += len(action.messages)
@@ -261,10 +286,11 @@ class EndpointHost(MeshHost):
             case PeerAdded(peer_id):
                 self._expect(peer_id in self.discovered and peer_id not in self.peered, event)
                 self.peered.add(peer_id)
+                self.left.pop(self.world.lives[peer_id].partition("#")[0], None)
                 record.link(self.life, self.world.lives[peer_id]).begin(now)
             case PeerLost(peer_id) | PeerRemoved(peer_id):
                 self._expect(peer_id in self.peered, event)
-                self.world.see("on_lost", self, peer_id, event.reason)
+                self.world.see("on_lost", self, event)
                 self.peered.discard(peer_id)
                 record.link(self.life, self.world.lives[peer_id]).end(now)
             case MessagesDropped(_, count):

@@ -116,8 +116,8 @@ class OriginalHost(MeshHost):
             self._dials[self._next_dial] = address
             self.world.streams.dial(self, self._next_dial, address)
 
-    def publish(self, topic: bytes, payload: bytes, receiver: MeshHost | None = None) -> bool:
-        """Publish."""
+    def publish(self, topic: bytes, payload: bytes, kind: int = DATA, receiver: MeshHost | None = None) -> bool:
+        """Publish data for all; it publishes nothing else."""
         self._published(topic, payload)
         self._send_on(Message(topic, payload, DATA, self.own_id), None)
         return True

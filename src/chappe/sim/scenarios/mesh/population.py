@@ -6,17 +6,18 @@ from typing import Any
 
 from chappe.defaults import PEER_BYTES_MAX
 from chappe.mesh.endpoint import EndpointOptions
+from chappe.mesh.messages import COMMAND, DATA
 from chappe.mesh.policy import Policy
 from chappe.sim.scenarios.mesh.base import MeshHost
-from chappe.sim.scenarios.mesh.hosts import EndpointHost
+from chappe.sim.scenarios.mesh.hosts import MANY, EndpointHost
 from chappe.sim.scenarios.mesh.originals import OriginalHost
 from chappe.sim.scenarios.mesh.rogues import RogueHost
-from chappe.sim.scenarios.mesh.world import MeshWorld
+from chappe.sim.scenarios.mesh.world import TOPICS, MeshWorld
 
 PREFIXES = (b"", b"/a", b"/a/x", b"/b", b"/c")
 BYTES_MAX = (8_192, 32_768, PEER_BYTES_MAX)  # that wait for one peer
 RETRY_S = (0.3, 1.0)
-ROGUES = 0.25  # of the worlds have one
+SET_BACK = 1_000_000  # microseconds
 
 
 class PopulatedMesh(MeshWorld):
@@ -27,6 +28,7 @@ class PopulatedMesh(MeshWorld):
         self.publishing = True
         self.rogues: list[RogueHost] = []
         self._lives_made = 0
+        self._set_back: set[bytes] = set()  # ids whose clock was
 
     # -- hosts ------------------------------------------------------------------------------------
 
@@ -63,8 +65,9 @@ class PopulatedMesh(MeshWorld):
             self.wires.add(("o0", "o1"))
 
     def _make(
-        self, name: str, *, original: bool = False, forwarding: bool | None = None, own_id: bytes | None = None
-    ) -> MeshHost:
+        self, name: str, *, original: bool = False, forwarding: bool | None = None, own_id: bytes | None = None,
+        first_number: int | None = None,
+    ) -> MeshHost:  # fmt: skip
         rng = self.rng
         self._lives_made += 1
         life = f"{name}#{self._lives_made}"
@@ -82,8 +85,9 @@ class PopulatedMesh(MeshWorld):
                 heartbeat_s=rng.choice((0.5, 1.0, 2.0)),
                 peer_messages_max=rng.choice((16, 64, 1024)),
                 peer_policy=rng.choice(list(Policy)),
-                first_number=self.numbers_from + 1 + int(self.now * 1_000_000),
+                first_number=first_number or self.numbers_from + 1 + int(self.now * 1_000_000),
                 peer_bytes_max=PEER_BYTES_MAX if self.settings.plain else self.more_rng.choice(BYTES_MAX),
+                limits=self.mesh_limits,
             )
             self.born(life, options.forwarding)
             host = EndpointHost(self, name, life, own_id, options, self.core)
@@ -97,10 +101,14 @@ class PopulatedMesh(MeshWorld):
         if host.alive:
             return
         own_id = host.own_id if self.rng.random() < 0.5 else None
-        if self.rogues and not self.settings.plain:
+        if own_id in self._set_back or (self.rogues and not self.settings.plain):
             own_id = None  # who told its versions and numbers for it can have them taken for those of its next life
         if isinstance(host, EndpointHost):
-            self._make(name, forwarding=host.options.forwarding, own_id=own_id)
+            number = None
+            if own_id is not None and not self.settings.plain and self.more_rng.random() < 0.5:
+                number = host.options.first_number - SET_BACK
+                self._set_back.add(own_id)  # once: its next life would not know which numbers this one had
+            self._make(name, forwarding=host.options.forwarding, own_id=own_id, first_number=number)
         else:
             self._make(name, original=True)
         self._dial_all(name)
@@ -114,7 +122,7 @@ class PopulatedMesh(MeshWorld):
 
     def invite(self) -> None:
         """Perhaps have a rogue among them, until ``expel``; not where loops that nobody sees need all attention."""
-        if not self.loops and self.rogue_rng.random() < ROGUES:
+        if self.rogue_comes and not self.loops:
             self.rogues.append(RogueHost(self, self.rogue_rng))
             self.clock.after(self.rogue_rng.random(), self.rogues[-1].dial)
 
@@ -133,4 +141,20 @@ class PopulatedMesh(MeshWorld):
         if not host.frozen:
             for _ in range(self.rng.choice((1, 1, 1, 2, 3, 20))):
                 self.publish(host)
+            if isinstance(host, EndpointHost) and not self.settings.plain:
+                self._do_more(host)
         self.clock.after(self.rng.choice((0.05, 0.3, 1.0)), self._publish_some, name)
+
+    def _do_more(self, host: EndpointHost) -> None:
+        """Commands, messages for one alone, topics that few want, and calls that end."""
+        rng = self.more_rng
+        somebody = rng.choice(list(self.hosts.values()))
+        receiver = rng.choice((None, somebody))
+        if not any(each.original for each in self.hosts.values()) and somebody is not host and rng.random() < 0.5:
+            self.publish(host, rng.choice(TOPICS), 0, rng.choice((DATA, COMMAND)), receiver)
+        if rng.random() < 0.2:
+            self.publish(host, rng.choice(MANY) + b"x")
+        if rng.random() < 0.1:
+            host.await_peer(rng.choice((somebody.own_id, rng.randbytes(16))), rng.choice((0.1, 2.0)))
+        if rng.random() < 0.1 and somebody is not host:
+            host.ping(somebody.own_id)

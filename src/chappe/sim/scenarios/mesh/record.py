@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 
+from chappe.mesh.messages import DATA
+
 
 class Spans:
     """When something was so: spans of time."""
@@ -43,6 +45,7 @@ class Publication:
     publisher: str  # life of a host
     at: float
     receiver: str | None = None  # life of the only host that is to get it
+    kind: int = DATA
     delivered: dict[str, int] = field(default_factory=dict)  # life of a host: how often
 
 

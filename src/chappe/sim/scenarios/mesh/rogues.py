@@ -117,7 +117,7 @@ class RogueHost(MeshHost):
     def peer(self, address: tuple[str, int], retry_s: float) -> None:
         """It chooses itself whom it dials."""
 
-    def publish(self, topic: bytes, payload: bytes, receiver: MeshHost | None = None) -> bool:
+    def publish(self, topic: bytes, payload: bytes, kind: int = DATA, receiver: MeshHost | None = None) -> bool:
         """It publishes nothing that anybody is to get."""
         return False
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from chappe.sim.scenarios.mesh.accounts import accounts
 from chappe.sim.scenarios.mesh.checkers import Completeness, all_checkers
 from chappe.sim.scenarios.mesh.faults import MeshFaults
-from chappe.sim.scenarios.mesh.hosts import EndpointHost
+from chappe.sim.scenarios.mesh.hosts import MANY, EndpointHost
 from chappe.sim.scenarios.mesh.population import PopulatedMesh
 from chappe.sim.scenarios.mesh.world import TOPICS
 
@@ -17,7 +18,7 @@ class Mesh(PopulatedMesh):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._completeness = Completeness(self)
-        self.watch(*all_checkers(self), self._completeness)
+        self.watch(*all_checkers(self), self._completeness, *accounts(self))
         self._faults = MeshFaults(self)
 
     def begin(self) -> None:
@@ -43,7 +44,8 @@ class Mesh(PopulatedMesh):
         self.pass_time(self.now + 6.0)
         self.quiet_since = self.now
         self.calm = True
-        sent = [self.publish(host, topic) for host in self.hosts.values() for topic in TOPICS]
+        topics = TOPICS if self.settings.plain else (*TOPICS, MANY[7] + b"x")
+        sent = [self.publish(host, topic) for host in self.hosts.values() for topic in topics]
         self.pass_time(self.now + 5.0)
         if not self.loops:
             self._completeness.expect([each for each in sent if each is not None])

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from math import inf
 from random import Random
 
+from chappe.limits import MESH_LIMITS, MeshLimits
 from chappe.mesh.endpoint import EndpointCore
+from chappe.mesh.messages import DATA
 from chappe.sim.network import Network
 from chappe.sim.scenarios.mesh.base import MeshHost
 from chappe.sim.scenarios.mesh.record import Publication, Record, Spans
@@ -15,8 +17,9 @@ from chappe.sim.world import Settings, World
 
 TOPICS = (b"/a", b"/a/x", b"/b", b"/c/long/topic")
 DIRECTED = 0.2  # of what is published, as far as somebody wants it
-NUMBERS = (0, 0, 2**32, 2**53, 2**62)  # that endpoints begin behind
+NUMBERS = (2**24, 2**24, 2**32, 2**53, 2**62)  # that endpoints begin behind
 LOOP_COPIES = 100  # of one message at one host, once every loop has been found
+ROGUES = 0.25  # of the worlds have one
 PLAIN_WINDOWS_BYTES = (16_384, 16_384, 131_072, 1_048_576)
 
 
@@ -39,8 +42,15 @@ class MeshWorld(World):
         self.core = core
         self.rogue_rng = Random(f"rogue {seed}")  # of its own: worlds without a rogue are what they would be anyway
         self.rogue_until = -inf
-        self.more_rng = Random(f"more {seed}")  # for what plain worlds do not have
-        self.numbers_from = 0 if self.settings.plain else self.more_rng.choice(NUMBERS)
+        self.more_rng = more = Random(f"more {seed}")  # for what plain worlds do not have
+        self.numbers_from = 0 if self.settings.plain else more.choice(NUMBERS)
+        self.rogue_comes = self.rogue_rng.random() < ROGUES
+        self.mesh_limits = MESH_LIMITS
+        if not self.settings.plain and not self.rogue_comes:  # its numbers would drive out what little is remembered
+            self.mesh_limits = MeshLimits(
+                more.choice((8, 60, MESH_LIMITS.seen_max)), more.choice((300, MESH_LIMITS.seen_total_max)),
+                more.choice((3, MESH_LIMITS.routes_max)),
+            )  # fmt: skip
         self.net = Network(self)
         windows = PLAIN_WINDOWS_BYTES if self.settings.plain else None
         self.streams = Streams(self.net, self._written, windows)
@@ -83,12 +93,16 @@ class MeshWorld(World):
         """Whether a life that goes on was never stopped since then."""
         return life not in self.stopped and self.thawed.get(life, 0.0) < since
 
-    def publish(self, host: MeshHost, topic: bytes | None = None, size: int = 0) -> bytes | None:
+    def publish(
+        self, host: MeshHost, topic: bytes | None = None, size: int = 0, kind: int = DATA,
+        receiver: MeshHost | None = None,
+    ) -> bytes | None:  # fmt: skip
         """Publish something of at least so many bytes; None if there was no room."""
         payload = (b"%d of %b" % (self.next_serial(), host.life.encode())).ljust(size)
         chosen = topic or self.rng.choice(TOPICS)
-        receiver = self._receiver(host, chosen) if topic is None and not self.settings.plain else None
-        return payload if host.publish(chosen, payload, receiver) else None
+        if topic is None and not self.settings.plain:
+            receiver = self._receiver(host, chosen)
+        return payload if host.publish(chosen, payload, kind, receiver) else None
 
     def _receiver(self, host: MeshHost, topic: bytes) -> MeshHost | None:
         """Now and then one alone of those who want a message."""
@@ -103,6 +117,11 @@ class MeshWorld(World):
             return 1
         quiet = self.quiet_since is not None and publication.at >= self.quiet_since
         return LOOP_COPIES if quiet or not self.loops else inf
+
+    @property
+    def forgetful(self) -> bool:
+        """Whether so little is remembered that what comes late may be refused."""
+        return self.mesh_limits.seen_max < 60 or self.mesh_limits.seen_total_max < MESH_LIMITS.seen_total_max
 
     def is_exact(self, publication: Publication) -> bool:
         """Whether ids follow a message on all its ways: with originals beside it only while nothing changes."""
