@@ -14,13 +14,11 @@ from chappe.kv import commands as cmd
 from chappe.kv.actions import Action
 from chappe.kv.clone import KvClone
 from chappe.kv.engine import Entry, Staged
-from chappe.kv.executing import Executed
 from chappe.kv.following import Following
 from chappe.kv.group_commit import Done
 from chappe.kv.master import KvMaster
-from chappe.kv.ordering import Ordering
+from chappe.kv.ordering import Executed, Ordering
 from chappe.kv.receiving import Receiving
-from chappe.kv.replica import Replica
 from chappe.kv.taking import Taking
 from chappe.kv.writers import Writer
 from chappe.sim.scenarios.channel import Channel, ChannelCores
@@ -191,12 +189,12 @@ class SkipsWhatIsLost(Following):
         super()._take([each for each in taken if not isinstance(each, Lost)], now, actions)
 
 
-class AddsTheSnapshot(Replica):
+class AddsTheSnapshot(Following):
     """Does not remove what the master no longer has."""
 
-    def become(self, staged: Staged, master: Any, actions: list[Action]) -> None:
-        staged.entries = self.engine.entries | staged.entries
-        super().become(staged, master, actions)
+    def _become(self, master: Any, staged: Staged, actions: list[Action]) -> None:
+        staged.entries = self._engine.entries | staged.entries
+        super()._become(master, staged, actions)
 
 
 def with_receiving(broken: type[Receiving]) -> type[KvClone]:
@@ -262,7 +260,7 @@ STORES: Iterable[tuple[KvCores, tuple[str, ...]]] = [
     (KvCores(clone=with_part(KvClone, "_following", DropsWritesSilently)), ("exactly once",)),
     (KvCores(clone=with_part(KvClone, "_following", NeverComesBack)), ("convergence", "exactly once")),
     (KvCores(clone=with_part(KvClone, "_following", SkipsWhatIsLost)), ("order", "convergence")),
-    (KvCores(clone=with_part(KvClone, "_replica", AddsTheSnapshot)), ("order", "convergence")),
+    (KvCores(clone=with_part(KvClone, "_following", AddsTheSnapshot)), ("order", "convergence")),
     (KvCores(clone=KeepsWritesWithoutBound), ("bounds",)),
     (KvCores(clone=with_receiving(TakesAnyPiece)), ("order", "convergence", "crash")),
     (KvCores(clone=with_receiving(ForgetsWhatFollows)), ("order",)),

@@ -14,11 +14,9 @@ no longer has. Departures: all that follows from coming back; heartbeats of the 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 from chappe.core import Report
 from chappe.data.convert import to_value
-from chappe.data.values import Value
 from chappe.defaults import (
     CHANNEL_HEARTBEAT_S,
     CHANNEL_NACK_S,
@@ -28,22 +26,19 @@ from chappe.defaults import (
     CLONE_RESYNC_S,
     CLONE_STALE_S,
 )
-from chappe.errors import ProtocolError, StaleData, TimedOut, UsageError
+from chappe.errors import ProtocolError, StaleData, UsageError
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Resolve
-from chappe.kv.clone_writes import CloneWrites
-from chappe.kv.engine import Engine
+from chappe.kv.actions import Action
+from chappe.kv.clone_writes import CloneWrites, Uplink
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused
 from chappe.kv.following import Following
-from chappe.kv.replica import Replica
-from chappe.kv.role import Hear, Reaches
+from chappe.kv.role import KvRole, Notices, Reaches
 from chappe.kv.topics import check_name, clone_topic
-from chappe.kv.uplink import Uplink
 from chappe.limits import KV_LIMITS, KvLimits
 
 
-class KvClone:
+class KvClone(KvRole):
     """See the module.
 
     Every method that does something takes ``now``, monotonic seconds, and returns actions; ``wall_ns``, which masters
@@ -62,8 +57,7 @@ class KvClone:
         limits: What it keeps and asks for at most.
     """
 
-    kind: Literal["master", "clone"] = "clone"
-    immediate = False
+    kind = "clone"
 
     def __init__(
         self,
@@ -82,18 +76,15 @@ class KvClone:
             raise UsageError(f"mutation_buffer_s is 0 to {CLONE_BUFFER_MAX_S:g} seconds, not {mutation_buffer_s:g}")
         if resync_s < CHANNEL_NACK_S:
             raise UsageError(f"resync_s is at least {CHANNEL_NACK_S:g} seconds, not {resync_s:g}")
-        self.name = name
-        self.entity = entity
-        self.hears: dict[bytes, Hear] = {clone_topic(check_name(name)): self.handle_messages}
+        self.hears = {clone_topic(check_name(name)): self.handle_messages}
+        notices = Notices(notify)
+        super().__init__(name, entity, notices, entity, immediate=False)
         uplink = Uplink(name, entity)
-        self._replica = Replica(notify=notify)
-        self.engine = self._replica.engine
         self._writes = CloneWrites(name, uplink, limits, now=now, buffer_s=mutation_buffer_s, heartbeat_s=heartbeat_s)
         self._following = Following(
-            name, entity, uplink, self._replica, self._writes, limits, now=now, resync_s=resync_s, stale_s=stale_s
-        )
-        self._requests = 0
-        self._waits: dict[int, float] = {}  # await_idle: until when
+            name, entity, uplink, self.engine, notices, self._writes, limits,
+            now=now, resync_s=resync_s, stale_s=stale_s,
+        )  # fmt: skip
         self._tick_at = now  # when to look after everything; what happens brings it forward
 
     # -- looks --------------------------------------------------------------------------------------------------
@@ -131,15 +122,6 @@ class KvClone:
         return self._following.connected
 
     @property
-    def notify(self) -> bool:
-        """Whether changes are told to watchers."""
-        return self._replica.notify
-
-    @notify.setter
-    def notify(self, notify: bool) -> None:
-        self._replica.notify = notify
-
-    @property
     def readable(self) -> bool:
         """Whether it may be read."""
         return self._following.unreadable is None
@@ -164,27 +146,6 @@ class KvClone:
         """Writes whose outcome is not known yet."""
         return self._writes.unconfirmed
 
-    # -- application: reading -----------------------------------------------------------------------------------
-
-    def get(self, key: object) -> Value:
-        """The value under a key; raises NoSuchKey or StaleData."""
-        return self.readable_engine().get(key if type(key) is str else to_value(key))
-
-    def get_index(self, key: object, index: object) -> Value:
-        """What lies at an index of the value under a key; raises NoSuchKey, TypeClash or StaleData."""
-        return self.readable_engine().get_index(to_value(key), to_value(index))
-
-    def exists(self, key: object) -> bool:
-        """Whether there is a value under a key; raises StaleData."""
-        return self.readable_engine().exists(to_value(key))
-
-    def readable_engine(self) -> Engine:
-        """All data, to be read only; raises StaleData."""
-        stale = self.unreadable()
-        if stale is not None:
-            raise stale
-        return self.engine
-
     def unreadable(self) -> StaleData | None:
         """Why it may not be read."""
         return None if self._following.unreadable is None else self._following.stale()
@@ -199,57 +160,10 @@ class KvClone:
         self._plan()
         return actions
 
-    def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
-        """Resolve the ticket with None once ``idle``, with TimedOut after ``timeout_s``."""
-        if self.idle():
-            return [Resolve(ticket, None)]
-        self._waits[ticket] = now + timeout_s
+    def hurry_idle(self, now: float) -> None:
+        """Have its master say soon how far it is."""
         self._writes.hurry(now)
         self._plan()
-        return []
-
-    # -- application: writing -----------------------------------------------------------------------------------
-
-    def put(
-        self, key: object, value: object, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
-        ticket: int | None = None,
-    ) -> list[Action]:  # fmt: skip
-        """Set a value; raises NoMaster or BufferFull if the write is not taken."""
-        command = cmd.Put(to_value(key), to_value(value), expiry_ns, self.entity)
-        return self._write(command, ticket, now)
-
-    def put_unique(
-        self, key: object, value: object, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
-        ticket: int | None = None,
-    ) -> list[Action]:  # fmt: skip
-        """Set a value if there is none."""
-        self._requests += 1
-        key, value = to_value(key), to_value(value)
-        command = cmd.PutUnique(key, value, expiry_ns, self.entity, self._requests, self.entity)
-        return self._write(command, ticket, now, self._requests)
-
-    def erase(self, key: object, *, now: float, wall_ns: int = 0, ticket: int | None = None) -> list[Action]:
-        """Remove a key, if it is there."""
-        return self._write(cmd.Erase(to_value(key), self.entity), ticket, now)
-
-    def add(
-        self, key: object, value: object, init: int, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
-        ticket: int | None = None,
-    ) -> list[Action]:  # fmt: skip
-        """Add to a value, by default the empty one of the type with tag ``init``."""
-        command = cmd.Add(to_value(key), to_value(value), init, expiry_ns, self.entity)
-        return self._write(command, ticket, now)
-
-    def subtract(
-        self, key: object, value: object, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
-        ticket: int | None = None,
-    ) -> list[Action]:  # fmt: skip
-        """Take away from a value."""
-        return self._write(cmd.Subtract(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now)
-
-    def clear(self, *, now: float, wall_ns: int = 0, ticket: int | None = None) -> list[Action]:
-        """Remove everything."""
-        return self._write(cmd.Clear(self.entity), ticket, now)
 
     # -- world --------------------------------------------------------------------------------------------------
 
@@ -324,20 +238,12 @@ class KvClone:
         """When to look again."""
         self._tick_at = min([self._following.next_timeout(), *self._waits.values()])
 
-    def _write(self, command: cmd.Action, ticket: int | None, now: float, request: int | None = None) -> list[Action]:
+    def _write(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
         if self._tick_at > now + CHANNEL_TICK_S:
             self._tick_at = now + CHANNEL_TICK_S
-        return self._writes.write(command, ticket, now, request)
+        return self._writes.write(command, ticket, now)
 
     def _check_waits(self, now: float, actions: list[Action]) -> None:
         if self._waits:
             self._check_idle(now, actions)
         self._following.check_waits(now, actions)
-
-    def _check_idle(self, now: float, actions: list[Action]) -> None:
-        if self.idle():
-            actions += [Resolve(ticket, None) for ticket in self._waits]
-            self._waits.clear()
-        for ticket in [ticket for ticket, until in self._waits.items() if now >= until]:
-            del self._waits[ticket]
-            actions.append(Resolve(ticket, TimedOut(f"store {self.name!r} did not become idle in time")))

@@ -4,18 +4,52 @@ from __future__ import annotations
 
 import math
 
-from chappe.channel import ChannelProducer, Event, Handshake, Heartbeat, ProducerAction, ToAll, ToConsumer
+from chappe.channel import (
+    ASK_HANDSHAKE,
+    ChannelProducer,
+    Event,
+    Handshake,
+    Heartbeat,
+    ProducerAction,
+    ToAll,
+    ToConsumer,
+)
 from chappe.core import Report
 from chappe.defaults import CLONE_WRITES_BYTES_MAX, STORE_ENTRY_BYTES_MAX
 from chappe.errors import BufferFull, NoMaster, RecordTooLarge, WriteUnknown
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action
+from chappe.kv.actions import Action, Send
 from chappe.kv.entity import Entity
 from chappe.kv.events import WritesRefused
 from chappe.kv.pending import Pending, PendingWrites, State
 from chappe.kv.sizes import entry_fits
-from chappe.kv.uplink import Uplink
+from chappe.kv.topics import check_name, master_topic
 from chappe.limits import KvLimits
+
+
+class Uplink:
+    """Addresses what the clone ``entity`` of the store ``name`` says to masters; raises UsageError for a bad name."""
+
+    def __init__(self, name: str, entity: Entity) -> None:
+        self._topic = master_topic(check_name(name))
+        self._entity = entity
+
+    def ask(self, receiver: Entity, actions: list[Action]) -> None:
+        """Ask for a snapshot, aloud: a master by name, or whichever there is with ``NOBODY``."""
+        body = cmd.encode_command(cmd.MissingEvents(ASK_HANDSHAKE))
+        actions.append(Send(self._topic, None, cmd.encode_message(0, self._entity, receiver, body)))
+
+    def send(self, command: cmd.Command, master: Entity, actions: list[Action]) -> None:
+        """Say something to a master."""
+        payload = cmd.encode_message(0, self._entity, master, cmd.encode_command(command))
+        # The original broadcasts what it says as a writer, and answers as a reader to its master alone.
+        alone = master.is_chappe or isinstance(command, cmd.CumulativeAck | cmd.MissingEvents)
+        actions.append(Send(self._topic, master.endpoint if alone else None, payload))
+
+    def send_event(self, event: Event[bytes], master: Entity, actions: list[Action]) -> None:
+        """Send a master a write."""
+        payload = cmd.encode_message(event.seq, self._entity, master, event.payload)
+        actions.append(Send(self._topic, master.endpoint if master.is_chappe else None, payload))
 
 
 class CloneWrites:
@@ -90,8 +124,8 @@ class CloneWrites:
 
     # -- application ------------------------------------------------------------------------------------------------
 
-    def write(self, command: cmd.Action, ticket: int | None, now: float, request: int | None = None) -> list[Action]:
-        """One more; ``request`` is that of a put_unique. Raises RecordTooLarge, NoMaster or BufferFull."""
+    def write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Action]:
+        """One more. Raises RecordTooLarge, NoMaster or BufferFull."""
         key, value = getattr(command, "key", None), getattr(command, "value", None)
         if not entry_fits(key, value):
             raise RecordTooLarge(f"key and value have more than {STORE_ENTRY_BYTES_MAX:,} bytes")
@@ -105,6 +139,7 @@ class CloneWrites:
         except BufferFull:
             self._full_at = len(self._pending)
             raise
+        request = getattr(command, "request", None)  # of a put_unique
         self._pending.add(self._channel.seq, Pending(ticket, f"{type(command).__name__} of {key!r:.60}", request))
         self._apply(produced, actions)
         return actions
@@ -203,7 +238,7 @@ class CloneWrites:
                     greeting = cmd.AttachWriter(message.offset, cmd.ticks(message.heartbeat_s))
                     self._uplink.send(greeting, each.consumer, actions)
                 else:
-                    self._uplink.send(cmd.RetransmitFailed(message.seq), each.consumer, actions)
+                    self._uplink.send(message, each.consumer, actions)
             elif isinstance(each, ToAll) and isinstance(each.message, Heartbeat):
                 self._beat(each.message.seq, actions)
 

@@ -37,12 +37,14 @@ chappe; otherwise, as the original does, with a Put of all that came out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from struct import Struct, error
-from typing import Any, Final, TypeAlias
+from struct import Struct, error, unpack_from
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 from crc32c import crc32c
 
+from chappe.channel import Ack, Heartbeat, Nack
+from chappe.channel import RetransmitFailed as RetransmitFailed
 from chappe.data.binary import decode_at, encode
 from chappe.data.order import VECTOR
 from chappe.data.values import Value
@@ -52,6 +54,8 @@ from chappe.errors import InvalidData
 from chappe.kv.entity import ENDPOINT_BYTES, ENTITY_BYTES, NOBODY, Entity, far, near
 
 Pair: TypeAlias = tuple[Value, Value]
+DONE: Final = 0  # an outcome that never travels
+NOT_INSERTED: Final = 255  # that of a put_unique whose key had a value
 
 
 class Put(msgspec.Struct, frozen=True):
@@ -136,22 +140,10 @@ class AttachWriter(msgspec.Struct, frozen=True):
     ticks: int
 
 
-class Keepalive(msgspec.Struct, frozen=True):
-    """A producer's heartbeat."""
-
-    seq: int
-
-
-class CumulativeAck(msgspec.Struct, frozen=True):
-    """A consumer has everything up to ``seq``."""
-
-    seq: int
-
-
-class MissingEvents(msgspec.Struct, frozen=True):
-    """A consumer misses these; (0,) asks to be taken in."""
-
-    seqs: tuple[int, ...]
+# What a channel says travels as it is; these are the original's names for it.
+Keepalive: TypeAlias = Heartbeat
+CumulativeAck: TypeAlias = Ack
+MissingEvents: TypeAlias = Nack
 
 
 class AckClone(msgspec.Struct, frozen=True):
@@ -169,17 +161,11 @@ class AckClone(msgspec.Struct, frozen=True):
         return _parse_pairs(self.raw_pairs)
 
 
-class RetransmitFailed(msgspec.Struct, frozen=True):
-    """A producer no longer has event ``seq``."""
-
-    seq: int
-
-
 class WriterState(msgspec.Struct, frozen=True):
     """A master to a clone: its writes up to ``applied`` are done and durable, all well but for ``outcomes``.
 
     What they changed has reached the clone when it has the master's event ``output``. Outcomes are pairs of a write's
-    number and what became of it (``chappe.kv.outcomes``), and are repeated until ``Settled``.
+    number and what became of it, the code of an error or ``NOT_INSERTED``, and are repeated until ``Settled``.
     """
 
     applied: int
@@ -270,15 +256,6 @@ _head: Final = Struct(">Q16sQ16sQ")
 _SENDER: Final = slice(8, 8 + ENDPOINT_BYTES)
 _RECEIVER_AT: Final = 8 + ENTITY_BYTES
 _entity: Final = Struct(">16sQ")
-_u64: Final = Struct(">Q")
-_i64: Final = Struct(">q")
-_u64_u16: Final = Struct(">QH")
-_u64_u8: Final = Struct(">QB")
-_two_u64: Final = Struct(">QQ")
-_two_u64_u8: Final = Struct(">QQB")
-_two_u64_u16_u64: Final = Struct(">QQHQ")
-_two_u64_u32: Final = Struct(">QQI")
-_entity_u64_entity: Final = Struct(">16sQQ16sQ")
 _KINDS: Final = tuple([bytes((kind,)) for kind in range(256)])
 _EXPIRES: Final = Struct(">Bq")
 
@@ -295,11 +272,13 @@ def encode_command(command: Command) -> bytes:
     """Kind and fields; raises UnsupportedValue for a value that has no bytes."""
     if type(command) is Put:  # by far the commonest
         return b"".join(
-            (b"\0", encode(command.key), encode(command.value), _expiry(command.expiry_ns),
+            (b"\0", encode(command.key), encode(command.value), _pack_expiry(command.expiry_ns),
              _entity.pack(*command.publisher))
         )  # fmt: skip
-    kind, write = _WRITERS[type(command)]
-    return _KINDS[kind] + write(command)
+    kind, fields = _WRITERS[type(command)]
+    values = msgspec.structs.astuple(command)
+    packed = [field.pack(each) for field, each in zip(fields, values, strict=True)]
+    return _KINDS[kind] + b"".join(packed)
 
 
 def encode_pairs(pairs: Sequence[bytes]) -> bytes:
@@ -317,59 +296,6 @@ def ticks(heartbeat_s: float) -> int:
     return max(1, round(heartbeat_s / CHANNEL_TICK_S))
 
 
-def _expiry(expiry_ns: int | None) -> bytes:
-    return b"\0" if expiry_ns is None else _EXPIRES.pack(1, expiry_ns)
-
-
-def _numbers(seqs: tuple[int, ...]) -> bytes:
-    return pack_varbyte(len(seqs)) + b"".join([_u64.pack(seq) for seq in seqs])
-
-
-def _put_unique(each: PutUnique) -> bytes:
-    names = _entity_u64_entity.pack(*each.who, each.request, *each.publisher)
-    return encode(each.key) + encode(each.value) + _expiry(each.expiry_ns) + names
-
-
-def _add(each: Add) -> bytes:
-    tail = _expiry(each.expiry_ns) + _entity.pack(*each.publisher)
-    return encode(each.key) + encode(each.value) + _KINDS[each.init] + tail
-
-
-def _subtract(each: Subtract) -> bytes:
-    return encode(each.key) + encode(each.value) + _expiry(each.expiry_ns) + _entity.pack(*each.publisher)
-
-
-def _writer_state(each: WriterState) -> bytes:
-    outcomes = b"".join([_u64_u8.pack(*outcome) for outcome in each.outcomes])
-    return _two_u64.pack(each.applied, each.output) + pack_varbyte(len(each.outcomes)) + outcomes
-
-
-_WRITERS: Final[dict[type, tuple[int, Callable[[Any], bytes]]]] = {
-    PutUnique: (1, _put_unique),
-    PutUniqueResult: (
-        2,
-        lambda each: _KINDS[each.inserted] + _entity_u64_entity.pack(*each.who, each.request, *each.publisher),
-    ),
-    Erase: (3, lambda each: encode(each.key) + _entity.pack(*each.publisher)),
-    Expire: (4, lambda each: encode(each.key) + _entity.pack(*each.publisher)),
-    Add: (5, _add),
-    Subtract: (6, _subtract),
-    Clear: (7, lambda each: _entity.pack(*each.publisher)),
-    AttachWriter: (8, lambda each: _u64_u16.pack(each.offset, each.ticks)),
-    Keepalive: (9, lambda each: _u64.pack(each.seq)),
-    CumulativeAck: (10, lambda each: _u64.pack(each.seq)),
-    MissingEvents: (11, lambda each: _numbers(each.seqs)),
-    AckClone: (12, lambda each: _u64_u16.pack(each.offset, each.ticks) + each.raw_pairs),
-    RetransmitFailed: (13, lambda each: _u64.pack(each.seq)),
-    WriterState: (128, _writer_state),
-    Settled: (129, lambda each: _u64.pack(each.seq)),
-    Leave: (130, lambda each: _u64.pack(each.seq)),
-    SnapshotOffer: (131, lambda each: _two_u64_u16_u64.pack(each.snapshot, each.offset, each.ticks, each.entries)),
-    SnapshotPiece: (132, lambda each: _two_u64_u32.pack(each.snapshot, each.first, each.crc) + each.raw_pairs),
-    SnapshotTaken: (133, lambda each: _two_u64_u8.pack(each.snapshot, each.entries, each.again)),
-}
-
-
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
@@ -378,15 +304,23 @@ def decode_message(payload: bytes) -> Message:
     try:
         seq, sender, sender_number, receiver, receiver_number = _head.unpack_from(payload)
         kind = payload[_head.size]
-        read = _READERS.get(kind)
-        if read is None:
+        layout = _LAYOUTS.get(kind)
+        if layout is None:
             raise InvalidData(f"a store command of kind {kind} is unknown")
-        command, end = read(payload, _head.size + 1)
+        end = _head.size + 1
+        values: list[Any] = []
+        for field in layout[1]:
+            if isinstance(field, Struct):
+                values += field.unpack_from(payload, end)
+                end += field.size
+            else:
+                value, end = field.read(payload, end)
+                values.append(value)
     except (error, IndexError):
         raise InvalidData(f"a store command is cut off after {len(payload)} bytes") from None
     if end != len(payload):
         raise InvalidData(f"a store command has {len(payload)} bytes, its fields need {end}")
-    return Message(seq, Entity(sender, sender_number), Entity(receiver, receiver_number), command)
+    return Message(seq, Entity(sender, sender_number), Entity(receiver, receiver_number), layout[0](*values))
 
 
 def sender_endpoint(payload: bytes) -> bytes | None:
@@ -396,13 +330,13 @@ def sender_endpoint(payload: bytes) -> bytes | None:
 
 def from_far(payload: bytes) -> bytes:
     """A message that came over an original, its sender taken for one of the original (``entity.far``)."""
-    return payload[: _SENDER.stop] + _u64.pack(far(*_u64.unpack_from(payload, _SENDER.stop))) + payload[_RECEIVER_AT:]
+    return payload[: _SENDER.stop] + _U64.pack(far(*_U64.unpack_from(payload, _SENDER.stop))) + payload[_RECEIVER_AT:]
 
 
 def to_far(payload: bytes) -> bytes:
     """A message for somebody who may be taken for one of the original, with the number that it has."""
-    number = near(*_u64.unpack_from(payload, _RECEIVER_AT + ENDPOINT_BYTES))
-    return payload[: _RECEIVER_AT + ENDPOINT_BYTES] + _u64.pack(number) + payload[_RECEIVER_AT + ENTITY_BYTES :]
+    number = near(*_U64.unpack_from(payload, _RECEIVER_AT + ENDPOINT_BYTES))
+    return payload[: _RECEIVER_AT + ENDPOINT_BYTES] + _U64.pack(number) + payload[_RECEIVER_AT + ENTITY_BYTES :]
 
 
 def bound(command: Action, sender: Entity) -> Action:
@@ -410,102 +344,6 @@ def bound(command: Action, sender: Entity) -> Action:
     if isinstance(command, PutUnique):
         return msgspec.structs.replace(command, who=NOBODY, publisher=sender)
     return command if command.publisher == sender else msgspec.structs.replace(command, publisher=sender)
-
-
-def _read_expiry(data: bytes, pos: int) -> tuple[int | None, int]:
-    flag = data[pos]
-    if flag == 0:
-        return None, pos + 1
-    expiry_ns: int = _i64.unpack_from(data, pos + 1)[0]
-    return expiry_ns, pos + 9
-
-
-def _read_entity(data: bytes, pos: int) -> tuple[Entity, int]:
-    return Entity(*_entity.unpack_from(data, pos)), pos + ENTITY_BYTES
-
-
-def _read_put(data: bytes, pos: int) -> tuple[Command, int]:
-    key, pos = decode_at(data, pos)
-    value, pos = decode_at(data, pos)
-    expiry_ns, pos = _read_expiry(data, pos)
-    return Put(key, value, expiry_ns, Entity(*_entity.unpack_from(data, pos))), pos + ENTITY_BYTES
-
-
-def _read_put_unique(data: bytes, pos: int) -> tuple[Command, int]:
-    key, pos = decode_at(data, pos)
-    value, pos = decode_at(data, pos)
-    expiry_ns, pos = _read_expiry(data, pos)
-    who, who_number, request, publisher, number = _entity_u64_entity.unpack_from(data, pos)
-    command = PutUnique(key, value, expiry_ns, Entity(who, who_number), request, Entity(publisher, number))
-    return command, pos + _entity_u64_entity.size
-
-
-def _read_result(data: bytes, pos: int) -> tuple[Command, int]:
-    who, who_number, request, publisher, number = _entity_u64_entity.unpack_from(data, pos + 1)
-    command = PutUniqueResult(data[pos] != 0, Entity(who, who_number), request, Entity(publisher, number))
-    return command, pos + 1 + _entity_u64_entity.size
-
-
-def _read_erase(data: bytes, pos: int) -> tuple[Command, int]:
-    key, pos = decode_at(data, pos)
-    publisher, pos = _read_entity(data, pos)
-    return Erase(key, publisher), pos
-
-
-def _read_expire(data: bytes, pos: int) -> tuple[Command, int]:
-    key, pos = decode_at(data, pos)
-    publisher, pos = _read_entity(data, pos)
-    return Expire(key, publisher), pos
-
-
-def _read_add(data: bytes, pos: int) -> tuple[Command, int]:
-    key, pos = decode_at(data, pos)
-    value, pos = decode_at(data, pos)
-    init = data[pos]
-    if init > VECTOR:
-        raise InvalidData(f"type {init} at byte {pos} is unknown")
-    expiry_ns, pos = _read_expiry(data, pos + 1)
-    publisher, pos = _read_entity(data, pos)
-    return Add(key, value, init, expiry_ns, publisher), pos
-
-
-def _read_subtract(data: bytes, pos: int) -> tuple[Command, int]:
-    key, pos = decode_at(data, pos)
-    value, pos = decode_at(data, pos)
-    expiry_ns, pos = _read_expiry(data, pos)
-    publisher, pos = _read_entity(data, pos)
-    return Subtract(key, value, expiry_ns, publisher), pos
-
-
-def _read_clear(data: bytes, pos: int) -> tuple[Command, int]:
-    publisher, pos = _read_entity(data, pos)
-    return Clear(publisher), pos
-
-
-def _read_nack(data: bytes, pos: int) -> tuple[Command, int]:
-    count, pos = parse_varbyte(data, pos)
-    if count > CHANNEL_HELD_MAX + 1 or count * _u64.size > len(data) - pos:
-        raise InvalidData(f"a nack claims {count} numbers")
-    return MissingEvents(tuple(_u64.unpack_from(data, pos + 8 * place)[0] for place in range(count))), pos + 8 * count
-
-
-def _read_ack_clone(data: bytes, pos: int) -> tuple[Command, int]:
-    offset, interval = _u64_u16.unpack_from(data, pos)
-    return AckClone(offset, interval, data[pos + _u64_u16.size :]), len(data)
-
-
-def _read_offer(data: bytes, pos: int) -> tuple[Command, int]:
-    return SnapshotOffer(*_two_u64_u16_u64.unpack_from(data, pos)), pos + _two_u64_u16_u64.size
-
-
-def _read_piece(data: bytes, pos: int) -> tuple[Command, int]:
-    snapshot, first, crc = _two_u64_u32.unpack_from(data, pos)
-    return SnapshotPiece(snapshot, first, crc, data[pos + _two_u64_u32.size :]), len(data)
-
-
-def _read_taken(data: bytes, pos: int) -> tuple[Command, int]:
-    snapshot, entries, again = _two_u64_u8.unpack_from(data, pos)
-    return SnapshotTaken(snapshot, entries, again != 0), pos + _two_u64_u8.size
 
 
 def _parse_pairs(raw: bytes) -> list[Pair]:
@@ -522,42 +360,90 @@ def _parse_pairs(raw: bytes) -> list[Pair]:
     return found
 
 
-def _read_attach_writer(data: bytes, pos: int) -> tuple[Command, int]:
-    return AttachWriter(*_u64_u16.unpack_from(data, pos)), pos + _u64_u16.size
+# -- the fields of each kind ----------------------------------------------------------------------------------------
 
 
-def _read_writer_state(data: bytes, pos: int) -> tuple[Command, int]:
-    applied, output = _two_u64.unpack_from(data, pos)
-    count, pos = parse_varbyte(data, pos + _two_u64.size)
+class _Field(NamedTuple):
+    """A field without a fixed size, or that is no number: its bytes, and what it is at a position and where it ends."""
+
+    pack: Callable[[Any], bytes]
+    read: Callable[[bytes, int], tuple[Any, int]]
+
+
+def _pack_expiry(expiry_ns: int | None) -> bytes:
+    return b"\0" if expiry_ns is None else _EXPIRES.pack(1, expiry_ns)
+
+
+def _read_expiry(data: bytes, pos: int) -> tuple[int | None, int]:
+    return (None, pos + 1) if data[pos] == 0 else (_EXPIRES.unpack_from(data, pos)[1], pos + _EXPIRES.size)
+
+
+def _read_tag(data: bytes, pos: int) -> tuple[int, int]:
+    if data[pos] > VECTOR:
+        raise InvalidData(f"type {data[pos]} at byte {pos} is unknown")
+    return data[pos], pos + 1
+
+
+def _pack_seqs(seqs: tuple[int, ...]) -> bytes:
+    return pack_varbyte(len(seqs)) + b"".join([_U64.pack(seq) for seq in seqs])
+
+
+def _read_seqs(data: bytes, pos: int) -> tuple[tuple[int, ...], int]:
+    count, pos = parse_varbyte(data, pos)
+    if count > CHANNEL_HELD_MAX + 1 or count * _U64.size > len(data) - pos:
+        raise InvalidData(f"a nack claims {count} numbers")
+    return unpack_from(f">{count}Q", data, pos), pos + _U64.size * count
+
+
+def _pack_outcomes(outcomes: tuple[tuple[int, int], ...]) -> bytes:
+    return pack_varbyte(len(outcomes)) + b"".join([_OUTCOME.pack(*each) for each in outcomes])
+
+
+def _read_outcomes(data: bytes, pos: int) -> tuple[tuple[tuple[int, int], ...], int]:
+    count, pos = parse_varbyte(data, pos)
     if count > STORE_OUTCOMES_MAX:
         raise InvalidData(f"a writer's state claims {count} outcomes")
-    outcomes = tuple([_u64_u8.unpack_from(data, pos + _u64_u8.size * place) for place in range(count)])
-    return WriterState(applied, output, outcomes), pos + _u64_u8.size * count
+    found = tuple([_OUTCOME.unpack_from(data, pos + _OUTCOME.size * place) for place in range(count)])
+    return found, pos + _OUTCOME.size * count
 
 
-def _number_reader(make: Callable[[int], Command]) -> Callable[[bytes, int], tuple[Command, int]]:
-    return lambda data, pos: (make(_u64.unpack_from(data, pos)[0]), pos + _u64.size)
+_U16: Final = Struct(">H")
+_U32: Final = Struct(">I")
+_U64: Final = Struct(">Q")
+_FLAG: Final = Struct(">?")
+_OUTCOME: Final = Struct(">QB")
+_VALUE: Final = _Field(encode, decode_at)
+_EXPIRY: Final = _Field(_pack_expiry, _read_expiry)
+_TAG: Final = _Field(lambda tag: _KINDS[tag], _read_tag)
+_ENTITY: Final = _Field(
+    lambda entity: _entity.pack(*entity),
+    lambda data, pos: (Entity(*_entity.unpack_from(data, pos)), pos + ENTITY_BYTES),
+)
+_SEQS: Final = _Field(_pack_seqs, _read_seqs)
+_OUTCOMES: Final = _Field(_pack_outcomes, _read_outcomes)
+_REST: Final = _Field(bytes, lambda data, pos: (data[pos:], len(data)))  # pairs, which are looked into later
 
-
-_READERS: Final[dict[int, Callable[[bytes, int], tuple[Command, int]]]] = {
-    0: _read_put,
-    1: _read_put_unique,
-    2: _read_result,
-    3: _read_erase,
-    4: _read_expire,
-    5: _read_add,
-    6: _read_subtract,
-    7: _read_clear,
-    8: _read_attach_writer,
-    9: _number_reader(Keepalive),
-    10: _number_reader(CumulativeAck),
-    11: _read_nack,
-    12: _read_ack_clone,
-    13: _number_reader(RetransmitFailed),
-    128: _read_writer_state,
-    129: _number_reader(Settled),
-    130: _number_reader(Leave),
-    131: _read_offer,
-    132: _read_piece,
-    133: _read_taken,
+# The fields of each command, in the order in which its class has them.
+_LAYOUTS: Final[dict[int, tuple[Callable[..., Command], tuple[_Field | Struct, ...]]]] = {
+    0: (Put, (_VALUE, _VALUE, _EXPIRY, _ENTITY)),
+    1: (PutUnique, (_VALUE, _VALUE, _EXPIRY, _ENTITY, _U64, _ENTITY)),
+    2: (PutUniqueResult, (_FLAG, _ENTITY, _U64, _ENTITY)),
+    3: (Erase, (_VALUE, _ENTITY)),
+    4: (Expire, (_VALUE, _ENTITY)),
+    5: (Add, (_VALUE, _VALUE, _TAG, _EXPIRY, _ENTITY)),
+    6: (Subtract, (_VALUE, _VALUE, _EXPIRY, _ENTITY)),
+    7: (Clear, (_ENTITY,)),
+    8: (AttachWriter, (_U64, _U16)),
+    9: (Keepalive, (_U64,)),
+    10: (CumulativeAck, (_U64,)),
+    11: (MissingEvents, (_SEQS,)),
+    12: (AckClone, (_U64, _U16, _REST)),
+    13: (RetransmitFailed, (_U64,)),
+    128: (WriterState, (_U64, _U64, _OUTCOMES)),
+    129: (Settled, (_U64,)),
+    130: (Leave, (_U64,)),
+    131: (SnapshotOffer, (_U64, _U64, _U16, _U64)),
+    132: (SnapshotPiece, (_U64, _U64, _U32, _REST)),
+    133: (SnapshotTaken, (_U64, _U64, _FLAG)),
 }
+_WRITERS: Final = {made: (kind, fields) for kind, (made, fields) in _LAYOUTS.items()}

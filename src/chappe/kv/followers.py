@@ -195,7 +195,7 @@ class Followers:
                 if isinstance(message, Event):
                     actions.append(self._event(message, each.consumer.endpoint))
                 elif isinstance(message, RetransmitFailed):
-                    self.send(each.consumer, cmd.RetransmitFailed(message.seq), actions)
+                    self.send(each.consumer, message, actions)
 
     def _event(self, event: Event[Any], receiver: bytes | None) -> Send:
         return Send(self._topic, receiver, cmd.encode_message(event.seq, self._entity, NOBODY, event.payload))

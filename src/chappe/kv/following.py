@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, Literal
 
-from chappe.channel import ChannelConsumer, Consume, ConsumerAction, Lost, ToProducer
+from chappe.channel import Consume, ConsumerAction, Lost, ToProducer
 from chappe.core import Report
 from chappe.defaults import CHANNEL_NACK_S, CHANNEL_TICK_S, MASTER_CONFLICT_S, MASTER_SILENT_S
 from chappe.errors import ProtocolError, StaleData, StoreError
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Resolve
-from chappe.kv.clone_writes import CloneWrites
-from chappe.kv.engine import Staged
+from chappe.kv.clone_writes import CloneWrites, Uplink
+from chappe.kv.engine import Change, Engine, Staged
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CloneStale, CommandRefused, MasterFound, MasterLost, SnapshotGivenUp, TwoMasters
-from chappe.kv.inputs import new_input
 from chappe.kv.receiving import GivenUp, Receiving
-from chappe.kv.replica import Replica
-from chappe.kv.uplink import Uplink
+from chappe.kv.role import Notices, new_input
 from chappe.limits import KvLimits
 
 _ORIGINAL_KEEPS_S: Final = 40.0  # an original forgets a silent clone after 50 s; before that the channel just goes on
@@ -35,7 +34,8 @@ class Following:
         name: Of the store.
         entity: The clone.
         uplink: Addresses what is sent.
-        replica: Is made what the master has.
+        engine: The clone's copy of the data, which its master alone changes.
+        notices: Tells watchers of its changes.
         writes: Go to the master that is followed.
         resync_s: Longest pause between two attempts to find a master.
         stale_s: Without a master for longer, or without changes that it missed, reading raises StaleData; negative for
@@ -43,9 +43,8 @@ class Following:
     """
 
     def __init__(
-        self, name: str, entity: Entity, uplink: Uplink, replica: Replica, writes: CloneWrites,
-        limits: KvLimits, *, now: float,
-        resync_s: float, stale_s: float,
+        self, name: str, entity: Entity, uplink: Uplink, engine: Engine, notices: Notices, writes: CloneWrites,
+        limits: KvLimits, *, now: float, resync_s: float, stale_s: float,
     ) -> None:  # fmt: skip
         self.master: Entity | None = None  # the one that is followed, or was last
         self.connected = False
@@ -53,12 +52,13 @@ class Following:
         self._name = name
         self._entity = entity
         self._uplink = uplink
-        self._replica = replica
+        self._engine = engine
+        self._notices = notices
         self._writes = writes
         self._resync_s = resync_s
         self._stale_s = stale_s if stale_s >= 0 else math.inf
         self._limits = limits
-        self._input: ChannelConsumer[cmd.Action] = self._new_input(now)
+        self._input = new_input(limits, now)
         self._syncing = False  # events are missing for good: a snapshot is needed, also if the master was lost since
         self._receiving: Receiving | None = None  # a snapshot that comes
         self.lost_at = now
@@ -234,9 +234,6 @@ class Following:
 
     # -- inside: finding and losing a master ------------------------------------------------------------------------
 
-    def _new_input(self, now: float) -> ChannelConsumer[cmd.Action]:
-        return new_input(self._limits, now)
-
     def _search(self, now: float, actions: list[Action]) -> None:
         """Ask for a master: whether the old one still knows us, and all others, by turns."""
         self._search_at = now + self._search_s
@@ -315,8 +312,8 @@ class Following:
             return  # an old one that was on its way for long
         if not (again and self._input.initialized and command.offset < self._input.next - 1):
             # Otherwise an original sends the offset that it once gave; what lies between has come already.
-            self._input = self._new_input(now)
-        staged = Staged(self._replica.engine)
+            self._input = new_input(self._limits, now)
+        staged = Staged(self._engine)
         for key, value in pairs:
             staged.add(key, value)
         self._become(master, staged, actions)
@@ -330,7 +327,8 @@ class Following:
         if self.connected:
             self._writes.end(master)
         self._receiving = None
-        self._replica.become(staged, master, actions)
+        for change in self._engine.replace(staged, tell=self._notices.wanted):  # in one step for those who read
+            self._notices.tell(change, None, master, actions)
         if not again and self.master is not None and not (self.master.is_chappe and master.is_chappe):
             self._writes.doubt(actions)
         self._syncing = False
@@ -362,9 +360,9 @@ class Following:
             return
         if known:
             self._heard_at = now
-        self._receiving = receiving = Receiving(master, offer, self._replica.engine, self._limits, now)
+        self._receiving = receiving = Receiving(master, offer, self._engine, self._limits, now)
         for each in receiving.begin(now):
-            self._uplink.say(each, master, actions)
+            self._uplink.send(each.message, master, actions)
         if receiving.whole:
             self._complete(receiving, now, actions)
 
@@ -390,7 +388,7 @@ class Following:
             if isinstance(command, cmd.RetransmitFailed) and message.receiver != self._entity:
                 return False
             for each in receiving.handle(message, size, now):
-                self._uplink.say(each, receiving.master, actions)
+                self._uplink.send(each.message, receiving.master, actions)
         except GivenUp as problem:
             self._give_up(str(problem), now, actions)
             return False
@@ -408,7 +406,7 @@ class Following:
             self._give_up(str(problem), now, actions)
             return
         for each in said:
-            self._uplink.say(each, receiving.master, actions)
+            self._uplink.send(each.message, receiving.master, actions)
         if ask:
             taken = cmd.SnapshotTaken(receiving.offer.snapshot, receiving.taken, again=True)
             self._uplink.send(taken, receiving.master, actions)
@@ -463,7 +461,7 @@ class Following:
             elif isinstance(each, Lost):
                 self._resync(now, actions)
             elif isinstance(each, ToProducer) and self.master is not None:
-                self._uplink.say(each, self.master, actions)
+                self._uplink.send(each.message, self.master, actions)
 
     def _do(self, command: cmd.Action, now: float, actions: list[Action]) -> None:
         """The master's next event."""
@@ -474,10 +472,36 @@ class Following:
         if self._syncing:
             return
         try:
-            self._replica.do(command, actions)
+            changes = self._change(command)
         except StoreError as problem:  # the master did it, so this is no copy of what it has
             actions.append(Report(CommandRefused(self._name, f"a change does not fit what is here: {problem}")))
             self._resync(now, actions)
+            return
+        expiry_ns = command.expiry_ns if isinstance(command, cmd.Put) else None
+        for change in changes:
+            if change is not None:
+                self._notices.tell(change, expiry_ns, command.publisher, actions)
+
+    def _change(self, command: cmd.Action) -> Sequence[Change | None]:
+        """Do what the master has done.
+
+        Raises:
+            ProtocolError: No master does that.
+            StoreError: It does not fit what is here.
+        """
+        engine = self._engine
+        if isinstance(command, cmd.Put):
+            return (engine.put(command.key, command.value),)
+        if isinstance(command, cmd.Erase | cmd.Expire):
+            kind: Literal["erase", "expire"] = "erase" if isinstance(command, cmd.Erase) else "expire"
+            return (engine.erase(command.key, kind),)
+        if isinstance(command, cmd.Clear):
+            return engine.clear()
+        if isinstance(command, cmd.Add):
+            return (engine.add(command.key, command.value, command.init),)
+        if isinstance(command, cmd.Subtract):
+            return (engine.subtract(command.key, command.value),)
+        raise ProtocolError(f"a master sent {type(command).__name__}, which only clones do")
 
     def _resync(self, now: float, actions: list[Action]) -> None:
         """Changes are missing for good: only a snapshot helps."""

@@ -13,29 +13,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Literal
 
 from chappe.core import Report
 from chappe.data.convert import to_value
-from chappe.data.values import Value
 from chappe.defaults import CHANNEL_HEARTBEAT_S, CHANNEL_TICK_S, CONFLICTS_MAX, MASTER_CONFLICT_S
-from chappe.errors import ProtocolError, StorageError, TimedOut
+from chappe.errors import ProtocolError, StorageError
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Resolve
+from chappe.kv.actions import Action
 from chappe.kv.backend import Loaded
-from chappe.kv.engine import Engine
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused, TwoMasters
 from chappe.kv.followers import Followers
 from chappe.kv.ordering import Ordering
-from chappe.kv.role import Hear, Reaches
+from chappe.kv.role import KvRole, Notices
 from chappe.kv.taking import Taking
 from chappe.kv.topics import check_name, clone_topic, master_topic
 from chappe.kv.writers import Writers
 from chappe.limits import KV_LIMITS, KvLimits
 
 
-class KvMaster:
+class KvMaster(KvRole):
     """See the module.
 
     Every method that does something takes ``now`` (monotonic seconds) and ``wall_ns`` (nanoseconds since 1970), and
@@ -51,9 +48,7 @@ class KvMaster:
         limits: What it keeps and asks for at most.
     """
 
-    kind: Literal["master", "clone"] = "master"
-    readable = True
-    unconfirmed = 0
+    kind = "master"
 
     def __init__(
         self,
@@ -68,25 +63,22 @@ class KvMaster:
         notify: bool = True,
         limits: KvLimits = KV_LIMITS,
     ) -> None:
-        self.name = name
-        self.entity = entity
-        self.immediate = not durable
         raw = check_name(name)
-        self.hears: dict[bytes, Hear] = {master_topic(raw): self.handle_messages, clone_topic(raw): self.handle_masters}
-        self.engine = engine = Engine()
+        self.hears = {master_topic(raw): self.handle_messages, clone_topic(raw): self.handle_masters}
+        notices = Notices(notify)
+        super().__init__(name, entity, notices, NOBODY, immediate=not durable)
         self._writers = Writers(loaded.writers if loaded is not None else ())
         self._followers = Followers(
             name, entity, self._writers, lambda: self._ordering.frozen(), limits, now=now, heartbeat_s=heartbeat_s
         )
         self._ordering = Ordering(
-            name, entity, engine, self._writers, self._followers, limits, now=now, durable=durable, notify=notify
+            name, entity, self.engine, self._writers, self._followers, notices, limits, now=now, durable=durable
         )
         self._taking = Taking(name, self._writers, self._ordering, self._followers, limits, now=now)
         self._gone: set[bytes] = set()  # endpoints out of reach
-        self._waits: dict[int, float] = {}  # await_idle: until when
         self._conflicts: dict[Entity, float] = {}
         for key, value, expires_ns in loaded.entries if loaded is not None else ():
-            engine.put(key, value, expires_ns)
+            self.engine.put(key, value, expires_ns)
 
     # -- looks --------------------------------------------------------------------------------------------------
 
@@ -104,8 +96,6 @@ class KvMaster:
         pending = "" if self.settled else "; not everything is durable yet"
         return f"{self.engine.story(to_value(key))}; {len(self.clones)} clones, at event {self.position}{pending}"
 
-    # -- application: reading -----------------------------------------------------------------------------------
-
     @property
     def clones(self) -> tuple[Entity, ...]:
         """Those that are attached."""
@@ -121,30 +111,6 @@ class KvMaster:
         """Whether all that was written is durable."""
         return self._ordering.settled
 
-    def unreadable(self) -> None:
-        """A master may always be read."""
-
-    @property
-    def notify(self) -> bool:
-        """Whether changes are told to watchers."""
-        return self._ordering.notify
-
-    @notify.setter
-    def notify(self, notify: bool) -> None:
-        self._ordering.notify = notify
-
-    def get(self, key: object) -> Value:
-        """The value under a key; raises NoSuchKey."""
-        return self.engine.get(key if type(key) is str else to_value(key))
-
-    def get_index(self, key: object, index: object) -> Value:
-        """What lies at an index of the value under a key; raises NoSuchKey or TypeClash."""
-        return self.engine.get_index(to_value(key), to_value(index))
-
-    def exists(self, key: object) -> bool:
-        """Whether there is a value under a key."""
-        return self.engine.exists(to_value(key))
-
     def idle(self) -> bool:
         """Whether every clone in reach has everything, nothing of theirs is missing, and all is durable."""
         return self._ordering.settled and self._followers.idle(self._gone) and self._taking.idle(self._gone)
@@ -152,7 +118,7 @@ class KvMaster:
     # -- application: writing -----------------------------------------------------------------------------------
 
     def put(
-        self, key: object, value: object, *, now: float, wall_ns: int, expiry_ns: int | None = None,
+        self, key: object, value: object, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
         ticket: int | None = None,
     ) -> list[Action]:  # fmt: skip
         """Set a value; without ``expiry_ns`` it stays for good, whatever the one before had."""
@@ -160,51 +126,10 @@ class KvMaster:
         if (
             expiry_ns is None
             and ticket is None
-            and not (ordering.durable or ordering.notify or self._followers.has_clones)
+            and not (ordering.durable or ordering.notices.wanted or self._followers.has_clones)
         ):
             return ordering.put_alone(to_value(key), to_value(value), now, wall_ns)
         return ordering.do(cmd.Put(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now, wall_ns)
-
-    def put_unique(
-        self, key: object, value: object, *, now: float, wall_ns: int, expiry_ns: int | None = None,
-        ticket: int | None = None,
-    ) -> list[Action]:  # fmt: skip
-        """Set a value if there is none; the ticket's outcome is whether it did."""
-        command = cmd.PutUnique(to_value(key), to_value(value), expiry_ns, NOBODY, 0, self.entity)
-        return self._ordering.do(command, ticket, now, wall_ns)
-
-    def erase(self, key: object, *, now: float, wall_ns: int, ticket: int | None = None) -> list[Action]:
-        """Remove a key, if it is there."""
-        return self._ordering.do(cmd.Erase(to_value(key), self.entity), ticket, now, wall_ns)
-
-    def add(
-        self, key: object, value: object, init: int, *, now: float, wall_ns: int, expiry_ns: int | None = None,
-        ticket: int | None = None,
-    ) -> list[Action]:  # fmt: skip
-        """Add to a value, by default the empty one of the type with tag ``init``; raises TypeClash."""
-        command = cmd.Add(to_value(key), to_value(value), init, expiry_ns, self.entity)
-        return self._ordering.do(command, ticket, now, wall_ns)
-
-    def subtract(
-        self, key: object, value: object, *, now: float, wall_ns: int, expiry_ns: int | None = None,
-        ticket: int | None = None,
-    ) -> list[Action]:  # fmt: skip
-        """Take away from a value; raises NoSuchKey or TypeClash."""
-        return self._ordering.do(
-            cmd.Subtract(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now, wall_ns
-        )
-
-    def clear(self, *, now: float, wall_ns: int, ticket: int | None = None) -> list[Action]:
-        """Remove everything."""
-        return self._ordering.do(cmd.Clear(self.entity), ticket, now, wall_ns)
-
-    def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
-        """Resolve the ticket with None once ``idle``, with TimedOut after ``timeout_s``."""
-        if self.idle():
-            return [Resolve(ticket, None)]
-        self._waits[ticket] = now + timeout_s
-        self._followers.hurry(now)
-        return []
 
     # -- world --------------------------------------------------------------------------------------------------
 
@@ -258,14 +183,6 @@ class KvMaster:
         self._check_idle(now, actions)
         return actions
 
-    def handle_network(self, holders: frozenset[bytes], reaches: Reaches, now: float) -> list[Action]:
-        """Who else has a master is told by what it says."""
-        return []
-
-    def leave(self) -> list[Action]:
-        """Clones notice that their master is gone."""
-        return []
-
     def handle_committed(self, number: int, now: float, wall_ns: int) -> list[Action]:
         """A commit is durable."""
         actions: list[Action] = []
@@ -294,6 +211,10 @@ class KvMaster:
             self._plan(now)
         self._ordering.start_commit(actions)
         return actions
+
+    def hurry_idle(self, now: float) -> None:
+        """Have clones say at once what they have."""
+        self._followers.hurry(now)
 
     def next_timeout(self, now: float, wall_ns: int) -> float:
         """When ``handle_timeout`` is due."""
@@ -331,16 +252,8 @@ class KvMaster:
         self._ordering.start_commit(actions)
         self._taking.confirm(actions)
 
-    def _check_idle(self, now: float, actions: list[Action]) -> None:
-        if not self._waits:
-            return
-        if self.idle():
-            actions += [Resolve(ticket, None) for ticket in self._waits]
-            self._waits.clear()
-            return
-        for ticket in [ticket for ticket, until in self._waits.items() if now >= until]:
-            del self._waits[ticket]
-            actions.append(Resolve(ticket, TimedOut(f"store {self.name!r} did not become idle in time")))
+    def _write(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
+        return self._ordering.do(command, ticket, now, wall_ns)
 
     def _plan(self, now: float) -> None:
         """When to look again."""

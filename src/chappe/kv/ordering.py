@@ -2,30 +2,40 @@
 
 Each is done in memory at once. Without a backend it is told at once; with one it is told when it is durable, or undone
 if it cannot be.
+
+As the original: what add and subtract result in is told as a put of the resulting value, a put_unique that inserted as
+a put and the answer to who asked. An original waits for that answer; a clone of chappe is told otherwise. What is done
+to a string or a container is told as it is where no original listens: n insertions into one set would cost n*n/2
+members.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
+
+import msgspec
 
 from chappe.core import Report
 from chappe.data.values import Value
 from chappe.defaults import DISK_RETRY_S, STORE_ENTRY_BYTES_MAX
 from chappe.errors import BackendFailure, InvalidOperation, RecordTooLarge, StorageError, StoreError
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Notify, Resolve
+from chappe.kv.actions import Action, Resolve
 from chappe.kv.engine import Change, Engine, Entry
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommitFailed
-from chappe.kv.executing import Executed, execute
 from chappe.kv.followers import Followers
 from chappe.kv.group_commit import Committing, Done
-from chappe.kv.outcomes import NOT_INSERTED, code_of
-from chappe.kv.sizes import entry_fits
+from chappe.kv.role import Notices
+from chappe.kv.sizes import CONTAINERS, entry_fits
 from chappe.kv.writers import NS, Writer, Writers
 from chappe.limits import KvLimits
 
+# Changes, what is told to the clones, and the result: None, or whether a put_unique inserted.
+Executed: TypeAlias = tuple[tuple[Change, ...], tuple[cmd.Told, ...], object]
+_GROWING: Final = CONTAINERS | {str, bytes}
+_NS_MAX: Final = 2**63 - 1
 _TOO_LARGE: Final = f"key and value have more than {STORE_ENTRY_BYTES_MAX:,} bytes"
 
 
@@ -38,15 +48,15 @@ class Ordering:
         engine: The data.
         writers: What is known of the clones that write.
         followers: The clones that are told.
+        notices: Tells watchers of changes.
         durable: Whether there is a backend, to be asked by ``Commit``.
-        notify: Whether changes are told to watchers.
     """
 
     def __init__(
-        self, name: str, entity: Entity, engine: Engine, writers: Writers, followers: Followers,
-        limits: KvLimits, *, now: float, durable: bool, notify: bool,
+        self, name: str, entity: Entity, engine: Engine, writers: Writers, followers: Followers, notices: Notices,
+        limits: KvLimits, *, now: float, durable: bool,
     ) -> None:  # fmt: skip
-        self.notify = notify
+        self.notices = notices
         self.durable = durable
         self._name = name
         self._entity = entity
@@ -172,7 +182,35 @@ class Ordering:
 
     def _execute(self, command: cmd.Action, wall_ns: int) -> Executed:
         """Do it in memory; raises StoreError if it cannot be done, and then nothing was."""
-        return execute(self._engine, self._entity, command, wall_ns)
+        engine = self._engine
+        expiry_ns: int | None = getattr(command, "expiry_ns", None)
+        expires_ns = None if expiry_ns is None else min(wall_ns + expiry_ns, _NS_MAX)
+        told: list[cmd.Told] = []
+        if isinstance(command, cmd.Put):
+            return (engine.put(command.key, command.value, expires_ns),), (command,), None
+        if isinstance(command, cmd.PutUnique):
+            unique = engine.put_unique(command.key, command.value, expires_ns)
+            if unique is not None:
+                told.append(cmd.Put(command.key, command.value, expiry_ns, command.publisher))
+            if command.who != NOBODY:
+                told.append(cmd.PutUniqueResult(unique is not None, command.who, command.request, self._entity))
+            return () if unique is None else (unique,), tuple(told), unique is not None
+        if isinstance(command, cmd.Erase):
+            erased = engine.erase(command.key)
+            return ((), (), None) if erased is None else ((erased,), (command,), None)
+        if isinstance(command, cmd.Clear):
+            return tuple(engine.clear()), (command,), None
+        if isinstance(command, cmd.Add):
+            change = engine.add(command.key, command.value, command.init, expires_ns)
+        elif isinstance(command, cmd.Subtract):
+            change = engine.subtract(command.key, command.value, expires_ns)
+        else:
+            raise InvalidOperation("only a master says that a key has expired, or what became of a put_unique")
+        assert change.entry is not None
+        whole = cmd.Put(change.entry.key, change.entry.value, None, command.publisher)  # as the original sends it
+        if type(whole.value) not in _GROWING:
+            return (change,), (whole,), None
+        return (change,), (cmd.Changed(msgspec.structs.replace(command, expiry_ns=None), whole),), None
 
     def _due(self, now: float, wall_ns: int) -> Sequence[Change]:
         """Take out of the engine what is due to expire; nobody is told yet."""
@@ -196,9 +234,10 @@ class Ordering:
 
     def _release(self, done: Done, now: float, actions: list[Action]) -> None:
         """Tell everybody."""
-        if self.notify:
+        if self.notices.wanted:
             for change in done.changes:
-                actions.append(_notice(change, done.command))
+                expiry_ns = getattr(done.command, "expiry_ns", None)
+                self.notices.tell(change, expiry_ns, done.command.publisher, actions)
         self._followers.tell(done.broadcast, now, actions)
         if done.ticket is not None:
             actions.append(Resolve(done.ticket, done.result))
@@ -212,23 +251,10 @@ class Ordering:
         writer = self._writers.known.get(done.writer)
         if writer is not None:
             if error is not None:
-                writer.outcomes[done.seq] = code_of(error)
+                writer.outcomes[done.seq] = error.code
             elif done.result is False:
-                writer.outcomes[done.seq] = NOT_INSERTED
+                writer.outcomes[done.seq] = cmd.NOT_INSERTED
 
 
 def _fits(command: cmd.Action) -> bool:
     return entry_fits(getattr(command, "key", None), getattr(command, "value", None))
-
-
-def _notice(change: Change, command: cmd.Action) -> Notify:
-    entry, before = change.entry, change.before
-    return Notify(
-        change.kind,
-        change.key,
-        None if entry is None else entry.value,
-        None if before is None else before.value,
-        getattr(command, "expiry_ns", None),
-        command.publisher,
-        change.version,
-    )

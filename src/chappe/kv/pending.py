@@ -8,12 +8,22 @@ from typing import Final
 import msgspec
 
 from chappe.core import Report
-from chappe.errors import StoreError
+from chappe.errors import BackendFailure, InvalidOperation, NoMaster, NoSuchKey, StoreError, TypeClash
 from chappe.kv.actions import Action, Resolve
+from chappe.kv.commands import DONE, NOT_INSERTED
 from chappe.kv.events import WriteFailed
-from chappe.kv.outcomes import DONE, NOT_INSERTED, error_of
 
 _STATES_MAX: Final = 64  # confirmations that wait for the master's events; a further one takes the last one's place
+_REASONS: Final[dict[int, tuple[type[StoreError], str]]] = {
+    kind.code: (kind, reason)
+    for kind, reason in (
+        (NoSuchKey, "nothing is stored under the key"),
+        (TypeClash, "the operation does not fit the type of the stored value"),
+        (InvalidOperation, "the operation's value is not what it needs, or the result would be out of bounds"),
+        (BackendFailure, "its backend could not write; look at the master's disk"),
+        (NoMaster, "it remembers too many clones already"),
+    )
+}
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -97,7 +107,8 @@ class PendingWrites:
             return [] if write.ticket is None else [Resolve(write.ticket, code == DONE)]
         if code == DONE:
             return [] if write.ticket is None else [Resolve(write.ticket, None)]
-        return self._failed(write, error_of(code, write.what))
+        kind, reason = _REASONS.get(code, (StoreError, f"error {code}"))
+        return self._failed(write, kind(f"the master refused {write.what}: {reason}"))
 
     def _failed(self, write: Pending, error: StoreError) -> list[Action]:
         if write.ticket is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from chappe.channel import ChannelConsumer, Consume, ConsumerAction, Lost, ToProducer
+from chappe.channel import Consume, ConsumerAction, Lost, ToProducer
 from chappe.defaults import (
     CHANNEL_NACK_S,
     CHANNEL_TICK_S,
@@ -19,7 +19,7 @@ from chappe.errors import ProtocolError
 from chappe.kv import commands as cmd
 from chappe.kv.engine import Engine, Staged
 from chappe.kv.entity import Entity
-from chappe.kv.inputs import new_input
+from chappe.kv.role import new_input
 from chappe.limits import KvLimits
 
 _ASK_S: Final = 2.0  # what takes longer than that, and than a few pieces took before, is asked for again ...
@@ -45,7 +45,7 @@ class Receiving:
         self.offer = offer
         self.staged = Staged(engine)
         self.events: list[cmd.Action] = []  # behind the snapshot, in order
-        self.input: ChannelConsumer[cmd.Action] = new_input(limits, now)
+        self.input = new_input(limits, now)
         self.taken = 0  # entries
         self._limits = limits
         self._events_bytes = 0  # of what came, some of it perhaps twice

@@ -2,65 +2,222 @@
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
-from chappe.errors import StaleData
-from chappe.kv.actions import Action
-from chappe.kv.engine import Engine
+from chappe.channel import ChannelConsumer
+from chappe.data.convert import to_value
+from chappe.data.values import Value
+from chappe.errors import StaleData, TimedOut
+from chappe.kv import commands as cmd
+from chappe.kv.actions import Action, Notify, Resolve
+from chappe.kv.engine import Change, Engine
 from chappe.kv.entity import Entity
+from chappe.limits import KvLimits
 
 Hear: TypeAlias = Callable[[Iterable[bytes], float, int], list[Action]]  # command messages, now, wall_ns
 Reaches: TypeAlias = Callable[[bytes], bool]  # whether there is a path to an endpoint
 
 
-class KvRole(Protocol):
+def new_input(limits: KvLimits, now: float) -> ChannelConsumer[cmd.Action]:
+    """The receiving end of a channel that has not begun: a master has one for each writing clone, a clone has one."""
+    return ChannelConsumer(now=now, search_max_s=math.inf, ack_events=limits.ack_events, nack_max=limits.nack_max)
+
+
+class Notices:
+    """Tells watchers of changes, if they are ``wanted``."""
+
+    def __init__(self, wanted: bool) -> None:
+        self.wanted = wanted
+
+    def tell(self, change: Change, expiry_ns: int | None, publisher: Entity | None, actions: list[Action]) -> None:
+        """A key has changed."""
+        if self.wanted:
+            value = None if change.entry is None else change.entry.value
+            before = None if change.before is None else change.before.value
+            actions.append(Notify(change.kind, change.key, value, before, expiry_ns, publisher, change.version))
+
+
+class KvRole(ABC):
     """A master or a clone. Every method that does something takes ``now`` and ``wall_ns``, and returns actions.
 
-    A master takes the time of day for its entries that expire, a clone does not use it.
+    ``now`` is monotonic seconds; ``wall_ns``, nanoseconds since 1970, is for a master's entries that expire, a clone
+    does not use it.
+
+    Args:
+        author: Who asks for the answer to a put_unique apart; nobody for a master.
+        immediate: Whether a write is done when its call returns.
     """
 
-    name: str
-    entity: Entity
-    engine: Engine
     kind: Literal["master", "clone"]
-    immediate: bool  # whether a write is done when its call returns
     hears: dict[bytes, Hear]  # the topics that it subscribes to, and what takes their messages
-    notify: bool  # whether changes are told to watchers
+
+    def __init__(self, name: str, entity: Entity, notices: Notices, author: Entity, *, immediate: bool) -> None:
+        self.name = name
+        self.entity = entity
+        self.engine = Engine()
+        self.immediate = immediate
+        self._notices = notices
+        self._author = author
+        self._requests = 0
+        self._waits: dict[int, float] = {}  # await_idle: until when
+
+    # -- looks --------------------------------------------------------------------------------------------------
+
+    @property
+    def notify(self) -> bool:
+        """Whether changes are told to watchers."""
+        return self._notices.wanted
+
+    @notify.setter
+    def notify(self, notify: bool) -> None:
+        self._notices.wanted = notify
 
     @property
     def readable(self) -> bool:
         """Whether it may be read."""
+        return True
 
     def unreadable(self) -> StaleData | None:
         """Why it may not be read."""
+        return None
 
     @property
+    @abstractmethod
     def room(self) -> bool:
         """Whether a write is taken now, or refused for another reason than too little room."""
 
     @property
+    @abstractmethod
     def settled(self) -> bool:
         """Whether nothing that was written here waits: for a backend, or for a master that is in reach."""
 
     @property
     def unconfirmed(self) -> int:
         """Writes that a master elsewhere has not confirmed."""
+        return 0
 
+    @abstractmethod
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
+
+    @abstractmethod
+    def idle(self) -> bool:
+        """Whether nothing is on its way between it and those in reach, and all that was written is done."""
+
+    # -- application: reading -----------------------------------------------------------------------------------
+
+    def get(self, key: object) -> Value:
+        """The value under a key; raises NoSuchKey or StaleData."""
+        return self.readable_engine().get(key if type(key) is str else to_value(key))
+
+    def get_index(self, key: object, index: object) -> Value:
+        """What lies at an index of the value under a key; raises NoSuchKey, TypeClash or StaleData."""
+        return self.readable_engine().get_index(to_value(key), to_value(index))
+
+    def exists(self, key: object) -> bool:
+        """Whether there is a value under a key; raises StaleData."""
+        return self.readable_engine().exists(to_value(key))
+
+    def readable_engine(self) -> Engine:
+        """All data, to be read only; raises StaleData."""
+        stale = self.unreadable()
+        if stale is not None:
+            raise stale
+        return self.engine
+
+    # -- application: writing -----------------------------------------------------------------------------------
+
+    def put(
+        self, key: object, value: object, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
+        ticket: int | None = None,
+    ) -> list[Action]:  # fmt: skip
+        """Set a value; without ``expiry_ns`` it stays for good, whatever the one before had."""
+        return self._write(cmd.Put(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now, wall_ns)
+
+    def put_unique(
+        self, key: object, value: object, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
+        ticket: int | None = None,
+    ) -> list[Action]:  # fmt: skip
+        """Set a value if there is none; the ticket's outcome is whether it did."""
+        self._requests += 1
+        key, value = to_value(key), to_value(value)
+        command = cmd.PutUnique(key, value, expiry_ns, self._author, self._requests, self.entity)
+        return self._write(command, ticket, now, wall_ns)
+
+    def erase(self, key: object, *, now: float, wall_ns: int = 0, ticket: int | None = None) -> list[Action]:
+        """Remove a key, if it is there."""
+        return self._write(cmd.Erase(to_value(key), self.entity), ticket, now, wall_ns)
+
+    def add(
+        self, key: object, value: object, init: int, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
+        ticket: int | None = None,
+    ) -> list[Action]:  # fmt: skip
+        """Add to a value, by default the empty one of the type with tag ``init``; a master raises TypeClash."""
+        command = cmd.Add(to_value(key), to_value(value), init, expiry_ns, self.entity)
+        return self._write(command, ticket, now, wall_ns)
+
+    def subtract(
+        self, key: object, value: object, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
+        ticket: int | None = None,
+    ) -> list[Action]:  # fmt: skip
+        """Take away from a value; a master raises NoSuchKey or TypeClash."""
+        return self._write(cmd.Subtract(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now, wall_ns)
+
+    def clear(self, *, now: float, wall_ns: int = 0, ticket: int | None = None) -> list[Action]:
+        """Remove everything."""
+        return self._write(cmd.Clear(self.entity), ticket, now, wall_ns)
+
+    def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
+        """Resolve the ticket with None once ``idle``, with TimedOut after ``timeout_s``."""
+        if self.idle():
+            return [Resolve(ticket, None)]
+        self._waits[ticket] = now + timeout_s
+        self.hurry_idle(now)
+        return []
+
+    # -- world --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
     def start(self, now: float, wall_ns: int) -> list[Action]:
         """Begin."""
 
     def leave(self) -> list[Action]:
-        """The end."""
+        """The end: the others notice that a master is gone."""
+        return []
 
+    @abstractmethod
     def handle_gone(self, endpoint: bytes, now: float) -> list[Action]:
         """An endpoint is out of reach."""
 
     def handle_network(self, holders: frozenset[bytes], reaches: Reaches, now: float) -> list[Action]:
         """The network has changed: ``holders`` are all that may have the master."""
+        return []
 
+    @abstractmethod
     def handle_timeout(self, now: float, wall_ns: int) -> list[Action]:
         """Do what is due."""
 
+    @abstractmethod
     def next_timeout(self, now: float, wall_ns: int) -> float:
         """When ``handle_timeout`` is due."""
+
+    @abstractmethod
+    def hurry_idle(self, now: float) -> None:
+        """Have the others say soon how far they are: somebody waits until it is ``idle``."""
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _write(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
+        """A command of its own users."""
+
+    def _check_idle(self, now: float, actions: list[Action]) -> None:
+        if self._waits and self.idle():
+            actions += [Resolve(ticket, None) for ticket in self._waits]
+            self._waits.clear()
+        for ticket in [ticket for ticket, until in self._waits.items() if now >= until]:
+            del self._waits[ticket]
+            actions.append(Resolve(ticket, TimedOut(f"store {self.name!r} did not become idle in time")))

@@ -14,8 +14,8 @@ from chappe.kv.actions import Action
 from chappe.kv.entity import Entity
 from chappe.kv.events import CommandRefused
 from chappe.kv.followers import Followers
-from chappe.kv.inputs import new_input
 from chappe.kv.ordering import Ordering
+from chappe.kv.role import new_input
 from chappe.kv.writers import NS, Writer, Writers
 from chappe.limits import KvLimits
 
@@ -166,7 +166,7 @@ class Taking:
                     if not writer.entity.is_chappe:  # it hears of each commit, and asks if it does not
                         self._followers.send(writer.entity, cmd.CumulativeAck(writer.applied), actions)
                 elif isinstance(message, Nack) and self._may_ask(writer):
-                    self._followers.send(writer.entity, cmd.MissingEvents(message.seqs), actions)
+                    self._followers.send(writer.entity, message, actions)
 
     def _may_ask(self, writer: Writer) -> bool:
         """Whether it may be asked for what is missing.
