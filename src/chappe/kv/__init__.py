@@ -7,21 +7,17 @@ entity        who takes part
 topics        where messages travel
 master        all writes in one order
 ordering      a master's writes are done, made durable and told
-executing     what a master does for each command
-committing    what waits for the backend
+group_commit  what waits for the backend
 followers     the clones that are sent every change
 snapshots     ... and before that all there is, in pieces
 wholes        ... and in one message to those of the original
 taking        the writes that clones send
 writers       what is known of the clones that write
-outcomes      what became of a clone's write
 clone         all data, and writes that go to the master
-following     a clone's master, found and found again
+following     a clone's master, found, found again, and followed
 receiving     a snapshot that comes
 clone_writes  a clone's writes on their way
 pending       those whose outcome is not known
-replica       a clone's copy, and what its watchers hear
-uplink        how a clone addresses masters
 role          what a master and a clone have in common
 backend       where a master's entries last
 events        what masters and clones report
