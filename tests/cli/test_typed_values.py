@@ -9,7 +9,7 @@ from tests.data.strategies import values
 from chappe.cli.values import hint, read, shown
 from chappe.data.binary import encode
 from chappe.data.scalars import Count, EnumValue, Port, Timespan, Timestamp
-from chappe.data.text import parse_address, parse_subnet
+from chappe.data.text import from_text
 from chappe.data.values import Set, Table, Value
 from chappe.errors import InvalidData
 
@@ -31,7 +31,7 @@ from chappe.errors import InvalidData
         ('{"@data-type": "set", "data": ["x", 1]}', Set(["x", 1])),
         ("count:5", Count(5)),
         ("string:true", "true"),
-        ("address:10.0.0.1", parse_address("10.0.0.1")),
+        ("address:10.0.0.1", from_text("10.0.0.1", "address")),
         ("timespan:5m", Timespan(300 * 10**9)),
         ("timestamp:1970-01-01T00:00:01Z", Timestamp(10**9)),
         ("timestamp:5ns", Timestamp(5)),
@@ -46,7 +46,7 @@ def test_what_is_typed(text: str, value: Value) -> None:
     ("text", "value"),
     [
         ("5m", Timespan(300 * 10**9)),
-        ("10.0.0.0/8", parse_subnet("10.0.0.0/8")),
+        ("10.0.0.0/8", from_text("10.0.0.0/8", "subnet")),
         ("80/tcp", Port(80, "tcp")),
         ("{1, 2}", Set([1, 2])),
         ("T", True),

@@ -156,23 +156,6 @@ def skip(data: bytes, start: int) -> int:
     return pos
 
 
-def _read_none(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
-    return None, pos
-
-
-def _read_boolean(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
-    return data[pos] != 0, pos + 1
-
-
-def _read_count(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
-    return _new_int(Count, _u64(data, pos)[0]), pos + 8
-
-
-def _read_integer(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
-    number: int = _i64(data, pos)[0]
-    return number, pos + 8
-
-
 def _read_real(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
     number: float = _f64(data, pos)[0]
     if NORMAL_MIN <= number <= NORMAL_MAX or -NORMAL_MAX <= number <= -NORMAL_MIN or number == 0.0:
@@ -192,10 +175,6 @@ def _read_string(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
         return data[pos:end], end
 
 
-def _read_address(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
-    return _new_bytes(Address, data[pos : pos + 16]), pos + 16
-
-
 def _read_subnet(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
     bits = data[pos + 16]
     network = _new_bytes(Address, data[pos : pos + 16])
@@ -210,14 +189,6 @@ def _read_port(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
     if protocol >= len(PROTOCOLS):
         raise InvalidData(f"a port at byte {pos} has the unknown protocol {protocol}")
     return _new_tuple(Port, (_u16(data, pos)[0], PROTOCOLS[protocol])), pos + 3
-
-
-def _read_timestamp(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
-    return _new_int(Timestamp, _i64(data, pos)[0]), pos + 8
-
-
-def _read_timespan(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
-    return _new_int(Timespan, _i64(data, pos)[0]), pos + 8
 
 
 def _read_enum_value(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
@@ -305,17 +276,17 @@ def _unknown_type(tag: int, pos: int) -> InvalidData:
 
 _SIZES: Final = (0, 1, 8, 8, 8, 0, 16, 17, 3, 8, 8)
 _READERS: Final[tuple[Reader, ...]] = (
-    _read_none,
-    _read_boolean,
-    _read_count,
-    _read_integer,
+    lambda data, pos, depth: (None, pos),
+    lambda data, pos, depth: (data[pos] != 0, pos + 1),
+    lambda data, pos, depth: (_new_int(Count, _u64(data, pos)[0]), pos + 8),
+    lambda data, pos, depth: (_i64(data, pos)[0], pos + 8),
     _read_real,
     _read_string,
-    _read_address,
+    lambda data, pos, depth: (_new_bytes(Address, data[pos : pos + 16]), pos + 16),
     _read_subnet,
     _read_port,
-    _read_timestamp,
-    _read_timespan,
+    lambda data, pos, depth: (_new_int(Timestamp, _i64(data, pos)[0]), pos + 8),
+    lambda data, pos, depth: (_new_int(Timespan, _i64(data, pos)[0]), pos + 8),
     _read_enum_value,
     _read_set,
     _read_table,
@@ -333,42 +304,18 @@ def encode(value: object) -> bytes:
     Raises UnsupportedValue for anything else, and beyond the bounds of ``chappe.defaults``.
     """
     parts: Parts = []
-    write = _WRITERS.get(type(value))  # as _write, without the call
+    write = _WRITERS.get(type(value))
     if write is None:
         value = to_value(value)
         write = _WRITERS[type(value)]
     write(parts, value, 0)
     raw = b"".join(parts)
     if len(raw) > VALUE_ELEMENTS_MAX:
-        _check_bounds(raw)
+        try:
+            skip(raw, 0)
+        except InvalidData as problem:
+            raise UnsupportedValue(str(problem)) from None
     return raw
-
-
-def _check_bounds(raw: bytes) -> None:
-    try:
-        skip(raw, 0)
-    except InvalidData as problem:
-        raise UnsupportedValue(str(problem)) from None
-
-
-def _write(parts: Parts, value: object, depth: int) -> None:
-    write = _WRITERS.get(type(value))
-    if write is None:
-        value = to_value(value, depth)
-        write = _WRITERS[type(value)]
-    write(parts, value, depth)
-
-
-def _write_none(parts: Parts, value: None, depth: int) -> None:
-    parts.append(_NONE)
-
-
-def _write_boolean(parts: Parts, value: bool, depth: int) -> None:
-    parts.append(_TRUE if value else _FALSE)
-
-
-def _write_count(parts: Parts, value: int, depth: int) -> None:
-    parts.append(_tag_u64(COUNT, value))
 
 
 def _write_integer(parts: Parts, value: int, depth: int) -> None:
@@ -405,29 +352,6 @@ def _write_bytes(parts: Parts, value: bytes, depth: int) -> None:
     else:
         parts.append(bytes((STRING,)) + pack_varbyte(size))
     parts.append(value)
-
-
-def _write_address(parts: Parts, value: Address, depth: int) -> None:
-    parts.append(_ADDRESS)
-    parts.append(value)
-
-
-def _write_subnet(parts: Parts, value: Subnet, depth: int) -> None:
-    parts.append(_SUBNET)
-    parts.append(value.network)
-    parts.append(bytes((value.wire_length,)))
-
-
-def _write_port(parts: Parts, value: Port, depth: int) -> None:
-    parts.append(_tag_port(PORT, value[0], _PORT_PROTOCOLS[value[1]]))
-
-
-def _write_timestamp(parts: Parts, value: int, depth: int) -> None:
-    parts.append(_tag_i64(TIMESTAMP, value))
-
-
-def _write_timespan(parts: Parts, value: int, depth: int) -> None:
-    parts.append(_tag_i64(TIMESPAN, value))
 
 
 def _write_enum_value(parts: Parts, value: EnumValue, depth: int) -> None:
@@ -467,25 +391,25 @@ def _write_items(parts: Parts, items: list[object] | tuple[object, ...], depth: 
             parts.append(_tag_u64(COUNT, item))
         else:
             write = _WRITERS.get(kind)
-            if write is not None:
-                write(parts, item, depth)
-            else:
-                _write(parts, to_value(item, depth), depth)
+            if write is None:
+                item = to_value(item, depth)
+                write = _WRITERS[type(item)]
+            write(parts, item, depth)
 
 
 _WRITERS: Final[dict[type, Writer]] = {
-    type(None): _write_none,
-    bool: _write_boolean,
-    Count: _write_count,
+    type(None): lambda parts, value, depth: parts.append(_NONE),
+    bool: lambda parts, value, depth: parts.append(_TRUE if value else _FALSE),
+    Count: lambda parts, value, depth: parts.append(_tag_u64(COUNT, value)),
     int: _write_integer,
     float: _write_real,
     str: _write_string,
     bytes: _write_bytes,
-    Address: _write_address,
-    Subnet: _write_subnet,
-    Port: _write_port,
-    Timestamp: _write_timestamp,
-    Timespan: _write_timespan,
+    Address: lambda parts, value, depth: parts.append(_ADDRESS + value),
+    Subnet: lambda parts, value, depth: parts.append(_SUBNET + value.network + bytes((value.wire_length,))),
+    Port: lambda parts, value, depth: parts.append(_tag_port(PORT, value[0], _PORT_PROTOCOLS[value[1]])),
+    Timestamp: lambda parts, value, depth: parts.append(_tag_i64(TIMESTAMP, value)),
+    Timespan: lambda parts, value, depth: parts.append(_tag_i64(TIMESPAN, value)),
     EnumValue: _write_enum_value,
     Set: _write_set,
     Table: _write_table,

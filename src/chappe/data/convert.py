@@ -60,10 +60,6 @@ def _same(value: Any, depth: int) -> Value:
     return kept
 
 
-def _real(value: float, depth: int) -> Value:
-    return float(value)
-
-
 def _integer(value: int, depth: int) -> Value:
     if not INTEGER_MIN <= value <= INTEGER_MAX:
         raise UnsupportedValue(f"{value} is outside of -2**63 to 2**63-1; a Count goes up to 2**64-1")
@@ -106,7 +102,7 @@ _FROM_PYTHON: Final[dict[type, Callable[[Any, int], Value]]] = {
     bool: _same,
     Count: _same,
     int: _integer,
-    float: _real,
+    float: lambda value, depth: float(value),
     str: _string,
     bytes: _bytes,
     Address: _same,

@@ -27,6 +27,7 @@ import math
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from chappe.data.convert import to_value
@@ -39,13 +40,14 @@ from chappe.data.scalars import (
     INTEGER_MIN,
     Address,
     Count,
+    EnumValue,
     Port,
     Subnet,
     Timespan,
     Timestamp,
     timedelta_ns,
 )
-from chappe.data.text import UNITS_NS, from_text, parse_address, parse_port, parse_subnet, parse_timespan
+from chappe.data.text import UNITS_NS, from_text
 from chappe.data.values import TAGS, Set, Table, Value
 from chappe.defaults import VALUE_BYTES_MAX, VALUE_DEPTH_MAX, VALUE_ELEMENTS_MAX
 from chappe.errors import InvalidData, UnsupportedValue
@@ -66,13 +68,12 @@ def dumps(value: object, *, legal: bool = False) -> str:
     reals and times in full precision. Raises UnsupportedValue for anything else; and with ``legal`` for what JSON
     cannot express: NaN, infinities, strings that are not UTF-8.
     """
-    return f"{{{_Writer(legal).typed(value, 0)}}}"
+    return f"{{{_typed(value, legal)}}}"
 
 
 def dumps_message(topic: str, value: object, *, legal: bool = False) -> str:
     """The JSON of a data message: a value under a topic."""
-    writer = _Writer(legal)
-    return f'{{"type":"{MESSAGE_TYPE}","topic":{writer.quoted(topic)},{writer.typed(value, 0)}}}'
+    return f'{{"type":"{MESSAGE_TYPE}","topic":{_quoted(topic, legal)},{_typed(value, legal)}}}'
 
 
 def dumps_plain(value: object) -> str:
@@ -121,66 +122,44 @@ def scalar_text(value: Value) -> str:
     return _duration(int(value)) if isinstance(value, Timespan) else str(value)
 
 
-class _Writer:
-    def __init__(self, legal: bool) -> None:
-        self._legal = legal
-
-    def typed(self, value: object, depth: int) -> str:
-        """The two members, type and data, without braces."""
-        value = value if type(value) in _NAMES else to_value(value, depth)
-        return f'"{_TYPE}":"{_NAMES[type(value)]}","data":{self._data(value, depth)}'
-
-    def _data(self, value: Any, depth: int) -> str:
-        match value:
-            case None:
-                return "{}"
-            case bool():
-                return "true" if value else "false"
-            case Timestamp():
-                return f'"{self._time(value)}"'
-            case Timespan():
-                return f'"{_duration(int(value))}"'
-            case int():
-                return str(to_value(value))
-            case float():
-                return self._real(value)
-            case Address() | Port() | Subnet():
-                return f'"{value}"'
-            case bytes():
-                return self.quoted(value.decode("utf-8", "surrogateescape"))
-            case str():
-                return self.quoted(str(value))
+def _typed(value: Any, legal: bool, depth: int = 0) -> str:
+    """The two members, type and data, without braces."""
+    if type(value) not in _NAMES:
+        value = to_value(value, depth)
+    kind = type(value)
+    write = _WRITERS.get(kind)
+    if write is not None:
+        data = write(value, legal)
+    else:
         check_depth(depth)
-        if type(value) is Table:
-            return f"[{','.join([self._entry(key, each, depth + 1) for key, each in value.pairs()])}]"
-        return f"[{','.join([f'{{{self.typed(each, depth + 1)}}}' for each in value])}]"
-
-    def _entry(self, key: Value, value: Value, depth: int) -> str:
-        return f'{{"key":{{{self.typed(key, depth)}}},"value":{{{self.typed(value, depth)}}}}}'
-
-    def quoted(self, text: str) -> str:
-        """A string in quotes."""
-        if not self._legal:
-            return f'"{_ESCAPED.sub(_escape, text)}"'
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise UnsupportedValue("a string that is not UTF-8 cannot be written as legal JSON") from None
-        return json.dumps(text, ensure_ascii=False)
-
-    def _real(self, value: float) -> str:
-        if not self._legal:
-            return REAL_FORMAT % value
-        if not math.isfinite(value):
-            raise UnsupportedValue(f"{value} cannot be written as legal JSON")
-        return repr(value)
-
-    def _time(self, time: Timestamp) -> str:
-        return _exact_time(time) if self._legal else json_time(time)
+        depth += 1
+        if kind is Table:
+            items = [
+                f'{{"key":{{{_typed(key, legal, depth)}}},"value":{{{_typed(each, legal, depth)}}}}}'
+                for key, each in value.pairs()
+            ]
+        else:
+            items = [f"{{{_typed(each, legal, depth)}}}" for each in value]
+        data = f"[{','.join(items)}]"
+    return f'"{_TYPE}":"{_NAMES[kind]}","data":{data}'
 
 
-def _escape(match: re.Match[str]) -> str:
-    return ESCAPES[match.group()]
+def _quoted(text: str, legal: bool) -> str:
+    if not legal:
+        return f'"{_ESCAPED.sub(lambda found: ESCAPES[found.group()], text)}"'
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UnsupportedValue("a string that is not UTF-8 cannot be written as legal JSON") from None
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _real_text(value: float, legal: bool) -> str:
+    if not legal:
+        return REAL_FORMAT % value
+    if not math.isfinite(value):
+        raise UnsupportedValue(f"{value} cannot be written as legal JSON")
+    return repr(value)
 
 
 def _exact_time(time: Timestamp) -> str:
@@ -196,6 +175,21 @@ def _duration(ns: int) -> str:
 
 
 _NAMES: Final[dict[type, str]] = {kind: TYPE_NAMES[tag] for kind, tag in TAGS.items()}
+_WRITERS: Final[dict[type, Callable[[Any, bool], str]]] = {
+    type(None): lambda value, legal: "{}",
+    bool: lambda value, legal: "true" if value else "false",
+    Count: lambda value, legal: str(value),
+    int: lambda value, legal: str(to_value(value)),  # which refuses what is outside of 64 bits
+    float: _real_text,
+    str: _quoted,
+    bytes: lambda value, legal: _quoted(value.decode("utf-8", "surrogateescape"), legal),
+    Address: lambda value, legal: f'"{value}"',
+    Subnet: lambda value, legal: f'"{value}"',
+    Port: lambda value, legal: f'"{value}"',
+    Timestamp: lambda value, legal: f'"{_exact_time(value) if legal else json_time(value)}"',
+    Timespan: lambda value, legal: f'"{_duration(int(value))}"',
+    EnumValue: lambda value, legal: _quoted(str(value), legal),
+}
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -229,7 +223,10 @@ class _Budget:
         self.plain = plain
         self._left = VALUE_ELEMENTS_MAX
 
-    def spend(self, count: int) -> None:
+    def enter(self, depth: int, count: int) -> None:
+        """Spend the elements of a container that lies in ``depth`` others; raises InvalidData."""
+        if depth >= VALUE_DEPTH_MAX:
+            raise InvalidData(f"a value is nested deeper than {VALUE_DEPTH_MAX} containers")
         self._left -= count
         if self._left < 0:
             raise InvalidData(f"a value has more than {VALUE_ELEMENTS_MAX:,} elements")
@@ -281,14 +278,12 @@ def _value(found: Any, depth: int, budget: _Budget) -> Value:
 def _plain(found: Any, depth: int, budget: _Budget) -> Value:
     """The value of JSON that does not say its type."""
     if isinstance(found, dict):
-        if depth >= VALUE_DEPTH_MAX:
-            raise InvalidData(f"a value is nested deeper than {VALUE_DEPTH_MAX} containers")
-        budget.spend(2 * len(found))
-        return Table([(_string(key), _value(each, depth + 1, budget)) for key, each in found.items()])
+        budget.enter(depth, 2 * len(found))
+        return Table([(from_text(key, "string"), _value(each, depth + 1, budget)) for key, each in found.items()])
     if isinstance(found, list):
         return _container("vector", found, depth, budget)
     if isinstance(found, str):
-        return _string(found)
+        return from_text(found, "string")
     if isinstance(found, float) and not math.isfinite(found):
         raise InvalidData(f'JSON has no number {found}; as a real it is {{"{_TYPE}":"real","data":{found}}}')
     if type(found) is int:
@@ -302,9 +297,7 @@ def _plain(found: Any, depth: int, budget: _Budget) -> Value:
 def _container(kind: str, data: Any, depth: int, budget: _Budget) -> Value:
     if not isinstance(data, list):
         raise InvalidData(f"{_shown(data)} is no {kind}: it needs an array")
-    if depth >= VALUE_DEPTH_MAX:
-        raise InvalidData(f"a value is nested deeper than {VALUE_DEPTH_MAX} containers")
-    budget.spend(len(data) * (2 if kind == "table" else 1))
+    budget.enter(depth, len(data) * (2 if kind == "table" else 1))
     if kind == "table":
         return _table(data, depth + 1, budget)
     items = [_value(each, depth + 1, budget) for each in data]
@@ -349,14 +342,6 @@ def _real(number: float) -> Value:
     return float(number)
 
 
-def _string(text: str) -> Value:
-    return from_text(text, "string")
-
-
-def _enum_value(text: str) -> Value:
-    return from_text(text, "enum-value")
-
-
 # What JSON type each accepts (never a bool for a number), and how it is read.
 _READERS: Final[dict[str, tuple[tuple[type, ...], Callable[[Any], Value]]]] = {
     "none": ((dict, type(None)), lambda data: None),
@@ -364,13 +349,11 @@ _READERS: Final[dict[str, tuple[tuple[type, ...], Callable[[Any], Value]]]] = {
     "count": ((int,), Count),
     "integer": ((int,), to_value),
     "real": ((float, int), _real),
-    "string": ((str,), _string),
-    "address": ((str,), parse_address),
-    "subnet": ((str,), parse_subnet),
-    "port": ((str,), parse_port),
     "timestamp": ((str,), _time),
-    "timespan": ((str,), parse_timespan),
-    "enum-value": ((str,), _enum_value),
+    **{
+        kind: ((str,), partial(from_text, kind=kind))
+        for kind in ("string", "address", "subnet", "port", "timespan", "enum-value")
+    },
 }
 
 

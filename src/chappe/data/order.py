@@ -16,7 +16,7 @@ process's own secret.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar
 
 from chappe.data.scalars import (
     INTEGER_MAX,
@@ -86,16 +86,6 @@ class ContainerKey(tuple[Any, ...]):
 _NATURAL: Final[frozenset[type]] = frozenset({str, int, bool, Count, Timestamp, Timespan, Address})
 
 
-class Container(Protocol):
-    """A set or table: knows its own place in the order."""
-
-    def sort_key(self, depth: int = 0) -> SortKey:
-        """The key that ``sort_key`` hands out for it."""
-
-    def height(self) -> int:
-        """How many containers deep it is, itself included."""
-
-
 def sort_key(value: object, depth: int = 0) -> SortKey:
     """What to sort and look up a value by; raises UnsupportedValue for anything that is not a value, or too deep."""
     make = _KEYS.get(type(value))
@@ -104,8 +94,9 @@ def sort_key(value: object, depth: int = 0) -> SortKey:
     if type(value) is tuple:
         check_depth(depth)
         return ContainerKey((VECTOR, *[sort_key(each, depth + 1) for each in value]))
-    if hasattr(value, "sort_key"):
-        return cast(Container, value).sort_key(depth)
+    if hasattr(value, "sort_key"):  # a set or table, which knows its own place
+        found: SortKey = value.sort_key(depth)
+        return found
     raise UnsupportedValue(
         f"a {type(value).__name__} is not a value: convert it with chappe.data.convert.to_value, if it can be one"
     )
@@ -115,7 +106,7 @@ def height(value: object) -> int:
     """How many containers deep a value is that has a ``sort_key``: 0 for scalars."""
     if type(value) is tuple:
         return 1 + max(map(height, value), default=0)
-    return cast(Container, value).height() if hasattr(value, "height") else 0
+    return int(value.height()) if hasattr(value, "height") else 0
 
 
 def check_depth(depth: int) -> None:

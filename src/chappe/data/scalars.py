@@ -42,13 +42,30 @@ class Count(int):
         return int.__repr__(self)
 
 
-class Timespan(int):
+class _Nanoseconds(int):
+    __slots__ = ()
+
+    def __new__(cls, ns: int = 0) -> Self:
+        if isinstance(ns, float):
+            raise UnsupportedValue(
+                f"give whole nanoseconds, not {ns}: a float cannot hold today's time to the nanosecond"
+            )
+        number = int(ns)
+        if not INTEGER_MIN <= number <= INTEGER_MAX:
+            raise UnsupportedValue(f"{ns} nanoseconds are outside of 64 bits: 292 years at most")
+        return int.__new__(cls, number)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({int(self)})"
+
+    def __str__(self) -> str:
+        return f"{int(self)}ns"
+
+
+class Timespan(_Nanoseconds):
     """A duration in nanoseconds, 64 bits with sign (292 years); raises UnsupportedValue outside."""
 
     __slots__ = ()
-
-    def __new__(cls, ns: int = 0) -> Self:  # noqa: D102
-        return int.__new__(cls, _nanoseconds(ns))
 
     @classmethod
     def from_timedelta(cls, delta: timedelta) -> Self:
@@ -76,20 +93,11 @@ class Timespan(int):
     def __abs__(self) -> Timespan:
         return Timespan(abs(int(self)))
 
-    def __repr__(self) -> str:
-        return f"Timespan({int(self)})"
 
-    def __str__(self) -> str:
-        return f"{int(self)}ns"
-
-
-class Timestamp(int):
+class Timestamp(_Nanoseconds):
     """An instant, in nanoseconds since 1970-01-01 UTC, years 1677 to 2262; raises UnsupportedValue outside."""
 
     __slots__ = ()
-
-    def __new__(cls, ns: int = 0) -> Self:  # noqa: D102
-        return int.__new__(cls, _nanoseconds(ns))
 
     @classmethod
     def from_datetime(cls, moment: datetime) -> Self:
@@ -111,12 +119,6 @@ class Timestamp(int):
         if type(other) is Timestamp:
             return Timespan(int(self) - int(other))
         return Timestamp(int(self) - int(other)) if type(other) is Timespan else NotImplemented
-
-    def __repr__(self) -> str:
-        return f"Timestamp({int(self)})"
-
-    def __str__(self) -> str:
-        return f"{int(self)}ns"
 
 
 class EnumValue(str):
@@ -252,15 +254,6 @@ def mask(address: bytes, bits: int) -> Address:
 def timedelta_ns(delta: timedelta) -> int:
     """The exact nanoseconds of a timedelta."""
     return ((delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds) * 1_000
-
-
-def _nanoseconds(ns: int) -> int:
-    if isinstance(ns, float):
-        raise UnsupportedValue(f"give whole nanoseconds, not {ns}: a float cannot hold today's time to the nanosecond")
-    number = int(ns)
-    if not INTEGER_MIN <= number <= INTEGER_MAX:
-        raise UnsupportedValue(f"{ns} nanoseconds are outside of 64 bits: 292 years at most")
-    return number
 
 
 def _ip(source: str | IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias
 
 from chappe.data.convert import to_value
 from chappe.data.order import TYPE_NAMES, arrange, check_depth
@@ -23,8 +23,6 @@ from chappe.data.scalars import INTEGER_MAX, PROTOCOLS, Address, Count, EnumValu
 from chappe.data.values import EMPTY_SET, EMPTY_TABLE, Set, Table, Value, type_name
 from chappe.defaults import VALUE_BYTES_MAX, VALUE_DEPTH_MAX, VALUE_ELEMENTS_MAX
 from chappe.errors import InvalidData, UnsupportedValue
-
-T = TypeVar("T")
 
 UNITS_NS: Final = {
     "ns": 1,
@@ -39,13 +37,10 @@ UNITS_NS: Final = {
 
 _DIGITS_MAX: Final = 20  # of a 64-bit number; longer ones are refused before they are converted
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
-_REAL: Final = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|inf|nan)", re.ASCII)
 _TIMESPAN: Final = re.compile(r"([+-]?[0-9]+)(ns|us|ms|s|min|m|h|d)", re.ASCII)
-_PORT: Final = re.compile(r"([0-9]{1,5})/(tcp|udp|icmp|\?)", re.ASCII)
-_SUBNET: Final = re.compile(r"([0-9a-fA-F:.]+)/([0-9]{1,3})", re.ASCII)
+_NO_TIMESPAN: Final = f"is no duration such as 5ns or 90s; units are {', '.join(UNITS_NS)}"
 _ADDRESS: Final = re.compile(r"[0-9a-fA-F]*[:.][0-9a-fA-F:.]+", re.ASCII)
 _WORD: Final = re.compile(r"(?:(?!, | -> )[^(){}])*", re.DOTALL)  # a scalar in a container
-_BOOLEANS: Final = {"T": True, "F": False}
 
 
 # -- writing --------------------------------------------------------------------------------------
@@ -106,7 +101,9 @@ def from_text(text: str, kind: str | None = None) -> Value:
     if kind is not None and kind not in TYPE_NAMES:
         raise UnsupportedValue(f"there is no type {kind!r}, only {', '.join(TYPE_NAMES)}")
     if kind in _PARSERS:
-        return _PARSERS[kind](text)
+        return _in_bounds(_PARSERS[kind], text)
+    if kind in _FORMS:
+        return _scalar(text, kind)
     value = _Reader(text).whole() if text[:1] in ("(", "{") else _guess(text)
     if kind == "table" and value is EMPTY_SET:
         return EMPTY_TABLE
@@ -115,136 +112,91 @@ def from_text(text: str, kind: str | None = None) -> Value:
     return value
 
 
-def parse_address(text: str) -> Address:
-    """The address in canonical text; raises InvalidData."""
-    return _in_bounds(Address, text)
-
-
-def parse_subnet(text: str) -> Subnet:
-    """The subnet of ``addr/len``; host bits are cleared; raises InvalidData."""
-    found = _SUBNET.fullmatch(text)
-    if found is None:
-        raise InvalidData(f"{_shown(text)} is no subnet such as 10.0.0.0/8")
-    return _in_bounds(Subnet, parse_address(found[1]), int(found[2]))
-
-
-def parse_port(text: str) -> Port:
-    """The port of ``80/tcp``; raises InvalidData."""
-    found = _PORT.fullmatch(text)
-    if found is None:
-        raise InvalidData(f"{_shown(text)} is not a port such as 80/tcp, 53/udp, 8/icmp or 0/?")
-    return _in_bounds(Port, int(found[1]), PROTOCOLS[0] if found[2] == "?" else found[2])
-
-
-def parse_timespan(text: str) -> Timespan:
-    """The timespan of a number and a unit; raises InvalidData."""
-    return _in_bounds(Timespan, _parse_ns(text))
-
-
-def _in_bounds(make: Callable[..., T], *arguments: object) -> T:
+def _in_bounds(make: Callable[[Any], Value], argument: object) -> Value:
     try:
-        return make(*arguments)
+        return make(argument)
     except UnsupportedValue as problem:
         raise InvalidData(str(problem)) from None
 
 
-def _parse_ns(text: str) -> int:
-    found = _TIMESPAN.fullmatch(text)
-    if found is None:
-        raise InvalidData(f"{_shown(text)} is no duration such as 5ns or 90s; units are {', '.join(UNITS_NS)}")
-    return _whole_number(found[1]) * UNITS_NS[found[2]]
+def _whole(digits: str) -> int:
+    if len(digits) > _DIGITS_MAX + 1:
+        raise InvalidData(f"{_shown(digits)} is outside of 64 bits")
+    return int(digits)
 
 
-def _parse_timestamp(text: str) -> Value:
-    return _in_bounds(Timestamp, _parse_ns(text))
+def _nanoseconds(found: re.Match[str]) -> int:
+    return _whole(found[1]) * UNITS_NS[found[2]]
 
 
-def _parse_none(text: str) -> Value:
-    if text != "nil":
-        raise InvalidData(f"{_shown(text)} is not nil")
-    return None
-
-
-def _parse_boolean(text: str) -> Value:
-    if text not in _BOOLEANS:
-        raise InvalidData(f"{_shown(text)} is neither T nor F")
-    return _BOOLEANS[text]
-
-
-def _whole_number(text: str) -> int:
-    if _INTEGER.fullmatch(text) is None:
-        raise InvalidData(f"{_shown(text)} is no whole number")
-    if len(text) > _DIGITS_MAX + 1:
-        raise InvalidData(f"{_shown(text)} is outside of 64 bits")
-    return int(text)
-
-
-def _parse_integer(text: str) -> Value:
-    return _in_bounds(to_value, _whole_number(text))
-
-
-def _parse_count(text: str) -> Value:
-    return _in_bounds(Count, _whole_number(text))
-
-
-def _parse_real(text: str) -> Value:
-    if _REAL.fullmatch(text) is None:
-        raise InvalidData(f"{_shown(text)} is not a real number such as 1.5, inf or nan")
-    return float(text)
-
-
-def _parse_string(text: str) -> Value:
+def _string(text: str) -> Value:
     """A string, of bytes where the text holds what ``surrogateescape`` makes of them."""
     try:
-        return _in_bounds(to_value, text.encode("utf-8", "surrogateescape"))
+        return to_value(text.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError:
         raise InvalidData(f"{_shown(text)} holds half of a surrogate pair") from None
 
 
-def _parse_enum_value(text: str) -> Value:
-    _parse_string(text)
+def _enum_value(text: str) -> Value:
+    _string(text)
     return EnumValue(text)
 
 
-_PARSERS: Final[dict[str | None, Callable[[str], Value]]] = {
-    "none": _parse_none,
-    "boolean": _parse_boolean,
-    "count": _parse_count,
-    "integer": _parse_integer,
-    "real": _parse_real,
-    "string": _parse_string,
-    "address": parse_address,
-    "subnet": parse_subnet,
-    "port": parse_port,
-    "timestamp": _parse_timestamp,
-    "timespan": parse_timespan,
-    "enum-value": _parse_enum_value,
+# How the text of a type looks, what is said of any other, and the value of what matches. Of those up to the subnet that
+# ``_guess`` tries the first that matches counts.
+_Form: TypeAlias = tuple[re.Pattern[str], str, Callable[[re.Match[str]], Value]]
+_FORMS: Final[dict[str | None, _Form]] = {
+    "none": (re.compile("nil"), "is not nil", lambda found: None),
+    "boolean": (re.compile("[TF]"), "is neither T nor F", lambda found: found[0] == "T"),
+    "integer": (_INTEGER, "is no whole number", lambda found: to_value(_whole(found[0]))),
+    "real": (
+        re.compile(r"[+-]?(?:[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|inf|nan)", re.ASCII),
+        "is not a real number such as 1.5, inf or nan",
+        lambda found: float(found[0]),
+    ),
+    "timespan": (_TIMESPAN, _NO_TIMESPAN, lambda found: Timespan(_nanoseconds(found))),
+    "port": (
+        re.compile(r"([0-9]{1,5})/(tcp|udp|icmp|\?)", re.ASCII),
+        "is not a port such as 80/tcp, 53/udp, 8/icmp or 0/?",
+        lambda found: Port(int(found[1]), PROTOCOLS[0] if found[2] == "?" else found[2]),
+    ),
+    "subnet": (
+        re.compile(r"([0-9a-fA-F:.]+)/([0-9]{1,3})", re.ASCII),
+        "is no subnet such as 10.0.0.0/8",
+        lambda found: Subnet(Address(found[1]), int(found[2])),
+    ),
+    "count": (_INTEGER, "is no whole number", lambda found: Count(_whole(found[0]))),
+    "timestamp": (_TIMESPAN, _NO_TIMESPAN, lambda found: Timestamp(_nanoseconds(found))),
 }
+_GUESSED: Final = tuple(_FORMS)[: tuple(_FORMS).index("subnet") + 1]
+# Types whose texts look like anything.
+_PARSERS: Final[dict[str | None, Callable[[str], Value]]] = {
+    "string": _string,
+    "address": Address,
+    "enum-value": _enum_value,
+}
+
+
+def _scalar(text: str, kind: str | None) -> Value:
+    pattern, complaint, make = _FORMS[kind]
+    found = pattern.fullmatch(text)
+    if found is None:
+        raise InvalidData(f"{_shown(text)} {complaint}")
+    return _in_bounds(make, found)
 
 
 def _guess(text: str) -> Value:
     """The scalar that a text looks like; a string if it looks like no other."""
-    if text == "nil":
-        return None
-    if text in _BOOLEANS:
-        return _BOOLEANS[text]
-    if _INTEGER.fullmatch(text):
-        number = _whole_number(text)
-        return _parse_count(text) if number > INTEGER_MAX else _parse_integer(text)
-    if _REAL.fullmatch(text):
-        return float(text)
-    if _TIMESPAN.fullmatch(text):
-        return parse_timespan(text)
-    if _PORT.fullmatch(text):
-        return parse_port(text)
-    if _SUBNET.fullmatch(text):
-        return parse_subnet(text)
+    for kind in _GUESSED:
+        if _FORMS[kind][0].fullmatch(text):
+            large = kind == "integer" and _whole(text) > INTEGER_MAX
+            return _scalar(text, "count" if large else kind)
     if _ADDRESS.fullmatch(text):
         try:
-            return parse_address(text)
-        except InvalidData:
+            return Address(text)
+        except UnsupportedValue:
             return text
-    return _parse_string(text)
+    return _in_bounds(_string, text)
 
 
 class _Reader:

@@ -28,9 +28,9 @@ where needed.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Final, TypeAlias, Union
+from typing import Any, ClassVar, Final, TypeAlias, Union
 
 from chappe.data import order
 from chappe.data.order import SET, TABLE, ContainerKey, SortKey, arrange, check_depth, height, sort_key
@@ -58,20 +58,56 @@ __all__ = [
 Value: TypeAlias = Union[bool, int, float, str, bytes, tuple["Value", ...], "Set", "Table", Port, Subnet, None]
 
 
-class Set(AbstractSet[Value]):
+class _Arranged:
+    """What a set and a table have in common: their place in the order, which is found once."""
+
+    __slots__ = ("_height", "_key")
+
+    _tag: ClassVar[int]
+    _height: int  # of the deepest member, once the key is known
+    _key: SortKey | None
+
+    def _elements(self) -> Sequence[Value]:
+        """All values in it, in order."""
+        raise NotImplementedError
+
+    def sort_key(self, depth: int = 0) -> SortKey:
+        """Its place in the order of all values."""
+        check_depth(depth + self._height)
+        if self._key is None:
+            elements = self._elements()
+            self._key = ContainerKey((self._tag, *[sort_key(each, depth + 1) for each in elements]))
+            self._height = max(map(height, elements), default=0)
+        return self._key
+
+    def height(self) -> int:
+        """How many containers deep it is, itself included; known once ``sort_key`` was asked for."""
+        return 1 + self._height
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self.sort_key() == other.sort_key()
+
+    def __hash__(self) -> int:
+        return hash(self.sort_key())
+
+
+class Set(_Arranged, AbstractSet[Value]):
     """A set of values in their order, immutable and hashable; the same value twice is kept once.
 
     ``1``, ``Count(1)``, ``1.0`` and ``True`` are four different members. Raises UnsupportedValue for
     anything that is not a value.
     """
 
-    __slots__ = ("_height", "_index", "_key", "_members")
+    __slots__ = ("_index", "_members")
+    _tag = SET
 
     def __init__(self, members: Iterable[Value] = ()) -> None:
         self._members: tuple[Value, ...] = arrange(list(members), 1)
         self._index: frozenset[SortKey] | None = None
         self._key: SortKey | None = None
-        self._height = 0  # of the deepest member, once the key is known
+        self._height = 0
 
     @classmethod
     def of_arranged(cls, members: tuple[Value, ...]) -> Set:
@@ -104,17 +140,8 @@ class Set(AbstractSet[Value]):
         """All members in order."""
         return self._members
 
-    def sort_key(self, depth: int = 0) -> SortKey:
-        """Its place in the order of all values."""
-        check_depth(depth + self._height)
-        if self._key is None:
-            self._key = ContainerKey((SET, *[sort_key(each, depth + 1) for each in self._members]))
-            self._height = max(map(height, self._members), default=0)
-        return self._key
-
-    def height(self) -> int:
-        """How many containers deep it is, itself included; known once ``sort_key`` was asked for."""
-        return 1 + self._height
+    def _elements(self) -> Sequence[Value]:
+        return self._members
 
     def __contains__(self, value: object) -> bool:
         if self._index is None:
@@ -127,17 +154,11 @@ class Set(AbstractSet[Value]):
     def __len__(self) -> int:
         return len(self._members)
 
-    def __eq__(self, other: object) -> bool:
-        return self.sort_key() == other.sort_key() if type(other) is Set else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.sort_key())
-
     def __repr__(self) -> str:
         return f"Set({list(self._members)!r})"
 
 
-class Table(Mapping[Value, Value]):
+class Table(_Arranged, Mapping[Value, Value]):
     """A table of values by values, in the order of its keys, immutable and hashable.
 
     Keys are told apart by type, as members of a ``Set`` are: ``table[1]`` does not find what stands under
@@ -145,7 +166,8 @@ class Table(Mapping[Value, Value]):
     value.
     """
 
-    __slots__ = ("_height", "_index", "_key", "_keys", "_values")
+    __slots__ = ("_index", "_keys", "_values")
+    _tag = TABLE
 
     def __init__(self, entries: Mapping[Any, Value] | Iterable[tuple[Value, Value]] = ()) -> None:
         pairs = list(entries.items() if isinstance(entries, Mapping) else entries)
@@ -155,7 +177,7 @@ class Table(Mapping[Value, Value]):
         self._values: tuple[Value, ...] = tuple([value for _, value in ordered])
         self._index: dict[SortKey, Value] | None = None
         self._key: SortKey | None = None
-        self._height = 0  # of the deepest member, once the key is known
+        self._height = 0
 
     @classmethod
     def of_arranged(cls, keys: tuple[Value, ...], values: tuple[Value, ...]) -> Table:
@@ -195,17 +217,8 @@ class Table(Mapping[Value, Value]):
         """All (key, value) in order; faster than ``items()``, which looks each key up."""
         return zip(self._keys, self._values, strict=True)
 
-    def sort_key(self, depth: int = 0) -> SortKey:
-        """Its place in the order of all values."""
-        check_depth(depth + self._height)
-        if self._key is None:
-            self._key = ContainerKey((TABLE, *[sort_key(each, depth + 1) for pair in self.pairs() for each in pair]))
-            self._height = max(map(height, (*self._keys, *self._values)), default=0)
-        return self._key
-
-    def height(self) -> int:
-        """How many containers deep it is, itself included; known once ``sort_key`` was asked for."""
-        return 1 + self._height
+    def _elements(self) -> Sequence[Value]:
+        return [each for pair in self.pairs() for each in pair]
 
     def __getitem__(self, key: Value) -> Value:
         if self._index is None:
@@ -227,12 +240,6 @@ class Table(Mapping[Value, Value]):
 
     def __len__(self) -> int:
         return len(self._keys)
-
-    def __eq__(self, other: object) -> bool:
-        return self.sort_key() == other.sort_key() if type(other) is Table else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.sort_key())
 
     def __repr__(self) -> str:
         return f"Table({list(self.pairs())!r})"

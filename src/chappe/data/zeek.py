@@ -145,7 +145,7 @@ class Event:
         """The bytes of that vector; of a received event the very bytes that came."""
         if self._raw is not None:
             return self._raw
-        content = (self.name, self.args, self.metadata) if self.metadata else (self.name, self.args)
+        content = (self.name, self._args, self._metadata) if self._metadata else (self.name, self._args)
         return _HEADS[EVENT] + encode(content)
 
     def __eq__(self, other: object) -> bool:
@@ -159,8 +159,24 @@ class Event:
         return f"Event({shown}, metadata={self.metadata!r})" if self.metadata else f"Event({shown})"
 
 
+class _Fields:
+    """A message that is a vector of the fields of a dataclass."""
+
+    __slots__ = ()
+    __match_args__: ClassVar[tuple[str, ...]]
+    kind: ClassVar[int]
+
+    def to_value(self) -> Value:
+        """The vector that it travels as."""
+        return (FORMAT, Count(self.kind), tuple([getattr(self, each) for each in self.__match_args__]))
+
+    def encode(self) -> bytes:
+        """The bytes of that vector."""
+        return encode(self.to_value())
+
+
 @dataclass(frozen=True, slots=True)
-class LogCreate:
+class LogCreate(_Fields):
     """A log stream and the writer for it."""
 
     kind: ClassVar[int] = LOG_CREATE
@@ -169,17 +185,9 @@ class LogCreate:
     writer_info: Value
     fields: Value
 
-    def to_value(self) -> Value:
-        """The vector that it travels as."""
-        return (FORMAT, Count(self.kind), (self.stream, self.writer, self.writer_info, self.fields))
-
-    def encode(self) -> bytes:
-        """The bytes of that vector."""
-        return encode(self.to_value())
-
 
 @dataclass(frozen=True, slots=True)
-class LogWrite:
+class LogWrite(_Fields):
     """One line of a log; what is in ``serialized`` is Zeek's own affair."""
 
     kind: ClassVar[int] = LOG_WRITE
@@ -188,30 +196,14 @@ class LogWrite:
     path: str | bytes
     serialized: str | bytes
 
-    def to_value(self) -> Value:
-        """The vector that it travels as."""
-        return (FORMAT, Count(self.kind), (self.stream, self.writer, self.path, self.serialized))
-
-    def encode(self) -> bytes:
-        """The bytes of that vector."""
-        return encode(self.to_value())
-
 
 @dataclass(frozen=True, slots=True)
-class IdentifierUpdate:
+class IdentifierUpdate(_Fields):
     """A new value for a global identifier of a script."""
 
     kind: ClassVar[int] = IDENTIFIER_UPDATE
     name: str | bytes
     value: Value
-
-    def to_value(self) -> Value:
-        """The vector that it travels as."""
-        return (FORMAT, Count(self.kind), (self.name, self.value))
-
-    def encode(self) -> bytes:
-        """The bytes of that vector."""
-        return encode(self.to_value())
 
 
 class Batch:
