@@ -14,7 +14,7 @@ def test_a_loop_waits_by_the_clock_of_the_world(chappe_log: Log) -> None:
         async with AsyncProducer("readings") as producer:
             await producer.send("20")
             await producer.send_and_wait("21")
-            await asyncio.sleep(3_000)
+            await asyncio.sleep(300)
             await producer.flush(10)
         async with AsyncConsumer("readings") as consumer:
             return [each.value async for each in consumer.to_end()]

@@ -26,7 +26,7 @@ STEP_S: Final = 1e-6  # what each step takes, so that nothing happens for ever i
 LOOK_S: Final = 0.001  # how often it is looked whether a thread that goes on has come to wait; real seconds
 STUCK_S: Final = 0.05  # one that stands at the same instruction for so long waits for something else; real seconds
 TICK_S: Final = 0.01  # how long no thread waits for chappe until the clock goes as the real one
-PATIENCE_S: Final = 3600.0  # a test that has waited so long, on its clock, waits for what never comes
+PATIENCE_S: Final = 3600.0  # a test that waits so long, on its clock, waits for what never comes
 
 
 class NothingHappens(AssertionError):
@@ -79,7 +79,8 @@ class Scheduler:
         self._readable = readable
         self._began = monotonic() - clock.now
         self._began_ns = time_ns() - int(clock.now * 1e9)
-        self._patience_until = PATIENCE_S
+        self.patience_s = PATIENCE_S
+        self.since = 0.0  # since then the test waits, or something that it has waited for has come
         self._change = threading.Condition()
         self._waiters: list[_Waiter] = []
         self._places: dict[Member, _Place] = {}
@@ -128,11 +129,10 @@ class Scheduler:
         if self.is_outside():
             sleep(seconds)
         else:
+            seconds += STEP_S  # never less, however numbers are rounded
+            # One long sleep is meant; many short ones may wait for what never comes.
+            self.since = max(self.since, self.clock.now + seconds - self.patience_s)
             self.wait(lambda: False, seconds)
-
-    def be_patient(self, seconds: float) -> None:
-        """The test lets so much time pass on purpose."""
-        self._patience_until = max(self._patience_until, self.clock.now + PATIENCE_S) + seconds
 
     # -- members: ``runtime.loop.Driver`` -------------------------------------------------------------
 
@@ -272,11 +272,10 @@ class Scheduler:
         deadlines = [each.deadline for each in self._waiters]
         dues = [each.at - self._began for each in list(self._places.values())]
         to = min([self.clock.next, *deadlines, *dues])
-        if to > self._patience_until:
-            self._patience_until = math.inf  # who cleans up may wait again
-            raise NothingHappens(
-                f"{PATIENCE_S:.0f} s have passed on the test's clock, and what is waited for has not come"
-            )
+        if to > self.since + self.patience_s:
+            self.since = to  # who cleans up may wait again
+            text = f"{self.patience_s:g} s have passed on the test's clock, and what is waited for has not come"
+            raise NothingHappens(text)
         self.clock.run(to)
 
     def _tick(self) -> None:
@@ -314,8 +313,9 @@ class Thread(threading.Thread):
         try:
             if not self.killed:
                 self._work()
-        except Killed:
-            pass
+        except (Killed, Exception):
+            if not self.killed:
+                raise
         finally:
             machine.drive(None)
             self._scheduler.told()

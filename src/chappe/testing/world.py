@@ -20,7 +20,7 @@ from chappe.system import time as clocks
 from chappe.testing.aio import run_forever
 from chappe.testing.ground import Ground
 from chappe.testing.machine import Host
-from chappe.testing.scheduler import Scheduler
+from chappe.testing.scheduler import Scheduler, check_alive
 
 HERE: Final = "test"  # the host of what says nothing else
 
@@ -107,7 +107,7 @@ class World:
 
     def advance(self, seconds: float) -> None:
         """Let time pass: what is due until then happens."""
-        self._scheduler.be_patient(seconds)
+        self._scheduler.since = self.now + seconds
         self._scheduler.wait(lambda: False, seconds)
 
     def wait_until(self, condition: Callable[[], object], timeout: float = 10.0) -> None:
@@ -120,6 +120,10 @@ class World:
         while not condition():
             assert self.now < end, f"what was waited for is not so after {timeout:g} s"
             self._scheduler.wait(lambda: False, 0.001)
+
+    def be_patient(self, seconds: float) -> None:
+        """Let whoever waits in vain wait so long, an hour by default, until NothingHappens is raised."""
+        self._scheduler.patience_s = seconds
 
     # -- who lives here ---------------------------------------------------------------------------------
 
@@ -155,9 +159,12 @@ class World:
             try:
                 found = program(*args, **options)
             except Exception as error:
+                check_alive()
                 outcome.set_exception(error)
             else:
                 outcome.set_result(found)
+            finally:
+                outcome.cancel()  # of no effect, unless the host was killed
 
         machine.current().thread(run, getattr(program, "__name__", "program")).start()
         return outcome
