@@ -1,16 +1,20 @@
 """The master or a clone of a data store on its endpoint: what both faces of it, blocking and asyncio, stand on.
 
-Nothing here waits, but for ``close``: what has an outcome is an ``Asked``, and each face waits for it in its own way.
+Nothing here waits, but for ``close``: what has an outcome is an ``Asked`` or ``Steps``, and each face waits for it in
+its own way.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from chappe.api.faces import Seconds, Steps
 from chappe.api.mesh.arguments import expiry_ns
 from chappe.api.mesh.questions import Asked, Questions
+from chappe.api.mesh.waiting import deadline_after, time_left
 from chappe.data.convert import to_python, to_value
 from chappe.defaults import CLOSE_S
 from chappe.errors import BufferFull, Closed, MemberStopped, StaleData, TimedOut, WriteUnknown
@@ -28,9 +32,11 @@ if TYPE_CHECKING:
     from chappe.api.mesh.hosting import Host
     from chappe.mesh.events import PeerLost
 
+MANY: Final = 256  # writes of ``put_many`` made at once
 Core = KvMaster | KvClone
 Method = Callable[..., list[Action]]
-Write = tuple[Method, tuple[object, ...]]  # a method of the core, and its arguments
+Args = tuple[object, ...]
+Items = Mapping[Any, Any] | Iterable[tuple[object, object]]
 
 
 class Closing(Protocol):
@@ -62,7 +68,7 @@ class AttachedStore:
         self.core = core
         self.name = core.name
         self.closed = False
-        self.too_late = f"the write to store {self.name!r} is not confirmed yet; it may still be done"
+        self._too_late = f"the write to store {self.name!r} is not confirmed yet; it may still be done"
         self.lost_peer: PeerLost | None = None  # the last peering that was lost since it is attached
         self.immediate = core.immediate
         self._node = endpoint.node
@@ -105,17 +111,79 @@ class AttachedStore:
 
     # -- writing --------------------------------------------------------------------------------------
 
+    def writing(
+        self, method: Method, args: Args, expiry_s: Seconds, wait: bool, timeout: Seconds, look: bool = False
+    ) -> Steps[Any]:
+        """Make a write, after a wait for room, and wait for its outcome; see ``try_write``.
+
+        Returns the outcome, if that is waited for; or with ``look`` what is under the key then, if that is known.
+        """
+        found: list[Any] | None = [] if look else None
+        deadline: float | None = None
+        while True:
+            try:
+                asked = self.try_write(method, args, expiry_s, wait, found)
+                break
+            except BufferFull:
+                deadline = deadline_after(timeout) if deadline is None else deadline
+                yield from self._wait_for_room(deadline)
+        outcome = None if asked is None else (yield from self._outcome(asked, timeout))
+        if found is None:
+            return outcome
+        return found[0] if found and (wait or self.immediate) else None
+
+    def putting(self, items: Items, expiry_s: Seconds, timeout: Seconds) -> Steps[None]:
+        """Make many writes, some at a time; raise the first error when all are done."""
+        deadline = deadline_after(timeout)
+        asked: list[Asked] = []
+        failed: list[Exception] = []
+        source = iter(items.items() if isinstance(items, Mapping) else items)
+        while chunk := list(islice(source, MANY)):
+            while chunk:
+                taken, problem = self._try_put_many(chunk, expiry_s, asked)
+                self._node.keep_up()
+                if isinstance(problem, BufferFull):
+                    yield from self._wait_for_room(deadline)
+                else:
+                    if problem is not None:
+                        failed.append(problem)
+                        taken += 1
+                    yield None
+                del chunk[:taken]
+        for each in asked:
+            try:
+                yield from self._outcome(each, time_left(deadline))
+            except Exception as problem:
+                failed.append(problem)
+        if failed:
+            raise failed[0]
+
+    def _wait_for_room(self, deadline: float) -> Steps[None]:
+        if not (yield self.room, time_left(deadline)):
+            self.check()
+            raise BufferFull(f"store {self.name!r} had no room for another write in time; the write is not done")
+
+    def _outcome(self, asked: Asked, timeout: Seconds) -> Steps[Any]:
+        try:
+            yield asked.done, timeout
+        except BaseException:  # Ctrl-C, a cancellation
+            asked.forget()
+            raise
+        return asked.take(self._too_late)
+
     def try_write(
-        self, write: Write, expiry_s: float | None, wait: bool, found: list[Any] | None = None
+        self, method: Method, args: Args, expiry_s: Seconds, wait: bool, found: list[Any] | None = None
     ) -> Asked | None:
         """Make a write; the question that its outcome answers, None if nobody wants to know or it is done.
 
         A master adds to ``found`` what is under the key then: nobody else's write comes between.
 
+        Args:
+            method: Of the core, with ``args``.
+
         Raises:
             BufferFull: There is no ``room`` at present.
         """
-        method, args = write
         options: dict[str, Any] = {}
         if expiry_s is not None:
             options["expiry_ns"] = expiry_ns(expiry_s)
@@ -145,8 +213,8 @@ class AttachedStore:
         if self.core.kind == "master":
             found.append(to_python(self.core.engine.get(to_value(args[0]))))
 
-    def try_put_many(
-        self, items: list[tuple[object, object]], expiry_s: float | None, asked: list[Asked]
+    def _try_put_many(
+        self, items: list[tuple[object, object]], expiry_s: Seconds, asked: list[Asked]
     ) -> tuple[int, Exception | None]:
         """Make as many writes as there is room for; how many were made, and what the next one raised."""
         taken = 0
@@ -157,7 +225,7 @@ class AttachedStore:
             try:
                 for item in items:
                     try:
-                        made = self.try_write((put, item), expiry_s, True)
+                        made = self.try_write(put, item, expiry_s, True)
                     except Exception as problem:
                         return taken, problem
                     taken += 1
@@ -170,11 +238,6 @@ class AttachedStore:
     def room(self) -> bool:
         """Whether a write would not wait for room."""
         return self.closed or self.part.room()
-
-    def no_room(self) -> NoReturn:
-        """Raise what a write raises that found no room in time."""
-        self.check()
-        raise BufferFull(f"store {self.name!r} had no room for another write in time; the write is not done")
 
     # -- waiting --------------------------------------------------------------------------------------
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import Any, Final, Self
+from collections.abc import Callable
+from typing import Any, Final
 
-from chappe.api.kv import writes
-from chappe.api.kv.attached import AttachedStore, Write
+from chappe.api.faces import Closeable, Seconds, Steps, run
+from chappe.api.kv.attached import AttachedStore, Items
 from chappe.api.kv.proxy import DataStoreProxy
 from chappe.api.kv.reading import ReadableStore
 from chappe.api.kv.watch import DataStoreEvent, DataStoreWatch, wanted_keys
-from chappe.api.kv.writes import WAIT_S, ManyPuts
 from chappe.api.mesh.arguments import MISSING, OnFull, as_policy, check_bounds
-from chappe.api.mesh.questions import Asked
-from chappe.api.mesh.waiting import deadline_after, time_left
+from chappe.data.convert import to_value
+from chappe.data.order import COUNT, INTEGER, NONE, REAL, SET, STRING, TABLE, TIMESPAN, TIMESTAMP, VECTOR, sort_key
 from chappe.defaults import SUBSCRIBER_BYTES_MAX, SUBSCRIBER_MESSAGES_MAX
 from chappe.errors import BufferFull
 
+WAIT_S: Final = 10.0  # a write waits this long for its outcome
+_NUMBERS: Final = frozenset({COUNT, INTEGER, REAL})
 _NO_OPTIONS: Final[dict[str, Any]] = {}
 
 
-class DataStore(ReadableStore):
+class DataStore(Closeable, ReadableStore):
     """Keys and values that several endpoints share: one has the master, any number have clones with all data.
 
     Made by ``Endpoint.attach_master`` and ``attach_clone``. Reading never waits and shows what is in memory here.
@@ -64,13 +64,7 @@ class DataStore(ReadableStore):
     # -- writing --------------------------------------------------------------------------------------
 
     def put(
-        self,
-        key: object,
-        value: object,
-        *,
-        expiry_s: float | None = None,
-        wait: bool = True,
-        timeout: float | None = WAIT_S,
+        self, key: object, value: object, *, expiry_s: Seconds = None, wait: bool = True, timeout: Seconds = WAIT_S
     ) -> None:
         """Set a value. For the rest, and for what all writes raise, see the class."""
         if expiry_s is None and (self._immediate or not wait):
@@ -82,43 +76,18 @@ class DataStore(ReadableStore):
                 return
             except BufferFull:
                 pass  # wait for room as every other write does
-        self._write(writes.put(self.core, key, value), expiry_s, wait, timeout)
+        self._write(self.core.put, (key, value), expiry_s, wait, timeout)
 
-    def put_unique(
-        self, key: object, value: object, *, expiry_s: float | None = None, timeout: float | None = WAIT_S
-    ) -> bool:
+    def put_unique(self, key: object, value: object, *, expiry_s: Seconds = None, timeout: Seconds = WAIT_S) -> bool:
         """Set a value if there is none; whether it did. Of all who try at the same time one does."""
-        return self._write(writes.put_unique(self.core, key, value), expiry_s, True, timeout) is True
+        return self._write(self.core.put_unique, (key, value), expiry_s, True, timeout)  # type: ignore[no-any-return]
 
-    def put_many(
-        self,
-        items: Mapping[Any, Any] | Iterable[tuple[object, object]],
-        *,
-        expiry_s: float | None = None,
-        timeout: float | None = None,
-    ) -> None:
+    def put_many(self, items: Items, *, expiry_s: Seconds = None, timeout: Seconds = None) -> None:
         """Set many values, much faster than one by one; returns when all are done, or raises the first error then."""
-        deadline = deadline_after(timeout)
-        puts = ManyPuts(self.attached, items, expiry_s)
-        for full in puts.make():
-            self._node.keep_up()
-            if full:
-                self._wait_for_room(deadline)
-        for each in puts.asked:
-            try:
-                self._outcome(each, time_left(deadline))
-            except Exception as problem:
-                puts.failed.append(problem)
-        puts.check()
+        return self._run(self.attached.putting(items, expiry_s, timeout))  # type: ignore[no-any-return]
 
     def increment(
-        self,
-        key: object,
-        by: object = 1,
-        *,
-        expiry_s: float | None = None,
-        wait: bool = True,
-        timeout: float | None = WAIT_S,
+        self, key: object, by: object = 1, *, expiry_s: Seconds = None, wait: bool = True, timeout: Seconds = WAIT_S
     ) -> Any:
         """Add to a number, timespan or timestamp of the same type; a missing one starts at zero (1970).
 
@@ -129,31 +98,19 @@ class DataStore(ReadableStore):
             TypeClash: The value under the key is of another type.
             InvalidOperation: The result is out of the bounds of its type.
         """
-        return self._change(writes.increment(self.core, key, by), expiry_s, wait, timeout)
+        return self._write(self.core.add, (key, by, _number_tag(by)), expiry_s, wait, timeout, look=True)
 
     def decrement(
-        self,
-        key: object,
-        by: object = 1,
-        *,
-        expiry_s: float | None = None,
-        wait: bool = True,
-        timeout: float | None = WAIT_S,
+        self, key: object, by: object = 1, *, expiry_s: Seconds = None, wait: bool = True, timeout: Seconds = WAIT_S
     ) -> Any:
         """Take from a number, timespan or timestamp. Returns and raises as ``increment``; raises NoSuchKey too."""
-        return self._change(writes.decrement(self.core, key, by), expiry_s, wait, timeout)
+        return self._write(self.core.subtract, (key, by), expiry_s, wait, timeout, look=True)
 
     def append(
-        self,
-        key: object,
-        text: str | bytes,
-        *,
-        expiry_s: float | None = None,
-        wait: bool = True,
-        timeout: float | None = WAIT_S,
+        self, key: object, text: str | bytes, *, expiry_s: Seconds = None, wait: bool = True, timeout: Seconds = WAIT_S
     ) -> None:
         """Lengthen a string; a missing one is empty. Raises TypeClash."""
-        self._write(writes.append(self.core, key, text), expiry_s, wait, timeout)
+        return self._do(self.core.add, (key, text, STRING), expiry_s, wait, timeout)
 
     def insert_into(
         self,
@@ -161,50 +118,38 @@ class DataStore(ReadableStore):
         index: object,
         value: object = MISSING,
         *,
-        expiry_s: float | None = None,
+        expiry_s: Seconds = None,
         wait: bool = True,
-        timeout: float | None = WAIT_S,
+        timeout: Seconds = WAIT_S,
     ) -> None:
         """Put a member into a set, or with a ``value`` a key into a table; a missing one is empty. Raises TypeClash."""
-        self._write(writes.insert_into(self.core, key, index, value), expiry_s, wait, timeout)
+        args = (key, index, SET) if value is MISSING else (key, (index, value), TABLE)
+        return self._do(self.core.add, args, expiry_s, wait, timeout)
 
     def remove_from(
-        self,
-        key: object,
-        index: object,
-        *,
-        expiry_s: float | None = None,
-        wait: bool = True,
-        timeout: float | None = WAIT_S,
+        self, key: object, index: object, *, expiry_s: Seconds = None, wait: bool = True, timeout: Seconds = WAIT_S
     ) -> None:
         """Take a member from a set, or a key from a table, if it is there. Raises TypeClash and NoSuchKey."""
-        self._write(writes.remove_from(self.core, key, index), expiry_s, wait, timeout)
+        return self._do(self.core.subtract, (key, index), expiry_s, wait, timeout)
 
     def push(
-        self,
-        key: object,
-        value: object,
-        *,
-        expiry_s: float | None = None,
-        wait: bool = True,
-        timeout: float | None = WAIT_S,
+        self, key: object, value: object, *, expiry_s: Seconds = None, wait: bool = True, timeout: Seconds = WAIT_S
     ) -> None:
         """Put an element at the end of a vector; a missing one is empty. Raises TypeClash."""
-        self._write(writes.push(self.core, key, value), expiry_s, wait, timeout)
+        return self._do(self.core.add, (key, value, VECTOR), expiry_s, wait, timeout)
 
-    def pop(
-        self, key: object, *, expiry_s: float | None = None, wait: bool = True, timeout: float | None = WAIT_S
-    ) -> None:
+    def pop(self, key: object, *, expiry_s: Seconds = None, wait: bool = True, timeout: Seconds = WAIT_S) -> None:
         """Take the last element from a vector, if it has one. Raises TypeClash and NoSuchKey."""
-        self._write(writes.pop(self.core, key), expiry_s, wait, timeout)
+        # Of a vector the last goes, whatever is named.
+        return self._do(self.core.subtract, (key, key), expiry_s, wait, timeout)
 
-    def erase(self, key: object, *, wait: bool = True, timeout: float | None = WAIT_S) -> None:
+    def erase(self, key: object, *, wait: bool = True, timeout: Seconds = WAIT_S) -> None:
         """Remove a key, if it is there."""
-        self._write(writes.erase(self.core, key), None, wait, timeout)
+        return self._do(self.core.erase, (key,), None, wait, timeout)
 
-    def clear(self, *, wait: bool = True, timeout: float | None = WAIT_S) -> None:
+    def clear(self, *, wait: bool = True, timeout: Seconds = WAIT_S) -> None:
         """Remove everything."""
-        self._write(writes.clear(self.core), None, wait, timeout)
+        return self._do(self.core.clear, (), None, wait, timeout)
 
     def __setitem__(self, key: object, value: object) -> None:
         self.put(key, value)
@@ -216,7 +161,7 @@ class DataStore(ReadableStore):
 
     # -- waiting and watching -------------------------------------------------------------------------
 
-    def await_idle(self, timeout: float | None = WAIT_S, *, callback: Callable[[bool], object] | None = None) -> bool:
+    def await_idle(self, timeout: Seconds = WAIT_S, *, callback: Callable[[bool], object] | None = None) -> bool:
         """Wait until everything is everywhere; False if it is not after ``timeout`` seconds.
 
         On a master: every clone in reach has all changes, and all is durable. On a clone: it has a master, knows of
@@ -277,51 +222,18 @@ class DataStore(ReadableStore):
         """
         self.attached.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<DataStore {self.name!r}, {self.role}>"
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _write(self, write: Write, expiry_s: float | None, wait: bool, timeout: float | None) -> Any:
-        asked = self._begin(write, expiry_s, wait, timeout)
-        return None if asked is None else self._outcome(asked, timeout)
+    def _run(self, steps: Steps[Any]) -> Any:
+        return run(steps, self._turns.wait)
 
-    def _change(self, write: Write, expiry_s: float | None, wait: bool, timeout: float | None) -> Any:
-        """As ``_write``; returns what is under the key then, if that is known."""
-        found: list[Any] = []
-        asked = self._begin(write, expiry_s, wait, timeout, found)
-        if asked is not None:
-            self._outcome(asked, timeout)
-        return found[0] if found and (wait or self._immediate) else None
 
-    def _begin(
-        self,
-        write: Write,
-        expiry_s: float | None,
-        wait: bool,
-        timeout: float | None,
-        found: list[Any] | None = None,
-    ) -> Asked | None:
-        deadline: float | None = None
-        while True:
-            try:
-                return self.attached.try_write(write, expiry_s, wait, found)
-            except BufferFull:
-                deadline = deadline_after(timeout) if deadline is None else deadline
-                self._wait_for_room(deadline)
-
-    def _wait_for_room(self, deadline: float) -> None:
-        if not self._turns.wait(self.attached.room, time_left(deadline)):
-            self.attached.no_room()
-
-    def _outcome(self, asked: Asked, timeout: float | None) -> Any:
-        asked.wait(timeout)
-        return asked.take(self.attached.too_late)
+def _number_tag(by: object) -> int:
+    """The tag of the type that a missing number starts as."""
+    tag: int = sort_key(to_value(by))[0]
+    if tag == TIMESPAN:
+        return TIMESTAMP
+    return tag if tag in _NUMBERS else NONE  # of that nothing can start

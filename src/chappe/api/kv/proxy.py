@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
-from chappe.api.kv import writes
 from chappe.api.kv.reading import ReadableStore
 from chappe.api.mesh.arguments import MISSING
 from chappe.api.mesh.questions import Asked
@@ -92,8 +91,7 @@ class DataStoreProxy:
         number = self._number()
         with self._lock:
             try:
-                write = writes.put_unique(self._store.core, key, value)
-                asked = self._store.attached.try_write(write, expiry_s, True)
+                asked = self._store.attached.try_write(self._store.core.put_unique, (key, value), expiry_s, True)
             except BufferFull:
                 raise
             except ChappeError as problem:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
-from chappe.api.kv.attached import AttachedStore
+from chappe.api.faces import Seconds, Steps
+from chappe.api.kv.attached import Args, AttachedStore, Method
 from chappe.api.kv.watch import DataStoreEntry, DataStoreEvent, event_of_change
 from chappe.api.mesh.arguments import MISSING
 from chappe.data.convert import to_python, to_value
@@ -30,6 +31,18 @@ class ReadableStore:
         self.name = attached.name
         self.role: Literal["master", "clone"] = self.core.kind
         self._lock = attached.endpoint.node.lock
+
+    def _run(self, steps: Steps[Any]) -> Any:
+        """Wait for each step in the way of the face."""
+        raise NotImplementedError
+
+    def _write(
+        self, method: Method, args: Args, expiry_s: Seconds, wait: bool, timeout: Seconds, look: bool = False
+    ) -> Any:
+        return self._run(self.attached.writing(method, args, expiry_s, wait, timeout, look))
+
+    def _do(self, method: Method, args: Args, expiry_s: Seconds, wait: bool, timeout: Seconds) -> None:
+        return self._write(method, args, expiry_s, wait, timeout)  # type: ignore[no-any-return]
 
     # -- what it is -----------------------------------------------------------------------------------
 

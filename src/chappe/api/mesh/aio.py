@@ -8,7 +8,9 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 from uuid import UUID
 
-from chappe.api.kv.aio import AsyncDataStore, attach_clone_aio, attach_master_aio
+from chappe.api.kv.aio import AsyncDataStore
+from chappe.api.kv.attaching import begin_clone, take_ready
+from chappe.api.kv.data_store import DataStore
 from chappe.api.mesh.arguments import as_id, encode_topic, encode_value
 from chappe.api.mesh.endpoint import AWAIT_S, RETRY_S, Endpoint
 from chappe.api.mesh.loop_watch import Watch
@@ -168,7 +170,8 @@ class AsyncEndpoint:
 
     async def attach_master(self, name: str, backend: str = "memory", **options: Any) -> AsyncDataStore:
         """See ``Endpoint.attach_master``."""
-        return await attach_master_aio(self.endpoint, self._watch, name, backend, options)
+        made = await asyncio.to_thread(self.endpoint.attach_master, name, backend, **options)  # it opens files
+        return AsyncDataStore(made, self._watch)
 
     async def attach_clone(
         self,
@@ -180,7 +183,16 @@ class AsyncEndpoint:
         timeout: float | None = AWAIT_S,
     ) -> AsyncDataStore:
         """See ``Endpoint.attach_clone``."""
-        return await attach_clone_aio(self.endpoint, self._watch, name, resync_s, stale_s, mutation_buffer_s, timeout)
+        made = begin_clone(self.endpoint, name, resync_s, stale_s, mutation_buffer_s)
+        if timeout != 0:
+            try:
+                asked = made.begin_await_ready()
+                await self._watch.wait(asked.done, timeout)
+                take_ready(made, asked, timeout)
+            except BaseException:  # a cancellation too
+                await asyncio.to_thread(made.close)
+                raise
+        return AsyncDataStore(DataStore(made), self._watch)
 
     async def room(self) -> None:
         """Wait until ``Endpoint.publish`` would not wait."""

@@ -124,7 +124,7 @@ class Store:
             return
 
         def add(found: Value, value: Value, *, expiry_s: float | None = None, **_: object) -> None:
-            store.attached.try_write((store.core.add, (found, value, _NONE)), expiry_s, False)
+            store.attached.try_write(store.core.add, (found, value, _NONE), expiry_s, False)
 
         self._write(add, (key, amount), expiry)
 

@@ -1,0 +1,84 @@
+"""What the faces that users hold have in common, blocking and asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+T = TypeVar("T")
+Seconds = float | None  # of a timeout: None is for ever
+# What one face waits for in a thread and the other in an event loop, one step after the other: until something is so,
+# at most so long; None lets others have a turn. Each wait returns whether it is so.
+Steps = Generator[tuple[Callable[[], bool], Seconds] | None, bool, T]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Closeable:
+    """Is closed at the end of a ``with``."""
+
+    def close(self) -> None:
+        """Leave; each says what that means."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncCloseable:
+    """Is closed at the end of an ``async with``."""
+
+    async def close(self) -> None:
+        """Leave, without blocking the event loop."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def awaited(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+    """A method of a blocking face as one of the asyncio face.
+
+    It is the same function: it returns what the face's own ``_run`` does, which waits there, and is a coroutine here.
+    """
+    return method  # type: ignore[return-value]
+
+
+def run(steps: Steps[T], wait: Callable[[Callable[[], bool], Seconds], bool]) -> T:
+    """Wait for all steps in this thread; returns what they end with."""
+    try:
+        step = next(steps)
+        while True:
+            step = steps.send(step is None or wait(*step))
+    except StopIteration as end:
+        found: T = end.value
+        return found
+    except BaseException:  # Ctrl-C
+        steps.close()
+        raise
+
+
+async def run_async(steps: Steps[T], wait: Callable[[Callable[[], bool], Seconds], Awaitable[bool]]) -> T:
+    """As ``run``, in an event loop."""
+    try:
+        step = next(steps)
+        while True:
+            step = steps.send(await (asyncio.sleep(0, True) if step is None else wait(*step)))
+    except StopIteration as end:
+        found: T = end.value
+        return found
+    except BaseException:  # a cancellation
+        steps.close()
+        raise
