@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
+from chappe.api.faces import Closeable
 from chappe.api.kv.reading import ReadableStore
 from chappe.api.mesh.arguments import MISSING
 from chappe.api.mesh.questions import Asked
@@ -33,7 +33,7 @@ class DataStoreAnswer:
         return self.value
 
 
-class DataStoreProxy:
+class DataStoreProxy(Closeable):
     """Asks a store without waiting. Every question has a number, which its answer has too.
 
     Made by ``DataStore.proxy``. Answers come in the order of the questions, but for those of ``put_unique``, which come
@@ -134,14 +134,6 @@ class DataStoreProxy:
             self._asked.clear()
             self._waiting.close()
             self._node.turns.tell()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -- inside ---------------------------------------------------------------------------------------
 

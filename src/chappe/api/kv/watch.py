@@ -6,9 +6,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from chappe.api.faces import Closeable
 from chappe.api.mesh.arguments import MISSING
 from chappe.api.mesh.waiting import Waiting, deadline_after, time_left
 from chappe.data.convert import to_python, to_value
@@ -98,7 +98,7 @@ def wanted_keys(key: object, prefix: str | None) -> Callable[[Value], bool]:
     return lambda found: True
 
 
-class DataStoreWatch:
+class DataStoreWatch(Closeable):
     """Changes of the keys that are watched, in the order in which this master or clone made them.
 
     Made by ``DataStore.watch``. Use from several threads is safe; each event goes to one of them.
@@ -194,14 +194,6 @@ class DataStoreWatch:
             self._waiting.close()
             self._node.turns.tell()
         self._waiting.join(JOIN_S)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -- for the store, with the lock held --------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from chappe.api.faces import AsyncCloseable
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.log.consumer import Consumer, ResetLike
 from chappe.api.log.ending import LOOK_S, ToEnd
@@ -144,7 +145,7 @@ class AsyncProducer:
         await asyncio.to_thread(self._producer.__exit__, kind, error, trace)
 
 
-class AsyncConsumer:
+class AsyncConsumer(AsyncCloseable):
     """As ``Consumer``: ``async for record in consumer``, or ``await consumer.poll()`` for batches."""
 
     def __init__(self, *topics: str, reset: ResetLike = "earliest", **options: Any) -> None:
@@ -210,11 +211,3 @@ class AsyncConsumer:
     async def close(self) -> None:
         """Leave."""
         await asyncio.to_thread(self.consumer.close)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from operator import length_hint
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
+from chappe.api.faces import Closeable
 from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.log.ending import LOOK_S, ToEnd
@@ -33,7 +33,7 @@ from chappe.transports.addresses import TowerAddress
 ResetLike = Literal["earliest", "latest"] | int | datetime
 
 
-class Consumer:
+class Consumer(Closeable):
     """Every record of the wanted topics; of each partition in order, without gaps or repeats.
 
     Args:
@@ -303,14 +303,6 @@ class Consumer:
         topics = ", ".join(map(repr, self._topics))
         state = "closed" if self._node.closed else f"{self.connected} members known" if self.tower else "no tower"
         return f"<Consumer of {topics} at {self._at_tower}, {state}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -- of the end: for ``ToEnd`` --------------------------------------------------------------------------------
 

@@ -11,10 +11,11 @@ from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from chappe import errors
 from chappe.api import at_exit
+from chappe.api.faces import Closeable
 from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.log.deliveries import Deliveries
 from chappe.api.log.readiness import no_tower, wait_until
@@ -47,7 +48,7 @@ _NO_TOPIC = LogProducer("", "")  # never ``plain``: who names no topic takes the
 CHUNK = 4096  # records of an iterable taken at once
 
 
-class Producer:
+class Producer(Closeable):
     """The one writer of one partition of a topic, or of several topics.
 
     Offsets are given at once; records are published as soon as the sender pauses or a batch is full, and kept
@@ -394,9 +395,6 @@ class Producer:
             self._deliveries.fail(_unknown)()
             if self._journals:
                 self._journals.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from chappe.api.faces import Closeable
 from chappe.api.identity import log_event, new_address
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.log.storage import Hole, Retention
@@ -40,7 +39,7 @@ class StoreStatus:
     scrubbed_us: int  # when everything kept was last read and checked, since 1970; 0 if it never was
 
 
-class Store:
+class Store(Closeable):
     """Keeps every record that it hears of in ``directory``, and acknowledges what is on disk.
 
     Args:
@@ -146,11 +145,3 @@ class Store:
     def __repr__(self) -> str:
         state = "closed" if self._node.node.closed else self.endpoint
         return f"<Store {self.store_id} in {self._directory}, {state}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
+from chappe.api.faces import Closeable
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.runtime.tower_node import TowerNode
 from chappe.system.forking import own
 from chappe.transports.addresses import TowerAddress
 
 
-class Tower:
+class Tower(Closeable):
     """Introduces members to each other; carries no records.
 
     Args:
@@ -57,11 +55,3 @@ class Tower:
 
     def __repr__(self) -> str:
         return f"<Tower {self.address}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
+from chappe.api.faces import AsyncCloseable
 from chappe.api.kv.aio import AsyncDataStore
 from chappe.api.kv.attaching import begin_clone, take_ready
 from chappe.api.kv.data_store import DataStore
@@ -25,7 +25,7 @@ from chappe.system.forking import own
 Source = TypeVar("Source", Subscriber, StatusSubscriber)
 
 
-class _AsyncQueue(Generic[Source]):
+class _AsyncQueue(AsyncCloseable, Generic[Source]):
     """What subscribers to messages and to statuses have in common."""
 
     def __init__(self, source: Source, watch: Watch) -> None:
@@ -44,14 +44,6 @@ class _AsyncQueue(Generic[Source]):
     async def close(self) -> None:
         """End the subscription."""
         await asyncio.to_thread(self.source.close)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 class AsyncSubscriber(_AsyncQueue[Subscriber]):
@@ -106,7 +98,7 @@ class AsyncStatusSubscriber(_AsyncQueue[StatusSubscriber]):
             yield await self.get()
 
 
-class AsyncEndpoint:
+class AsyncEndpoint(AsyncCloseable):
     """As ``Endpoint``, with its arguments; made where a loop runs: ``async with AsyncEndpoint() as endpoint``."""
 
     def __init__(self, **options: Any) -> None:
@@ -230,11 +222,3 @@ class AsyncEndpoint:
         self._watch.unread()
         await asyncio.to_thread(self.endpoint.close)
         self._watch.leave()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

@@ -7,11 +7,11 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 from uuid import UUID
 
 from chappe.api import at_exit
+from chappe.api.faces import Closeable
 from chappe.api.kv.attached import AttachedStore
 from chappe.api.kv.attaching import attach_clone, attach_master
 from chappe.api.kv.data_store import DataStore
@@ -71,7 +71,7 @@ CLOSE_JOIN_S: Final = 1.0  # of callbacks that are running
 _CLOSED: Final = "the endpoint was closed"
 
 
-class Endpoint:
+class Endpoint(Closeable):
     """One member of the mesh.
 
     Any number of them can be in one process. Use from several threads is safe. Close it, or use it in a ``with``.
@@ -510,14 +510,6 @@ class Endpoint:
     def __repr__(self) -> str:
         state = "closed" if self._closing or self._turns.closed else f"{self.node.links} connections"
         return f"<Endpoint {self.id}, {state}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -- for subscribers, publishers and stores, with the lock held -----------------------------------
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Self
 
+from chappe.api.faces import Closeable
 from chappe.api.mesh.hosting import Host
 from chappe.api.mesh.waiting import Waiting
 from chappe.system.forking import own
 
 
-class Publisher:
+class Publisher(Closeable):
     """Publishes to one topic, and tells how much room there is.
 
     Made by ``Endpoint.publisher``. Use from several threads is safe.
@@ -50,11 +49,3 @@ class Publisher:
     def close(self) -> None:
         """Release the descriptor; what was published is still sent."""
         self._endpoint.watch_room(self._waiting, False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
+from chappe.api.faces import Closeable
 from chappe.api.mesh.hosting import Host
 from chappe.api.mesh.subscriber import JOIN_S
 from chappe.api.mesh.waiting import Waiting
@@ -15,7 +15,7 @@ from chappe.system.forking import own
 EVENTS_MAX: Final = 1_000  # that wait for one subscriber; then the oldest are dropped and counted
 
 
-class StatusSubscriber:
+class StatusSubscriber(Closeable):
     """Statuses and errors of an endpoint: the classes of ``chappe.mesh.events``, whose text is a sentence for people.
 
     Made by ``Endpoint.statuses``. Use from several threads is safe; each event goes to one of them.
@@ -78,14 +78,6 @@ class StatusSubscriber:
             self._waiting.close()
             self._endpoint.node.turns.tell()
         self._waiting.join(JOIN_S)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def call_back(self, function: Callable[[Any], object]) -> None:
         """For ``Endpoint.statuses``: a thread calls ``function`` with each event."""

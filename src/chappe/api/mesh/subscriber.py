@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from chappe.api.faces import Closeable
 from chappe.api.mesh.arguments import encode_topic
 from chappe.api.mesh.hosting import Host
 from chappe.api.mesh.received import Received
@@ -27,7 +27,7 @@ CHUNK_BYTES: Final = 256 * KIB  # ... or so many bytes of them, and at least one
 JOIN_S: Final = 1.0  # closing waits this long for a callback that is running
 
 
-class Subscriber:
+class Subscriber(Closeable):
     """Messages whose topic starts with one of the wanted prefixes, in the order in which they came.
 
     Made by ``Endpoint.subscribe``. Use from several threads is safe; each message goes to one of them.
@@ -154,14 +154,6 @@ class Subscriber:
             self._waiting.close()
             self._node.turns.tell()
         self._waiting.join(JOIN_S)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -- inside ---------------------------------------------------------------------------------------
 
