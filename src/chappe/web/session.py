@@ -138,7 +138,7 @@ class Session:
             try:
                 topic, value = loads_message(await self._receive())
                 raw, payload = encode_topic(topic), encode_value(value)
-                while publish(raw, payload, source=subscriber.source) is None:
+                while publish(raw, payload, source=subscriber.source.number) is None:
                     await self._endpoint.room()
             except InvalidData as problem:
                 await self._send(write_error(DESERIALIZATION_FAILED, str(problem)))

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chappe.api.faces import AsyncCloseable, Seconds, Steps, awaited, run_async
 from chappe.api.kv.data_store import WAIT_S, DataStore
 from chappe.api.kv.proxy import DataStoreProxy
 from chappe.api.kv.reading import ReadableStore
-from chappe.api.kv.watch import DataStoreEvent, DataStoreWatch
-from chappe.system.forking import own
-
-if TYPE_CHECKING:
-    from chappe.api.mesh.loop_watch import Watch
+from chappe.api.kv.watch import DataStoreEvent
+from chappe.api.mesh.loop_watch import AsyncSource, Watch
 
 
 class AsyncDataStore(AsyncCloseable, ReadableStore):
@@ -71,43 +67,5 @@ class AsyncDataStore(AsyncCloseable, ReadableStore):
         await asyncio.to_thread(self.store.close)
 
 
-class AsyncDataStoreWatch(AsyncCloseable):
+class AsyncDataStoreWatch(AsyncSource[DataStoreEvent]):
     """As ``DataStoreWatch``: ``async for event in watch``, or ``await watch.get()``."""
-
-    def __init__(self, source: DataStoreWatch, watch: Watch) -> None:
-        own(self)
-        self.source = source
-        self._watch = watch
-
-    @property
-    def available(self) -> int:
-        """How many events are there."""
-        return self.source.available
-
-    @property
-    def dropped(self) -> int:
-        """How many events the policy has dropped."""
-        return self.source.dropped
-
-    async def get(self, timeout: float | None = None) -> DataStoreEvent | None:
-        """See ``DataStoreWatch.get``."""
-        found = await self.get_many(1, timeout)
-        return found[0] if found else None
-
-    async def get_many(self, n: int, timeout: float | None = None) -> list[DataStoreEvent]:
-        """See ``DataStoreWatch.get_many``."""
-        while True:
-            ready = self.source.available > 0 or await self._watch.wait(self.source.ready, timeout)
-            found = self.source.get_many(n, 0.0)
-            if found or not ready:
-                return found
-
-    async def __aiter__(self) -> AsyncIterator[DataStoreEvent]:
-        """Events one after the other, for ever."""
-        while True:
-            for event in await self.get_many(1):
-                yield event
-
-    async def close(self) -> None:
-        """Watch no more."""
-        await asyncio.to_thread(self.source.close)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from chappe.api.faces import AsyncCloseable
 from chappe.api.log.consumed_batch import ConsumedBatch
@@ -33,7 +33,7 @@ async def _promptly(lock: threading.RLock, call: Callable[..., T], *arguments: A
         lock.release()
 
 
-class AsyncProducer:
+class AsyncProducer(AsyncCloseable):
     """As ``Producer``; at the bound of the buffer ``send`` waits without blocking the loop.
 
     Use as ``async with AsyncProducer(topic) as producer``; the arguments are those of ``Producer`` but
@@ -135,9 +135,6 @@ class AsyncProducer:
     async def close(self, timeout: float | None = 10.0) -> None:
         """See ``Producer.close``."""
         await asyncio.to_thread(self._producer.close, timeout)
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable
+from typing import Any
 from uuid import UUID
 
 from chappe.api.faces import AsyncCloseable
@@ -13,64 +13,18 @@ from chappe.api.kv.attaching import begin_clone, take_ready
 from chappe.api.kv.data_store import DataStore
 from chappe.api.mesh.arguments import as_id, encode_topic, encode_value
 from chappe.api.mesh.endpoint import AWAIT_S, RETRY_S, Endpoint
-from chappe.api.mesh.loop_watch import Watch
+from chappe.api.mesh.loop_watch import AsyncSource, Watch
 from chappe.api.mesh.received import Received
-from chappe.api.mesh.statuses import StatusSubscriber
 from chappe.api.mesh.subscriber import Subscriber
 from chappe.defaults import CLONE_BUFFER_S, CLONE_RESYNC_S, CLONE_STALE_S
 from chappe.mesh.endpoint import PeerInfo
 from chappe.mesh.messages import NOBODY
-from chappe.system.forking import own
-
-Source = TypeVar("Source", Subscriber, StatusSubscriber)
 
 
-class _AsyncQueue(AsyncCloseable, Generic[Source]):
-    """What subscribers to messages and to statuses have in common."""
-
-    def __init__(self, source: Source, watch: Watch) -> None:
-        own(self)
-        self.source: Source = source
-        self._watch = watch
-
-    @property
-    def available(self) -> int:
-        """How many are there."""
-        return self.source.available
-
-    async def _ready(self, timeout: float | None) -> bool:
-        return self.source.available > 0 or await self._watch.wait(self.source.ready, timeout)
-
-    async def close(self) -> None:
-        """End the subscription."""
-        await asyncio.to_thread(self.source.close)
-
-
-class AsyncSubscriber(_AsyncQueue[Subscriber]):
+class AsyncSubscriber(AsyncSource[Received]):
     """As ``Subscriber``: ``async for topic, value in subscriber``, or ``await subscriber.get()``."""
 
-    async def get(self, timeout: float | None = None) -> Received | None:
-        """See ``Subscriber.get``."""
-        while True:
-            ready = await self._ready(timeout)
-            found = self.source.get(0.0)
-            if found is not None or not ready:
-                return found
-
-    async def get_many(self, n: int, timeout: float | None = None) -> list[Received]:
-        """See ``Subscriber.get_many``."""
-        while True:
-            ready = await self._ready(timeout)
-            found = self.source.get_many(n, 0.0)
-            if found or not ready:
-                return found
-
-    async def __aiter__(self) -> AsyncIterator[Received]:
-        """Messages one after the other, for ever."""
-        while True:
-            found = await self.get()
-            assert found is not None
-            yield found
+    source: Subscriber
 
     def add(self, *topics: str) -> None:
         """See ``Subscriber.add``."""
@@ -81,21 +35,8 @@ class AsyncSubscriber(_AsyncQueue[Subscriber]):
         self.source.remove(*topics)
 
 
-class AsyncStatusSubscriber(_AsyncQueue[StatusSubscriber]):
+class AsyncStatusSubscriber(AsyncSource[Any]):
     """As ``StatusSubscriber``: ``async for event in statuses``, or ``await statuses.get()``."""
-
-    async def get(self, timeout: float | None = None) -> Any | None:
-        """See ``StatusSubscriber.get``."""
-        while True:
-            ready = await self._ready(timeout)
-            found = self.source.get(0.0)
-            if found is not None or not ready:
-                return found
-
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        """Events one after the other, for ever."""
-        while True:
-            yield await self.get()
 
 
 class AsyncEndpoint(AsyncCloseable):

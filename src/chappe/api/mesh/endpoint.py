@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from itertools import count
+from collections.abc import Callable
 from typing import Any, Final
 from uuid import UUID
 
 from chappe.api import at_exit
 from chappe.api.faces import Closeable
-from chappe.api.kv.attached import AttachedStore
 from chappe.api.kv.attaching import attach_clone, attach_master
 from chappe.api.kv.data_store import DataStore
 from chappe.api.mesh.arguments import (
@@ -22,56 +20,41 @@ from chappe.api.mesh.arguments import (
     check_bounds,
     check_port,
     check_retry,
-    chunks,
     encode_topic,
-    encode_value,
-    own_id,
 )
+from chappe.api.mesh.hosting import CLOSED, Host
 from chappe.api.mesh.publisher import Publisher
-from chappe.api.mesh.questions import Asked, Questions
+from chappe.api.mesh.questions import Asked
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.statuses import StatusSubscriber
 from chappe.api.mesh.subscriber import Subscriber
-from chappe.api.mesh.waiting import Waiting
-from chappe.core import Report
 from chappe.defaults import (
     CLONE_BUFFER_S,
     CLONE_RESYNC_S,
     CLONE_STALE_S,
     CLOSE_S,
     HEARTBEAT_S,
-    KIB,
     PEER_BYTES_MAX,
     PEER_MESSAGES_MAX,
     SUBSCRIBER_BYTES_MAX,
     SUBSCRIBER_MESSAGES_MAX,
-    TTL,
 )
-from chappe.errors import Closed, Unreachable, UsageError
-from chappe.mesh.actions import Deliver, Resolve
-from chappe.mesh.endpoint import EndpointCore, EndpointOptions, PeerInfo
-from chappe.mesh.events import DefectContained, PeerLost
+from chappe.errors import UsageError
+from chappe.mesh.endpoint import EndpointOptions, PeerInfo
 from chappe.mesh.forwarding.inbox import Inbox
-from chappe.mesh.messages import DATA, NOBODY
 from chappe.mesh.policy import Policy
-from chappe.runtime.mesh_node import MeshNode
 from chappe.security import Security, check_reach, check_security
-from chappe.system import machine, time
-from chappe.system.forking import own
+from chappe.system import time
 from chappe.transports.tcp import READ_BYTES
-from chappe.transports.tls import contexts
 
 logger = logging.getLogger("chappe")
 
 RETRY_S: Final = 10.0  # as the original
 AWAIT_S: Final = 10.0  # as the original
-CHUNK: Final = 1024  # messages of an iterable handed over at once ...
-CHUNK_BYTES: Final = 256 * KIB  # ... or so many bytes of them; both never more than what may wait for a peer
 CLOSE_JOIN_S: Final = 1.0  # of callbacks that are running
-_CLOSED: Final = "the endpoint was closed"
 
 
-class Endpoint(Closeable):
+class Endpoint(Closeable, Host):
     """One member of the mesh.
 
     Any number of them can be in one process. Use from several threads is safe. Close it, or use it in a ``with``.
@@ -101,40 +84,19 @@ class Endpoint(Closeable):
         peer_bytes_max: int = PEER_BYTES_MAX,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
-        own(self)
-        self.security = check_security(security)
         check_bounds(peer_messages_max, peer_bytes_max)
         if not 0 < heartbeat_s < math.inf:
             raise UsageError(f"heartbeat_s is a number of seconds above 0, not {heartbeat_s!r}")
-        made = contexts(security)
-        raw_id = own_id(id, made)
-        self.id = str(UUID(bytes=raw_id))
-        self.capacity = peer_messages_max
-        self._chunk_bytes = min(CHUNK_BYTES, peer_bytes_max)
-        self.core = EndpointCore(
-            raw_id,
-            EndpointOptions(
-                forwarding=forwarding,
-                heartbeat_s=heartbeat_s,
-                peer_messages_max=peer_messages_max,
-                peer_bytes_max=peer_bytes_max,
-                peer_policy=as_policy(on_full),
-                contains=True,
-                first_number=time.time_ns() // 1000,  # above those of an earlier life of this id
-            ),
-            time.monotonic(),
+        options = EndpointOptions(
+            forwarding=forwarding,
+            heartbeat_s=heartbeat_s,
+            peer_messages_max=peer_messages_max,
+            peer_bytes_max=peer_bytes_max,
+            peer_policy=as_policy(on_full),
+            contains=True,
+            first_number=time.time_ns() // 1000,  # above those of an earlier life of this id
         )
-        self._numbers = count(1)
-        self._questions = Questions()
-        self._subscribers: dict[int, Subscriber] = {}
-        self._statuses: list[StatusSubscriber] = []
-        self._stores: list[AttachedStore] = []
-        self._closing = False  # we say goodbye: what is published now would reach nobody
-        self._rooms: list[Waiting] = []  # publishers that a descriptor tells whether there is room
-        self._threads: list[threading.Thread] = []
-        self.node = MeshNode(self.core, made, {Deliver: self._deliver, Resolve: self._resolve, Report: self._report})
-        self._turns = self.node.turns
-        self._lock = self.node.lock
+        super().__init__(id, check_security(security), options)
         at_exit.add(self)
 
     # -- peers ----------------------------------------------------------------------------------------
@@ -147,7 +109,7 @@ class Endpoint(Closeable):
             UsageError: The host is not of this machine, or reachable from others and no security was chosen.
         """
         check_reach(self.security, host)
-        self._check()
+        self.check()
         return self.node.listen(host, port)
 
     def peer(self, host: str, port: int, *, retry_s: float = RETRY_S, timeout: float | None = None) -> str:
@@ -221,7 +183,7 @@ class Endpoint(Closeable):
         asked = self.begin_await_peer(id, timeout)
         if callback is None:
             asked.wait(None)
-            return asked.take(_CLOSED) is True
+            return asked.take(CLOSED) is True
         self.call_when_done(asked, lambda outcome: callback(outcome is True), "chappe-await-peer")
         return True
 
@@ -248,7 +210,7 @@ class Endpoint(Closeable):
 
         Between endpoints of chappe that is never needed: they find out who wants what.
         """
-        self._check()
+        self.check()
         self.node.call(self.core.forward, [encode_topic(each) for each in topics])
 
     # -- subscribing ----------------------------------------------------------------------------------
@@ -278,7 +240,7 @@ class Endpoint(Closeable):
         beyond = READ_BYTES if policy is Policy.BLOCK else 0
         inbox = Inbox(messages_max + beyond, bytes_max + beyond, policy)
         with self._lock:
-            self._check()
+            self.check()
             number = next(self._numbers)
             made = Subscriber(self, number, topics, inbox, messages_max, bytes_max)
             self._subscribers[number] = made
@@ -290,7 +252,7 @@ class Endpoint(Closeable):
     def statuses(self, *, callback: Callable[[Any], object] | None = None) -> StatusSubscriber:
         """Hear of peers that come and go, of failures and of dropped messages, from now on and in order."""
         with self._lock:
-            self._check()
+            self.check()
             made = StatusSubscriber(self)
             self._statuses.append(made)
         if callback is not None:
@@ -352,95 +314,8 @@ class Endpoint(Closeable):
     def publisher(self, topic: str) -> Publisher:
         """Publish to one topic, and see how much room there is."""
         encode_topic(topic)
-        self._check()
+        self.check()
         return Publisher(self, topic)
-
-    def publish(self, topic: str, value: object, *, to: str | UUID | None = None) -> int:
-        """Send a value to everybody who subscribed to a prefix of ``topic``, or ``to`` one endpoint alone.
-
-        Returns to how many peers it was handed: 0 if nobody in reach has subscribed, so that it went nowhere. It is on
-        its way when this returns, and nobody confirms it. One's own subscribers do not get it. If a peer has
-        no room and the policy is ``block``, this waits (Ctrl-C ends the wait).
-
-        Args:
-            topic: At most 65,535 bytes.
-            value: Anything that ``chappe.data.convert`` can convert, or a message of ``chappe.data.zeek``.
-            to: Id of the only receiver, whatever it subscribed to: a subscriber there gets it if its prefix fits.
-
-        Raises:
-            UnsupportedValue: The value cannot be converted.
-            UsageError: The topic is too long or reserved, or the message larger than 64 MiB.
-            Unreachable: There is no way to the endpoint ``to``, or one of more than 17 hops.
-            Closed: The endpoint was closed.
-        """
-        raw, payload = encode_topic(topic), encode_value(value)
-        receiver = NOBODY if to is None else as_id(to).bytes
-        while (peers := self.try_publish(raw, payload, receiver)) is None:
-            self._wait_for_room()
-        return peers
-
-    def try_publish(
-        self, topic: bytes, payload: bytes, receiver: bytes = NOBODY, source: Subscriber | None = None
-    ) -> int | None:
-        """Publish what is encoded already; None if there is no room. Returns and raises as ``publish``.
-
-        ``source`` is of somebody behind this endpoint who publishes through it, as a peer would: then one's own other
-        subscribers get it too.
-        """
-        with self._lock:
-            if not self.core.room():
-                return None
-            self._check()
-            now = time.monotonic()
-            if receiver != NOBODY and self.core.is_too_far(receiver):
-                name = UUID(bytes=receiver)
-                raise Unreachable(f"endpoint {name} is more than {TTL + 1} hops away: peer with one nearer to it")
-            flushes = self.core.publish(topic, payload, DATA, receiver, now)
-            if receiver != NOBODY and not flushes:
-                raise Unreachable(f"there is no way to endpoint {UUID(bytes=receiver)}: wait for it with await_peer")
-            self.node.send_soon(flushes, now)
-            if source is not None:
-                self.node.perform(self.core.deliver_here(topic, payload, source.number))
-            self._done()
-            return len(flushes)
-
-    def publish_batch(self, messages: Iterable[tuple[str, object]]) -> int:
-        """Send many messages, each a topic and a value: much faster than one by one. Raises as ``publish``.
-
-        Returns how many were handed to at least one peer; nobody in reach has subscribed to the others. What was sent
-        before a value that cannot be converted stays sent.
-        """
-        total = 0
-        for chunk in self.chunks(messages):
-            while (wanted := self.try_publish_many(chunk)) is None:
-                self._wait_for_room()
-            total += wanted
-        return total
-
-    def chunks(self, messages: Iterable[tuple[str, object]]) -> Iterator[list[tuple[bytes, bytes]]]:
-        """Encoded, and in lists as large as ``try_publish_many`` takes them."""
-        return chunks(messages, min(CHUNK, self.capacity), self._chunk_bytes)
-
-    def try_publish_many(self, chunk: list[tuple[bytes, bytes]]) -> int | None:
-        """Publish what is encoded already; None if there is no room. Returns and raises as ``publish_batch``."""
-        with self._lock:
-            if not self.core.room():
-                return None
-            self._check()
-            flushes, wanted = self.core.publish_many(chunk, time.monotonic())
-            self.node.perform(flushes)
-            self._done()
-            return wanted
-
-    def room(self) -> bool:
-        """Whether ``publish`` would not wait now."""
-        return self.core.room()
-
-    @property
-    def buffered(self) -> int:
-        """How many messages wait for the peer that is furthest behind."""
-        with self._lock:
-            return self.core.buffered()
 
     @property
     def dropped(self) -> int:
@@ -510,106 +385,6 @@ class Endpoint(Closeable):
     def __repr__(self) -> str:
         state = "closed" if self._closing or self._turns.closed else f"{self.node.links} connections"
         return f"<Endpoint {self.id}, {state}>"
-
-    # -- for subscribers, publishers and stores, with the lock held -----------------------------------
-
-    def check(self) -> None:
-        """Raise Closed, or MemberStopped if a defect has stopped the endpoint."""
-        self._check()
-
-    def new_number(self) -> int:
-        """A number that no ticket and no subscriber has."""
-        return next(self._numbers)
-
-    def add_store(self, store: AttachedStore) -> None:
-        """A store is attached."""
-        self._stores.append(store)
-
-    def forget_store(self, store: AttachedStore) -> None:
-        """A store is closed."""
-        if store in self._stores:
-            self._stores.remove(store)
-
-    def call_when_done(self, asked: Asked, function: Callable[[Any], object], name: str) -> None:
-        """Have ``function`` called with the outcome of a question, by a thread of its own; without the lock."""
-
-        def answer() -> None:
-            asked.wait(None)
-            function(asked.outcome)
-
-        thread = machine.current().thread(answer, name)
-        self._threads = [each for each in self._threads if each.is_alive()]
-        self._threads.append(thread)
-        thread.start()
-
-    def forget(self, number: int) -> None:
-        """A subscription ends."""
-        if self._subscribers.pop(number, None) is not None:
-            self.node.call(self.core.unsubscribe, number, None)
-
-    def forget_statuses(self, subscriber: StatusSubscriber) -> None:
-        """A subscriber to statuses is closed."""
-        if subscriber in self._statuses:
-            self._statuses.remove(subscriber)
-
-    def pause(self, number: int, on: bool) -> None:
-        """A subscriber wants nothing to be read for a while, or no longer."""
-        self.node.pause(number, on)
-
-    def watch_room(self, waiting: Waiting, on: bool) -> None:
-        """Tell a publisher's descriptor whether there is room, or no longer."""
-        with self._lock:
-            if on:
-                self._rooms.append(waiting)
-            elif waiting in self._rooms:
-                self._rooms.remove(waiting)
-                waiting.close()
-
-    def report(self, event: object) -> None:
-        """Something happened of which whoever wants statuses is to hear."""
-        if isinstance(event, DefectContained):
-            logger.error("%s", event, exc_info=event.error, extra={"defect": True})
-        else:
-            logger.info("%s", event)
-        if isinstance(event, PeerLost):
-            for store in self._stores:
-                store.lost_peer = event
-        for each in self._statuses:
-            each.report(event)
-
-    # -- inside ---------------------------------------------------------------------------------------
-
-    def _ask(self, method: Callable[..., Any], *args: object) -> Asked:
-        with self._lock:
-            self._check()
-            return self._questions.ask(self.node, next(self._numbers), method, *args)
-
-    def _done(self) -> None:
-        self._turns.tell()  # publishing brings nothing that is due earlier than who sleeps looks anyway
-        if self._rooms:
-            for waiting in self._rooms:
-                waiting.changed()
-
-    def _wait_for_room(self) -> None:
-        self._turns.wait(self.room)
-        self._check()
-
-    def _check(self) -> None:
-        if self._closing or self._turns.closed:
-            raise Closed(_CLOSED)
-        self._turns.check()
-
-    def _deliver(self, action: Deliver) -> None:
-        subscriber = self._subscribers.get(action.subscriber)
-        if subscriber is not None:
-            subscriber.deliver(action.messages)
-
-    def _resolve(self, action: Resolve) -> None:
-        if self._questions.resolve(action.ticket, action.outcome):
-            self._turns.news = True
-
-    def _report(self, action: Report) -> None:
-        self.report(action.event)
 
 
 def _left(deadline: float) -> float:

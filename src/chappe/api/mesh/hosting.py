@@ -1,59 +1,249 @@
-"""What an endpoint is to the subscribers, publishers and stores that are made of it."""
+"""What an endpoint is to the subscribers, publishers and stores that are made of it, and how it publishes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from typing import Any, Final
+from uuid import UUID
 
-from chappe.api.mesh.questions import Asked
+from chappe.api.mesh.arguments import as_id, chunks, encode_topic, encode_value, own_id
+from chappe.api.mesh.questions import Asked, Questions
 from chappe.api.mesh.waiting import Waiting
-from chappe.mesh.endpoint import EndpointCore
+from chappe.core import Report
+from chappe.defaults import KIB, TTL
+from chappe.errors import Closed, Unreachable
+from chappe.mesh.actions import Deliver, Resolve
+from chappe.mesh.endpoint import EndpointCore, EndpointOptions
+from chappe.mesh.events import DefectContained, PeerLost
+from chappe.mesh.messages import DATA, NOBODY
 from chappe.runtime.mesh_node import MeshNode
+from chappe.security import Security
+from chappe.system import machine, time
+from chappe.system.forking import own
+from chappe.transports.tls import contexts
+
+logger = logging.getLogger("chappe")
+
+CHUNK: Final = 1024  # messages of an iterable handed over at once ...
+CHUNK_BYTES: Final = 256 * KIB  # ... or so many bytes of them; both never more than what may wait for a peer
+CLOSED: Final = "the endpoint was closed"
 
 
-class Host(Protocol):
-    """The part of ``Endpoint`` that they use."""
+class Host:
+    """The inner half of ``Endpoint``.
 
-    node: MeshNode
-    core: EndpointCore
-    capacity: int
+    Args:
+        id: As ``Endpoint`` takes it.
+        security: Checked.
+        options: Of the core.
+    """
+
+    def __init__(self, id: str | UUID | None, security: Security, options: EndpointOptions) -> None:
+        own(self)
+        self.security = security
+        made = contexts(security)
+        raw_id = own_id(id, made)
+        self.id = str(UUID(bytes=raw_id))
+        self.capacity = options.peer_messages_max
+        self._chunk_bytes = min(CHUNK_BYTES, options.peer_bytes_max)
+        self.core = EndpointCore(raw_id, options, time.monotonic())
+        self._numbers = count(1)
+        self._questions = Questions()
+        self._subscribers: dict[int, Any] = {}
+        self._statuses: list[Any] = []
+        self._stores: list[Any] = []
+        self._closing = False  # we say goodbye: what is published now would reach nobody
+        self._rooms: list[Waiting] = []  # publishers that a descriptor tells whether there is room
+        self._threads: list[threading.Thread] = []
+        self.node = MeshNode(self.core, made, {Deliver: self._deliver, Resolve: self._resolve, Report: self._report})
+        self._turns = self.node.turns
+        self._lock = self.node.lock
+
+    # -- publishing -----------------------------------------------------------------------------------
+
+    def publish(self, topic: str, value: object, *, to: str | UUID | None = None) -> int:
+        """Send a value to everybody who subscribed to a prefix of ``topic``, or ``to`` one endpoint alone.
+
+        Returns to how many peers it was handed: 0 if nobody in reach has subscribed, so that it went nowhere. It is on
+        its way when this returns, and nobody confirms it. One's own subscribers do not get it. If a peer has
+        no room and the policy is ``block``, this waits (Ctrl-C ends the wait).
+
+        Args:
+            topic: At most 65,535 bytes.
+            value: Anything that ``chappe.data.convert`` can convert, or a message of ``chappe.data.zeek``.
+            to: Id of the only receiver, whatever it subscribed to: a subscriber there gets it if its prefix fits.
+
+        Raises:
+            UnsupportedValue: The value cannot be converted.
+            UsageError: The topic is too long or reserved, or the message larger than 64 MiB.
+            Unreachable: There is no way to the endpoint ``to``, or one of more than 17 hops.
+            Closed: The endpoint was closed.
+        """
+        raw, payload = encode_topic(topic), encode_value(value)
+        receiver = NOBODY if to is None else as_id(to).bytes
+        while (peers := self.try_publish(raw, payload, receiver)) is None:
+            self._wait_for_room()
+        return peers
+
+    def try_publish(
+        self, topic: bytes, payload: bytes, receiver: bytes = NOBODY, source: int | None = None
+    ) -> int | None:
+        """Publish what is encoded already; None if there is no room. Returns and raises as ``publish``.
+
+        ``source`` is the number of a subscriber of somebody behind this endpoint who publishes through it, as a peer
+        would: then one's own other subscribers get it too.
+        """
+        with self._lock:
+            if not self.core.room():
+                return None
+            self.check()
+            now = time.monotonic()
+            if receiver != NOBODY and self.core.is_too_far(receiver):
+                name = UUID(bytes=receiver)
+                raise Unreachable(f"endpoint {name} is more than {TTL + 1} hops away: peer with one nearer to it")
+            flushes = self.core.publish(topic, payload, DATA, receiver, now)
+            if receiver != NOBODY and not flushes:
+                raise Unreachable(f"there is no way to endpoint {UUID(bytes=receiver)}: wait for it with await_peer")
+            self.node.send_soon(flushes, now)
+            if source is not None:
+                self.node.perform(self.core.deliver_here(topic, payload, source))
+            self._done()
+            return len(flushes)
+
+    def publish_batch(self, messages: Iterable[tuple[str, object]]) -> int:
+        """Send many messages, each a topic and a value: much faster than one by one. Raises as ``publish``.
+
+        Returns how many were handed to at least one peer; nobody in reach has subscribed to the others. What was sent
+        before a value that cannot be converted stays sent.
+        """
+        total = 0
+        for chunk in self.chunks(messages):
+            while (wanted := self.try_publish_many(chunk)) is None:
+                self._wait_for_room()
+            total += wanted
+        return total
+
+    def chunks(self, messages: Iterable[tuple[str, object]]) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Encoded, and in lists as large as ``try_publish_many`` takes them."""
+        return chunks(messages, min(CHUNK, self.capacity), self._chunk_bytes)
+
+    def try_publish_many(self, chunk: list[tuple[bytes, bytes]]) -> int | None:
+        """Publish what is encoded already; None if there is no room. Returns and raises as ``publish_batch``."""
+        with self._lock:
+            if not self.core.room():
+                return None
+            self.check()
+            flushes, wanted = self.core.publish_many(chunk, time.monotonic())
+            self.node.perform(flushes)
+            self._done()
+            return wanted
+
+    def room(self) -> bool:
+        """Whether ``publish`` would not wait now."""
+        return self.core.room()
 
     @property
     def buffered(self) -> int:
-        """See ``Endpoint.buffered``."""
+        """How many messages wait for the peer that is furthest behind."""
+        with self._lock:
+            return self.core.buffered()
+
+    # -- for subscribers, publishers and stores, with the lock held -----------------------------------
 
     def check(self) -> None:
-        """See ``Endpoint.check``."""
+        """Raise Closed, or MemberStopped if a defect has stopped the endpoint."""
+        if self._closing or self._turns.closed:
+            raise Closed(CLOSED)
+        self._turns.check()
 
     def new_number(self) -> int:
-        """See ``Endpoint.new_number``."""
-
-    def publish(self, topic: str, value: object) -> int:
-        """See ``Endpoint.publish``."""
-
-    def publish_batch(self, messages: Iterable[tuple[str, object]]) -> int:
-        """See ``Endpoint.publish_batch``."""
-
-    def report(self, event: object) -> None:
-        """See ``Endpoint.report``."""
-
-    def pause(self, number: int, on: bool) -> None:
-        """See ``Endpoint.pause``."""
-
-    def forget(self, number: int) -> None:
-        """See ``Endpoint.forget``."""
-
-    def forget_statuses(self, subscriber: Any) -> None:
-        """See ``Endpoint.forget_statuses``."""
+        """A number that no ticket and no subscriber has."""
+        return next(self._numbers)
 
     def add_store(self, store: Any) -> None:
-        """See ``Endpoint.add_store``."""
+        """A store is attached."""
+        self._stores.append(store)
 
     def forget_store(self, store: Any) -> None:
-        """See ``Endpoint.forget_store``."""
-
-    def watch_room(self, waiting: Waiting, on: bool) -> None:
-        """See ``Endpoint.watch_room``."""
+        """A store is closed."""
+        if store in self._stores:
+            self._stores.remove(store)
 
     def call_when_done(self, asked: Asked, function: Callable[[Any], object], name: str) -> None:
-        """See ``Endpoint.call_when_done``."""
+        """Have ``function`` called with the outcome of a question, by a thread of its own; without the lock."""
+
+        def answer() -> None:
+            asked.wait(None)
+            function(asked.outcome)
+
+        thread = machine.current().thread(answer, name)
+        self._threads = [each for each in self._threads if each.is_alive()]
+        self._threads.append(thread)
+        thread.start()
+
+    def forget(self, number: int) -> None:
+        """A subscription ends."""
+        if self._subscribers.pop(number, None) is not None:
+            self.node.call(self.core.unsubscribe, number, None)
+
+    def forget_statuses(self, subscriber: Any) -> None:
+        """A subscriber to statuses is closed."""
+        if subscriber in self._statuses:
+            self._statuses.remove(subscriber)
+
+    def pause(self, number: int, on: bool) -> None:
+        """A subscriber wants nothing to be read for a while, or no longer."""
+        self.node.pause(number, on)
+
+    def watch_room(self, waiting: Waiting, on: bool) -> None:
+        """Tell a publisher's descriptor whether there is room, or no longer."""
+        with self._lock:
+            if on:
+                self._rooms.append(waiting)
+            elif waiting in self._rooms:
+                self._rooms.remove(waiting)
+                waiting.close()
+
+    def report(self, event: object) -> None:
+        """Something happened of which whoever wants statuses is to hear."""
+        if isinstance(event, DefectContained):
+            logger.error("%s", event, exc_info=event.error, extra={"defect": True})
+        else:
+            logger.info("%s", event)
+        if isinstance(event, PeerLost):
+            for store in self._stores:
+                store.lost_peer = event
+        for each in self._statuses:
+            each.report(event)
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _ask(self, method: Callable[..., Any], *args: object) -> Asked:
+        with self._lock:
+            self.check()
+            return self._questions.ask(self.node, next(self._numbers), method, *args)
+
+    def _done(self) -> None:
+        self._turns.tell()  # publishing brings nothing that is due earlier than who sleeps looks anyway
+        if self._rooms:
+            for waiting in self._rooms:
+                waiting.changed()
+
+    def _wait_for_room(self) -> None:
+        self._turns.wait(self.room)
+        self.check()
+
+    def _deliver(self, action: Deliver) -> None:
+        subscriber = self._subscribers.get(action.subscriber)
+        if subscriber is not None:
+            subscriber.deliver(action.messages)
+
+    def _resolve(self, action: Resolve) -> None:
+        if self._questions.resolve(action.ticket, action.outcome):
+            self._turns.news = True
+
+    def _report(self, action: Report) -> None:
+        self.report(action.event)

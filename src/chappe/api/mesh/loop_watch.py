@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from typing import Generic
 
+from chappe.api.faces import AsyncCloseable, Seconds
 from chappe.api.mesh.hosting import Host
+from chappe.api.mesh.source import Item, Source
+from chappe.system.forking import own
 
 
 class Watch:
@@ -71,6 +75,55 @@ class Watch:
         """Have the loop read no more, and hear no more."""
         self.unread()
         self._turns.unwatch(self._changed)
+
+
+class AsyncSource(AsyncCloseable, Generic[Item]):
+    """As the ``Source`` that it is made of, in an event loop."""
+
+    def __init__(self, source: Source[Item], watch: Watch) -> None:
+        own(self)
+        self.source = source
+        self._watch = watch
+
+    @property
+    def available(self) -> int:
+        """How many are there."""
+        return self.source.available
+
+    @property
+    def dropped(self) -> int:
+        """How many were dropped because this was too slow."""
+        return self.source.dropped
+
+    async def get(self, timeout: Seconds = None) -> Item | None:
+        """See ``Source.get``."""
+        while True:
+            ready = await self._ready(timeout)
+            found = self.source.get(0.0)
+            if found is not None or not ready:
+                return found
+
+    async def get_many(self, n: int, timeout: Seconds = None) -> list[Item]:
+        """See ``Source.get_many``."""
+        while True:
+            ready = await self._ready(timeout)
+            found = self.source.get_many(n, 0.0)
+            if found or not ready:
+                return found
+
+    async def _ready(self, timeout: Seconds) -> bool:
+        return self.source.available > 0 or await self._watch.wait(self.source.ready, timeout)
+
+    async def __aiter__(self) -> AsyncIterator[Item]:
+        """One after the other, for ever."""
+        while True:
+            found = await self.get()
+            assert found is not None
+            yield found
+
+    async def close(self) -> None:
+        """Hear no more."""
+        await asyncio.to_thread(self.source.close)
 
 
 def _end(future: asyncio.Future[None]) -> None:

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
-from chappe.api.faces import Closeable
+from chappe.api.faces import Seconds
 from chappe.api.mesh.arguments import encode_topic
 from chappe.api.mesh.hosting import Host
 from chappe.api.mesh.received import Received
-from chappe.api.mesh.waiting import Waiting, deadline_after, time_left
-from chappe.defaults import DROPS_REPORT_S, KIB
+from chappe.api.mesh.source import Source
+from chappe.api.mesh.waiting import deadline_after, time_left
+from chappe.defaults import KIB
 from chappe.errors import BufferFull
-from chappe.mesh.events import MessagesDropped
 from chappe.mesh.forwarding.inbox import Inbox
 from chappe.mesh.messages import Message
 from chappe.mesh.policy import Policy
-from chappe.system import time
-from chappe.system.forking import own
 
 CHUNK: Final = 256  # messages that ``get`` takes from the queue at once ...
 CHUNK_SHARE: Final = 64  # ... or this part of the queue's bound, so that a short queue stays fresh ...
 CHUNK_BYTES: Final = 256 * KIB  # ... or so many bytes of them, and at least one
-JOIN_S: Final = 1.0  # closing waits this long for a callback that is running
 
 
-class Subscriber(Closeable):
+class Subscriber(Source[Received]):
     """Messages whose topic starts with one of the wanted prefixes, in the order in which they came.
 
     Made by ``Endpoint.subscribe``. Use from several threads is safe; each message goes to one of them.
@@ -36,10 +33,6 @@ class Subscriber(Closeable):
     def __init__(
         self, endpoint: Host, number: int, topics: Iterable[str], inbox: Inbox, messages_max: int, bytes_max: int
     ) -> None:
-        own(self)
-        self._endpoint = endpoint
-        self._node = endpoint.node
-        self._lock = self._node.lock
         self.number = number
         self._topics = set(topics)
         self._inbox = inbox
@@ -48,19 +41,12 @@ class Subscriber(Closeable):
         self._chunk = max(1, min(CHUNK, messages_max // CHUNK_SHARE))
         self._ahead: deque[Message] = deque()  # taken from the queue, not yet handed out
         self._pausing = False
-        self._reported = 0  # of the dropped messages ...
-        self._reported_at = -math.inf  # ... at most once in a while, with what comes next
-        self._waiting = Waiting(self._node.turns, self._filled, self.ready)
+        super().__init__(endpoint)
 
     # -- reading --------------------------------------------------------------------------------------
 
-    def get(self, timeout: float | None = None) -> Received | None:
-        """The next message, or None after ``timeout`` seconds (None: wait for ever; Ctrl-C ends the wait).
-
-        Raises:
-            BufferFull: The policy is ``disconnect``, and this subscriber was too slow: the subscription has ended.
-            Closed: The subscriber or its endpoint was closed.
-        """
+    def get(self, timeout: Seconds = None) -> Received | None:
+        """See ``Source.get``."""
         ahead = self._ahead
         deadline: float | None = None
         while True:
@@ -71,7 +57,7 @@ class Subscriber(Closeable):
                 if not self._wait(deadline):
                     return None
                 with self._lock:
-                    self._ahead.extend(self._take(self._chunk, CHUNK_BYTES))
+                    self._ahead.extend(self._take_queued(self._chunk, CHUNK_BYTES))
                     self._waiting.changed()  # there may be something for other threads too
                     self._node.turns.tell()
             else:
@@ -80,22 +66,14 @@ class Subscriber(Closeable):
                         self._waiting.changed()
                 return Received(message)
 
-    def get_many(self, n: int, timeout: float | None = None) -> list[Received]:
-        """Up to ``n`` messages, as many as are there; waits for the first one as ``get`` does. Raises as ``get``."""
-        ahead = self._ahead
-        deadline = deadline_after(timeout)
-        while True:
+    def _wait(self, deadline: float) -> bool:
+        if not self._filled():
             with self._lock:
-                found = [ahead.popleft() for _ in range(min(n, len(ahead)))]
-                if len(found) < n:
-                    found += self._take(n - len(found))
-                self._waiting.changed()
-            if found or not self._wait(deadline):
-                return [Received(each) for each in found]
-
-    def poll(self) -> list[Received]:
-        """All messages that are there; never waits. Raises as ``get``."""
-        return self.get_many(self.available or 1, 0.0)
+                self._check()
+            if not self._waiting.wait(time_left(deadline)):
+                self._waiting.check()
+                return False
+        return True
 
     @property
     def available(self) -> int:
@@ -103,7 +81,7 @@ class Subscriber(Closeable):
         return len(self._ahead) + len(self._inbox)
 
     @property
-    def dropped(self) -> int:
+    def dropped(self) -> int:  # type: ignore[override]
         """How many messages the policy has dropped because this subscriber was too slow."""
         return self._inbox.dropped
 
@@ -112,13 +90,6 @@ class Subscriber(Closeable):
         with self._lock:
             self._chunk = 1  # so that the descriptor tells of all that is there
             return self._waiting.fileno()
-
-    def __iter__(self) -> Iterator[Received]:
-        """Messages one after the other, for ever; what a loop that is left did not get to comes with the next call."""
-        while True:
-            found = self.get(None)
-            assert found is not None
-            yield found
 
     # -- topics ---------------------------------------------------------------------------------------
 
@@ -141,32 +112,14 @@ class Subscriber(Closeable):
             self._node.call(self._endpoint.core.unsubscribe, self.number, [encode_topic(each) for each in topics])
             self._topics.difference_update(topics)
 
-    # -- the end --------------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """End the subscription; what is still there is dropped. Safe to call twice."""
-        with self._lock:
-            if self._waiting.closed:
-                return
-            self._endpoint.forget(self.number)
-            self._unpause()
-            self._ahead.clear()
-            self._waiting.close()
-            self._node.turns.tell()
-        self._waiting.join(JOIN_S)
-
     # -- inside ---------------------------------------------------------------------------------------
-
-    def call_back(self, function: Callable[[Received], object]) -> None:
-        """For ``Endpoint.subscribe``: a thread calls ``function`` with each message."""
-        self._waiting.call_back(self.get, function, "chappe-callback")
 
     def deliver(self, messages: list[Message]) -> None:
         """The core has messages for us; the lock is held."""
         inbox = self._inbox
         inbox.put_many(messages)
         if inbox.dropped != self._reported:
-            self._report_dropped()
+            self._report_dropped(inbox.dropped, f"a subscriber to {', '.join(sorted(self._topics)) or 'everything'}")
         if inbox.policy is Policy.BLOCK and not self._pausing and self._is_full():
             self._pausing = True
             self._endpoint.pause(self.number, True)
@@ -178,14 +131,6 @@ class Subscriber(Closeable):
     def _is_full(self) -> bool:
         return len(self._inbox) >= self._messages_max or self._inbox.bytes >= self._bytes_max
 
-    def _report_dropped(self) -> None:
-        now = time.monotonic()
-        if now - self._reported_at >= DROPS_REPORT_S:
-            self._reported_at = now
-            dropped, self._reported = self._inbox.dropped - self._reported, self._inbox.dropped
-            where = f"for a subscriber to {', '.join(sorted(self._topics)) or 'everything'}: it was too slow"
-            self._endpoint.report(MessagesDropped(where, dropped))
-
     def ready(self) -> bool:
         """Whether ``get`` would not wait."""
         return self._filled() or self._inbox.overflowed or self._waiting.closed
@@ -193,23 +138,22 @@ class Subscriber(Closeable):
     def _filled(self) -> bool:
         return bool(self._ahead) or len(self._inbox) > 0
 
-    def _wait(self, deadline: float) -> bool:
-        """Wait until something is there; raises what ``get`` raises."""
-        if not self._filled():
-            with self._lock:
-                self._waiting.check()
-                if self._inbox.overflowed:
-                    raise BufferFull(
-                        f"this subscriber was too slow, {self._inbox.dropped} messages were lost and its subscription "
-                        "has ended: subscribe again, with a larger queue or another policy"
-                    )
-            if not self._waiting.wait(time_left(deadline)):
-                self._waiting.check()
-                return False
-        return True
+    def _check(self) -> None:
+        self._waiting.check()
+        if self._inbox.overflowed:
+            raise BufferFull(
+                f"this subscriber was too slow, {self._inbox.dropped} messages were lost and its subscription has "
+                "ended: subscribe again, with a larger queue or another policy"
+            )
 
-    def _take(self, count: int, size: float = math.inf) -> list[Message]:
-        """Messages of the queue; the lock is held."""
+    def _shown(self, found: Message) -> Received:
+        return Received(found)
+
+    def _take(self, n: int) -> list[Message]:
+        found = [self._ahead.popleft() for _ in range(min(n, len(self._ahead)))]
+        return found + self._take_queued(n - len(found)) if len(found) < n else found
+
+    def _take_queued(self, count: int, size: float = math.inf) -> list[Message]:
         inbox = self._inbox
         if not len(inbox) or self._waiting.closed:
             return []
@@ -224,3 +168,8 @@ class Subscriber(Closeable):
         if self._pausing:
             self._pausing = False
             self._endpoint.pause(self.number, False)
+
+    def _leave(self) -> None:
+        self._endpoint.forget(self.number)
+        self._unpause()
+        self._ahead.clear()

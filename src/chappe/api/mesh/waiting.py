@@ -15,6 +15,7 @@ from chappe.runtime.turns import Turns
 from chappe.system import machine, time
 
 logger = logging.getLogger(__name__)
+
 Item = TypeVar("Item")
 
 

@@ -1,0 +1,133 @@
+"""What users take messages, statuses and changes of a data store from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Generic, TypeVar
+
+from chappe.api.faces import Closeable, Seconds
+from chappe.api.mesh.hosting import Host
+from chappe.api.mesh.waiting import Waiting, deadline_after, time_left
+from chappe.defaults import DROPS_REPORT_S
+from chappe.mesh.events import MessagesDropped
+from chappe.system import time
+from chappe.system.forking import own
+
+JOIN_S: Final = 1.0  # closing waits this long for a callback that is running
+Item = TypeVar("Item")
+
+
+class Source(Closeable, Generic[Item]):
+    """What users take items from, in the order in which they came. Use from several threads is safe.
+
+    Args:
+        endpoint: Fills it, by a subclass's method, with the lock held.
+    """
+
+    called_by = "chappe-callback"  # the thread that calls back
+    dropped: int
+
+    def __init__(self, endpoint: Host) -> None:
+        own(self)
+        self._endpoint = endpoint
+        self._node = endpoint.node
+        self._lock = self._node.lock
+        self._reported = 0  # of what was dropped ...
+        self._reported_at = -math.inf  # ... at most once in a while, with what comes next
+        self._waiting = Waiting(self._node.turns, self._filled, self.ready)
+
+    def get(self, timeout: Seconds = None) -> Item | None:
+        """The next one, or None after ``timeout`` seconds (None: wait for ever; Ctrl-C ends the wait).
+
+        Raises:
+            BufferFull: The policy is ``disconnect``, and this was too slow: it has ended.
+            Closed: This, or what it belongs to, was closed.
+        """
+        found = self.get_many(1, timeout)
+        return found[0] if found else None
+
+    def get_many(self, n: int, timeout: Seconds = None) -> list[Item]:
+        """Up to ``n``, as many as are there; waits for the first one as ``get`` does. Raises as ``get``."""
+        deadline = deadline_after(timeout)
+        while True:
+            with self._lock:
+                found = self._take(n)
+                if found:
+                    self._waiting.changed()
+                    self._node.turns.tell()
+                else:
+                    self._check()
+            if found:
+                return [self._shown(each) for each in found]
+            if not self._waiting.wait(time_left(deadline)):
+                with self._lock:
+                    if not self._filled():
+                        self._check()
+                        return []
+
+    def poll(self) -> list[Item]:
+        """All that are there; never waits. Raises as ``get``."""
+        return self.get_many(self.available or 1, 0.0)
+
+    @property
+    def available(self) -> int:
+        """How many are there."""
+        raise NotImplementedError
+
+    def ready(self) -> bool:
+        """Whether ``get`` would not wait."""
+        return self._filled() or self._waiting.closed
+
+    def fd(self) -> int:
+        """A descriptor that is readable while some are there: for select, poll and event loops, not to be read."""
+        return self._waiting.fileno()
+
+    def __iter__(self) -> Iterator[Item]:
+        """One after the other, for ever; what a loop that is left did not get to comes with the next call."""
+        while True:
+            found = self.get(None)
+            assert found is not None
+            yield found
+
+    def call_back(self, function: Callable[[Item], object]) -> None:
+        """A thread calls ``function`` with each; for who makes this."""
+        self._waiting.call_back(self.get, function, self.called_by)
+
+    def close(self) -> None:
+        """Hear no more; what is still there is dropped. Safe to call twice."""
+        with self._lock:
+            if self._waiting.closed:
+                return
+            self._leave()
+            self._waiting.close()
+            self._node.turns.tell()
+        self._waiting.join(JOIN_S)
+
+    # -- of each kind, with the lock held ---------------------------------------------------------------
+
+    def _filled(self) -> bool:
+        return self.available > 0
+
+    def _take(self, n: int) -> list[Any]:
+        raise NotImplementedError
+
+    def _shown(self, found: Any) -> Item:
+        """For users, without the lock."""
+        item: Item = found
+        return item
+
+    def _check(self) -> None:
+        """Nothing is there: raise if nothing will come."""
+        self._waiting.check()
+
+    def _leave(self) -> None:
+        raise NotImplementedError
+
+    def _report_dropped(self, dropped: int, whose: str) -> None:
+        """So many were dropped so far."""
+        now = time.monotonic()
+        if now - self._reported_at >= DROPS_REPORT_S:
+            self._reported_at = now
+            news, self._reported = dropped - self._reported, dropped
+            self._endpoint.report(MessagesDropped(f"for {whose}: it was too slow", news))
