@@ -3,151 +3,139 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from chappe.errors import StoreError
 from chappe.kv.entity import Entity
 
 
 @dataclass(frozen=True, slots=True)
-class CloneAttached:
-    """A master: a clone has taken its snapshot."""
+class StoreEvent:
+    """Something that happened to the master or clone of a store."""
+
+    _text: ClassVar[str] = ""
 
     store: str
-    clone: Entity
 
     def __str__(self) -> str:
-        return f"clone {self.clone} follows store {self.store!r}"
+        return self._text.format(self)
 
 
 @dataclass(frozen=True, slots=True)
-class CloneDropped:
+class CloneAttached(StoreEvent):
+    """A master: a clone has taken its snapshot."""
+
+    _text = "clone {0.clone} follows store {0.store!r}"
+
+    clone: Entity
+
+
+@dataclass(frozen=True, slots=True)
+class CloneDropped(StoreEvent):
     """A master: a clone is no longer served; it may come back."""
 
-    store: str
+    _text = "clone {0.clone} of store {0.store!r} is no longer served: {0.reason}"
+
     clone: Entity
     reason: str
 
-    def __str__(self) -> str:
-        return f"clone {self.clone} of store {self.store!r} is no longer served: {self.reason}"
-
 
 @dataclass(frozen=True, slots=True)
-class StoreNearsBound:
+class StoreNearsBound(StoreEvent):
     """A master that serves clones of the original: they get all of the store in one message, which is nearly full.
 
     Those that follow go on following; beyond ``bound`` bytes none can begin, or begin anew. Clones of chappe have no
     such bound.
     """
 
-    store: str
+    _text = (
+        "store {0.store!r} has {0.size:,} bytes: beyond {0.bound:,} no clone of the original can "
+        "take them any more; those of chappe can"
+    )
+
     size: int
     bound: int
 
-    def __str__(self) -> str:
-        return (
-            f"store {self.store!r} has {self.size:,} bytes: beyond {self.bound:,} no clone of the original can take "
-            "them any more; those of chappe can"
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class SnapshotGivenUp:
+class SnapshotGivenUp(StoreEvent):
     """A clone: it began to take what its master has, and has not got all of it. It asks again."""
 
-    store: str
+    _text = "store {0.store!r} did not get all that its master {0.master} has: {0.reason}"
+
     master: Entity
     reason: str
 
-    def __str__(self) -> str:
-        return f"store {self.store!r} did not get all that its master {self.master} has: {self.reason}"
-
 
 @dataclass(frozen=True, slots=True)
-class MasterFound:
+class MasterFound(StoreEvent):
     """A clone: it has all data of this master, and follows it."""
 
-    store: str
-    master: Entity
+    _text = "store {0.store!r} follows its master {0.master}"
 
-    def __str__(self) -> str:
-        return f"store {self.store!r} follows its master {self.master}"
+    master: Entity
 
 
 @dataclass(frozen=True, slots=True)
-class MasterLost:
+class MasterLost(StoreEvent):
     """A clone: its master is gone or silent; it reads what it has and keeps writes for a while."""
 
-    store: str
+    _text = "store {0.store!r} has lost its master {0.master}: {0.reason}"
+
     master: Entity
     reason: str
 
-    def __str__(self) -> str:
-        return f"store {self.store!r} has lost its master {self.master}: {self.reason}"
-
 
 @dataclass(frozen=True, slots=True)
-class CloneStale:
+class CloneStale(StoreEvent):
     """A clone: it was without a master, or without changes, for longer than it may, and refuses to be read."""
 
-    store: str
-
-    def __str__(self) -> str:
-        return f"store {self.store!r} lost its master, or changes, too long ago and cannot be read until it has both"
+    _text = "store {0.store!r} lost its master, or changes, too long ago and cannot be read until it has both"
 
 
 @dataclass(frozen=True, slots=True)
-class WritesRefused:
+class WritesRefused(StoreEvent):
     """A clone: ``count`` writes waited for a master too long and were refused; those already sent may be done."""
 
-    store: str
-    count: int
+    _text = "store {0.store!r} has refused {0.count} writes that waited for a master too long"
 
-    def __str__(self) -> str:
-        return f"store {self.store!r} has refused {self.count} writes that waited for a master too long"
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
-class WriteFailed:
+class WriteFailed(StoreEvent):
     """A clone: a write that nobody waits for was not done, or may not have been (``error.definite``)."""
 
-    store: str
+    _text = "a write to store {0.store!r} failed: {0.error}"
+
     what: str
     error: StoreError
 
-    def __str__(self) -> str:
-        return f"a write to store {self.store!r} failed: {self.error}"
-
 
 @dataclass(frozen=True, slots=True)
-class TwoMasters:
+class TwoMasters(StoreEvent):
     """A master or clone: two masters of one name are in reach. Close one: their contents go apart."""
 
-    store: str
+    _text = "store {0.store!r} has two masters, {0.followed} and {0.other}: close one"
+
     followed: Entity
     other: Entity
 
-    def __str__(self) -> str:
-        return f"store {self.store!r} has two masters, {self.followed} and {self.other}: close one"
-
 
 @dataclass(frozen=True, slots=True)
-class CommitFailed:
+class CommitFailed(StoreEvent):
     """A master: its backend refused a commit; the writes in it were refused, the store is as it was before."""
 
-    store: str
+    _text = "store {0.store!r} has refused {0.writes} writes: {0.reason}"
+
     writes: int
     reason: str
 
-    def __str__(self) -> str:
-        return f"store {self.store!r} has refused {self.writes} writes: {self.reason}"
-
 
 @dataclass(frozen=True, slots=True)
-class CommandRefused:
+class CommandRefused(StoreEvent):
     """A master or clone: a peer sent what it may not, or bytes that are no command."""
 
-    store: str
-    reason: str
+    _text = "store {0.store!r} has refused a message: {0.reason}"
 
-    def __str__(self) -> str:
-        return f"store {self.store!r} has refused a message: {self.reason}"
+    reason: str

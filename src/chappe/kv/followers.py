@@ -137,7 +137,8 @@ class Followers:
         if not seqs or seqs[0] != 0:
             self._apply(self._output.handle_nack(clone, seqs, now), now, actions)
         elif clone not in self._output.consumers and len(self._output.consumers) >= self._limits.clones_max:
-            self._refuse(clone, f"{self._limits.clones_max:,} follow it already", actions)
+            reason = f"{self._limits.clones_max:,} follow it already"
+            actions.append(Report(CloneDropped(self._name, clone, reason)))
         elif clone.is_chappe:
             view = self._snapshots.open(clone, self._output.seq, self._output.floor, now)
             if view is not None:
@@ -145,7 +146,8 @@ class Followers:
                 self._output.add(clone, now, behind=view.offset)
                 self.has_clones = True
                 self.send(clone, cmd.SnapshotOffer(view.number, view.offset, interval, len(view.entries)), actions)
-                self._send_pieces(clone, self._snapshots.ahead(clone), actions)
+                for piece in self._snapshots.ahead(clone):
+                    self.send(clone, piece, actions)
         else:
             self._greet(clone, now, actions)
 
@@ -154,7 +156,8 @@ class Followers:
         if clone not in self._output.consumers:
             self.send(clone, cmd.RetransmitFailed(_STRANGER), actions)
         elif self._snapshots.takes(clone):
-            self._send_pieces(clone, self._snapshots.taken(clone, command, now), actions)
+            for piece in self._snapshots.taken(clone, command, now):
+                self.send(clone, piece, actions)
             if not self._snapshots.takes(clone):
                 actions.append(Report(CloneAttached(self._name, clone)))
 
@@ -221,7 +224,7 @@ class Followers:
             if problem.new:
                 bound = f"the {self._limits.snapshot_bytes_max:,} bytes that those can take"
                 reason = f"it is an original's, and the store has more than {bound}; clones of chappe can"
-                self._refuse(clone, reason, actions)
+                actions.append(Report(CloneDropped(self._name, clone, reason)))
             return
         if pairs is None:
             return
@@ -232,13 +235,6 @@ class Followers:
         self._warn(self._wholes.measured(len(pairs)), actions)
         body = cmd.encode_command(cmd.AckClone(seq, cmd.ticks(self._heartbeat_s), pairs))
         actions.append(Send(self._topic, clone.endpoint, cmd.encode_message(seq, self._entity, clone, body)))
-
-    def _send_pieces(self, clone: Entity, pieces: list[cmd.SnapshotPiece], actions: list[Action]) -> None:
-        for piece in pieces:
-            self.send(clone, piece, actions)
-
-    def _refuse(self, clone: Entity, reason: str, actions: list[Action]) -> None:
-        actions.append(Report(CloneDropped(self._name, clone, reason)))
 
     def _forget(self, clone: Entity) -> None:
         self._snapshots.close(clone)

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from chappe.channel import Consume, ConsumerAction, Lost, ToProducer
 from chappe.core import Report
-from chappe.defaults import CHANNEL_NACK_S, CHANNEL_TICK_S, MASTER_CONFLICT_S, MASTER_SILENT_S
+from chappe.defaults import CHANNEL_NACK_S, CHANNEL_TICK_S, MASTER_SILENT_S
 from chappe.errors import ProtocolError, StaleData, StoreError
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Resolve
@@ -17,7 +17,7 @@ from chappe.kv.engine import Change, Engine, Staged
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CloneStale, CommandRefused, MasterFound, MasterLost, SnapshotGivenUp, TwoMasters
 from chappe.kv.receiving import GivenUp, Receiving
-from chappe.kv.role import Notices, new_input
+from chappe.kv.role import Conflicts, Notices, new_input
 from chappe.limits import KvLimits
 
 _ORIGINAL_KEEPS_S: Final = 40.0  # an original forgets a silent clone after 50 s; before that the channel just goes on
@@ -69,7 +69,7 @@ class Following:
         self._resumed = False  # the master is there again, and it is not known yet whether changes were missed
         self._probe = False  # the next attempt asks the old master whether it still knows us
         self.waits: dict[int, float] = {}  # await_ready: until when
-        self._conflicts: dict[Entity, float] = {}
+        self._conflicts = Conflicts()
 
     def idle(self) -> bool:
         """Whether it is attached, and knows of nothing missing."""
@@ -336,16 +336,12 @@ class Following:
         self._current(actions)
 
     def _conflict(self, other: Entity, now: float, actions: list[Action]) -> None:
-        if now < self._conflicts.get(other, -math.inf) + MASTER_CONFLICT_S:
-            return
         assert self.master is not None
         if other.is_chappe and other.endpoint == self.master.endpoint:
             self._lose("another master has taken its place", now, actions)  # an endpoint has but one at a time
             self._probe = False
-            return
-        self._conflicts = {each: at for each, at in self._conflicts.items() if now < at + MASTER_CONFLICT_S}
-        self._conflicts[other] = now
-        actions.append(Report(TwoMasters(self._name, self.master, other)))
+        elif self._conflicts.is_news(other, now):
+            actions.append(Report(TwoMasters(self._name, self.master, other)))
 
     # -- inside: a snapshot in pieces -------------------------------------------------------------------------------
 

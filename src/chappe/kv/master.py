@@ -11,12 +11,11 @@ bounds are refused; a second master of the name is reported; buffers are bounded
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from chappe.core import Report
 from chappe.data.convert import to_value
-from chappe.defaults import CHANNEL_HEARTBEAT_S, CHANNEL_TICK_S, CONFLICTS_MAX, MASTER_CONFLICT_S
+from chappe.defaults import CHANNEL_HEARTBEAT_S, CHANNEL_TICK_S
 from chappe.errors import ProtocolError, StorageError
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action
@@ -25,8 +24,8 @@ from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused, TwoMasters
 from chappe.kv.followers import Followers
 from chappe.kv.ordering import Ordering
-from chappe.kv.role import KvRole, Notices
-from chappe.kv.taking import Taking
+from chappe.kv.role import Conflicts, KvRole, Notices
+from chappe.kv.taking import OF_WRITERS, Taking
 from chappe.kv.topics import check_name, clone_topic, master_topic
 from chappe.kv.writers import Writers
 from chappe.limits import KV_LIMITS, KvLimits
@@ -76,7 +75,7 @@ class KvMaster(KvRole):
         )
         self._taking = Taking(name, self._writers, self._ordering, self._followers, limits, now=now)
         self._gone: set[bytes] = set()  # endpoints out of reach
-        self._conflicts: dict[Entity, float] = {}
+        self._conflicts = Conflicts()
         for key, value, expires_ns in loaded.entries if loaded is not None else ():
             self.engine.put(key, value, expires_ns)
 
@@ -160,20 +159,16 @@ class KvMaster(KvRole):
 
     def handle_masters(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
         """Command messages have come on the clones' topic: only another master sends there."""
-        return [action for payload in payloads for action in self._handle_master(payload, now)]
-
-    def _handle_master(self, payload: bytes, now: float) -> list[Action]:
-        try:
-            sender = cmd.decode_message(payload).sender
-        except ProtocolError as problem:
-            return [Report(CommandRefused(self.name, str(problem)))]
-        if sender == self.entity or now < self._conflicts.get(sender, -math.inf) + MASTER_CONFLICT_S:
-            return []
-        self._conflicts = {each: at for each, at in self._conflicts.items() if now < at + MASTER_CONFLICT_S}
-        if len(self._conflicts) >= CONFLICTS_MAX:
-            return []
-        self._conflicts[sender] = now
-        return [Report(TwoMasters(self.name, self.entity, sender))]
+        actions: list[Action] = []
+        for payload in payloads:
+            try:
+                sender = cmd.decode_message(payload).sender
+            except ProtocolError as problem:
+                actions.append(Report(CommandRefused(self.name, str(problem))))
+                continue
+            if sender != self.entity and self._conflicts.is_news(sender, now):
+                actions.append(Report(TwoMasters(self.name, self.entity, sender)))
+        return actions
 
     def handle_gone(self, endpoint: bytes, now: float) -> list[Action]:
         """An endpoint is out of reach: ``idle`` no longer waits for it."""
@@ -225,20 +220,14 @@ class KvMaster(KvRole):
 
     def _handle(self, message: cmd.Message, now: float, wall_ns: int, actions: list[Action]) -> None:
         command, sender = message.command, message.sender
-        if isinstance(command, cmd.ACTIONS):
-            self._taking.handle_write(sender, message.seq, command, now, wall_ns, actions)
+        if isinstance(command, OF_WRITERS):
+            self._taking.handle(sender, message.seq, command, now, wall_ns, actions)
         elif isinstance(command, cmd.CumulativeAck):
             self._followers.handle_ack(sender, command.seq, now, actions)
         elif isinstance(command, cmd.MissingEvents):
             self._followers.handle_nack(sender, command.seqs, now, actions)
         elif isinstance(command, cmd.AttachWriter):
             self._taking.attach(sender, command, now, wall_ns, actions)
-        elif isinstance(command, cmd.Keepalive):
-            self._taking.handle_heartbeat(sender, command.seq, now, wall_ns, actions)
-        elif isinstance(command, cmd.RetransmitFailed):
-            self._taking.handle_retransmit_failed(sender, command.seq, now, wall_ns, actions)
-        elif isinstance(command, cmd.Settled):
-            self._taking.handle_settled(sender, command.seq)
         elif isinstance(command, cmd.SnapshotTaken):
             self._followers.handle_taken(sender, command, now, actions)
         elif isinstance(command, cmd.Leave):

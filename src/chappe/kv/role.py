@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 from chappe.channel import ChannelConsumer
 from chappe.data.convert import to_value
 from chappe.data.values import Value
+from chappe.defaults import CONFLICTS_MAX, MASTER_CONFLICT_S
 from chappe.errors import StaleData, TimedOut
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Notify, Resolve
@@ -38,6 +39,21 @@ class Notices:
             value = None if change.entry is None else change.entry.value
             before = None if change.before is None else change.before.value
             actions.append(Notify(change.kind, change.key, value, before, expiry_ns, publisher, change.version))
+
+
+class Conflicts:
+    """Other masters of the name: each is told of once in ``MASTER_CONFLICT_S``, and so many at most."""
+
+    def __init__(self) -> None:
+        self._told: dict[Entity, float] = {}
+
+    def is_news(self, other: Entity, now: float) -> bool:
+        """Whether one that says something is to be told of."""
+        self._told = {each: at for each, at in self._told.items() if now < at + MASTER_CONFLICT_S}
+        if other in self._told or len(self._told) >= CONFLICTS_MAX:
+            return False
+        self._told[other] = now
+        return True
 
 
 class KvRole(ABC):

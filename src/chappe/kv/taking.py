@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection
 from typing import Final
 
-from chappe.channel import Ack, Consume, ConsumerAction, Lost, Nack, ToProducer
+from chappe.channel import Ack, Consume, ConsumerAction, Lost, ToProducer
 from chappe.core import Report
 from chappe.defaults import CHANNEL_SILENT_S, CHANNEL_TICK_S, STORE_WRITER_FORGET_S
 from chappe.kv import commands as cmd
@@ -20,6 +20,7 @@ from chappe.kv.writers import NS, Writer, Writers
 from chappe.limits import KvLimits
 
 _FORGET_NS: Final = int(CHANNEL_SILENT_S * NS)
+OF_WRITERS: Final = (*cmd.ACTIONS, cmd.Keepalive, cmd.RetransmitFailed, cmd.Settled)  # what those that write say
 _OFFSET_MAX: Final = 2**62  # numbers of writes stay within what backends can keep
 
 
@@ -83,37 +84,30 @@ class Taking:
         self._ordering.catch_up()
         self._writers.due[entity] = None
 
-    def handle_write(
-        self, entity: Entity, seq: int, command: cmd.Action, now: float, wall_ns: int, actions: list[Action]
+    def handle(
+        self, entity: Entity, seq: int, command: cmd.Command, now: float, wall_ns: int, actions: list[Action]
     ) -> None:
-        """A clone has written; it says so again if there is no room now."""
+        """A clone that writes has said something; a write it says again if there is no room now."""
         writer = self._writers.attached.get(entity)
-        if writer is not None and writer.channel is not None and not writer.full and self._ordering.room:
+        if writer is None or writer.channel is None:
+            return
+        if isinstance(command, cmd.ACTIONS):
+            if writer.full or not self._ordering.room:
+                return
             if entity.is_chappe:  # an original names an object of another number
                 command = cmd.bound(command, entity)
-            self._take(writer, writer.channel.handle_event(seq, command, now), now, wall_ns, actions)
-
-    def handle_heartbeat(self, entity: Entity, seq: int, now: float, wall_ns: int, actions: list[Action]) -> None:
-        """A clone lives, and its last write was ``seq``; it hears how far it is done."""
-        writer = self._writers.attached.get(entity)
-        if writer is not None and writer.channel is not None:
+            taken = writer.channel.handle_event(seq, command, now)
+        elif isinstance(command, cmd.Keepalive):  # it hears how far it is done
             writer.heard_ns = wall_ns
             self._writers.due[entity] = None
-            self._take(writer, writer.channel.handle_heartbeat(seq, now), now, wall_ns, actions)
-
-    def handle_retransmit_failed(
-        self, entity: Entity, seq: int, now: float, wall_ns: int, actions: list[Action]
-    ) -> None:
-        """A clone has given up a write."""
-        writer = self._writers.attached.get(entity)
-        if writer is not None and writer.channel is not None:
-            self._take(writer, writer.channel.handle_retransmit_failed(seq, now), now, wall_ns, actions)
-
-    def handle_settled(self, entity: Entity, seq: int) -> None:
-        """A clone knows what became of everything up to ``seq``."""
-        writer = self._writers.attached.get(entity)
-        if writer is not None:
-            writer.settle(seq)
+            taken = writer.channel.handle_heartbeat(command.seq, now)
+        elif isinstance(command, cmd.RetransmitFailed):
+            taken = writer.channel.handle_retransmit_failed(command.seq, now)
+        else:
+            assert isinstance(command, cmd.Settled)
+            writer.settle(command.seq)
+            return
+        self._take(writer, taken, now, wall_ns, actions)
 
     # -- confirming, and time ---------------------------------------------------------------------------------------
 
@@ -161,16 +155,10 @@ class Taking:
                 writer.taken = each.seq
                 self._ordering.catch_up()
             elif isinstance(each, ToProducer):
-                message = each.message
+                message, chappe = each.message, writer.entity.is_chappe
                 if isinstance(message, Ack):
-                    if not writer.entity.is_chappe:  # it hears of each commit, and asks if it does not
+                    if not chappe:  # those of chappe hear of each commit, and ask if they do not
                         self._followers.send(writer.entity, cmd.CumulativeAck(writer.applied), actions)
-                elif isinstance(message, Nack) and self._may_ask(writer):
+                # To an original that says that all before has arrived, so it must not run ahead of the disk.
+                elif not writer.full and (chappe or writer.applied == writer.taken):
                     self._followers.send(writer.entity, message, actions)
-
-    def _may_ask(self, writer: Writer) -> bool:
-        """Whether it may be asked for what is missing.
-
-        To an original that says that everything before has arrived, so it must not run ahead of the disk.
-        """
-        return not writer.full and (writer.entity.is_chappe or writer.applied == writer.taken)
