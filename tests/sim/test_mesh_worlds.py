@@ -150,10 +150,10 @@ def test_not_telling_that_less_is_wanted_is_caught() -> None:
 def test_not_noticing_the_dead_is_caught() -> None:
     def change(core: Any) -> None:
         def beat(now: float) -> list[Action]:
-            core._peerings.heartbeats.at = inf
+            core.heartbeats.at = inf
             return []
 
-        core._peerings._beat = beat
+        core._beat = beat
 
     unnoticed = "convergence: not settled 40 s after the last fault: a link is cut and not yet noticed"
     caught(broken(change), ("liveness", unnoticed), range(40))
@@ -161,7 +161,7 @@ def test_not_noticing_the_dead_is_caught() -> None:
 
 def test_a_timeout_that_is_due_for_ever_is_caught() -> None:
     def change(core: Any) -> None:
-        core._peerings._beat = lambda now: []
+        core._beat = lambda now: []
 
     caught(broken(change), "no spinning")
 

@@ -156,7 +156,7 @@ def test_a_peer_with_a_shorter_heartbeat_hears_from_one_that_does_not_read() -> 
     world = Chain(2)
     impatient = world.hosts["e0"]
     assert isinstance(impatient, EndpointHost)
-    impatient.core._peerings.heartbeats._heartbeat_s = 0.5  # of the others it is 2 s
+    impatient.core.heartbeats._heartbeat_s = 0.5  # of the others it is 2 s
     slowed(world, "reads")
     world.hosts["last"].freeze(True)
     for _ in range(30):

@@ -1,6 +1,6 @@
 """An endpoint of the mesh: the core that a driver runs.
 
-It only passes on: ``peerings`` has what concerns connections, ``routing`` what concerns messages.
+``peerings`` has what concerns connections; what concerns messages is passed on to ``routing``.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from chappe.defaults import HANDSHAKE_FRAME_BYTES_MAX, MESH_MESSAGE_BYTES_MAX
-from chappe.errors import Address
 from chappe.mesh.actions import Action, Flush
 from chappe.mesh.filters import Filter
 from chappe.mesh.links.link import EndpointOptions, PeerInfo
@@ -18,7 +17,7 @@ from chappe.mesh.messages import DATA, ID_BYTES, NOBODY
 __all__ = ["EndpointCore", "EndpointOptions", "PeerInfo"]
 
 
-class EndpointCore:
+class EndpointCore(Peerings):
     """One endpoint. Every method returns what to do, in order; ``now`` is monotonic seconds.
 
     ``conn`` are numbers that the driver gives to connections, never twice; ``ticket`` are the application's numbers of
@@ -33,82 +32,63 @@ class EndpointCore:
     def __init__(self, own_id: bytes, options: EndpointOptions, now: float) -> None:
         assert len(own_id) == ID_BYTES
         assert own_id != NOBODY
-        self.own_id = own_id
-        self._peerings = Peerings(own_id, options, now)
-        self.router = self._peerings.router  # for what composes this core with others
-        self._links = self._peerings.links
+        super().__init__(own_id, options, now)
         self.peer_messages_max = options.peer_messages_max
 
     # -- the driver -------------------------------------------------------------------------------
-
-    def handle_accepted(self, conn: int, address: Address, now: float) -> list[Action]:
-        """A connection came in, and its TLS stands or will."""
-        return self._peerings.accepted(conn, address, now)
-
-    def handle_dialled(self, conn: int, dial: int, address: Address, now: float) -> list[Action]:
-        """``Dial`` succeeded. ``address`` is what was dialled."""
-        return self._peerings.dialled(conn, dial, now)
-
-    def handle_dial_failed(self, dial: int, reason: str, now: float) -> list[Action]:
-        """``Dial`` failed; ``reason`` is a part of a sentence."""
-        return self._peerings.dial_failed(dial, reason, now)
 
     def frames_max(self, conn: int) -> int:
         """How many frames to hand in at once: one in a handshake, afterwards what the box of a peer has room for.
 
         Of more, some would be dropped on their way to a peer that takes them as fast as they come.
         """
-        link = self._links.get(conn)
+        link = self.links.get(conn)
         established = link is not None and link.established_at is not None
         return self.peer_messages_max if established else 1
 
     def handle_frames(self, conn: int, frames: Sequence[bytes], now: float) -> list[Action]:
         """Complete bodies of frames came, at most ``frames_max`` of them; none is larger than ``frame_bytes_max``."""
-        link = self._links.get(conn)
+        link = self.links.get(conn)
         if link is None:
             return []
         link.heard_at = now
         actions: list[Action] = []
         at = 0
         while link.established_at is None and at < len(frames):
-            actions += self._peerings.greet(link, frames[at], now)
-            if conn not in self._links:
+            actions += self._greet(link, frames[at], now)
+            if conn not in self.links:
                 return actions
             at += 1
         if at < len(frames):
             actions += self.router.handle_frames(link, frames[at:] if at else frames, now)
         if self.router.overflowed:
-            actions += self._peerings.drop_overflowed(now)
-        return actions + self._peerings.resolve_awaited()
+            actions += self._drop_overflowed(now)
+        return actions + self._resolve_awaited()
 
     def contain(self, conn: int, defect: Exception, frame: bytes, now: float) -> list[Action]:
         """What came over a connection met a defect of somebody behind this core: see ``EndpointOptions.contains``."""
-        link = self._links.get(conn)
-        return [] if link is None else self._peerings.contain(link, defect, frame, now)
+        link = self.links.get(conn)
+        return [] if link is None else self._contain(link, defect, frame, now)
 
     def handle_heard(self, conn: int, now: float) -> None:
         """Bytes came that make no whole frame yet: the peer is alive."""
-        link = self._links.get(conn)
+        link = self.links.get(conn)
         if link is not None:
             link.heard_at = now
 
     def handle_moved(self, conn: int, now: float) -> None:
         """A connection took bytes again after it had been full: somebody reads at its other end."""
-        link = self._links.get(conn)
+        link = self.links.get(conn)
         if link is not None:
             link.moved_at = now
 
     def handle_drained(self, count: int, now: float) -> None:
         """A subscriber for which the driver reads nothing has taken so many messages, and has no room yet."""
-        self._peerings.drained(count, now)
-
-    def handle_closed(self, conn: int, reason: str, now: float) -> list[Action]:
-        """A connection is gone: the peer closed it, it broke, or the driver refused what came."""
-        return self._peerings.closed(conn, reason, now)
+        self.heartbeats.drained(count, now)
 
     def handle_paused(self, on: bool, now: float) -> list[Action]:
         """The driver reads nothing from links for a while, or reads again: silence then means nothing."""
-        self._peerings.pause(on, now)
+        self.heartbeats.pause(on, self.links.values(), now)
         return []
 
     def holds_back(self, conn: int, now: float) -> bool:
@@ -121,73 +101,29 @@ class EndpointCore:
 
     def frame_bytes_max(self, conn: int) -> int:
         """How large the next frame may be."""
-        link = self._links.get(conn)
+        link = self.links.get(conn)
         if link is None or link.established_at is None:
             return HANDSHAKE_FRAME_BYTES_MAX
         return MESH_MESSAGE_BYTES_MAX
 
     def take(self, conn: int, bytes_max: int) -> list[bytes]:
         """Remove and return what is to be written next, with lengths: at most so many bytes, but at least a frame."""
-        link = self._links.get(conn)
+        link = self.links.get(conn)
         if link is None:
-            return self._peerings.take_last(conn, bytes_max)
+            return self._take_last(conn, bytes_max)
         outbox = link.outbox
         if not outbox.bytes and not outbox.control_bytes:
             return []
-        frames = self._peerings.heartbeats.take(link, bytes_max)
+        frames = self.heartbeats.take(link, bytes_max)
         if conn in self.router.full:
             self.router.taken(link)
         return frames
 
-    def handle_timeout(self, now: float) -> list[Action]:
-        """Do what is due at ``now``; called too early it does nothing."""
-        return self._peerings.handle_timeout(now)
-
-    def next_timeout(self) -> float:
-        """When ``handle_timeout`` wants to be called; infinity for never."""
-        return self._peerings.next_timeout()
-
-    # -- peers ------------------------------------------------------------------------------------
-
-    def peer(self, host: str, port: int, retry_s: float | None, ticket: int, now: float) -> list[Action]:
-        """Dial until a peering stands, and again whenever it is lost; once only if ``retry_s`` is None or 0.
-
-        Resolves to the peer's id, or to PeerUnavailable, PeerIncompatible, PeerInvalid or Closed. Errors that another
-        attempt would meet again end the dialling; each failed attempt is reported too.
-        """
-        return self._peerings.peer((host, port), retry_s, ticket, now)
-
-    def unpeer(self, host: str, port: int, ticket: int, now: float) -> list[Action]:
-        """End the peering with an address after what was published before has arrived, and dial it no more.
-
-        Resolves to True once it ended, ``UNPEER_S`` later at most, or to PeerInvalid (reported too).
-        """
-        return self._peerings.unpeer((host, port), ticket, now)
-
-    def await_peer(self, peer_id: bytes, timeout_s: float | None, ticket: int, now: float) -> list[Action]:
-        """Resolves to True once ``peer_id`` can be reached, over whatever way, and what it wants is known.
-
-        To False after ``timeout_s`` or at the end.
-        """
-        return self._peerings.await_peer(peer_id, timeout_s, ticket, now)
-
-    def ping(self, peer_id: bytes, ticket: int, now: float) -> list[Action]:
-        """Resolves to True once the direct peer has answered a ping, or to PeerInvalid or PeerUnavailable."""
-        return self._peerings.ping(peer_id, ticket)
-
-    def peers(self) -> list[PeerInfo]:
-        """The direct peers, then what is being dialled."""
-        return self._peerings.infos()
+    # -- messages ---------------------------------------------------------------------------------
 
     def peer_subscriptions(self) -> Filter:
         """The prefixes that others want: what is published here to any other topic goes nowhere."""
         return self.router.topology.peer_filter()
-
-    def shutdown(self, now: float) -> list[Action]:
-        """Say goodbye to all peers; each ``Close`` follows its answer, ``UNPEER_S`` later at most."""
-        return self._peerings.shutdown(now)
-
-    # -- messages ---------------------------------------------------------------------------------
 
     def subscribe(self, subscriber: int, topics: Iterable[bytes], kind: int = DATA, *, now: float) -> list[Action]:
         """Have messages of ``kind`` whose topics start with one of ``topics`` delivered, in addition to others.
@@ -249,23 +185,23 @@ class EndpointCore:
 
     def buffered(self) -> int:
         """How many messages wait for the peer that is furthest behind."""
-        return max([len(link.outbox) for link in self._links.values()], default=0)
+        return max([len(link.outbox) for link in self.links.values()], default=0)
 
     # -- looks ------------------------------------------------------------------------------------
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
         found = self.router.invariants()
-        linked = {link.peer_id: link for link in self._links.values() if link.established_at is not None}
+        linked = {link.peer_id: link for link in self.links.values() if link.established_at is not None}
         if linked != self.router.links:
             found.append("the connections that are established are not those that are routed to")
-        for link in self._links.values():
+        for link in self.links.values():
             found += [f"to {link.peer_id.hex()} {each}" for each in link.outbox.invariants()]
         return found
 
     def story(self, peer_id: bytes, now: float) -> str:
         """What is known of an endpoint and the link to it, for people."""
-        for link in self._links.values():
+        for link in self.links.values():
             if link.established_at is not None and link.peer_id == peer_id:
                 box = link.outbox
                 waiting = box.accepted - box.messages

@@ -76,7 +76,6 @@ class Link:
         "announced",
         "blocked",
         "bye",
-        "bye_until",
         "chappe",
         "confirmed",
         "conn",
@@ -119,8 +118,7 @@ class Link:
         self.announced: Filter | None = None  # what an original was told that we want
         self.told = False  # others know of this link to another endpoint of chappe
         self.blocked = False  # nothing passes to or from this original
-        self.bye: bytes | None = None  # we are leaving: the token whose return we wait for ...
-        self.bye_until = 0.0  # ... at most until then
+        self.bye: bytes | None = None  # we are leaving: the token whose return we wait for
         self.left = False  # the peer is leaving
         self.tickets: list[int] = []  # of those who wait for the end
         self.heard_at = now  # something came

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import Final
+from typing import Final, Literal
 from uuid import UUID
 
 from chappe.core import Report
+from chappe.deadlines import Deadlines
 from chappe.defaults import CLOSE_FLUSH_S, DEFECT_FRAME_BYTES, UNPEER_S
 from chappe.errors import Address, Closed, PeerIncompatible, PeerInvalid, PeerUnavailable
 from chappe.mesh.actions import Action, Close, Resolve
@@ -25,45 +26,45 @@ from chappe.mesh.messages import BYE, PING, Message, bye_token, pack_ping, pack_
 _FINAL: Final = {Code.PEER_INCOMPATIBLE: PeerIncompatible, Code.PEER_INVALID: PeerInvalid}  # dialling again is no use
 _STALE: Final = frozenset({Code.REDUNDANT, Code.LOGIC_ERROR})  # it believes in a connection that we know to be gone
 
+What = Literal["greet", "leave", "empty", "await"]
 Ended = type[PeerLost] | type[PeerRemoved]
 
 
 class Peerings:
     """Connections, from the first byte to the last. ``links`` are those that live, by connection."""
 
-    def __init__(self, own: bytes, options: EndpointOptions, now: float) -> None:
+    def __init__(self, own_id: bytes, options: EndpointOptions, now: float) -> None:
         self.links: dict[int, Link] = {}
-        self.router = Router(own, options, self._handle_ping, self.contain, now)
-        self._own = own
+        self.router = Router(own_id, options, self._handle_ping, self._contain, now)
+        self.own_id = own_id
         self._options = options
         self._table = PeerTable()
         self._dialling = Dialling()
-        self._greeting: dict[int, Link] = {}  # not established, the oldest first
-        self._leaving: dict[int, Link] = {}  # we said goodbye
-        self._closing: dict[int, tuple[Link, float]] = {}  # only to be emptied, until then at most
-        self._awaited: dict[int, tuple[bytes, float]] = {}  # ticket: peer, and until when
-        self.heartbeats = Heartbeats(own, options.heartbeat_s, self.router.congestion)
+        self._deadlines: Deadlines[tuple[What, int]] = Deadlines()  # of connections, and of calls by their tickets
+        self._closing: dict[int, Link] = {}  # only to be emptied
+        self._awaited: dict[int, bytes] = {}  # ticket: peer
+        self.heartbeats = Heartbeats(own_id, options.heartbeat_s, self.router.congestion)
         self._closed = False
         self._byes = 0
 
     # -- connections ------------------------------------------------------------------------------
 
-    def accepted(self, conn: int, address: Address, now: float) -> list[Action]:
-        """See ``EndpointCore.handle_accepted``."""
+    def handle_accepted(self, conn: int, address: Address, now: float) -> list[Action]:
+        """A connection came in, and its TLS stands or will."""
         if self._closed:
             return [Close(conn, "the endpoint is being closed")]
         return self._open(conn, address, None, now)
 
-    def dialled(self, conn: int, dial: int, now: float) -> list[Action]:
-        """See ``EndpointCore.handle_dialled``."""
+    def handle_dialled(self, conn: int, dial: int, address: Address, now: float) -> list[Action]:
+        """``Dial`` succeeded. ``address`` is what was dialled."""
         target = self._dialling.answered(dial)
         if target is None:
             return [Close(conn, "nobody wants it any more")]
         target.conn = conn
         return self._open(conn, target.address, target, now)
 
-    def dial_failed(self, dial: int, reason: str, now: float) -> list[Action]:
-        """See ``EndpointCore.handle_dial_failed``."""
+    def handle_dial_failed(self, dial: int, reason: str, now: float) -> list[Action]:
+        """``Dial`` failed; ``reason`` is a part of a sentence."""
         target = self._dialling.answered(dial)
         return [] if target is None else self._dial_failed(target, None, reason, None, now)
 
@@ -78,18 +79,19 @@ class Peerings:
     def _open(self, conn: int, address: Address, target: Target | None, now: float) -> list[Action]:
         options = self._options
         wanted = self.router.subscriptions.filter
-        handshake = Handshake(conn, self._own, target is not None, wanted, self._table, now)
+        handshake = Handshake(conn, self.own_id, target is not None, wanted, self._table, now)
         outbox = Outbox(options.peer_messages_max, options.peer_bytes_max, options.peer_policy)
         link = Link(conn, address, target, handshake, outbox, now)
-        self.links[conn] = self._greeting[conn] = link
+        self.links[conn] = link
+        self._deadlines.set(("greet", conn), handshake.next_timeout())
         return self._do(link, handshake.start(), now)
 
-    def greet(self, link: Link, body: bytes, now: float) -> list[Action]:
+    def _greet(self, link: Link, body: bytes, now: float) -> list[Action]:
         """A frame of the handshake came."""
         try:
             return self._do(link, link.handshake.handle_frame(body), now)
         except Exception as defect:
-            return self.contain(link, defect, body, now)
+            return self._contain(link, defect, body, now)
 
     def _do(self, link: Link, steps: Sequence[Step], now: float, broken: bool = False) -> list[Action]:
         actions: list[Action] = []
@@ -115,8 +117,8 @@ class Peerings:
     def _wake(self, conns: Sequence[int], now: float) -> list[Action]:
         actions: list[Action] = []
         for conn in conns:
-            if conn in self._greeting:
-                link = self._greeting[conn]
+            link = self.links.get(conn)
+            if link is not None and link.established_at is None:
                 actions += self._do(link, link.handshake.handle_woken(), now)
         return actions
 
@@ -124,11 +126,12 @@ class Peerings:
         """The connection is of no further use; ``broken`` if the driver said so."""
         link.ended = True
         self.links.pop(link.conn, None)
-        self._greeting.pop(link.conn, None)
-        self._leaving.pop(link.conn, None)
+        self._deadlines.clear(("greet", link.conn))
+        self._deadlines.clear(("leave", link.conn))
         if broken:
             return []
-        self._closing[link.conn] = (link, now + CLOSE_FLUSH_S)
+        self._closing[link.conn] = link
+        self._deadlines.set(("empty", link.conn), now + CLOSE_FLUSH_S)
         return [Close(link.conn, reason)]
 
     def _redundant(self, target: Target, peer_id: bytes, now: float) -> list[Action]:
@@ -142,7 +145,7 @@ class Peerings:
         return [] if link.established_at is None else self._dialling.stand(target, peer_id, None)
 
     def _established(self, link: Link, step: Established, now: float) -> list[Action]:
-        self._greeting.pop(link.conn, None)
+        self._deadlines.clear(("greet", link.conn))
         peer_id = link.peer_id = step.peer_id
         link.chappe = step.chappe
         link.established_at = now
@@ -157,13 +160,13 @@ class Peerings:
         for target in self._dialling.of_peer(peer_id):
             if target is not link.target:
                 actions += self._dialling.stand(target, peer_id, None)
-        actions += self.resolve_awaited()
+        actions += self._resolve_awaited()
         if self._closed:
             actions += self._leave(link, now)
         return actions
 
-    def closed(self, conn: int, reason: str, now: float) -> list[Action]:
-        """See ``EndpointCore.handle_closed``."""
+    def handle_closed(self, conn: int, reason: str, now: float) -> list[Action]:
+        """A connection is gone: the peer closed it, it broke, or the driver refused what came."""
         link = self.links.get(conn)
         if link is None:
             self._closed_at_last(conn)
@@ -194,7 +197,7 @@ class Peerings:
             actions += self._dialling.lost(target, now - link.established_at, now)
         return actions + self._wake(woken, now)
 
-    def contain(self, link: Link, defect: Exception, frame: bytes, now: float) -> list[Action]:
+    def _contain(self, link: Link, defect: Exception, frame: bytes, now: float) -> list[Action]:
         """What came over a link brought a defect of ours to light: end that link alone, or raise the defect."""
         if not self._options.contains:
             raise defect
@@ -208,14 +211,22 @@ class Peerings:
 
     # -- what the application asks for ------------------------------------------------------------
 
-    def peer(self, address: Address, retry_s: float | None, ticket: int, now: float) -> list[Action]:
-        """See ``EndpointCore.peer``."""
+    def peer(self, host: str, port: int, retry_s: float | None, ticket: int, now: float) -> list[Action]:
+        """Dial until a peering stands, and again whenever it is lost; once only if ``retry_s`` is None or 0.
+
+        Resolves to the peer's id, or to PeerUnavailable, PeerIncompatible, PeerInvalid or Closed. Errors that another
+        attempt would meet again end the dialling; each failed attempt is reported too.
+        """
         if self._closed:
             return [Resolve(ticket, Closed("the endpoint was closed"))]
-        return self._dialling.peer(address, retry_s, ticket, now)
+        return self._dialling.peer((host, port), retry_s, ticket, now)
 
-    def unpeer(self, address: Address, ticket: int, now: float) -> list[Action]:
-        """See ``EndpointCore.unpeer``."""
+    def unpeer(self, host: str, port: int, ticket: int, now: float) -> list[Action]:
+        """End the peering with an address after what was published before has arrived, and dial it no more.
+
+        Resolves to True once it ended, ``UNPEER_S`` later at most, or to PeerInvalid (reported too).
+        """
+        address = (host, port)
         link = self._linked(address)
         if link is not None:
             link.tickets.append(ticket)
@@ -225,7 +236,7 @@ class Peerings:
             return self._leave(link, now)
         target = self._dialling.find(address)
         if target is None:
-            text = f"cannot end a peering with {address[0]}:{address[1]}: there is none"
+            text = f"cannot end a peering with {host}:{port}: there is none"
             return [Report(PeerInvalid(text, address)), Resolve(ticket, PeerInvalid(text, address))]
         why = PeerUnavailable("dialling was ended by unpeer", address)
         actions = self._dialling.remove(target, why)
@@ -249,45 +260,50 @@ class Peerings:
             return []
         self._byes += 1
         link.bye = bye_token(self._byes)
-        link.bye_until = now + UNPEER_S
-        self._leaving[link.conn] = link
-        link.outbox.put_control(pack_ping(self._own, link.peer_id, link.bye))
+        self._deadlines.set(("leave", link.conn), now + UNPEER_S)
+        link.outbox.put_control(pack_ping(self.own_id, link.peer_id, link.bye))
         return [link.flush]
 
     def await_peer(self, peer_id: bytes, timeout_s: float | None, ticket: int, now: float) -> list[Action]:
-        """See ``EndpointCore.await_peer``."""
+        """Resolves to True once ``peer_id`` can be reached, over whatever way, and what it wants is known.
+
+        To False after ``timeout_s`` or at the end.
+        """
         if self._is_there(peer_id):
             return [Resolve(ticket, True)]
         if self._closed:
             return [Resolve(ticket, False)]
-        self._awaited[ticket] = (peer_id, inf if timeout_s is None else now + timeout_s)
+        self._awaited[ticket] = peer_id
+        if timeout_s is not None:
+            self._deadlines.set(("await", ticket), now + timeout_s)
         return []
 
-    def resolve_awaited(self) -> list[Action]:
+    def _resolve_awaited(self) -> list[Action]:
         """Tell those who wait for an endpoint that is there now."""
         if not self._awaited:
             return []
-        found = [ticket for ticket, (peer_id, _) in self._awaited.items() if self._is_there(peer_id)]
+        found = [ticket for ticket, peer_id in self._awaited.items() if self._is_there(peer_id)]
         for ticket in found:
             del self._awaited[ticket]
+            self._deadlines.clear(("await", ticket))
         return [Resolve(ticket, True) for ticket in found]
 
     def _is_there(self, peer_id: bytes) -> bool:
         return self._table.status(peer_id) is PeerStatus.PEERED or self.router.topology.reaches(peer_id)
 
-    def ping(self, peer_id: bytes, ticket: int) -> list[Action]:
-        """See ``EndpointCore.ping``."""
+    def ping(self, peer_id: bytes, ticket: int, now: float) -> list[Action]:
+        """Resolves to True once the direct peer has answered a ping, or to PeerInvalid or PeerUnavailable."""
         for link in self.links.values():
             if link.established_at is not None and link.peer_id == peer_id:
                 token = ping_token(ticket)
                 link.pings[token] = ticket
-                if not link.outbox.put_control(pack_ping(self._own, peer_id, token)):
+                if not link.outbox.put_control(pack_ping(self.own_id, peer_id, token)):
                     self.router.overflowed[link.conn] = link
                 return [link.flush]
         return [Resolve(ticket, PeerInvalid(f"{UUID(bytes=peer_id)} is no direct peer", None, peer_id))]
 
-    def infos(self) -> list[PeerInfo]:
-        """Direct peers, then what is being dialled."""
+    def peers(self) -> list[PeerInfo]:
+        """The direct peers, then what is being dialled."""
         found = [link.info() for link in self.links.values() if link.established_at is not None]
         for target in self._dialling:
             if target.conn is None and target.peer_id is None:
@@ -298,12 +314,13 @@ class Peerings:
         return found
 
     def shutdown(self, now: float) -> list[Action]:
-        """See ``EndpointCore.shutdown``."""
+        """Say goodbye to all peers; each ``Close`` follows its answer, ``UNPEER_S`` later at most."""
         self._closed = True
         actions: list[Action] = []
         for target in self._dialling:
             actions += self._dialling.remove(target, Closed("the endpoint was closed"))
         for ticket in self._awaited:
+            self._deadlines.clear(("await", ticket))
             actions.append(Resolve(ticket, False))
         self._awaited.clear()
         for link in list(self.links.values()):
@@ -315,14 +332,6 @@ class Peerings:
         return actions
 
     # -- signs of life ----------------------------------------------------------------------------
-
-    def pause(self, on: bool, now: float) -> None:
-        """See ``EndpointCore.handle_paused``."""
-        self.heartbeats.pause(on, self.links.values(), now)
-
-    def drained(self, count: int, now: float) -> None:
-        """See ``EndpointCore.handle_drained``."""
-        self.heartbeats.drained(count, now)
 
     def _handle_ping(self, link: Link, message: Message, now: float) -> list[Action]:
         """A ping, or a pong, of an established link."""
@@ -341,62 +350,60 @@ class Peerings:
         claim = message.payload.removeprefix(HEARTBEAT)
         if link.chappe and claim != message.payload and self.router.congestion.claimed(link, claim, now):
             self.heartbeats.claims(now)
-        if not link.outbox.put_control(pack_pong(self._own, link.peer_id, message.payload)):
+        if not link.outbox.put_control(pack_pong(self.own_id, link.peer_id, message.payload)):
             self.router.overflowed[link.conn] = link
         return [link.flush]
 
-    def drop_overflowed(self, now: float) -> list[Action]:
+    def _drop_overflowed(self, now: float) -> list[Action]:
         """End the links that took so little that nothing more can be kept for them."""
         actions: list[Action] = []
         for link in list(self.router.overflowed.values()):
             actions += self._end(link, PeerRemoved, "it took less than was sent", now)
         return actions
 
-    def take_last(self, conn: int, bytes_max: int) -> list[bytes]:
+    def _take_last(self, conn: int, bytes_max: int) -> list[bytes]:
         """See ``EndpointCore.take``: of a connection that is to be closed when it is empty."""
         if conn not in self._closing:
             return []
-        frames = self._closing[conn][0].outbox.take(bytes_max)
+        frames = self._closing[conn].outbox.take(bytes_max)
         if not frames:
             del self._closing[conn]
+            self._deadlines.clear(("empty", conn))
         return frames
 
     def _closed_at_last(self, conn: int) -> None:
         """A connection that was to be emptied is gone."""
         if conn in self._closing:
-            self.router.discard(self._closing.pop(conn)[0])
+            self._deadlines.clear(("empty", conn))
+            self.router.discard(self._closing.pop(conn))
 
     def handle_timeout(self, now: float) -> list[Action]:
-        """Everything that is due."""
-        actions = self.drop_overflowed(now)
-        for link in [each for each in self._greeting.values() if now >= each.handshake.next_timeout()]:
-            actions += self._do(link, link.handshake.handle_timeout(now), now)
-        for link in [each for each in self._leaving.values() if now >= each.bye_until]:
-            actions += self._end(link, PeerRemoved, "", now)
-        for conn in [conn for conn, (_, until) in self._closing.items() if now >= until]:
-            self._closed_at_last(conn)
-        for ticket in [ticket for ticket, (_, until) in self._awaited.items() if now >= until]:
-            del self._awaited[ticket]
-            actions.append(Resolve(ticket, False))
+        """Do what is due at ``now``; called too early it does nothing."""
+        actions = self._drop_overflowed(now)
+        for what, number in self._deadlines.due(now):
+            if what == "empty":
+                self._closed_at_last(number)
+            elif what == "await":
+                if self._awaited.pop(number, None) is not None:
+                    actions.append(Resolve(number, False))
+            elif number in self.links:
+                link = self.links[number]
+                actions += (
+                    self._do(link, link.handshake.handle_timeout(now), now)
+                    if what == "greet"
+                    else self._end(link, PeerRemoved, "", now)
+                )
         if now >= self.heartbeats.due():
             actions += self._beat(now)
         actions += [*self._dialling.handle_timeout(now), *self.router.handle_timeout(now)]
-        return actions + self.resolve_awaited()
+        return actions + self._resolve_awaited()
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` has something to do."""
+        """When ``handle_timeout`` wants to be called; infinity for never."""
         if self.router.overflowed:
             return -inf
-        due = min(self.heartbeats.due(), self._dialling.retries.next, self.router.next_timeout())
-        if self._greeting:
-            due = min(due, next(iter(self._greeting.values())).handshake.next_timeout())
-        if self._leaving:
-            due = min(due, next(iter(self._leaving.values())).bye_until)
-        if self._closing:
-            due = min(due, next(iter(self._closing.values()))[1])
-        if self._awaited:
-            due = min(due, min(until for _, until in self._awaited.values()))
-        return due
+        retry_at, router_at = self._dialling.retries.next, self.router.next_timeout()
+        return min(self._deadlines.next, self.heartbeats.due(), retry_at, router_at)
 
     def _beat(self, now: float) -> list[Action]:
         links = [each for each in self.links.values() if each.established_at is not None]
