@@ -168,7 +168,7 @@ def test_a_timeout_that_is_due_for_ever_is_caught() -> None:
 
 def test_boxes_without_bounds_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def put(self: Outbox, frame: bytes) -> bool:
-        self._frames.append(frame)
+        self._waiting.append(frame)
         self.bytes += len(frame)
         return True
 

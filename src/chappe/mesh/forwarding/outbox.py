@@ -3,8 +3,7 @@
 Messages obey the policy. Control frames (handshake, routing, pings) go past it, within bounds of their own; they keep
 their place in the order, so that a pong follows everything that was put before it.
 
-A box is full at ``messages_max`` messages or ``bytes_max`` bytes, whichever comes first; one frame may go beyond the
-bytes, so that a frame of any size passes. ``put`` and ``take`` cost a small part of a microsecond.
+``put`` and ``take`` cost a small part of a microsecond.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ from collections import deque
 
 from chappe.defaults import CONTROL_BYTES_MAX, CONTROL_FRAMES_MAX, LOSSES_MAX, PEER_BYTES_MAX, PEER_MESSAGES_MAX
 from chappe.mesh.messages import NOBODY, origin_of
-from chappe.mesh.policy import Policy
+from chappe.mesh.policy import Box, Policy
 
 
-class Outbox:
-    """Frames for one connection. Not for several threads at once: its owner has a lock.
+class Outbox(Box[bytes]):
+    """Frames for one connection. ``taken`` and ``taken_bytes`` count frames, ``messages`` those that were messages.
 
-    Counters, only ever rising: ``dropped`` and ``dropped_bytes`` (messages), ``taken`` and ``taken_bytes`` (frames),
-    ``messages`` (those that were taken). ``take_dropped`` says whose messages were dropped.
+    ``overflowed`` also when too many control frames wait. ``take_dropped`` says whose messages were dropped.
     """
 
     def __init__(
@@ -29,64 +27,48 @@ class Outbox:
         bytes_max: int = PEER_BYTES_MAX,
         policy: Policy = Policy.BLOCK,
     ) -> None:
-        assert messages_max > 0
-        assert bytes_max > 0
-        self.messages_max = messages_max
-        self.bytes_max = bytes_max
-        self.policy = policy
-        self.bytes = 0  # of messages that wait
+        super().__init__(messages_max, bytes_max, policy)
         self.control_bytes = 0
-        self.dropped = 0
-        self.dropped_bytes = 0
-        self.taken = 0
-        self.taken_bytes = 0
         self.messages = 0
-        self.overflowed = False  # policy DISCONNECT, or too many control frames: end the connection
-        self._frames: deque[bytes] = deque()
         self._dropped_of: dict[bytes, int] = {}  # by who published them
-        self._gone = 0  # messages that left _frames, taken or dropped
+        self._gone = 0  # messages that left _waiting, taken or dropped
         # Control frames, each with the number of messages ever accepted before it: it leaves when as many are gone.
         self._control: deque[tuple[int, bytes]] = deque()
 
     def __len__(self) -> int:
         """How many frames wait."""
-        return len(self._frames) + len(self._control)
+        return len(self._waiting) + len(self._control)
 
     @property
     def accepted(self) -> int:
         """How many messages will have been taken when all that waits is."""
-        return self.messages + len(self._frames)
-
-    @property
-    def full(self) -> bool:
-        """Whether the policy applies to the next message; under BLOCK whoever fills the box waits."""
-        return len(self._frames) >= self.messages_max or self.bytes >= self.bytes_max
+        return self.messages + len(self._waiting)
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
-        size = sum(map(len, self._frames))
+        size = sum(map(len, self._waiting))
         control = sum([len(frame) for _, frame in self._control])
         found: list[str] = []
         if (size, control) != (self.bytes, self.control_bytes):
             found.append(f"{self.bytes} and {self.control_bytes} bytes are counted, {size} and {control} wait")
-        if len(self._frames) > 2 * self.messages_max or len(self._control) > CONTROL_FRAMES_MAX:
-            found.append(f"{len(self._frames)} messages and {len(self._control)} control frames wait")
+        if len(self._waiting) > 2 * self.messages_max or len(self._control) > CONTROL_FRAMES_MAX:
+            found.append(f"{len(self._waiting)} messages and {len(self._control)} control frames wait")
         return found
 
     def put(self, frame: bytes) -> bool:
         """Add the frame of a message, its length included; False if it was dropped."""
-        if len(self._frames) < self.messages_max and self.bytes < self.bytes_max:
-            self._frames.append(frame)
+        if len(self._waiting) < self.messages_max and self.bytes < self.bytes_max:
+            self._waiting.append(frame)
             self.bytes += len(frame)
             return True
-        return self._put_full(frame)
+        return self._put_full(frame, len(frame))
 
     def put_control(self, frame: bytes) -> bool:
         """Add a control frame; False, and ``overflowed``, if the peer takes so little that even these pile up."""
         if len(self._control) >= CONTROL_FRAMES_MAX or self.control_bytes >= CONTROL_BYTES_MAX:
             self.overflowed = True
             return False
-        self._control.append((self._gone + len(self._frames), frame))
+        self._control.append((self._gone + len(self._waiting), frame))
         self.control_bytes += len(frame)
         return True
 
@@ -100,10 +82,10 @@ class Outbox:
 
     def discard(self) -> int:
         """Drop everything that waits, as the connection is of no further use; returns how many messages."""
-        frames = list(self._frames)
+        frames = list(self._waiting)
         for frame in frames:
-            self._count_dropped(frame)
-        self._frames.clear()
+            self._count_dropped(frame, len(frame))
+        self._waiting.clear()
         self._control.clear()
         self._gone += len(frames)
         self.bytes = self.control_bytes = 0
@@ -119,7 +101,7 @@ class Outbox:
 
         Each has its length in front: joined they are what the socket gets.
         """
-        frames = self._frames
+        frames = self._waiting
         if not self._control and self.bytes <= bytes_max:
             taken = list(frames)
             frames.clear()
@@ -134,7 +116,7 @@ class Outbox:
         return taken
 
     def _take_some(self, bytes_max: int) -> tuple[list[bytes], int]:
-        frames, control = self._frames, self._control
+        frames, control = self._waiting, self._control
         taken: list[bytes] = []
         total = 0
         while frames or control:
@@ -153,31 +135,15 @@ class Outbox:
             total += size
         return taken, total
 
-    def _put_full(self, frame: bytes) -> bool:
-        if self.policy is Policy.DROP_OLDEST:
-            while self.full:
-                oldest = self._frames[0]
-                self._remove_oldest()
-                self._count_dropped(oldest)
-        elif self.policy is not Policy.BLOCK or self._is_beyond_twice():
-            self._count_dropped(frame)
-            self.overflowed = self.overflowed or self.policy is Policy.DISCONNECT
-            return False
-        self._frames.append(frame)
-        self.bytes += len(frame)
-        return True
-
-    def _is_beyond_twice(self) -> bool:
-        return len(self._frames) >= 2 * self.messages_max or self.bytes >= 2 * self.bytes_max
-
-    def _remove_oldest(self) -> None:
-        self.bytes -= len(self._frames.popleft())
+    def _remove_oldest(self) -> tuple[bytes, int]:
+        oldest = self._waiting.popleft()
+        self.bytes -= len(oldest)
         self._gone += 1
+        return oldest, len(oldest)
 
-    def _count_dropped(self, frame: bytes) -> None:
-        self.dropped += 1
-        self.dropped_bytes += len(frame)
-        origin = origin_of(frame)
+    def _count_dropped(self, message: bytes, size: int) -> None:
+        super()._count_dropped(message, size)
+        origin = origin_of(message)
         if origin not in self._dropped_of and len(self._dropped_of) >= LOSSES_MAX:
             origin = NOBODY
         self._dropped_of[origin] = self._dropped_of.get(origin, 0) + 1

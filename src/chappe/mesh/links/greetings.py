@@ -19,7 +19,6 @@ Source: Broker's ``internal/wire_format`` (tests/vectors/broker).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeAlias
@@ -134,80 +133,51 @@ def pack_greeting(greeting: Greeting) -> bytes:
 
 def parse_greeting(body: bytes) -> Greeting:
     """Return the message of the handshake in ``body``, or raise Fault."""
-    parse = _PARSERS.get(body[0]) if body else None
-    if parse is None:
+    name, size = _SHAPES.get(body[0], ("", 0)) if body else ("", 0)
+    if not name:
         raise Fault(Code.INVALID_MESSAGE, "invalid message type tag")
     if body[0] in _WITH_MAGIC and len(body) >= 5 and body[1:5] != MAGIC:
         raise Fault(Code.WRONG_MAGIC, "wrong magic number")
+    failed = Fault(Code.INVALID_MESSAGE, f"failed to parse {name}")
+    if size and len(body) != size:
+        raise failed
+    sender = body[5 : 5 + ID_BYTES]
     try:
-        return parse(body)
-    except ProtocolError:
-        raise Fault(Code.INVALID_MESSAGE, f"failed to parse {_NAMES[body[0]]}") from None
+        match body[0]:
+            case 6:
+                return Hello(sender, body[21], body[22])
+            case 7:
+                return Probe()
+            case 8:
+                return VersionSelect(sender, body[21])
+            case 9:
+                return DropConn(sender, body[21], _parse_reason(body))
+            case 10:
+                return OriginatorSyn(parse_filter(body[1:]))
+            case 11:
+                return ResponderSynAck(parse_filter(body[1:]))
+            case _:
+                return OriginatorAck()
+    except (ProtocolError, IndexError):
+        raise failed from None
 
 
-def _parse_hello(body: bytes) -> Hello:
-    _check_size(body, 23)
-    return Hello(_sender(body), body[21], body[22])
-
-
-def _parse_probe(body: bytes) -> Probe:
-    _check_size(body, 5)
-    return Probe()
-
-
-def _parse_version_select(body: bytes) -> VersionSelect:
-    _check_size(body, 22)
-    return VersionSelect(_sender(body), body[21])
-
-
-def _parse_drop_conn(body: bytes) -> DropConn:
-    if len(body) < 23:
-        raise ProtocolError("cut off")
+def _parse_reason(body: bytes) -> str:
     length, at = parse_varbyte(body, 22)
-    _check_size(body, at + length)
+    if len(body) != at + length:
+        raise ProtocolError("cut off")
     text = body[at : at + 4 * REASON_CHARS_MAX].decode("utf-8", "replace")
-    printable = "".join(char if char.isprintable() else "?" for char in text)
-    return DropConn(_sender(body), body[21], printable[:REASON_CHARS_MAX])
+    return "".join(char if char.isprintable() else "?" for char in text)[:REASON_CHARS_MAX]
 
 
-def _parse_syn(body: bytes) -> OriginatorSyn:
-    return OriginatorSyn(parse_filter(body[1:]))
-
-
-def _parse_syn_ack(body: bytes) -> ResponderSynAck:
-    return ResponderSynAck(parse_filter(body[1:]))
-
-
-def _parse_ack(body: bytes) -> OriginatorAck:
-    _check_size(body, 1)
-    return OriginatorAck()
-
-
-def _sender(body: bytes) -> bytes:
-    return body[5 : 5 + ID_BYTES]
-
-
-def _check_size(body: bytes, size: int) -> None:
-    if len(body) != size:
-        raise ProtocolError(f"{len(body)} bytes instead of {size}")
-
-
-_PARSERS: Final[dict[int, Callable[[bytes], Greeting]]] = {
-    6: _parse_hello,
-    7: _parse_probe,
-    8: _parse_version_select,
-    9: _parse_drop_conn,
-    10: _parse_syn,
-    11: _parse_syn_ack,
-    12: _parse_ack,
+# By type: its name in the original's words, and how many bytes the body has; 0 if that differs.
+_SHAPES: Final = {
+    6: ("hello", 23),
+    7: ("probe", 5),
+    8: ("version_select", 22),
+    9: ("drop_conn", 0),
+    10: ("originator_syn", 0),
+    11: ("responder_syn_ack", 0),
+    12: ("originator_ack", 1),
 }
 _WITH_MAGIC: Final = frozenset({6, 7, 8, 9})
-_NAMES: Final = {
-    6: "hello",
-    7: "probe",
-    8: "version_select",
-    9: "drop_conn",
-    10: "originator_syn",
-    11: "responder_syn_ack",
-    12: "originator_ack",
-}
