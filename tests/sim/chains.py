@@ -68,7 +68,7 @@ class Chain(Mesh):
         if isinstance(last, EndpointHost):
             last.sip(0.0)
         self.pass_time(self.now + 20.0)
-        assert all(each.unsettled() is None for each in self._checkers)
+        assert all(each.unsettled() is None for each in self.checkers)
         found = [each.delivered.get(last.life, 0) for each in self.record.publications.values()]
         assert max(found) <= 1
         return len(found), sum(found)

@@ -16,8 +16,9 @@ class Schedule:
 
     def at(self, when: float, fault: Callable[[], None]) -> None:
         """Have a fault happen at ``when``, if none has been healed until then."""
-        number = self._world.faults
-        self._world.faults += 1
+        whole = self._world.whole or self._world
+        number = whole.faults
+        whole.faults += 1
         if number not in self._world.settings.without:
             self._world.clock.at(when, self._play, fault)
 

@@ -123,20 +123,23 @@ class World:
     settle_max_s: ClassVar[float] = 100.0  # everything is settled so long after the last fault
     settled_s: ClassVar[float] = 1.0  # ... and stays so
     events_max: ClassVar[int] = 400_000  # more means that something runs in circles
+    whole: World | None = None  # that it is a part of, whose time and chance it shares; set before ``__init__``
 
     def __init__(self, seed: int, settings: Settings | None = None, tell: Callable[[str], None] | None = None) -> None:
         self.seed = seed
         self.settings = settings or Settings()
-        self.clock = Clock(seed)
-        self.rng = self.clock.rng
+        whole = self.whole
+        self.clock: Clock = Clock(seed) if whole is None else whole.clock
+        self.rng: Random = self.clock.rng
         self.telling = tell is not None
         self.faults = 0  # planned
-        self.played: Counter[str] = Counter()  # faults that happened, by name
-        self.failed: Counter[type] = Counter()  # actions that came to nothing, or to less than all, by class
+        # Faults that happened, by name; actions that came to nothing, or to less than all, by class.
+        self.played: Counter[str] = Counter() if whole is None else whole.played
+        self.failed: Counter[type] = Counter() if whole is None else whole.failed
         self.members: list[Member] = []
         self.hosts: dict[str, Any] = {}  # by name, in its present life
-        self._tell = tell
-        self._checkers: list[Checker] = []
+        self.tell = tell
+        self.checkers: list[Checker] = []
         self._seeing: dict[str, list[Callable[..., None]]] = {}
 
     @property
@@ -165,8 +168,8 @@ class World:
 
     def trace(self, who: Any, text: str, *args: object) -> None:
         """Tell what happens, if somebody listens."""
-        if self._tell is not None:
-            self._tell(f"{self.now:9.4f}  {'' if who is None else who.name:<10} {text % args}")
+        if self.tell is not None:
+            self.tell(f"{self.now:9.4f}  {'' if who is None else who.name:<10} {text % args}")
 
     def fail(self, checker: str, text: str) -> None:
         """A promise was broken."""
@@ -174,14 +177,14 @@ class World:
 
     def watch(self, *checkers: Checker) -> None:
         """Have checkers watch from now on."""
-        self._checkers += checkers
+        self.checkers += checkers
         self._seeing.clear()
 
     def see(self, what: str, *details: Any) -> None:
         """Show something to the checkers that look for it."""
         seeing = self._seeing.get(what)
         if seeing is None:
-            found = [getattr(each, what, None) for each in self._checkers]
+            found = [getattr(each, what, None) for each in self.checkers]
             seeing = self._seeing[what] = [each for each in found if each is not None]
         for each in seeing:
             each(*details)
@@ -210,7 +213,7 @@ class World:
             self.pass_time(self.now + self.tick_s)
             if self.progress() != progress:
                 went_on_at, progress = self.now, self.progress()
-            found = next(((each, text) for each in self._checkers if (text := each.unsettled()) is not None), None)
+            found = next(((each, text) for each in self.checkers if (text := each.unsettled()) is not None), None)
             if found is None:
                 good_since = self.now if good_since is None else good_since
                 if self.now - good_since >= self.settled_s:
@@ -218,7 +221,7 @@ class World:
                 continue
             good_since = None
             if self.now - went_on_at > self.settle_max_s:
-                for each in self._checkers:
+                for each in self.checkers:
                     each.unsettled()  # what is lost explains more than who waits for it
                 checker, text = found
                 self.fail(checker.name, f"not settled {self.settle_max_s:.0f} s after the last fault: {text}")
@@ -237,9 +240,14 @@ class World:
         """End everything that is wrong."""
         raise NotImplementedError
 
+    def stop(self) -> None:
+        """Ask for nothing more."""
+
     def finish(self) -> float:
         """Have everything end as it must; returns the seconds that it took to settle."""
-        raise NotImplementedError
+        self.pass_time(self.now + 1.0)
+        self.stop()
+        return self.settle()
 
     def count(self) -> int:
         """How much was sent in all: records, messages, writes."""

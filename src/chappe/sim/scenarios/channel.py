@@ -405,10 +405,6 @@ class Channel(ChannelWorld):
         self.wire.calm()
         self.working = False
 
-    def finish(self) -> float:
-        """Wait until everybody has everything."""
-        return self.settle()
-
     def _work(self) -> None:
         if self.working:
             for _ in range(self.rng.choice((1, 1, 5, 50))):

@@ -8,6 +8,7 @@ from chappe.sim.scenarios.channel import Channel
 from chappe.sim.scenarios.kv.scenario import Kv, KvLossy
 from chappe.sim.scenarios.log.scenario import Log, Sink
 from chappe.sim.scenarios.mesh.scenario import Mesh
+from chappe.sim.scenarios.mix import Mix
 from chappe.sim.world import World
 
 SCENARIOS: Final[dict[str, type[World]]] = {
@@ -17,4 +18,5 @@ SCENARIOS: Final[dict[str, type[World]]] = {
     "kv": Kv,
     "kv-lossy": KvLossy,
     "channel": Channel,
+    "mix": Mix,
 }

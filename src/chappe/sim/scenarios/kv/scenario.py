@@ -18,7 +18,6 @@ from chappe.sim.scenarios.kv.world import KvWorld
 from chappe.sim.scenarios.mesh.base import PORT
 from chappe.sim.scenarios.mesh.checkers import Bounds, Patience, Storms
 from chappe.sim.scenarios.mesh.hosts import EndpointHost
-from chappe.sim.world import Outcome
 
 NOTICE_S: Final = (0.0, 0.5, 20.0)  # how long until a member hears that another is out of reach
 RELAYS: Final = "relay"
@@ -31,11 +30,6 @@ class KvBase(KvWorld):
         super().__init__(*arguments, **options)
         self.watch(*all_checkers(self))
         self._schedule = Schedule(self)
-
-    def play(self) -> Outcome:
-        """Play it with small limits."""
-        self.limits = small_limits(self.rng)
-        return super().play()
 
     # -- members ------------------------------------------------------------------------------------------------
 
@@ -53,6 +47,7 @@ class KvBase(KvWorld):
 
     def begin(self) -> None:
         """Make the first members; now and then the clones are there before their master."""
+        self.limits = small_limits(self.rng)
         if not self.settings.disturb:
             self.wire.calm()
         clones = self.few(self.rng.choice((1, 2, 3, 5)))
@@ -116,11 +111,9 @@ class KvBase(KvWorld):
             if name != "second":
                 self.add(name)
 
-    def finish(self) -> float:
-        """Ask for nothing more, and see that all is as it must be."""
-        self.pass_time(self.now + 1.0)
+    def stop(self) -> None:
+        """Ask for nothing more."""
         self.working = False
-        return self.settle()
 
     def kill(self, host: Any) -> None:
         """Crash a member."""
@@ -254,6 +247,8 @@ class KvLossy(KvBase):
 class Kv(KvBase):
     """A data store attached to endpoints of the mesh, as programs have it."""
 
+    attached = AttachedHost  # of what class the members are that have it
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.wire.calm()
@@ -286,7 +281,7 @@ class Kv(KvBase):
         if name.startswith(RELAYS):
             host = EndpointHost(self, name, life, rng.randbytes(16), options, self.core)
         else:
-            host = AttachedHost(self, name, life, options, self.backend if name == "master" else None)
+            host = self.attached(self, name, life, options, self.backend if name == "master" else None)
             host.start()
         for one, two in sorted(self.wires):
             if one == name:

@@ -288,8 +288,12 @@ class ConsumerHost(NodeHost):
             return
         taken = 1 if self.slow_s and self.world.sending else len(self._waiting)
         for _ in range(taken):
-            self.perform(self.member.carry(self.core, self.core.taken(self._waiting.popleft(), self.world.now)))
-        self.arm()
+            self.carry_taken(self._waiting.popleft())
         if self._waiting and not self._taking:
             self._taking = True
             self.world.clock.after(self.slow_s * self.world.rng.random(), self._take)
+
+    def carry_taken(self, size: int) -> None:
+        """The application has taken a batch of this size."""
+        self.perform(self.member.carry(self.core, self.core.taken(size, self.world.now)))
+        self.arm()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ class PopulatedLog(LogWorld):
     """A world of the log with members."""
 
     sinks = SINKS
+    original_stores = 0.1  # of the worlds have one
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -44,7 +45,7 @@ class PopulatedLog(LogWorld):
             self.add_consumer()
         if rng.random() < 0.15:
             self.add_original_producer()
-        if rng.random() < 0.1:
+        if rng.random() < self.original_stores:
             self.add_original_store()
         if self.sink_rng.random() < self.sinks:
             for _ in range(self.sink_rng.choice((1, 1, 2))):
@@ -71,6 +72,12 @@ class PopulatedLog(LogWorld):
         topic = rng.choice(TOPICS)
         min_acks = rng.choice((1, 1, 1, min(2, len(self.disks))))
         journal = Journal(self.journal_rng) if rng.random() < 0.5 else None
+        return self.join("producer", self.producer_of(topic, min_acks, journal))
+
+    def producer_of(
+        self, topic: str, min_acks: int, journal: Journal | None, host: type[ProducerHost] = ProducerHost
+    ) -> Callable[[str], ProducerHost]:
+        """What makes each life of a producer."""
         lasting = self.address()
         identities: dict[str, Journal] = {}
         if journal is not None:
@@ -82,13 +89,13 @@ class PopulatedLog(LogWorld):
             identities.clear()
             identities[f"{name}-{self.now:.6f}"] = Journal(self.journal_rng)
 
-        def make(name: str) -> Host:
+        def make(name: str) -> ProducerHost:
             for address, used in identities.items():
                 renewed = partial(renew, name)
-                return ProducerHost(self, name, topic, address, min_acks, used.reopened(), renewed)
-            return ProducerHost(self, name, topic, self.address(), min_acks, None)
+                return host(self, name, topic, address, min_acks, used.reopened(), renewed)
+            return host(self, name, topic, self.address(), min_acks, None)
 
-        return self.join("producer", make)
+        return make
 
     def add_consumer(self) -> Member:
         """A consumer; in its next life it goes on from where its application had come, or begins anew."""

@@ -41,13 +41,11 @@ class Log(PopulatedLog):
         assert self._faults is not None
         self._faults.heal()
 
-    def finish(self) -> float:
-        """Send no more, and see that all is where it must be."""
-        self.pass_time(self.now + 1.0)
+    def stop(self) -> None:
+        """Send no more, and begin no further batch."""
         self.sending = False
         for query in self.queries:
             query.finish()
-        return self.settle()
 
 
 class Sink(Log):
