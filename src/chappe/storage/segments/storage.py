@@ -34,6 +34,7 @@ from chappe.storage.segments.slots import Slot
 from chappe.storage.segments.table import Table
 from chappe.storage.segments.topics import TopicIndex, Unread
 from chappe.system import time
+from chappe.system.forking import own
 
 logger: Final = logging.getLogger(__name__)
 APPENDERS_OPEN_MAX: Final = 128  # segments open for writing
@@ -76,6 +77,7 @@ class SegmentStorage:
         segment_entries: int = SEGMENT_ENTRIES,
         ops: FileOps | None = None,
     ) -> None:
+        own(self)
         self._ops = ops or FileOps()
         self._segment_bytes = segment_bytes
         self._segment_entries = segment_entries
@@ -183,6 +185,13 @@ class SegmentStorage:
             self._scrubber.save()
         self._reader.handles.close()
         self._directory.close()
+
+    def forked(self) -> None:
+        """We are a child's copy, for which the system would keep files that the parent removes."""
+        for appender in self._appenders.values():
+            appender.release()
+        self._manifest.close()
+        self._reader.handles.close()
 
     # -- the writing thread ----------------------------------------------------------------------
 
