@@ -10,16 +10,27 @@ from __future__ import annotations
 from datetime import UTC as utc  # the name that programs know
 
 from chappe.compat.broker import zeek
-from chappe.compat.broker.configuration import BrokerOptions, Configuration
-from chappe.compat.broker.containers import Set, Table, Vector
-from chappe.compat.broker.data import Data, ImmutableData
-from chappe.compat.broker.endpoint import Endpoint
-from chappe.compat.broker.enums import EC, SC, APIFlags, Backend, Frontend, PeerFlags, PeerStatus, Version
+from chappe.compat.broker.data import Data, ImmutableData, Set, Table, Vector
+from chappe.compat.broker.endpoint import BrokerOptions, Configuration, Endpoint
 from chappe.compat.broker.messaging import Publisher, SafeSubscriber, StatusSubscriber, Subscriber, Topic
-from chappe.compat.broker.peering import EndpointInfo, Error, NetworkInfo, PeerInfo, Status
+from chappe.compat.broker.peering import (
+    EC,
+    SC,
+    APIFlags,
+    Backend,
+    EndpointInfo,
+    Error,
+    Frontend,
+    NetworkInfo,
+    PeerFlags,
+    PeerInfo,
+    PeerStatus,
+    Status,
+    Version,
+)
 from chappe.compat.broker.scalars import Address, Count, Enum, Port, Subnet, Timespan, Timestamp, now
 from chappe.compat.broker.store import Store
-from chappe.compat.broker.store_events import StoreEvent
+from chappe.compat.broker.stores import StoreEvent
 
 __all__ = [
     "EC",

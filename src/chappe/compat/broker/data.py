@@ -1,4 +1,4 @@
-"""``Data`` and ``ImmutableData``: values of ``chappe.data``, with the conversions of the original bindings.
+"""``Data``, ``ImmutableData`` and containers: values of ``chappe.data`` with the conversions of the original bindings.
 
 Departures from the original, which makes ``True`` of integers outside of 64 bits and loses nanoseconds in ``float``:
 such an integer raises OverflowError, and datetimes and timedeltas convert exactly. A set or table that Python's own
@@ -10,22 +10,34 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum as _Enum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, NoReturn, Self, SupportsIndex, TypeVar
 
 from chappe.compat.broker import scalars as wrapped
-from chappe.compat.broker.containers import Set, Table, Vector, set_of, table_of, vector_of
 from chappe.data import scalars, values
 from chappe.data.convert import to_value
-from chappe.data.order import same, sort_key
+from chappe.data.order import SortKey, same, sort_key
 from chappe.data.scalars import INTEGER_MAX, INTEGER_MIN
 from chappe.data.text import to_text
 from chappe.errors import UnsupportedValue
 
 NS: Final = 1_000_000_000
+T = TypeVar("T")
+
+
+def _reader(name: str, convert: Callable[[Any], T]) -> Callable[[Element], T]:
+    """A method that returns the value if it is of the type of that name."""
+
+    def read(self: Element) -> T:
+        """The value; raises RuntimeError if it is of another type."""
+        if self.get_type().name != name:
+            raise RuntimeError(f"this is a {self.get_type().name}, not a {name}")
+        return convert(self._value)
+
+    return read
 
 
 @functools.total_ordering
@@ -37,24 +49,12 @@ class Element:
 
     _value: values.Value
 
-    class Type(_Enum):
-        """The types, by their numbers on the wire."""
-
-        Nil = 0
-        Boolean = 1
-        Count = 2
-        Integer = 3
-        Real = 4
-        String = 5
-        Address = 6
-        Subnet = 7
-        Port = 8
-        Timestamp = 9
-        Timespan = 10
-        EnumValue = 11
-        Set = 12
-        Table = 13
-        Vector = 14
+    Type = _Enum(
+        "Type",
+        "Nil Boolean Count Integer Real String Address Subnet Port Timestamp Timespan EnumValue Set Table Vector",
+        start=0,
+    )
+    """The types, by their numbers on the wire."""
 
     @classmethod
     def _of(cls, value: values.Value) -> Self:
@@ -66,71 +66,21 @@ class Element:
         """The type of the value."""
         return Element.Type(values.TAGS[type(self._value)])
 
-    def _as(self, type_: Element.Type) -> Any:
-        if self.get_type() is not type_:
-            raise RuntimeError(f"this is a {self.get_type().name}, not a {type_.name}")
-        return self._value
-
-    def as_none(self) -> None:
-        """Nothing; this and the other ``as_`` raise RuntimeError if it is of another type."""
-        self._as(Element.Type.Nil)
-
-    def as_boolean(self) -> bool:
-        """The boolean."""
-        return bool(self._as(Element.Type.Boolean))
-
-    def as_count(self) -> int:
-        """The count as an int."""
-        return int(self._as(Element.Type.Count))
-
-    def as_integer(self) -> int:
-        """The integer."""
-        return int(self._as(Element.Type.Integer))
-
-    def as_real(self) -> float:
-        """The real."""
-        return float(self._as(Element.Type.Real))
-
-    def as_string(self) -> bytes:
-        """The string as bytes."""
-        found: str | bytes = self._as(Element.Type.String)
-        return found if isinstance(found, bytes) else found.encode()
-
-    def as_address(self) -> wrapped.Address:
-        """The address."""
-        return wrapped.Address._of(self._as(Element.Type.Address))
-
-    def as_subnet(self) -> wrapped.Subnet:
-        """The subnet."""
-        return wrapped.Subnet._of(self._as(Element.Type.Subnet))
-
-    def as_port(self) -> wrapped.Port:
-        """The port."""
-        return wrapped.Port._of(self._as(Element.Type.Port))
-
-    def as_timestamp(self) -> float:
-        """The timestamp in seconds since 1970 UTC."""
-        return int(self._as(Element.Type.Timestamp)) / NS
-
-    def as_timespan(self) -> float:
-        """The timespan in seconds."""
-        return int(self._as(Element.Type.Timespan)) / NS
-
-    def as_enum_value(self) -> wrapped.Enum:
-        """The enum value."""
-        return wrapped.Enum._of(self._as(Element.Type.EnumValue))
-
-    def as_set(self) -> Set:
-        """A set of its members, which may be changed."""
-        return set_of(self._as(Element.Type.Set))
-
-    def as_table(self) -> Table:
-        """A table of its entries, which may be changed."""
-        return table_of(self._as(Element.Type.Table))
-
-    def as_vector(self) -> Vector:
-        """A vector of its items, which may be changed."""
-        return vector_of(self._as(Element.Type.Vector))
+    as_none = _reader("Nil", lambda value: None)
+    as_boolean = _reader("Boolean", bool)
+    as_count = _reader("Count", int)
+    as_integer = _reader("Integer", int)
+    as_real = _reader("Real", float)
+    as_string = _reader("String", lambda value: value if isinstance(value, bytes) else bytes(value.encode()))
+    as_address = _reader("Address", wrapped.Address._of)
+    as_subnet = _reader("Subnet", wrapped.Subnet._of)
+    as_port = _reader("Port", wrapped.Port._of)
+    as_timestamp = _reader("Timestamp", lambda value: int(value) / NS)  # seconds since 1970 UTC
+    as_timespan = _reader("Timespan", lambda value: int(value) / NS)  # seconds
+    as_enum_value = _reader("EnumValue", wrapped.Enum._of)
+    as_set = _reader("Set", lambda value: Set(map(Element._of, value)))  # this and the next two may be changed
+    as_table = _reader("Table", lambda value: Table._of(value))
+    as_vector = _reader("Vector", lambda value: Vector(map(Element._of, value)))
 
     def __eq__(self, other: object) -> bool:
         return same(self._value, other._value) if isinstance(other, Element) else NotImplemented
@@ -143,6 +93,132 @@ class Element:
 
     def __str__(self) -> str:
         return to_text(self._value)
+
+
+def _held(data: object) -> values.Value:
+    if not isinstance(data, Element):
+        raise TypeError(f"a container holds Data, not a {type(data).__name__}: use Data(...)")
+    return data._value
+
+
+class Set:
+    """A set of ``Data``, in their order."""
+
+    def __init__(self, members: Iterable[Element] = ()) -> None:
+        self._members: dict[SortKey, values.Value] = {}
+        for each in members:
+            self.add(each)
+
+    def add(self, member: Element) -> None:
+        """Add it, if it is not there."""
+        value = _held(member)
+        self._members.setdefault(sort_key(value), value)
+
+    def remove(self, member: Element) -> None:
+        """Remove it, if it is there."""
+        self._members.pop(sort_key(_held(member)), None)
+
+    def clear(self) -> None:
+        """Remove all."""
+        self._members.clear()
+
+    def _value(self) -> values.Set:
+        return values.Set(self._members.values())
+
+    def __contains__(self, member: object) -> bool:
+        return isinstance(member, Element) and sort_key(member._value) in self._members
+
+    def __iter__(self) -> Iterator[Element]:
+        return map(Element._of, self._value())
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __eq__(self, other: object) -> bool:
+        return self._members.keys() == other._members.keys() if isinstance(other, Set) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"Set{{{', '.join(map(str, self))}}}"
+
+
+class Table(MutableMapping[Element, Element]):
+    """A table of ``Data`` by ``Data``, in the order of its keys."""
+
+    def __init__(self) -> None:
+        self._entries: dict[SortKey, tuple[values.Value, values.Value]] = {}
+
+    @classmethod
+    def _of(cls, held: values.Table) -> Table:
+        made = cls()
+        made._entries = {sort_key(key): (key, value) for key, value in held.pairs()}
+        return made
+
+    def _value(self) -> values.Table:
+        return values.Table(self._entries.values())
+
+    def __getitem__(self, key: Element) -> Element:
+        try:
+            return Element._of(self._entries[sort_key(_held(key))][1])
+        except KeyError:
+            raise KeyError(str(key)) from None
+
+    def __setitem__(self, key: Element, value: Element) -> None:
+        held = _held(key)
+        self._entries[sort_key(held)] = (held, _held(value))
+
+    def __delitem__(self, key: Element) -> None:
+        if key not in self:
+            raise KeyError(str(key))
+        del self._entries[sort_key(_held(key))]
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, Element) and sort_key(key._value) in self._entries
+
+    def __iter__(self) -> Iterator[Element]:
+        return (Element._of(key) for key, _ in self._value().pairs())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __eq__(self, other: object) -> bool:
+        return self._value() == other._value() if isinstance(other, Table) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"Table{{{', '.join(f'{key}: {value}' for key, value in self.items())}}}"
+
+
+class Vector(list["Element"]):
+    """A list of ``Data``."""
+
+    __hash__ = None
+
+    def __init__(self, items: Iterable[Element] = ()) -> None:
+        super().__init__(map(_checked, items))
+
+    def append(self, item: Element) -> None:
+        """Add it behind the others."""
+        super().append(_checked(item))
+
+    def insert(self, place: SupportsIndex, item: Element) -> None:
+        """Add it before what stands at ``place``."""
+        super().insert(place, _checked(item))
+
+    def extend(self, items: Iterable[Element]) -> None:
+        """Add them behind the others."""
+        super().extend(map(_checked, items))
+
+    def _value(self) -> tuple[values.Value, ...]:
+        return tuple([_held(each) for each in self])
+
+    def __repr__(self) -> str:
+        return f"Vector[{', '.join(map(str, self))}]"
+
+    __str__ = __repr__
+
+
+def _checked(item: Element) -> Element:
+    _held(item)
+    return item
 
 
 class Data(Element):
@@ -180,33 +256,20 @@ class ImmutableData(Data):
     @staticmethod
     def to_py(d: Element) -> Any:
         """As ``Data.to_py``, everything hashable."""
-        return to_immutable_py(d._value)
+        return to_py(d._value, immutable=True)
 
 
-def to_py(value: Any) -> Any:
-    """As ``Data.to_py``, of a value."""
+def to_py(value: Any, *, immutable: bool = False) -> Any:
+    """As ``Data.to_py`` of a value, or as ``ImmutableData.to_py``."""
     kind = type(value)
     if kind is tuple:
-        return tuple([to_py(each) for each in value])
+        return tuple([to_py(each, immutable=immutable) for each in value])
     if kind is values.Set:
-        return {to_py(each) for each in value.members}
+        members = [to_py(each, immutable=immutable) for each in value.members]
+        return frozenset(members) if immutable else set(members)
     if kind is values.Table:
-        return {to_py(key): to_py(each) for key, each in value.pairs()}
-    convert = _TO_PY.get(kind)
-    return value if convert is None else convert(value)
-
-
-def to_immutable_py(value: Any) -> Any:
-    """As ``ImmutableData.to_py``, of a value."""
-    kind = type(value)
-    if kind is tuple:
-        return tuple([to_immutable_py(each) for each in value])
-    if kind is values.Set:
-        return frozenset([to_immutable_py(each) for each in value.members])
-    if kind is values.Table:
-        return ImmutableData.HashableReadOnlyDict(
-            [(to_immutable_py(key), to_immutable_py(each)) for key, each in value.pairs()]
-        )
+        pairs = [(to_py(key, immutable=immutable), to_py(each, immutable=immutable)) for key, each in value.pairs()]
+        return ImmutableData.HashableReadOnlyDict(pairs) if immutable else dict(pairs)
     convert = _TO_PY.get(kind)
     return value if convert is None else convert(value)
 
@@ -258,33 +321,16 @@ FROM_PY: Final[dict[type, Callable[[Any], values.Value]]] = {
     type(None): lambda x: None,
     bool: lambda x: x,
     int: _integer,
-    float: lambda x: float(x),
-    str: _converted,
-    bytes: _converted,
-    timedelta: _converted,
+    float: float,
     datetime: _moment,
-    IPv4Address: _converted,
-    IPv6Address: _converted,
-    IPv4Network: _converted,
-    IPv6Network: _converted,
-    list: lambda x: tuple([_value_of(each) for each in x]),
-    tuple: lambda x: tuple([_value_of(each) for each in x]),
-    set: lambda x: values.Set([_value_of(each) for each in x]),
-    frozenset: lambda x: values.Set([_value_of(each) for each in x]),
-    dict: lambda x: values.Table([(_value_of(key), _value_of(each)) for key, each in x.items()]),
-    types.MappingProxyType: lambda x: values.Table([(_value_of(key), _value_of(each)) for key, each in x.items()]),
-    Element: lambda x: x._value,
+    **dict.fromkeys((str, bytes, timedelta, IPv4Address, IPv6Address, IPv4Network, IPv6Network), _converted),
+    **dict.fromkeys((list, tuple), lambda x: tuple([_value_of(each) for each in x])),
+    **dict.fromkeys((set, frozenset), lambda x: values.Set([_value_of(each) for each in x])),
     **dict.fromkeys(
-        (
-            wrapped.Address,
-            wrapped.Count,
-            wrapped.Enum,
-            wrapped.Port,
-            wrapped.Subnet,
-            wrapped.Timespan,
-            wrapped.Timestamp,
-        ),
-        lambda x: x._held,
+        (dict, types.MappingProxyType),
+        lambda x: values.Table([(_value_of(key), _value_of(each)) for key, each in x.items()]),
     ),
+    Element: lambda x: x._value,
+    **dict.fromkeys(wrapped.KINDS, lambda x: x._held),
     **dict.fromkeys((Set, Table, Vector), lambda x: x._value()),
 }

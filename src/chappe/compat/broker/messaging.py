@@ -11,7 +11,7 @@ from chappe.api.mesh.publisher import Publisher as MeshPublisher
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.statuses import StatusSubscriber as MeshStatusSubscriber
 from chappe.api.mesh.subscriber import Subscriber as MeshSubscriber
-from chappe.compat.broker.data import Data, to_immutable_py, to_py
+from chappe.compat.broker.data import Data, to_py
 from chappe.compat.broker.peering import Error, Status
 from chappe.data.values import Value
 from chappe.errors import InvalidData, PeeringError
@@ -166,7 +166,7 @@ class SafeSubscriber(Subscriber):
     """As ``Subscriber``, with hashable objects, also from ``poll``."""
 
     def _convert(self, value: Value) -> Any:
-        return to_immutable_py(value)
+        return to_py(value, immutable=True)
 
 
 def _left(until: float | None) -> float | None:

@@ -41,7 +41,7 @@ class _Wrapper(Generic[V]):
         return str(self._held)
 
     def __repr__(self) -> str:
-        return str(self._held)
+        return str(self)
 
 
 class Address(_Wrapper[scalars.Address]):
@@ -231,7 +231,8 @@ class Timestamp(_Wrapper[scalars.Timestamp]):
     def __str__(self) -> str:
         return int.__repr__(self._held)
 
-    __repr__ = __str__
+
+KINDS: Final = (Address, Count, Enum, Port, Subnet, Timespan, Timestamp)
 
 
 def now() -> Timestamp:

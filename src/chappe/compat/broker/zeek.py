@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from chappe.compat.broker.data import FROM_PY, Data, to_immutable_py, to_py
+from chappe.compat.broker.data import FROM_PY, Data, to_py
 from chappe.compat.broker.scalars import Count
 from chappe.data import scalars
 from chappe.data.values import Value
@@ -77,7 +77,7 @@ class SafeEvent(Event):
 
     def args(self) -> list[Any]:
         """The arguments, as ``ImmutableData.to_py`` makes them."""
-        return [to_immutable_py(each) for each in self._arguments()]
+        return [to_py(each, immutable=True) for each in self._arguments()]
 
 
 def _key(key: object) -> Value:
