@@ -31,108 +31,85 @@ if sys.platform == "win32":
 
 TYPE_CHECKING = False  # typing itself is not imported: it would be most of the time that `import chappe` takes
 if TYPE_CHECKING:
-    from chappe.api.kv.aio import AsyncDataStore, AsyncDataStoreWatch
-    from chappe.api.kv.data_store import DataStore
-    from chappe.api.kv.proxy import DataStoreAnswer, DataStoreProxy
-    from chappe.api.kv.watch import DataStoreEntry, DataStoreEvent, DataStoreWatch
-    from chappe.api.log.aio import AsyncConsumer, AsyncProducer
-    from chappe.api.log.consumed_batch import ConsumedBatch
-    from chappe.api.log.consumer import Consumer
-    from chappe.api.log.producer import Producer
-    from chappe.api.log.store import Store, StoreStatus
-    from chappe.api.log.topic_writers import TopicProgress
-    from chappe.api.log.tower import Tower
-    from chappe.api.mesh.aio import AsyncEndpoint, AsyncStatusSubscriber, AsyncSubscriber
-    from chappe.api.mesh.endpoint import Endpoint
-    from chappe.api.mesh.publisher import Publisher
-    from chappe.api.mesh.received import Received
-    from chappe.api.mesh.statuses import StatusSubscriber
-    from chappe.api.mesh.subscriber import Subscriber
-    from chappe.bridges.kv_to_topic import DataStoreToTopic
-    from chappe.bridges.player import Player
-    from chappe.bridges.recorder import Recorder
-    from chappe.bridges.topic_to_kv import TopicToDataStore
-    from chappe.log.batch import Record
-    from chappe.log.storage import Retention
-    from chappe.reading.topic import read_batches, read_topic
-    from chappe.security import Tls
+    from chappe.api.kv.aio import AsyncDataStore as AsyncDataStore
+    from chappe.api.kv.aio import AsyncDataStoreWatch as AsyncDataStoreWatch
+    from chappe.api.kv.data_store import DataStore as DataStore
+    from chappe.api.kv.proxy import DataStoreAnswer as DataStoreAnswer
+    from chappe.api.kv.proxy import DataStoreProxy as DataStoreProxy
+    from chappe.api.kv.watch import (
+        DataStoreEntry as DataStoreEntry,
+    )
+    from chappe.api.kv.watch import (
+        DataStoreEvent as DataStoreEvent,
+    )
+    from chappe.api.kv.watch import (
+        DataStoreWatch as DataStoreWatch,
+    )
+    from chappe.api.log.aio import AsyncConsumer as AsyncConsumer
+    from chappe.api.log.aio import AsyncProducer as AsyncProducer
+    from chappe.api.log.consumed_batch import ConsumedBatch as ConsumedBatch
+    from chappe.api.log.consumer import Consumer as Consumer
+    from chappe.api.log.producer import Producer as Producer
+    from chappe.api.log.store import Store as Store
+    from chappe.api.log.store import StoreStatus as StoreStatus
+    from chappe.api.log.topic_writers import TopicProgress as TopicProgress
+    from chappe.api.log.tower import Tower as Tower
+    from chappe.api.mesh.aio import (
+        AsyncEndpoint as AsyncEndpoint,
+    )
+    from chappe.api.mesh.aio import (
+        AsyncStatusSubscriber as AsyncStatusSubscriber,
+    )
+    from chappe.api.mesh.aio import (
+        AsyncSubscriber as AsyncSubscriber,
+    )
+    from chappe.api.mesh.endpoint import Endpoint as Endpoint
+    from chappe.api.mesh.publisher import Publisher as Publisher
+    from chappe.api.mesh.received import Received as Received
+    from chappe.api.mesh.statuses import StatusSubscriber as StatusSubscriber
+    from chappe.api.mesh.subscriber import Subscriber as Subscriber
+    from chappe.bridges.kv_to_topic import DataStoreToTopic as DataStoreToTopic
+    from chappe.bridges.player import Player as Player
+    from chappe.bridges.recorder import Recorder as Recorder
+    from chappe.bridges.topic_to_kv import TopicToDataStore as TopicToDataStore
+    from chappe.log.batch import Record as Record
+    from chappe.log.storage import Retention as Retention
+    from chappe.reading.topic import read_batches as read_batches
+    from chappe.reading.topic import read_topic as read_topic
+    from chappe.security import Tls as Tls
 
     __version__: str
 
-_HOMES = {
-    "AsyncConsumer": "chappe.api.log.aio",
-    "AsyncDataStore": "chappe.api.kv.aio",
-    "AsyncEndpoint": "chappe.api.mesh.aio",
-    "AsyncProducer": "chappe.api.log.aio",
-    "AsyncStatusSubscriber": "chappe.api.mesh.aio",
-    "AsyncDataStoreWatch": "chappe.api.kv.aio",
-    "AsyncSubscriber": "chappe.api.mesh.aio",
-    "ConsumedBatch": "chappe.api.log.consumed_batch",
-    "Consumer": "chappe.api.log.consumer",
-    "DataStore": "chappe.api.kv.data_store",
-    "Endpoint": "chappe.api.mesh.endpoint",
-    "Player": "chappe.bridges.player",
-    "Producer": "chappe.api.log.producer",
-    "Publisher": "chappe.api.mesh.publisher",
-    "Received": "chappe.api.mesh.received",
-    "Record": "chappe.log.batch",
-    "Recorder": "chappe.bridges.recorder",
-    "Retention": "chappe.log.storage",
-    "StatusSubscriber": "chappe.api.mesh.statuses",
-    "Store": "chappe.api.log.store",
-    "DataStoreAnswer": "chappe.api.kv.proxy",
-    "DataStoreEntry": "chappe.api.kv.watch",
-    "DataStoreEvent": "chappe.api.kv.watch",
-    "DataStoreProxy": "chappe.api.kv.proxy",
-    "StoreStatus": "chappe.api.log.store",
-    "DataStoreToTopic": "chappe.bridges.kv_to_topic",
-    "DataStoreWatch": "chappe.api.kv.watch",
-    "Subscriber": "chappe.api.mesh.subscriber",
-    "Tls": "chappe.security",
-    "TopicProgress": "chappe.api.log.topic_writers",
-    "TopicToDataStore": "chappe.bridges.topic_to_kv",
-    "Tower": "chappe.api.log.tower",
-    "read_batches": "chappe.reading.topic",
-    "read_topic": "chappe.reading.topic",
+_MODULES = {
+    "api.kv.aio": "AsyncDataStore AsyncDataStoreWatch",
+    "api.kv.data_store": "DataStore",
+    "api.kv.proxy": "DataStoreAnswer DataStoreProxy",
+    "api.kv.watch": "DataStoreEntry DataStoreEvent DataStoreWatch",
+    "api.log.aio": "AsyncConsumer AsyncProducer",
+    "api.log.consumed_batch": "ConsumedBatch",
+    "api.log.consumer": "Consumer",
+    "api.log.producer": "Producer",
+    "api.log.store": "Store StoreStatus",
+    "api.log.topic_writers": "TopicProgress",
+    "api.log.tower": "Tower",
+    "api.mesh.aio": "AsyncEndpoint AsyncStatusSubscriber AsyncSubscriber",
+    "api.mesh.endpoint": "Endpoint",
+    "api.mesh.publisher": "Publisher",
+    "api.mesh.received": "Received",
+    "api.mesh.statuses": "StatusSubscriber",
+    "api.mesh.subscriber": "Subscriber",
+    "bridges.kv_to_topic": "DataStoreToTopic",
+    "bridges.player": "Player",
+    "bridges.recorder": "Recorder",
+    "bridges.topic_to_kv": "TopicToDataStore",
+    "log.batch": "Record",
+    "log.storage": "Retention",
+    "reading.topic": "read_batches read_topic",
+    "security": "Tls",
 }
+_HOMES = {name: f"chappe.{module}" for module, names in _MODULES.items() for name in names.split()}
 
-__all__ = [
-    "AsyncConsumer",
-    "AsyncDataStore",
-    "AsyncDataStoreWatch",
-    "AsyncEndpoint",
-    "AsyncProducer",
-    "AsyncStatusSubscriber",
-    "AsyncSubscriber",
-    "ConsumedBatch",
-    "Consumer",
-    "DataStore",
-    "DataStoreAnswer",
-    "DataStoreEntry",
-    "DataStoreEvent",
-    "DataStoreProxy",
-    "DataStoreToTopic",
-    "DataStoreWatch",
-    "Endpoint",
-    "Player",
-    "Producer",
-    "Publisher",
-    "Received",
-    "Record",
-    "Recorder",
-    "Retention",
-    "StatusSubscriber",
-    "Store",
-    "StoreStatus",
-    "Subscriber",
-    "Tls",
-    "TopicProgress",
-    "TopicToDataStore",
-    "Tower",
-    "__version__",
-    "read_batches",
-    "read_topic",
-]
+__all__ = [*sorted(_HOMES), "__version__"]
 
 
 def __getattr__(name: str) -> object:

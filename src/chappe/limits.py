@@ -9,32 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from chappe.defaults import (
-    BATCH_BYTES,
-    CHANNEL_ACK_EVENTS,
-    CHANNEL_EVENTS_MAX,
-    CHANNEL_NACK_MAX,
-    CLONE_STAGED_BYTES_MAX,
-    CLONE_STAGED_EVENTS_MAX,
-    CLONE_WINDOW,
-    CLONE_WRITES_MAX,
-    FETCH_RECORDS_MAX,
-    HEADS_PAGE,
-    KIB,
-    MIB,
-    READ_BYTES,
-    STORE_CLONES_MAX,
-    STORE_COMMIT_BYTES,
-    STORE_COMMIT_OPERATIONS,
-    STORE_PIECE_BYTES,
-    STORE_PIECES_AHEAD,
-    STORE_PIECES_KEPT_BYTES,
-    STORE_SNAPSHOT_BYTES_MAX,
-    STORE_SNAPSHOT_BYTES_NEAR,
-    STORE_SNAPSHOT_SHARED_EVENTS,
-    STORE_SNAPSHOTS_BYTES_MAX,
-    STORE_SNAPSHOTS_MAX,
-)
+from chappe import defaults
+from chappe.defaults import KIB, MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +18,7 @@ class LogLimits:
     """Of producers, consumers and stores of the log."""
 
     # -- producer
-    batch_bytes: int = BATCH_BYTES
+    batch_bytes: int = defaults.BATCH_BYTES
     producer_ring_bytes: int = 16 * MIB  # min_acks=0: the newest records kept for those who missed them
     # A partition that goes on after a restart: so long new records are held until stores say how far they hold it.
     # Stores are found within 1 s; three of the original's heartbeats, as a store may be busy. Then they are published.
@@ -50,13 +26,13 @@ class LogLimits:
 
     # -- whoever answers: producer and store
     read_bytes_max: int = 8 * MIB  # most that is answered to one READ or FETCH (at least one batch)
-    heads_page: int = HEADS_PAGE  # partitions in one answer
-    fetch_records_max: int = FETCH_RECORDS_MAX
+    heads_page: int = defaults.HEADS_PAGE  # partitions in one answer
+    fetch_records_max: int = defaults.FETCH_RECORDS_MAX
     answer_records: int = 1_000  # single records for an original in one go: some 30 ms of work
     answers_max: int = 1_000  # such answers under way; further ones are dropped, and asked for again at the next HEAD
 
     # -- whoever asks: consumer and store
-    read_bytes: int = READ_BYTES
+    read_bytes: int = defaults.READ_BYTES
     reads_max: int = 32  # of a consumer under way at once; each may bring read_bytes and a batch
     asks_max: int = 64  # of a store under way at once; likewise
     look_max: int = 256  # partitions that miss something, looked at in one go
@@ -90,28 +66,28 @@ class KvLimits:
     """Of masters and clones of data stores, and their channels; see ``defaults`` for what each is."""
 
     # -- both: the channels
-    ack_events: int = CHANNEL_ACK_EVENTS
-    nack_max: int = CHANNEL_NACK_MAX
+    ack_events: int = defaults.CHANNEL_ACK_EVENTS
+    nack_max: int = defaults.CHANNEL_NACK_MAX
 
     # -- master
-    events_max: int = CHANNEL_EVENTS_MAX
-    clones_max: int = STORE_CLONES_MAX
-    commit_operations: int = STORE_COMMIT_OPERATIONS
-    commit_bytes: int = STORE_COMMIT_BYTES
-    piece_bytes: int = STORE_PIECE_BYTES
-    pieces_ahead: int = STORE_PIECES_AHEAD
-    pieces_kept_bytes: int = STORE_PIECES_KEPT_BYTES
-    snapshots_max: int = STORE_SNAPSHOTS_MAX
-    snapshot_shared_events: int = STORE_SNAPSHOT_SHARED_EVENTS
-    snapshot_bytes_max: int = STORE_SNAPSHOT_BYTES_MAX
-    snapshot_bytes_near: int = STORE_SNAPSHOT_BYTES_NEAR
-    snapshots_bytes_max: int = STORE_SNAPSHOTS_BYTES_MAX
+    events_max: int = defaults.CHANNEL_EVENTS_MAX
+    clones_max: int = defaults.STORE_CLONES_MAX
+    commit_operations: int = defaults.STORE_COMMIT_OPERATIONS
+    commit_bytes: int = defaults.STORE_COMMIT_BYTES
+    piece_bytes: int = defaults.STORE_PIECE_BYTES
+    pieces_ahead: int = defaults.STORE_PIECES_AHEAD
+    pieces_kept_bytes: int = defaults.STORE_PIECES_KEPT_BYTES
+    snapshots_max: int = defaults.STORE_SNAPSHOTS_MAX
+    snapshot_shared_events: int = defaults.STORE_SNAPSHOT_SHARED_EVENTS
+    snapshot_bytes_max: int = defaults.STORE_SNAPSHOT_BYTES_MAX
+    snapshot_bytes_near: int = defaults.STORE_SNAPSHOT_BYTES_NEAR
+    snapshots_bytes_max: int = defaults.STORE_SNAPSHOTS_BYTES_MAX
 
     # -- clone
-    window: int = CLONE_WINDOW
-    writes_max: int = CLONE_WRITES_MAX
-    staged_events_max: int = CLONE_STAGED_EVENTS_MAX
-    staged_bytes_max: int = CLONE_STAGED_BYTES_MAX
+    window: int = defaults.CLONE_WINDOW
+    writes_max: int = defaults.CLONE_WRITES_MAX
+    staged_events_max: int = defaults.CLONE_STAGED_EVENTS_MAX
+    staged_bytes_max: int = defaults.CLONE_STAGED_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)

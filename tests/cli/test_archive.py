@@ -11,7 +11,7 @@ import pytest
 from tests.cli.conftest import Shell
 from tests.waiting import SPARK_S
 
-from chappe.cli.progress import left_text
+from chappe.cli.console import left_text
 from chappe.cli.replay import parse_speed
 from chappe.errors import UsageError
 

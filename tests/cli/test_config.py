@@ -98,7 +98,7 @@ def test_retention_rules_keep_their_order(tmp_path: Path) -> None:
         ("[retention.'a*']\nrecord = 5", "line 2: unknown key 'retention.a*.record'; did you mean 'records'?"),
         ("tower = 5", "line 1: tower: Expected text, got whole number"),
         ("store = 5", "line 1: store: Expected section, got whole number"),
-        ("retention = 5", "line 1: retention must be a section"),
+        ("retention = 5", "line 1: retention: Expected section, got whole number"),
         ("[retention]\na = 5", "line 2: retention.a: Expected section, got whole number"),
     ],
 )

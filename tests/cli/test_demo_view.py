@@ -15,13 +15,10 @@ from rich.console import Console
 
 from chappe import Tower
 from chappe.cli.console import Terminated
-from chappe.cli.demo import places
-from chappe.cli.demo.child import _tower
-from chappe.cli.demo.feed import JSON, LINES, Stop, values_of
-from chappe.cli.demo.flow import Flow
-from chappe.cli.demo.numbers import count, delay, quantity, rate
-from chappe.cli.demo.view import MetricsTable, Status, curve, picture
-from chappe.cli.demo.windows import Row, Windows
+from chappe.cli.demo import run
+from chappe.cli.demo.child import JSON, LINES, Stop, _tower, values_of
+from chappe.cli.demo.query import Row, Windows
+from chappe.cli.demo.view import Flow, MetricsTable, Status, count, curve, delay, picture, quantity, rate
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 METRICS = {
@@ -146,12 +143,12 @@ def test_the_curve() -> None:
 
 
 def test_commands_name_the_tower_unless_it_is_where_they_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "program", lambda: "chappe")
+    monkeypatch.setattr(run, "program", lambda: "chappe")
     default, other = "127.0.0.1:5556:5557", "127.0.0.1:7000:7001"
-    assert places.look("t", default, "127.0.0.1:5556") == ["chappe topics", "chappe consume t"]
-    assert places.look("t", default, other)[0] == "chappe topics --tower 127.0.0.1:5556"
-    assert places.look("t", other, other)[0] == "chappe topics --tower 127.0.0.1:7000"
-    assert places.look("t", "127.0.0.1:7000:9", other)[0] == "chappe topics --tower 127.0.0.1:7000:9"
+    assert run.look("t", default, "127.0.0.1:5556") == ["chappe topics", "chappe consume t"]
+    assert run.look("t", default, other)[0] == "chappe topics --tower 127.0.0.1:5556"
+    assert run.look("t", other, other)[0] == "chappe topics --tower 127.0.0.1:7000"
+    assert run.look("t", "127.0.0.1:7000:9", other)[0] == "chappe topics --tower 127.0.0.1:7000:9"
 
 
 def test_a_taken_port_is_left_to_who_has_it() -> None:

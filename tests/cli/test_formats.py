@@ -14,14 +14,14 @@ from chappe.cli.formats import (
     SPLITTERS,
     BadInput,
     Item,
-    JsonLines,
     LengthPrefixed,
     Lines,
-    Records,
     Splitter,
     Whole,
+    as_json,
+    consumed_lines,
+    json_lines,
 )
-from chappe.cli.rendering import as_json
 from chappe.defaults import RECORD_BYTES_MAX
 from chappe.errors import ChappeError, RecordTooLarge
 from chappe.log.batch import Record
@@ -43,12 +43,12 @@ def test_lines_keep_their_bytes_and_lose_their_newlines(step: int) -> None:
 
 @pytest.mark.parametrize("step", [1, 7, 1000])
 def test_json_lines_are_kept_as_they_are(step: int) -> None:
-    assert split(JsonLines(), b'{"a": 1}\n\n [1,  2]\n"x"', step) == [b'{"a": 1}', b" [1,  2]", b'"x"']
+    assert split(json_lines(), b'{"a": 1}\n\n [1,  2]\n"x"', step) == [b'{"a": 1}', b" [1,  2]", b'"x"']
 
 
 def test_a_line_that_is_no_json_is_named_and_hands_over_those_before_it() -> None:
     with pytest.raises(BadInput, match="line 3 of the input is not JSON") as caught:
-        JsonLines().feed(b"1\n2\n{nonsense\n4\n")
+        json_lines().feed(b"1\n2\n{nonsense\n4\n")
     assert caught.value.records == [b"1", b"2"]
 
 
@@ -103,15 +103,15 @@ def test_what_consume_prints_becomes_the_same_record(
     value: bytes | None, key: bytes | None, headers: tuple[tuple[str, bytes], ...], stamp: int, step: int
 ) -> None:
     printed = as_json(record(value, key, headers, stamp))
-    assert split(Records(), printed, step) == [Whole(value, key, True, headers, stamp)]
+    assert split(consumed_lines(), printed, step) == [Whole(value, key, True, headers, stamp)]
     assert tuple(msgspec.json.decode(printed)) == CONSUMED
 
 
 def test_a_line_may_say_only_its_value() -> None:
-    assert split(Records(), b'{"value":"v"}\n\n{"value":null,"key":null}\n', 7) == [
+    assert split(consumed_lines(), b'{"value":"v"}\n\n{"value":null,"key":null}\n', 7) == [
         Whole(b"v"), Whole(None, None, True)
     ]  # fmt: skip
-    (found,) = split(Records(), b'{"value":"","headers":null,"timestamp":5}', 100)
+    (found,) = split(consumed_lines(), b'{"value":"","headers":null,"timestamp":5}', 100)
     assert found == Whole(b"", headers=(), timestamp=5)
 
 
@@ -131,7 +131,7 @@ def test_a_line_may_say_only_its_value() -> None:
 )
 def test_a_line_that_is_no_record_is_named(line: bytes) -> None:
     with pytest.raises(BadInput, match="line 2 of the input is not a record") as caught:
-        Records().feed(b'{"value":"a"}\n' + line + b"\n")
+        consumed_lines().feed(b'{"value":"a"}\n' + line + b"\n")
     assert caught.value.records == [Whole(b"a")]
     assert "\n" not in str(caught.value)
 
@@ -139,4 +139,4 @@ def test_a_line_that_is_no_record_is_named(line: bytes) -> None:
 @given(st.binary(max_size=60))
 def test_random_lines_are_records_or_refused(raw: bytes) -> None:
     with suppress(ChappeError):
-        split(Records(), raw, 10)
+        split(consumed_lines(), raw, 10)

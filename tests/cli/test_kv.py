@@ -11,7 +11,7 @@ from tests.cli.conftest import PATIENCE_S, Shell
 from tests.endpoints import endpoint_of
 
 from chappe import DataStore, Endpoint
-from chappe.cli.kv_form import entry_as_json, entry_as_text, line_of, of_prefix, read_entry
+from chappe.cli.values import entry_as_json, entry_as_text, line_of, of_prefix, read_entry
 from chappe.data.binary import encode
 from chappe.data.scalars import Count, Port
 from chappe.data.values import Table

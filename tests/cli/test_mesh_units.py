@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chappe.cli import events, mesh, node_file, ping
+from chappe.cli import mesh, node, ping, values
 from chappe.data.binary import encode
 from chappe.data.scalars import Count, Port
 from chappe.data.zeek import Batch, Event
@@ -71,24 +71,24 @@ def test_security_is_one_of_three_and_plain_only_within_this_machine_by_default(
 
 
 def test_events_are_shown_by_name_and_everything_on_one_line() -> None:
-    assert events.as_text("/t", encode(Count(5))) == b"/t  count:5\n"
-    assert events.as_text("/t", encode(Count(5)), broker=True) == b"/t  5\n"
-    assert events.as_text("/t", Event("ping", "a\nb", Count(1)).encode()) == b'/t  ping("a\\nb", count:1)\n'
-    assert events.as_text("/t", Event("ping", "a", Count(1)).encode(), broker=True) == b"/t  ping(a, 1)\n"
+    assert values.message_as_text("/t", encode(Count(5))) == b"/t  count:5\n"
+    assert values.message_as_text("/t", encode(Count(5)), broker=True) == b"/t  5\n"
+    assert values.message_as_text("/t", Event("ping", "a\nb", Count(1)).encode()) == b'/t  ping("a\\nb", count:1)\n'
+    assert values.message_as_text("/t", Event("ping", "a", Count(1)).encode(), broker=True) == b"/t  ping(a, 1)\n"
     batch = Batch([Event("one"), Event("two", 2)])
-    assert events.as_text("/t", batch.encode()) == b"/t  one()\n/t  two(2)\n"
-    assert events.as_text("\x1b", encode(b"\xff")) == b'\\x1b  "\\udcff"\n'
+    assert values.message_as_text("/t", batch.encode()) == b"/t  one()\n/t  two(2)\n"
+    assert values.message_as_text("\x1b", encode(b"\xff")) == b'\\x1b  "\\udcff"\n'
     with pytest.raises(InvalidData):
-        events.as_text("/t", b"\xff")
+        values.message_as_text("/t", b"\xff")
 
 
 @pytest.mark.parametrize("value", [Count(1), float("nan"), b"\xff\x00", ("x", {Port(53, "udp"): 2.5}), Event("e", 1)])
 def test_what_is_printed_as_json_is_read_again(value: object) -> None:
     payload = value.encode() if isinstance(value, Event) else encode(value)
-    line = events.as_json("/t", payload)
+    line = values.message_as_json("/t", payload)
     assert line.count(b"\n") == 1
     for topic, expected in ((None, "/t"), ("/other", "/other")):
-        found, back = events.read_json(topic, line)
+        found, back = values.read_message(topic, line)
         assert (found, encode(back)) == (expected, payload)
 
 
@@ -114,10 +114,10 @@ def test_a_nodes_file_says_everything(tmp_path: Path) -> None:
         'on_full = "drop_oldest"\n'
         '[tls]\ndirectory = "keys"\nname = "one"\n[websocket]\nlisten = 8080\norigins = ["https://example.org"]\n'
     )
-    found = node_file.load(str(file))
+    found = node.load(str(file))
     assert (found.listen, found.peers, found.forward) == (("127.0.0.1:0",), ("10.0.0.1",), ("/zeek/",))
     assert (found.forwarding, found.on_full) == (False, "drop_oldest")
-    assert found.tls == node_file.TlsSection(directory=str(tmp_path / "keys"), name="one")
+    assert found.tls == node.TlsSection(directory=str(tmp_path / "keys"), name="one")
     assert found.websocket is not None
     assert (found.websocket.listen, found.websocket.origins) == (8080, ("https://example.org",))
 
@@ -138,9 +138,9 @@ def test_a_wrong_line_is_named(tmp_path: Path, text: str, problem: str) -> None:
     file = tmp_path / "node.toml"
     file.write_text(text)
     with pytest.raises(ConfigError, match=problem):
-        node_file.load(str(file))
+        node.load(str(file))
 
 
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(ConfigError, match="there is no file"):
-        node_file.load("nowhere.toml")
+        node.load("nowhere.toml")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chappe.cli import mesh, presence
+from chappe.cli import console, mesh
 from chappe.cli.replay import parse_speed
 from chappe.cli.units import parse_age, parse_bytes, parse_start
 from chappe.cli.values import hint, read
@@ -35,7 +35,7 @@ texts = st.lists(st.sampled_from(PIECES), max_size=5).map("".join) | st.text(max
         parse_start,
         parse_speed,
         mesh.address,
-        presence.host_and_ports,
+        console.host_and_ports,
         TowerAddress.parse_many,
         Filter.parse,
         check_topic,
@@ -69,6 +69,6 @@ def test_a_topic_with_half_of_a_surrogate_pair_is_refused() -> None:
 @pytest.mark.parametrize("address", ["host:99999", "host:1:2:3", "host:x", "\udcff:1"])
 def test_what_is_no_address_of_a_tower_is_refused(address: str) -> None:
     with pytest.raises(UsageError, match="is not the address of a tower"):
-        presence.host_and_ports(address)
+        console.host_and_ports(address)
     with pytest.raises(UsageError, match="is not the address of a tower"):
         TowerAddress.parse(address)

@@ -8,7 +8,7 @@ import sys
 import pytest
 from tests.cli.conftest import PATIENCE_S, Shell
 
-from chappe.cli import process
+from chappe.cli import console
 
 INTERRUPTED_AT = """
 import os, signal, sys
@@ -61,4 +61,4 @@ def test_too_few_files_are_one_sentence(shell: Shell) -> None:
 
 
 def test_files_are_as_many_as_the_machine_allows() -> None:
-    assert process.allow_files(8) >= 8
+    assert console.allow_files(8) >= 8

@@ -7,8 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chappe.bridges.form import pack, recorded
-from chappe.cli.formats import Records, looks_consumed
-from chappe.cli.rendering import as_json, as_length, as_raw, as_text, message_as_json, message_as_text
+from chappe.cli.formats import (
+    as_json,
+    as_length,
+    as_raw,
+    as_text,
+    consumed_lines,
+    looks_consumed,
+    message_as_json,
+    message_as_text,
+)
 from chappe.data.binary import encode
 from chappe.data.json import loads_message
 from chappe.data.scalars import Count
@@ -82,7 +90,7 @@ def test_messages_as_json_have_their_value_typed_and_are_records_again() -> None
     assert loads_message(json.dumps(found.pop("message"))) == ("zeek/a", 5)
     assert found == json.loads(as_json(message_of(encode(Count(5)))))
     assert looks_consumed(line)
-    (record,) = Records().feed(line)
+    (record,) = consumed_lines().feed(line)
     assert not isinstance(record, bytes)
     assert (record.key, record.value) == (b"zeek/a", encode(Count(5)))
     for payload in (b"\xff", encode(float("nan"))):  # no value, and none that JSON has

@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 
-from chappe.cli.demo import windows as module
-from chappe.cli.demo.windows import Row, Windows
+from chappe.cli.demo import query as module
+from chappe.cli.demo.query import Row, Windows
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 

@@ -17,7 +17,7 @@ from chappe import read_batches, read_topic
 from chappe.errors import OffsetOutOfRange, TimedOut, UnknownTopic, UsageError
 from chappe.log.batch import encode_batch
 from chappe.reading import fetch, view
-from chappe.reading.moments import offsets_at
+from chappe.reading.bounds import offsets_at
 from chappe.reading.selection import Selection
 from chappe.reading.view import StoresView
 

@@ -2,31 +2,27 @@
 
 app.py        the program: global options, errors, signals
 options.py    options that several commands share
-config.py     the configuration file, the environment, and which wins
+config.py     config; the configuration file, the environment, and which wins
 units.py      "7d", "10GiB", "2026-01-01T12:00", "10m" as numbers
-process.py    what the process was started with: closed streams, few files
-console.py    what goes to standard error: notes, warnings, errors
-presence.py   whether anything listens where a tower should be
-holdings.py   what all the stores hold
+console.py    the process: its streams, files and signals; what goes to standard error, bars of progress among it
+screen.py     a live picture in a terminal, lines elsewhere; tables that fit
 members.py    tower, store, up
-produce.py    produce; formats.py reads its input
-consume.py    consume; rendering.py writes its output
-topics.py     topics
-settings.py   config
-keys.py       keys authority, make
+topics.py     topics; what all the stores hold
+produce.py    produce
+consume.py    consume
+formats.py    how produce reads records and consume prints them
 mesh.py       what the commands of the mesh share: addresses, security, what is said about peers
-node.py       node; node_file.py reads its file, node_view.py is what it shows
-values.py     how values are typed and printed, for publish, subscribe and kv
-publish.py    publish
-subscribe.py  subscribe; events.py is how it prints and publish reads
+values.py     how values, entries and messages of the mesh are typed and printed
+node.py       node: its file, and what it shows
+publish.py    publish, subscribe
+kv.py         kv; kv_serve.py is its serve and watch
 ping.py       ping
-doctor.py     doctor; checks.py has each check
+keys.py       keys authority, make
+doctor.py     doctor
 archive.py    archive
 record.py     record
-replay.py     replay, replay_mesh.py into the mesh; progress.py is the bar of archive, record and replay
-screen.py     a live picture in a terminal, lines elsewhere
-fitting.py    a table that leaves out columns where a terminal is narrow
-pipeline.py   pipeline run, check, list, status, stop; pipeline_run.py is one run, pipeline_view.py what it shows
+replay.py     replay
+pipeline.py   pipeline run, check, list, status, stop; pipeline_run.py is one run, and what it shows
 demo/         demo
 """
 

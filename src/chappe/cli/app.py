@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 
 from chappe.cli import (
     archive,
+    config,
     consume,
     doctor,
     keys,
@@ -21,14 +23,11 @@ from chappe.cli import (
     publish,
     record,
     replay,
-    settings,
-    subscribe,
     topics,
     values,
 )
-from chappe.cli.console import debugging, drop_stdout, exit_code, obey_sigterm, warn
+from chappe.cli.console import allow_files, debugging, drop_stdout, exit_code, obey_sigterm, replace_closed, warn
 from chappe.cli.demo import command as demo
-from chappe.cli.process import allow_files, replace_closed
 from chappe.errors import ChappeError, OffsetOutOfRange, RecordTooLarge, UnknownTopic, UsageError
 
 WRONG_USE = UsageError
@@ -73,11 +72,10 @@ def _print_version(wanted: bool) -> None:
 def program(
     context: typer.Context,
     config_file: Annotated[
-        str | None,
-        typer.Option("--config", envvar="CHAPPE_CONFIG", metavar="FILE", help="Configuration file to use."),
+        str | None, Option("--config", envvar="CHAPPE_CONFIG", metavar="FILE", help="Configuration file to use.")
     ] = None,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Read the configuration file; its values become the defaults of the commands' options."""
@@ -87,11 +85,8 @@ def program(
     obey_sigterm()
     if allow_files(FILES_MIN) < FILES_MIN:
         raise ChappeError(f"this process may open too few files: at least {FILES_MIN} are needed (ulimit -n 1024)")
-    from chappe.cli import config
-
-    found = config.load(config_file)
-    context.obj = found
-    context.default_map = settings.defaults_of_commands(found)
+    context.obj = config.load(config_file)
+    context.default_map = config.defaults_of_commands(context.obj)
 
 
 for function in (
@@ -104,13 +99,13 @@ for function in (
     topics.topics,
     node.node,
     publish.publish,
-    subscribe.subscribe,
+    publish.subscribe,
     ping.ping,
     record.record,
     archive.archive,
     replay.replay,
     doctor.doctor,
-    settings.config,
+    config.config,
 ):
     app.command(cls=values.Command if function is publish.publish else None)(function)
 app.add_typer(pipeline.app)

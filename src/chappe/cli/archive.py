@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr
-from dataclasses import asdict
+from contextlib import ExitStack, redirect_stderr
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer import Argument, Option
 
 from chappe.cli import options
-from chappe.cli.console import debugging, exit_code, tell, warn
+from chappe.cli.console import Bar, debugging, exit_code, left_text, rate_of, tell, warn
 from chappe.cli.units import human_bytes
 from chappe.errors import UsageError
 
 if TYPE_CHECKING:
-    from chappe.cli.progress import Bar
     from chappe.data.topic import Filter
     from chappe.spark.archive.job import ArchiveJob, Progress
 
@@ -29,21 +28,19 @@ STOP_S: Final = 60.0  # a batch under way is given up within this time
 
 
 def archive(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC|PREFIX*", help="What to archive.")],
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where the archive is, or is to be made.")],
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C.")] = False,
+    topic: Annotated[str, Argument(metavar="TOPIC|PREFIX*", help="What to archive.")],
+    to: Annotated[Path, Option("--to", metavar="DIR", help="Where the archive is, or is to be made.")],
+    follow: Annotated[bool, Option("--follow", help="Go on with what comes, until Ctrl-C.")] = False,
     skip_lost: Annotated[
-        bool,
-        typer.Option("--skip-lost", help="Go on without records that retention took before they were archived."),
+        bool, Option("--skip-lost", help="Go on without records that retention took before they were archived.")
     ] = False,
     master: Annotated[
-        str | None, typer.Option(help="Where Spark runs: local[*] (here), spark://HOST:PORT, ...; all must see DIR.")
+        str | None, Option(help="Where Spark runs: local[*] (here), spark://HOST:PORT, ...; all must see DIR.")
     ] = None,
     tower: options.Tower = options.TOWER,
     as_json: options.Json = False,
 ) -> None:
     """Keep topics as Parquet files, each record exactly once; the same command again goes on."""
-    from chappe.cli.progress import Bar
     from chappe.spark.archive.live import parse_wanted
     from chappe.spark.masters import check_master
 
@@ -56,7 +53,8 @@ def archive(
     with ExitStack() as ending:
         bar = ending.enter_context(Bar("starting Spark", quiet=as_json))
         if not debugging():  # what Java and Spark say would tear the bar apart
-            ending.enter_context(redirect_stderr(ending.enter_context(_nowhere())))
+            noise = ending.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
+            ending.enter_context(redirect_stderr(noise))
         run = _Run(wanted, to.absolute(), follow, bar, as_json)
         stop = run.to_the_end(master or "local[*]", tower, skip_lost)
     run.account()
@@ -72,26 +70,20 @@ def need_packages(*names: str) -> None:
         raise UsageError(f"this needs {' and '.join(missing)}; run: pip install 'chappe[spark]'")
 
 
-@contextmanager
-def _nowhere() -> Iterator[Any]:
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
-        yield file
-
-
+@dataclass(slots=True)
 class _Run:
     """One run of an archive job, on a thread of its own so that Ctrl-C does not hit it in the middle of something."""
 
-    def __init__(self, wanted: Filter, directory: Path, follow: bool, bar: Bar, as_json: bool) -> None:
-        self._wanted = wanted
-        self._directory = directory
-        self._follow = follow
-        self._bar = bar
-        self._json = as_json
-        self._job: ArchiveJob | None = None
-        self._stopped = False
-        self._error: BaseException | None = None
-        self._first: Progress | None = None  # of the first batch: starting takes its time, and is no measure
-        self._last: Progress | None = None
+    wanted: Filter
+    directory: Path
+    follow: bool
+    bar: Bar
+    json: bool
+    job: ArchiveJob | None = None
+    stopped: bool = False
+    error: BaseException | None = None
+    first: Progress | None = None  # of the first batch: what comes before is Spark's start
+    last: Progress | None = None
 
     def to_the_end(self, master: str, towers: str, skip_lost: bool) -> KeyboardInterrupt | None:
         """Run until there is no more, or until Ctrl-C, which is returned. Raises ChappeError."""
@@ -104,25 +96,25 @@ class _Run:
                 self._show()
         except KeyboardInterrupt as interrupt:
             stop = interrupt
-            self._stopped = True
-            if self._job is not None:
-                self._job.stop()
+            self.stopped = True
+            if self.job is not None:
+                self.job.stop()
             worker.join(STOP_S)
-        if self._error is not None and stop is None:
-            raise self._error
+        if self.error is not None and stop is None:
+            raise self.error
         return stop
 
     def account(self) -> None:
         """Say what was done."""
-        done = self._last
-        facts: dict[str, Any] = {"event": "done", "topic": str(self._wanted), "directory": str(self._directory)}
+        done = self.last
+        facts: dict[str, Any] = {"event": "done", "topic": str(self.wanted), "directory": str(self.directory)}
         if done is None:
-            tell(self._json, facts | {"records": 0}, "nothing was archived")
+            tell(self.json, facts | {"records": 0}, "nothing was archived")
             return
-        rate = done.records / done.seconds if done.seconds else 0.0
-        text = f"archived {done.records:,} records in {done.seconds:.1f} s ({rate:,.0f} records/s) in {self._directory}"
+        rate = rate_of(done.records, done.seconds)
+        text = f"archived {done.records:,} records in {done.seconds:.1f} s ({rate:,.0f} records/s) in {self.directory}"
         text += f", which has {done.files:,} files, {human_bytes(done.bytes)}"
-        tell(self._json, facts | _facts(done), text)
+        tell(self.json, facts | _facts(done), text)
 
     def _work(self, master: str, towers: str, skip_lost: bool) -> None:
         from chappe.spark.archive.job import ArchiveJob
@@ -130,51 +122,43 @@ class _Run:
         from chappe.spark.session import spark_session
 
         try:
-            with ArchiveWriter(self._directory) as opened:
+            with ArchiveWriter(self.directory) as opened:
                 spark = spark_session("chappe archive", master=master, apart=True)
                 try:
-                    self._job = ArchiveJob(
-                        spark,
-                        opened,
-                        self._wanted,
-                        towers=towers,
-                        follow=self._follow,
-                        skip_lost=skip_lost,
-                        on_progress=self._progress,
-                    )
-                    if not self._stopped:
-                        self._job.run()
+                    options: dict[str, Any] = {
+                        "follow": self.follow,
+                        "skip_lost": skip_lost,
+                        "on_progress": self._progress,
+                    }
+                    self.job = ArchiveJob(spark, opened, self.wanted, towers=towers, **options)
+                    if not self.stopped:
+                        self.job.run()
                 finally:
                     spark.stop()
         except BaseException as error:
-            self._error = error
+            self.error = error
 
     def _progress(self, progress: Progress) -> None:
-        self._last = progress
-        if self._first is None and progress.records:
-            self._first = progress
-        if self._json:
+        self.last = progress
+        if self.first is None and progress.records:
+            self.first = progress
+        if self.json:
             print(json.dumps({"event": "progress"} | _facts(progress)), flush=True)
 
     def _show(self) -> None:
-        from chappe.cli.progress import left_text
-
-        now = self._last
+        now = self.last
         if now is None:
             return
-        rate = self._rate(now)
+        # measured from the first batch on, once there is another one
+        first = self.first if self.first is not None and now.seconds > self.first.seconds else None
+        records, seconds = (0, 0.0) if first is None else (first.records, first.seconds)
+        rate = rate_of(now.records - records, now.seconds - seconds)
         text = f"{now.records:,} archived, {rate:,.0f} records/s"
-        if self._follow:
-            self._bar.update(f"{text}, following", now.records, None)
-            return
-        left = (now.total - now.records) / rate if rate else None
-        self._bar.update(f"{text}{left_text(left)}", now.records, max(now.total, now.records))
-
-    def _rate(self, now: Progress) -> float:
-        first = self._first
-        if first is not None and now.seconds > first.seconds:
-            return (now.records - first.records) / (now.seconds - first.seconds)
-        return now.records / now.seconds if now.seconds > 0 else 0.0
+        if self.follow:
+            self.bar.update(f"{text}, following", now.records, None)
+        else:
+            left = (now.total - now.records) / rate if rate else None
+            self.bar.update(f"{text}{left_text(left)}", now.records, max(now.total, now.records))
 
 
 def _facts(progress: Progress) -> dict[str, object]:

@@ -11,22 +11,34 @@ A file that cannot be read, or says something unknown, is an error that names th
 from __future__ import annotations
 
 import difflib
+import json
+import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, get_args
 
 import msgspec
+import typer
 
-from chappe.cli.options import InputFormat, OutputFormat
+from chappe.cli.options import InputFormat, Json, OutputFormat
 from chappe.cli.units import parse_age, parse_bytes, parse_start
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import ConfigError, UsageError
 
 FILE_NAME: Final = "chappe.toml"
 FILE_BYTES_MAX: Final = 1 << 20  # a larger file is not a configuration
+_KEY: Final = r"""(?:[\w-]+|"[^"]*"|'[^']*')"""  # one part of a dotted key
+_PLAIN: Final = {
+    "int": "whole number",
+    "str": "text",
+    "object": "section",
+    "float": "decimal number",
+    "bool": "true or false",
+}
 
 Acks = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
@@ -35,7 +47,7 @@ class Section(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, fr
     """A section of a file."""
 
 
-class _Store(Section, frozen=True):
+class _Place(Section, frozen=True):
     directory: str | None = None
 
 
@@ -49,10 +61,6 @@ class _Consume(Section, frozen=True):
     output: OutputFormat | None = None
 
 
-class _Demo(Section, frozen=True):
-    directory: str | None = None
-
-
 class _Retention(Section, frozen=True):
     age: str | None = None
     bytes: str | Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -62,14 +70,15 @@ class _Retention(Section, frozen=True):
 class _File(Section, frozen=True):
     tower: str | None = None
     listen: str | None = None
-    store: _Store = _Store()
+    store: _Place = _Place()
     produce: _Produce = _Produce()
     consume: _Consume = _Consume()
-    demo: _Demo = _Demo()
-    retention: dict[str, _Retention] = msgspec.field(default_factory=dict)
+    demo: _Place = _Place()
+    retention: dict[str, Any] = msgspec.field(default_factory=dict)  # of _Retention, by topics
 
 
 _S = TypeVar("_S", bound=Section)
+_V = TypeVar("_V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +142,72 @@ def find_file(explicit: str | None) -> Path | None:
     return users if users.is_file() else None
 
 
+@dataclass(frozen=True, slots=True)
+class TomlFile:
+    """A TOML file: its text, and what it says. Its errors name the line."""
+
+    path: Path
+    text: str
+    tables: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> TomlFile:
+        """Read a file; raises ConfigError."""
+        try:
+            if path.stat().st_size > FILE_BYTES_MAX:
+                raise ConfigError(f"{path}: larger than {FILE_BYTES_MAX} bytes, this is not a configuration file")
+            text = path.read_bytes().decode()
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            line = error.object[: error.start].count(b"\n") + 1
+            raise ConfigError(f"{path}, line {line}: not UTF-8 text") from error
+        try:
+            return cls(path, text, tomllib.loads(text))
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise ConfigError(f"{path}, {_toml_problem(str(error), text)}") from error
+
+    def wrong(self, keys: tuple[str, ...], problem: object) -> ConfigError:
+        """What to raise about ``keys``."""
+        return ConfigError(f"{self.path}, line {line_of(self.text, keys)}: {problem}")
+
+    def convert(self, value: object, kind: type[_S], above: tuple[str, ...] = ()) -> _S:
+        """What the file, or a section of it, says; raises ConfigError, also for keys that mean nothing."""
+        if isinstance(value, dict):
+            self._check_known(value, kind, above)
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            problem, _, where = str(error).partition(" - at `$")
+            keys = (*above, *re.findall(r"[^.`]+", re.sub(r"\[[^]]*\]", "", where)))
+            problem = re.sub(r"`([\w |]+)`", lambda names: _plain(names[1]), problem)
+            raise self.wrong(keys, f"{'.'.join(keys)}: {problem}") from error
+
+    def parsed(self, keys: tuple[str, ...], parse: Callable[[Any], _V], value: object) -> _V | None:
+        """A value that is more than its type; None stays. Raises ConfigError for what ``parse`` refuses."""
+        try:
+            return None if value is None else parse(value)
+        except UsageError as error:
+            raise self.wrong(keys, f"{'.'.join(keys)}: {error}") from error
+
+    def _check_known(self, table: dict[str, Any], kind: type[Section], above: tuple[str, ...]) -> None:
+        known = {each.encode_name: each.type for each in msgspec.structs.fields(kind)}
+        for key, value in table.items():
+            keys = (*above, key)
+            if key not in known:
+                near = difflib.get_close_matches(key, known, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(sorted(known))}"
+                what = "section" if isinstance(value, dict) else "key"
+                raise self.wrong(keys, f"unknown {what} {'.'.join(keys)!r}; {hint}")
+            section = next((each for each in (known[key], *get_args(known[key])) if _is_section(each)), None)
+            if section is not None and isinstance(value, dict):
+                self._check_known(value, section, keys)
+
+
+def _is_section(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)
+
+
 def load(explicit: str | None = None) -> Config:
     """Read the configuration file, if there is one.
 
@@ -142,61 +217,30 @@ def load(explicit: str | None = None) -> Config:
     path = find_file(explicit)
     if path is None:
         return Config()
-    text, tables = read_tables(path)
-    return _of_tables(path, text, tables)
-
-
-def read_tables(path: Path) -> tuple[str, dict[str, Any]]:
-    """The text of a TOML file and what it says; raises ConfigError, as ``load``."""
-    try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise ConfigError(f"{path}: larger than {FILE_BYTES_MAX} bytes, this is not a configuration file")
-        text = path.read_bytes().decode()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise ConfigError(f"{path}, line {line}: not UTF-8 text") from error
-    try:
-        return text, tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}, {_toml_problem(str(error), text)}") from error
-
-
-def _of_tables(path: Path, text: str, tables: dict[str, Any]) -> Config:
-    for keys, value in _walk(tables):
-        _check_known(path, text, keys, value)
-    rules = tables.pop("retention", {})
-    file = convert(path, text, tables, _File, ())
-    if not isinstance(rules, dict):
-        raise ConfigError(f"{path}, line {line_of(text, ('retention',))}: retention must be a section")
-    file.retention.update(
-        {topics: convert(path, text, rule, _Retention, ("retention", topics)) for topics, rule in rules.items()}
-    )
-    return Config(path, dict(_values(path, text, file)), tuple(_rules(path, text, file)))
-
-
-def convert(path: Path, text: str, value: object, kind: type[_S], above: tuple[str, ...] = ()) -> _S:
-    """What a file, or a section of it, says; raises ConfigError with the line."""
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        problem, _, where = str(error).partition(" - at `$")
-        keys = (*above, *re.findall(r"[^.`]+", re.sub(r"\[[^]]*\]", "", where)))
-        problem = re.sub(r"`([\w |]+)`", lambda names: _plain(names[1]), problem)
-        raise ConfigError(f"{path}, line {line_of(text, keys)}: {'.'.join(keys)}: {problem}") from error
+    source = TomlFile.read(path)
+    file = source.convert(source.tables, _File)
+    rules = []
+    for topics, table in file.retention.items():
+        keys = ("retention", topics)
+        rule = source.convert(table, _Retention, keys)
+        age_s = source.parsed((*keys, "age"), parse_age, rule.age)
+        rules.append(
+            RetentionRule(topics, age_s, source.parsed((*keys, "bytes"), parse_bytes, rule.bytes), rule.records)
+        )
+    values = {}
+    for setting in SETTINGS:
+        value = msgspec.to_builtins(file)
+        for part in setting.key.split("."):
+            value = value.get(part, {})
+        if value != {}:
+            values[setting.key] = str(value)
+    source.parsed(("consume", "from"), parse_start, values.get("consume.from"))
+    return Config(path, values, tuple(rules))
 
 
 def _plain(types: str) -> str:
     """The names of msgspec's types in the words of TOML."""
-    names = {
-        "int": "whole number",
-        "str": "text",
-        "object": "section",
-        "float": "decimal number",
-        "bool": "true or false",
-    }
-    return " or ".join(names.get(each, each) for each in types.split(" | ") if each != "null")
+    return " or ".join(_PLAIN.get(each, each) for each in types.split(" | ") if each != "null")
 
 
 def _toml_problem(problem: str, text: str) -> str:
@@ -208,91 +252,78 @@ def _toml_problem(problem: str, text: str) -> str:
     return f"line {line}: {problem[: match.start()].strip()}"
 
 
-def _walk(tables: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for key, value in tables.items():
-        keys = (*above, key)
-        yield keys, value
-        if isinstance(value, dict):
-            yield from _walk(value, keys)
-
-
-def _check_known(path: Path, text: str, keys: tuple[str, ...], value: object) -> None:
-    """Raise ConfigError for a key that means nothing, naming the nearest that does."""
-    if keys[0] == "retention":
-        known = ["age", "bytes", "records"] if len(keys) == 3 else []
-        if len(keys) < 3 or keys[-1] in known:
-            return
-    else:
-        names = [setting.key.split(".") for setting in SETTINGS]
-        known = sorted({n[len(keys) - 1] for n in names if len(n) >= len(keys) and n[: len(keys) - 1] == [*keys[:-1]]})
-        known += ["retention"] if len(keys) == 1 else []
-        if keys[-1] in known:
-            return
-    raise unknown(path, text, keys, value, known)
-
-
-def unknown(path: Path, text: str, keys: tuple[str, ...], value: object, known: list[str]) -> ConfigError:
-    """The error for a key that means nothing, with the nearest of those that are known."""
-    near = difflib.get_close_matches(keys[-1], known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}" if known else "remove it"
-    what = "section" if isinstance(value, dict) else "key"
-    return ConfigError(f"{path}, line {line_of(text, keys)}: unknown {what} {'.'.join(keys)!r}; {hint}")
-
-
 def line_of(text: str, keys: tuple[str, ...]) -> int:
     """The line that sets ``keys``, or the nearest above it; 1 if it cannot be told."""
     section: tuple[str, ...] = ()
     best, depth = 1, 0
     for number, line in enumerate(text.splitlines(), 1):
-        header = re.match(r"\s*\[+([^\]]+)\]", line)
-        if header:
-            section = _dotted(header[1])
-            found = section
-        else:
-            assignment = re.match(
-                r"\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*=", line
-            )
-            if assignment is None:
-                continue
+        if header := re.match(r"\s*\[+([^\]]+)\]", line):
+            found = section = _dotted(header[1])
+        elif assignment := re.match(rf"\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*=", line):
             found = (*section, *_dotted(assignment[1]))
-        same = 0
-        while same < min(len(found), len(keys)) and found[same] == keys[same]:
-            same += 1
+        else:
+            continue
+        same = len([*takewhile(lambda pair: pair[0] == pair[1], zip(found, keys, strict=False))])
         if same > depth:
             best, depth = number, same
     return best
 
 
 def _dotted(text: str) -> tuple[str, ...]:
-    return tuple(part[0] or part[1] or part[2] for part in re.findall(r"\"([^\"]*)\"|'([^']*)'|([\w-]+)", text))
+    return tuple(part.strip("\"'") for part in re.findall(_KEY, text))
 
 
-def _values(path: Path, text: str, file: _File) -> Iterator[tuple[str, str]]:
-    raw = msgspec.to_builtins(file)
-    for setting in SETTINGS:
-        value = raw
-        for part in setting.key.split("."):
-            value = value.get(part, {})
-        if value == {}:
+COMMANDS = ("tower", "store", "up", "produce", "consume", "topics", "demo", "doctor", "archive", "replay", "record")
+
+
+def defaults_of_commands(found: Config) -> dict[str, Any]:
+    """The file's values as defaults of each command's options, by the names of their parameters."""
+    everywhere = {key: found.values[key] for key in ("tower", "listen") if key in found.values}
+    commands: dict[str, dict[str, Any]] = {name: dict(everywhere) for name in COMMANDS}
+    commands["pipeline"] = {name: dict(everywhere) for name in ("run", "check")}
+    if "tower" in found.values:  # the tower listens where everybody else looks for it
+        commands["tower"] = {"listen": found.values["tower"]}
+    for key, value in found.values.items():
+        section, _, name = key.partition(".")
+        if not name:
             continue
-        if setting.key == "consume.from":
-            _usable(path, text, ("consume", "from"), parse_start, str(value))
-        yield setting.key, str(value)
+        commands[section][name.replace("from", "start")] = value
+        if section == "store":
+            for other in ("up", "doctor"):
+                commands[other][name] = value
+    return commands
 
 
-def _rules(path: Path, text: str, file: _File) -> Iterator[RetentionRule]:
-    for topics, rule in file.retention.items():
-        keys = ("retention", topics)
-        yield RetentionRule(
-            topics,
-            None if rule.age is None else _usable(path, text, (*keys, "age"), parse_age, rule.age),
-            None if rule.bytes is None else _usable(path, text, (*keys, "bytes"), parse_bytes, rule.bytes),
-            rule.records,
-        )
+def config(context: typer.Context, as_json: Json = False) -> None:
+    """Show the settings in effect and where each comes from: environment, file or default."""
+    found = context.obj
+    assert isinstance(found, Config)
+    rows = []
+    for setting in SETTINGS:
+        if os.environ.get(setting.variable):
+            value, source = os.environ[setting.variable], setting.variable
+        elif setting.key in found.values:
+            value, source = found.values[setting.key], str(found.path)
+        else:
+            value, source = setting.default, "default"
+        rows.append({"key": setting.key, "value": value, "source": source, "help": setting.help})
+    if as_json:
+        retention = [asdict(rule) for rule in found.retention]
+        print(json.dumps({"file": str(found.path) if found.path else None, "settings": rows, "retention": retention}))
+        return
+    from rich.console import Console
+    from rich.table import Table
 
+    from chappe.cli.units import exact_bytes, human_age
 
-def _usable(path: Path, text: str, keys: tuple[str, ...], parse: Any, value: object) -> Any:
-    try:
-        return parse(value)
-    except UsageError as error:
-        raise ConfigError(f"{path}, line {line_of(text, keys)}: {'.'.join(keys)}: {error}") from error
+    table = Table("setting", "value", "from", "meaning", box=None)
+    for row in rows:
+        table.add_row(row["key"], row["value"], row["source"], row["help"])
+    Console().print(table)
+    for rule in found.retention:
+        kept = [
+            human_age(rule.age_s) if rule.age_s is not None else "",
+            exact_bytes(rule.bytes) if rule.bytes is not None else "",
+            f"{rule.records:,} records" if rule.records is not None else "",
+        ]
+        print(f"retention of {rule.topics}: {', '.join(filter(None, kept)) or 'everything'}")

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import logging
 import os
 import select
 import signal
+import socket
 import sys
+import time
 import traceback
 from contextlib import suppress
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, Self
 
+from chappe.defaults import TOWER_SUB_PORT
+from chappe.errors import UsageError
 from chappe.log.events import TowerFound, TowerLost
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 TERMINATED = 128 + signal.SIGTERM
 INTERRUPTED = 128 + signal.SIGINT
@@ -51,7 +60,7 @@ def warn(text: str) -> None:
 class _ToPeople(logging.Handler):
     """Prints what members report, each sentence once in a row; good news only after bad."""
 
-    def __init__(self, tower: str) -> None:
+    def __init__(self, tower: str | None) -> None:
         super().__init__(logging.INFO)
         self._tower = tower
         self._last = ""
@@ -75,10 +84,14 @@ class _ToPeople(logging.Handler):
         return record.getMessage()
 
 
-def hear_warnings(tower: str) -> None:
-    """Print what the members of this process report; ``tower`` is the address to name when none answers."""
+def hear_warnings(tower: str | None = None) -> None:
+    """Print what the members of this process warn of, and members of the log also report.
+
+    ``tower`` is the address to name when none answers; None where the mesh is all that is used.
+    """
     root = logging.getLogger("chappe")
-    root.setLevel(logging.INFO)
+    if tower is not None:
+        root.setLevel(logging.INFO)
     root.propagate = False
     root.handlers = [_ToPeople(tower)]
 
@@ -116,3 +129,138 @@ def check_reader() -> None:
         poll.register(sys.stdout.fileno(), 0)
         if any(found & select.POLLERR for _, found in poll.poll(0)):
             raise BrokenPipeError
+
+
+class _Closed(io.TextIOBase):
+    """A standard stream that was closed when the process started: using it is an error that says so."""
+
+    def __init__(self, name: str) -> None:
+        self._problem = OSError(errno.EBADF, f"{name} is closed")
+
+    def fileno(self) -> int:
+        raise self._problem
+
+    def write(self, _text: Any) -> int:
+        raise self._problem
+
+    def isatty(self) -> bool:
+        return False
+
+    @property
+    def buffer(self) -> Any:
+        raise self._problem
+
+
+def replace_closed() -> None:
+    """Put something in the place of closed streams.
+
+    Python has None for them, which prints nothing and says nothing; and the next file or socket that is opened would
+    get their number, and what is written to it.
+    """
+    if None not in (sys.stdin, sys.stdout, sys.stderr):
+        return
+    number = 0
+    while number <= 2:
+        number = os.open(os.devnull, os.O_RDWR)  # the lowest one that is free
+    os.close(number)
+    if sys.stdin is None:
+        sys.stdin = _Closed("standard input")
+    if sys.stdout is None:
+        sys.stdout = _Closed("standard output")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
+def allow_files(wanted: int) -> int:
+    """How many files this process may open, raised to ``wanted`` if it is less and the machine lets us."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    with suppress(OSError, ValueError):
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+CONNECT_S: Final = 2.0
+
+
+def host_and_ports(address: str) -> tuple[str, int, int]:
+    """The host and the two ports of a tower's address. Raises UsageError."""
+    host, *ports = address.strip().removeprefix("tcp://").split(":")
+    numbers = [int(each) if each.isdecimal() and len(each) <= 5 else 65536 for each in ports]
+    if len(numbers) > 2 or not host.isprintable() or any(number > 65535 for number in numbers):
+        raise UsageError(f"{address!a} is not the address of a tower: HOST:PORT or HOST:PORT:PORT is wanted")
+    first = numbers[0] if numbers else TOWER_SUB_PORT
+    return host, first, numbers[1] if len(numbers) > 1 else first + 1
+
+
+def answers(address: str, timeout_s: float = CONNECT_S) -> bool:
+    """Whether anything accepts connections at the address of a tower, or of one of several."""
+    for each in address.split(","):
+        try:
+            with socket.create_connection(host_and_ports(each)[:2], timeout_s):
+                return True
+        except (OSError, OverflowError, UnicodeError):
+            continue
+    return False
+
+
+LINE_EVERY_S: Final = 5.0  # without a terminal
+
+
+class Bar:
+    """A context that shows how far something is on standard error; ``quiet`` shows nothing."""
+
+    def __init__(self, text: str, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._bar: Progress | None = None
+        if quiet:
+            return
+        from rich.console import Console  # loaded only to show something: it takes a while
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._console = Console(file=sys.stderr)
+        if self._console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+            self._bar = Progress(*columns, console=self._console, transient=True, redirect_stdout=sys.stdout.isatty())
+            self._task = self._bar.add_task(text, total=None)
+        self._line_at = time.monotonic() + LINE_EVERY_S
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, text: str, done: int, total: int | None) -> None:
+        """Show this; ``total`` None: nobody knows."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total, description=text)
+        elif not self._quiet and time.monotonic() >= self._line_at:
+            self._line_at = time.monotonic() + LINE_EVERY_S
+            self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def rate_of(count: int, seconds: float) -> float:
+    """So many in so long, a second; 0 before any time has passed."""
+    return count / seconds if seconds > 0 else 0.0
+
+
+def left_text(seconds: float | None) -> str:
+    """``12 s left``, ``3:04 left``, ``2:03:04 left``, ``3 days 2:03:04 left``; nothing if nobody knows."""
+    if seconds is None:
+        return ""
+    if seconds < 60:
+        return f", {seconds:.0f} s left"
+    days, rest = divmod(round(seconds), 86_400)
+    hours, rest = divmod(rest, 3600)
+    clock = f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if days or hours else f"{rest // 60}:{rest % 60:02d}"
+    return f", {f'{days} days ' if days else ''}{clock} left"

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
+from typer import Argument, Option
 
 from chappe.cli import options
 from chappe.cli.console import check_reader, exit_code, hear_warnings, warn, write_out
+from chappe.cli.topics import check_known, look
 from chappe.errors import OffsetOutOfRange, ProtocolError, UsageError
 
 if TYPE_CHECKING:
@@ -26,23 +28,23 @@ OUTPUT_BYTES: Final = 1 << 18  # written to standard output at once
 
 
 def consume(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.")],
+    topics: Annotated[list[str], Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.")],
     start: Annotated[
         str,
-        typer.Option(
+        Option(
             "--from",
             envvar="CHAPPE_CONSUME_FROM",
             metavar="WHERE",
             help="earliest, latest, an offset, an age (10m), or a time (2026-01-31T12:00).",
         ),
     ] = "earliest",
-    count: Annotated[int | None, typer.Option(min=0, metavar="N", help="End after N records.")] = None,
+    count: Annotated[int | None, Option(min=0, metavar="N", help="End after N records.")] = None,
     until_end: Annotated[
-        bool, typer.Option("--until-end/--follow", help="End when all that is stored now is read, or follow for ever.")
+        bool, Option("--until-end/--follow", help="End when all that is stored now is read, or follow for ever.")
     ] = False,
     timeout: Annotated[
         float | None,
-        typer.Option(
+        Option(
             min=0.1,
             metavar="SECONDS",
             help="End when nothing came for so long: a failure if the end or N is not reached.",
@@ -50,13 +52,13 @@ def consume(
     ] = None,
     output: Annotated[
         options.OutputFormat,
-        typer.Option(
+        Option(
             envvar="CHAPPE_CONSUME_OUTPUT",
             help="text: for people; raw: values, a newline after each; json: with all metadata; "
             "length: values, each after its length in 4 bytes.",
         ),
     ] = "text",
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
+    as_json: Annotated[bool, Option("--json", help="The same as --output json.")] = False,
     tower: options.Tower = options.TOWER,
     listen: options.Listen = options.LISTEN,
 ) -> None:
@@ -165,12 +167,8 @@ def _next(consumer: Consumer, wait_s: float) -> ConsumedBatch | None:
 
 def _ends(filters: list[Filter], tower: str, listen: str) -> dict[tuple[str, str], int]:
     """The offset after the last stored record of every partition; raises UnknownTopic if there is no such topic."""
-    from chappe.cli.holdings import look, unknown
-
     known = look(tower, filters, listen)
-    for each in filters:
-        if not each.prefix and not any(info.topic == each.name for info in known.partitions):
-            raise unknown(known, each.name, tower, listen)
+    check_known(known, filters, tower, listen)
     return {(info.topic, info.partition): info.next for info in known.partitions if info.next > info.first}
 
 
@@ -183,7 +181,7 @@ class _Printer:
     """Writes records to standard output until there were ``count`` of them."""
 
     def __init__(self, output: options.OutputFormat, count: int | None) -> None:
-        from chappe.cli.rendering import MESSAGE_RENDERERS, RENDERERS
+        from chappe.cli.formats import MESSAGE_RENDERERS, RENDERERS
 
         self._render = RENDERERS[output]
         self._render_message = MESSAGE_RENDERERS.get(output)
@@ -217,7 +215,7 @@ class _Printer:
 
     def _rendered(self, batch: ConsumedBatch) -> Iterator[tuple[Record, bytes]]:
         """The records of a batch and what is printed of them; malformed headers do not stop it."""
-        from chappe.cli.rendering import as_json
+        from chappe.cli.formats import as_json
 
         where = (batch.topic, batch.partition, batch.first)
         try:

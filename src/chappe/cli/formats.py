@@ -12,13 +12,19 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
 from chappe.api.times import as_micros
+from chappe.cli.units import iso_time, readable_name
+from chappe.cli.values import CONTROLS, message_texts
+from chappe.data.json import dumps_message
 from chappe.defaults import RECORD_BYTES_MAX
-from chappe.errors import RecordTooLarge, UsageError
+from chappe.errors import InvalidData, RecordTooLarge, UnsupportedValue, UsageError
+
+if TYPE_CHECKING:
+    from chappe.log.batch import Record
 
 _LENGTH: Final = struct.Struct(">I")
 CONSUMED: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")  # what consume prints
@@ -49,16 +55,6 @@ class BadInput(UsageError):
         self.records = records
 
 
-class Splitter(Protocol):
-    """Bytes in, records out."""
-
-    def feed(self, chunk: bytes) -> Sequence[Item]:
-        """The records that ``chunk`` completes; raises BadInput or RecordTooLarge."""
-
-    def end(self) -> Sequence[Item]:
-        """What is left when the input has ended; raises BadInput."""
-
-
 class Lines:
     """One record for each line, without its newline; a last line without newline counts too."""
 
@@ -84,33 +80,51 @@ class Lines:
         return [rest] if rest else []
 
 
-class JsonLines:
-    """One record for each line, which must be JSON and is kept as it is; blank lines are skipped."""
+class ParsedLines:
+    """One record for each line, as ``parse`` makes it; blank lines are skipped. ``what`` each line should be."""
 
-    def __init__(self) -> None:
-        self._lines = Lines()
+    def __init__(self, parse: Callable[[bytes], Item], what: str, longest: int = RECORD_BYTES_MAX) -> None:
+        self._lines = Lines(longest)
         self._line = 0
+        self._parse = parse
+        self._what = what
 
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that the chunk ends; raises BadInput or RecordTooLarge."""
-        return self._checked(self._lines.feed(chunk))
+    def feed(self, chunk: bytes) -> list[Item]:
+        """The records that the chunk completes; raises BadInput or RecordTooLarge."""
+        return self._read(self._lines.feed(chunk))
 
-    def end(self) -> list[bytes]:
-        """The line without newline, if there is one; raises BadInput."""
-        return self._checked(self._lines.end())
+    def end(self) -> list[Item]:
+        """The record without newline, if there is one; raises BadInput."""
+        return self._read(self._lines.end())
 
-    def _checked(self, lines: list[bytes]) -> list[bytes]:
-        records: list[bytes] = []
+    def _read(self, lines: list[bytes]) -> list[Item]:
+        records: list[Item] = []
         for line in lines:
             self._line += 1
             if not line.strip():
                 continue
             try:
-                msgspec.json.decode(line, type=msgspec.Raw)
-            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-                raise BadInput(f"line {self._line} of the input is not JSON: {error}", records) from error
-            records.append(line)
+                records.append(self._parse(line))
+            except (ValueError, RecursionError, OverflowError, UsageError) as error:
+                raise BadInput(f"line {self._line} of the input is not {self._what}: {error}", records) from error
         return records
+
+
+def json_lines() -> ParsedLines:
+    """Lines that must be JSON, and are kept as they are."""
+    return ParsedLines(_json_line, "JSON")
+
+
+def _json_line(line: bytes) -> bytes:
+    msgspec.json.decode(line, type=msgspec.Raw)
+    return line
+
+
+def consumed_lines() -> ParsedLines:
+    """Records as ``consume --output json`` prints them. Only ``value`` is needed: null, text, or base64."""
+    decoder = msgspec.json.Decoder(_Line)
+    wanted = "a record as `consume --output json` prints it"
+    return ParsedLines(lambda line: _whole(decoder.decode(line)), wanted, _RECORD_LINE_MAX)
 
 
 class _Base64(msgspec.Struct, forbid_unknown_fields=True):
@@ -133,39 +147,6 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     partition: str = ""
     offset: int = 0
     message: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # what the value says, of one recorded from the mesh
-
-
-class Records:
-    """One record for each line, as ``consume --output json`` prints them; blank lines are skipped.
-
-    Only ``value`` is needed: null, text, or ``{"base64": "..."}``.
-    """
-
-    def __init__(self) -> None:
-        self._lines = Lines(_RECORD_LINE_MAX)
-        self._line = 0
-        self._decoder = msgspec.json.Decoder(_Line)
-
-    def feed(self, chunk: bytes) -> list[Item]:
-        """The records that the chunk completes; raises BadInput or RecordTooLarge."""
-        return self._read(self._lines.feed(chunk))
-
-    def end(self) -> list[Item]:
-        """The record without newline, if there is one; raises BadInput."""
-        return self._read(self._lines.end())
-
-    def _read(self, lines: list[bytes]) -> list[Item]:
-        records: list[Item] = []
-        for line in lines:
-            self._line += 1
-            if not line.strip():
-                continue
-            try:
-                records.append(_whole(self._decoder.decode(line)))
-            except (msgspec.DecodeError, RecursionError, ValueError, OverflowError, UsageError) as error:
-                wanted = "as `consume --output json` prints it"
-                raise BadInput(f"line {self._line} of the input is not a record {wanted}: {error}", records) from error
-        return records
 
 
 def _whole(line: _Line) -> Whole:
@@ -236,9 +217,100 @@ class LengthPrefixed:
         return []
 
 
+Splitter: TypeAlias = Lines | ParsedLines | LengthPrefixed
 SPLITTERS: Final[dict[str, Callable[[], Splitter]]] = {
     "lines": Lines,
-    "json": JsonLines,
+    "json": json_lines,
     "length": LengthPrefixed,
-    "records": Records,
+    "records": consumed_lines,
+}
+
+
+_json: Final = msgspec.json.Encoder()
+_length: Final = struct.Struct(">I")
+
+
+def as_raw(record: Record) -> bytes:
+    """The value as it is, and a newline; a record without value is an empty line."""
+    return (record.value or b"") + b"\n"
+
+
+def as_length(record: Record) -> bytes:
+    """The length in four bytes, big endian, and the value: what ``produce --format length`` reads."""
+    value = record.value or b""
+    return _length.pack(len(value)) + value
+
+
+def as_text(record: Record) -> bytes:
+    """One line for people: time, partition and offset, key, value."""
+    partition = record.partition[:8]
+    key = "" if record.key is None else f"{_readable(record.key)}  "
+    value = "(no value)" if record.value is None else _readable(record.value)
+    line = f"{iso_time(record.timestamp)}  {record.topic}/{partition}@{record.offset}  {key}{value}\n"
+    return line.encode("utf-8", "backslashreplace")
+
+
+def as_json(record: Record, *, with_headers: bool = True) -> bytes:
+    """One object with all that is known of the record; bytes that are not UTF-8 become ``{"base64": "..."}``.
+
+    Without headers these are null: nobody can tell them.
+    """
+    fields = {
+        "topic": readable_name(record.topic),
+        "partition": readable_name(record.partition),
+        "offset": record.offset,
+        "timestamp": iso_time(record.timestamp),
+        "key": _json_value(record.key),
+        "value": _json_value(record.value),
+        "headers": [[name, _json_value(value)] for name, value in record.headers] if with_headers else None,
+    }
+    return _json.encode(fields) + b"\n"
+
+
+def _readable(raw: bytes) -> str:
+    return raw.decode("utf-8", "backslashreplace").translate(CONTROLS)
+
+
+def _json_value(raw: bytes | None) -> Any:
+    if raw is None:
+        return None
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(raw).decode()}
+
+
+def message_as_text(record: Record) -> bytes:
+    """A record that was recorded from the mesh: its topic there, and the value or event as ``subscribe`` has it."""
+    try:
+        shown = "; ".join(message_texts(record.value or b""))
+    except InvalidData:
+        return as_text(record)
+    where = f"{iso_time(record.timestamp)}  {record.topic}/{record.partition[:8]}@{record.offset}"
+    line = f"{where}  {_readable(record.key or b'')}  {shown.translate(CONTROLS)}\n"
+    return line.encode("utf-8", "backslashreplace")
+
+
+def message_as_json(record: Record) -> bytes:
+    """The same as JSON: besides all else ``message`` is the data message that ``publish --format json`` reads.
+
+    It is null where JSON has no form for the value.
+    """
+    from chappe.data.binary import decode
+
+    topic = (record.key or b"").decode("utf-8", "surrogateescape")
+    try:
+        message = dumps_message(topic, decode(record.value or b""), legal=True).encode()
+    except (InvalidData, UnsupportedValue):
+        message = b"null"
+    return as_json(record)[:-2] + b',"message":' + message + b"}\n"
+
+
+MESSAGE_RENDERERS: Final[dict[str, Callable[[Record], bytes]]] = {"text": message_as_text, "json": message_as_json}
+
+RENDERERS: Final[dict[str, Callable[[Record], bytes]]] = {
+    "raw": as_raw,
+    "text": as_text,
+    "json": as_json,
+    "length": as_length,
 }

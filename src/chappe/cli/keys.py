@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from typer import Argument, Option
 
 from chappe.cli import options
 from chappe.cli.console import tell
@@ -20,14 +21,14 @@ app = typer.Typer(
 )
 
 Directory = Annotated[
-    Path, typer.Option("--directory", envvar="CHAPPE_KEYS", metavar="DIRECTORY", help="Where the files are kept.")
+    Path, Option("--directory", envvar="CHAPPE_KEYS", metavar="DIRECTORY", help="Where the files are kept.")
 ]
 
 
 @app.command()
 def authority(
-    directory: Annotated[Path, typer.Argument(envvar="CHAPPE_KEYS", metavar="DIRECTORY")] = DIRECTORY,
-    days: Annotated[float, typer.Option(min=1, help="How long it is valid.")] = 3650,
+    directory: Annotated[Path, Argument(envvar="CHAPPE_KEYS", metavar="DIRECTORY")] = DIRECTORY,
+    days: Annotated[float, Option(min=1, help="How long it is valid.")] = 3650,
     as_json: options.Json = False,
 ) -> None:
     """Make an authority: authority.pem for every endpoint, and authority.key, which signs: keep it safe."""
@@ -42,17 +43,17 @@ def authority(
 
 @app.command()
 def make(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the endpoint: names its files.")],
+    name: Annotated[str, Argument(metavar="NAME", help="Of the endpoint: names its files.")],
     directory: Directory = DIRECTORY,
     host: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST", help="A name or address by which others dial it; this machine by default."),
+        Option(metavar="HOST", help="A name or address by which others dial it; this machine by default."),
     ] = None,
     with_id: Annotated[
-        bool, typer.Option("--id/--no-id", help="Name an endpoint id, which only its owner has; none to share it.")
+        bool, Option("--id/--no-id", help="Name an endpoint id, which only its owner has; none to share it.")
     ] = True,
-    days: Annotated[float, typer.Option(min=1, help="How long it is valid.")] = 397,
-    encrypt: Annotated[bool, typer.Option("--encrypt", help=f"Encrypt the key; asks, or takes {PASSPHRASE}.")] = False,
+    days: Annotated[float, Option(min=1, help="How long it is valid.")] = 397,
+    encrypt: Annotated[bool, Option("--encrypt", help=f"Encrypt the key; asks, or takes {PASSPHRASE}.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Make the certificate and key of an endpoint: NAME.pem and NAME.key."""

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
+from typer import Argument, Option
 
 from chappe.cli import mesh, options, values
-from chappe.cli.console import tell, warn
-from chappe.cli.kv_serve import serve
+from chappe.cli.console import hear_warnings, tell, warn
+from chappe.cli.kv_serve import Teller, follow, serve
 from chappe.cli.units import parse_age
 from chappe.errors import ChappeError, InvalidData, NoSuchKey, StoreError, UsageError
 
@@ -34,13 +35,11 @@ app = typer.Typer(
 
 app.command("serve")(serve)
 
-Store: TypeAlias = Annotated[str, typer.Argument(metavar="STORE", help="Name of the store.")]
-Key: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help=values.HELP)]
-Prefix: TypeAlias = Annotated[
-    str | None, typer.Argument(metavar="PREFIX", help="Only keys that are strings and begin so.")
-]
+Store: TypeAlias = Annotated[str, Argument(metavar="STORE", help="Name of the store.")]
+Key: TypeAlias = Annotated[str, Argument(metavar="KEY", help=values.HELP)]
+Prefix: TypeAlias = Annotated[str | None, Argument(metavar="PREFIX", help="Only keys that are strings and begin so.")]
 Timeout: TypeAlias = Annotated[
-    float, typer.Option(min=0.1, metavar="SECONDS", help="How long the store's master is waited for.")
+    float, Option(min=0.1, metavar="SECONDS", help="How long the store's master is waited for.")
 ]
 
 
@@ -59,17 +58,14 @@ class Clone(mesh.Trust):
         """
         from chappe import Endpoint
 
-        mesh.hear_warnings()
+        hear_warnings()
         security = self.security()
         dialled = mesh.addresses(security, self.peers or [mesh.HERE])
         with Endpoint(security=security, forwarding=False) as endpoint:
             mesh.dial(endpoint, dialled)
             if follow:
-                from chappe.cli.kv_watch import Teller
-
                 endpoint.statuses(callback=Teller())
-                for host, port in dialled:
-                    endpoint.peer_nosync(host, port, retry_s=mesh.RETRY_S)
+                mesh.keep_dialling(endpoint, dialled)
             with endpoint.attach_clone(name, timeout=self.timeout) as store:
                 yield store
 
@@ -84,7 +80,6 @@ def get(
     as_json: options.Json = False,
 ) -> None:
     """Print the value under a key."""
-    from chappe.cli.kv_form import json_of, line_of
     from chappe.data.order import same
 
     wanted = values.read_argument(key, as_text=as_text)
@@ -93,7 +88,8 @@ def get(
     found = [each.typed.value for each in entries if same(each.typed.key, wanted)]
     if not found:
         raise _no_such_key(store, key, wanted, [each.typed.key for each in entries])
-    _print([json_of(found[0]) if as_json else line_of(found[0], as_text=as_text)])
+    line = f"{values.typed(found[0])}\n".encode("utf-8", "surrogateescape")
+    _print([line if as_json else values.line_of(found[0], as_text=as_text)])
 
 
 @app.command("put", cls=values.Command)
@@ -101,18 +97,14 @@ def get(
 def put(
     store: Store,
     key: Key,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help=values.HELP)],
+    value: Annotated[str, Argument(metavar="VALUE", help=values.HELP)],
     where: Clone,
-    unique: Annotated[bool, typer.Option("--unique", help="Only if there is none under the key; else fail.")] = False,
-    expiry: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Let it go after so long, such as 90s or 2h.")
-    ] = None,
+    unique: Annotated[bool, Option("--unique", help="Only if there is none under the key; else fail.")] = False,
+    expiry: Annotated[str | None, Option(metavar="AGE", help="Let it go after so long, such as 90s or 2h.")] = None,
     as_text: values.Text = False,
     as_json: options.Json = False,
 ) -> None:
     """Set the value under a key; done when the master has done it."""
-    from chappe.cli.kv_form import typed
-
     name, given = (values.read_argument(each, as_text=as_text) for each in (key, value))
     expiry_s = None if expiry is None else parse_age(expiry)
     with where.of(store) as clone:
@@ -121,7 +113,7 @@ def put(
         elif not clone.put_unique(name, given, expiry_s=expiry_s, timeout=where.timeout):
             raise StoreError(f"there is a value under {key} in store {store} already")
     if as_json:
-        print(f'{{"store":{json.dumps(store)},"key":{typed(name)}}}')
+        print(f'{{"store":{json.dumps(store)},"key":{values.typed(name)}}}')
 
 
 @app.command("erase", cls=values.Command)
@@ -150,11 +142,9 @@ def list_(
     as_json: options.Json = False,
 ) -> None:
     """Print all keys and their values, or those whose keys begin so."""
-    from chappe.cli.kv_form import entry_as_json, entry_as_text, of_prefix
-
-    render = entry_as_json if as_json else partial(entry_as_text, as_text=as_text)
+    render = values.entry_as_json if as_json else partial(values.entry_as_text, as_text=as_text)
     with where.of(store) as clone:
-        entries = [each.typed for each in clone.snapshot() if of_prefix(each.key, prefix)]
+        entries = [each.typed for each in clone.snapshot() if values.of_prefix(each.key, prefix)]
     _print(render(each.key, each.value) for each in entries)
 
 
@@ -164,15 +154,13 @@ def watch(
     store: Store,
     where: Clone,
     prefix: Prefix = None,
-    key: Annotated[str | None, typer.Option(metavar="KEY", help="Only this key.")] = None,
-    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after N changes.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0.0, metavar="S", help="End after so long.")] = None,
+    key: Annotated[str | None, Option(metavar="KEY", help="Only this key.")] = None,
+    count: Annotated[int | None, Option(min=1, metavar="N", help="End after N changes.")] = None,
+    seconds: Annotated[float | None, Option(min=0.0, metavar="S", help="End after so long.")] = None,
     as_text: values.Text = False,
     as_json: options.Json = False,
 ) -> None:
     """Print what is inserted, updated, erased and expires."""
-    from chappe.cli.kv_watch import follow
-
     if prefix is not None and key is not None:
         raise UsageError("give a prefix or --key, not both")
     wanted = {} if key is None else {"key": values.read_argument(key, as_text=as_text)}
@@ -186,15 +174,13 @@ def watch(
 def dump(
     store: Store,
     where: Clone,
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="Where to; standard output by default.")] = "-",
+    file: Annotated[str, Argument(metavar="FILE|-", help="Where to; standard output by default.")] = "-",
     as_json: options.Json = False,
 ) -> None:
     """Write a store's entries as JSON, one a line, as `chappe kv load` reads them."""
-    from chappe.cli.kv_form import entry_as_json
-
     with where.of(store) as clone:
         entries = [each.typed for each in clone.snapshot()]
-    lines = (entry_as_json(each.key, each.value) for each in entries)
+    lines = (values.entry_as_json(each.key, each.value) for each in entries)
     if file == "-":
         _print(lines)
     else:
@@ -210,7 +196,7 @@ def dump(
 def load(
     store: Store,
     where: Clone,
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="Where from; standard input by default.")] = "-",
+    file: Annotated[str, Argument(metavar="FILE|-", help="Where from; standard input by default.")] = "-",
     as_json: options.Json = False,
 ) -> None:
     """Set what `chappe kv dump` has written; other keys stay."""
@@ -232,14 +218,12 @@ def load(
 
 def _chunks(lines: Iterable[bytes]) -> Iterator[list[tuple[object, object]]]:
     """Entries, many at a time. Raises UsageError for a malformed line, after the entries before it."""
-    from chappe.cli.kv_form import read_entry
-
     chunk: list[tuple[object, object]] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            chunk.append(read_entry(line))
+            chunk.append(values.read_entry(line))
         except InvalidData as problem:
             yield chunk
             raise UsageError(f"line {number}: {problem}") from None

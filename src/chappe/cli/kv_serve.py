@@ -1,34 +1,99 @@
-"""``chappe kv serve``: the master of a data store, on an endpoint of its own."""
+"""What goes on in a data store of the mesh: ``chappe kv serve``, its master, and ``chappe kv watch``."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
+from typer import Argument, Option
 
-from chappe.cli import mesh, options
-from chappe.cli.console import say, tell, warn
+from chappe.cli import mesh, node, options
+from chappe.cli.console import exit_code, hear_warnings, say, tell, warn, write_out
+from chappe.cli.values import shown, typed
 from chappe.errors import UsageError
 
 if TYPE_CHECKING:
-    from chappe import DataStore
+    from chappe import DataStore, DataStoreEvent
 
 _TOLD: Final = frozenset({"CloneAttached", "CloneDropped"})
 _WRONG: Final = frozenset({"CommandRefused", "CommitFailed", "StoreNearsBound", "TwoMasters"})
 
 
+class Teller:
+    """Says what happens to peers and to the master of the store."""
+
+    def __init__(self) -> None:
+        self._peers = mesh.Teller()
+        self._lost = False
+
+    def __call__(self, event: Any) -> None:
+        """Something happened: an event or an error of ``Endpoint.statuses``."""
+        match type(event).__name__:
+            case "MasterLost":
+                self._lost = True
+                warn(f"the master of store {event.store} is lost: {event.reason}; still trying")
+            case "MasterFound" if self._lost:
+                self._lost = False
+                say(f"store {event.store} has a master again")
+            case "TwoMasters":
+                warn(f"store {event.store} has two masters, {event.followed} and {event.other}: close one")
+            case _:
+                self._peers(event)
+
+
+def follow(
+    store: DataStore, wanted: dict[str, Any], count: int | None, seconds: float | None, as_json: bool, as_text: bool
+) -> None:
+    """Print changes as they come; Ctrl-C ends it well unless a count or time was asked for."""
+    render = _as_json if as_json else partial(_as_text, as_text=as_text)
+    try:
+        with store.watch(**wanted) as watching:
+            say(f"watching store {store.name}")
+            try:
+                for found in mesh.batches(watching, count, seconds):
+                    write_out(b"".join(map(render, found)))
+            finally:
+                if watching.dropped:
+                    warn(f"{watching.dropped} changes are not shown: this was too slow")
+    except KeyboardInterrupt as stop:
+        if count is not None or seconds is not None:
+            raise typer.Exit(exit_code(stop)) from None
+
+
+def _as_text(event: DataStoreEvent, *, as_text: bool) -> bytes:
+    change: Any = event.typed  # with all types
+    shows = "" if event.kind in ("erase", "expire") else f" -> {shown(change.value, as_text=as_text)}"
+    return f"{event.kind} {shown(change.key, as_text=as_text)}{shows}\n".encode("utf-8", "backslashreplace")
+
+
+def _as_json(event: DataStoreEvent) -> bytes:
+    change: Any = event.typed
+    parts = [f'"event":"{event.kind}"', f'"key":{typed(change.key)}']
+    if event.kind in ("insert", "update"):
+        parts.append(f'"value":{typed(change.value)}')
+    if event.kind != "insert":
+        parts.append(f'"before":{typed(change.before)}')
+    if event.expiry_s is not None:
+        parts.append(f'"expiry_s":{event.expiry_s}')
+    if event.publisher is not None:
+        parts.append(f'"publisher":"{event.publisher}"')
+    return f"{{{','.join(parts)}}}\n".encode("utf-8", "surrogateescape")
+
+
 @options.with_groups
 def serve(
-    store: Annotated[str, typer.Argument(metavar="STORE", help="Name of the store.")],
+    store: Annotated[str, Argument(metavar="STORE", help="Name of the store.")],
     trust: mesh.Trust,
     backend: Annotated[
         Literal["memory", "sqlite", "rocksdb"],
-        typer.Option(help="Where the entries last: in memory, no longer than the command."),
+        Option(help="Where the entries last: in memory, no longer than the command."),
     ] = "memory",
     path: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Of sqlite a file, of rocksdb a directory; made if missing.")
+        Path | None, Option(metavar="PATH", help="Of sqlite a file, of rocksdb a directory; made if missing.")
     ] = None,
     listen: mesh.Listen = None,
     peers: mesh.LastingPeers = None,
@@ -37,9 +102,8 @@ def serve(
 ) -> None:
     """Run the master of a data store, and show its clones and entries; others attach to it."""
     from chappe import Endpoint
-    from chappe.cli.node_view import follow
 
-    mesh.hear_warnings()
+    hear_warnings()
     security = trust.security()
     heard = mesh.addresses(security, listen or [mesh.HERE])
     dialled = mesh.addresses(security, peers or [])
@@ -51,19 +115,18 @@ def serve(
         )
     with ExitStack() as stack:
         endpoint = stack.enter_context(Endpoint(id=endpoint_id, security=security))
-        teller = _Teller(quiet=as_json)
         statuses = endpoint.statuses()
-        for host, port in dialled:
-            endpoint.peer_nosync(host, port, retry_s=mesh.RETRY_S)
+        mesh.keep_dialling(endpoint, dialled)
         where = {} if path is None else {"path": path}
         master = stack.enter_context(endpoint.attach_master(store, backend, **where))
         facts: dict[str, Any] = {"store": store, "backend": backend, "path": None if path is None else str(path)}
         facts |= {"id": endpoint.id, "entries": len(master)}
-        facts["listen"] = [mesh.shown((host, endpoint.listen(host, port))) for host, port in heard]
+        facts["listen"] = mesh.listen(endpoint, heard)
         title = f"master of store {store} at {', '.join(facts['listen'])}"
         tell(as_json, facts, f"{title}, {len(master):,} entries; Ctrl-C stops")
+        teller = _master_teller(as_json)
         try:
-            follow(endpoint, statuses, teller, title, as_json, lambda: _state(master))
+            node.follow(endpoint, statuses, teller, title, as_json, lambda: _state(master))
         except KeyboardInterrupt:  # the proper end
             for event in statuses.poll():
                 teller(event)
@@ -71,22 +134,20 @@ def serve(
         say(f"store {store} stopped")
 
 
-class _Teller:
-    """Says what happens to peers and clones, and what is wrong with the store."""
+def _master_teller(quiet: bool) -> Callable[[Any], None]:
+    """What says what happens to peers and clones, and what is wrong with the store."""
+    tell_of_peer = mesh.Teller(come_and_go=True, quiet=quiet)
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
-        self._peers = mesh.Teller(come_and_go=True, quiet=quiet)
-
-    def __call__(self, event: Any) -> None:
-        """Something happened: an event or an error of ``Endpoint.statuses``."""
+    def teller(event: Any) -> None:
         kind = type(event).__name__
         if kind in _WRONG:
             warn(str(event))
         elif kind not in _TOLD:
-            self._peers(event)
-        elif not self._quiet:
+            tell_of_peer(event)
+        elif not quiet:
             say(str(event))
+
+    return teller
 
 
 def _state(master: DataStore) -> tuple[str, dict[str, Any]]:

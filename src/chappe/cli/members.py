@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from typer import Argument, Option
 
 from chappe.cli import options
 from chappe.cli.console import hear_warnings, say, tell
@@ -19,14 +20,13 @@ LOOK_S: Final = 1.0  # the members work on threads of their own; this often it i
 DIRECTORY: Final = Path("chappe-data/log")
 
 Directory = Annotated[
-    Path, typer.Argument(envvar="CHAPPE_STORE_DIRECTORY", metavar="DIRECTORY", help="Where the records are kept.")
+    Path, Argument(envvar="CHAPPE_STORE_DIRECTORY", metavar="DIRECTORY", help="Where the records are kept.")
 ]
 
 
 def tower(
     listen: Annotated[
-        str,
-        typer.Option(envvar="CHAPPE_TOWER", metavar="ADDRESS", help="HOST[:PORT[:SECOND-PORT]]; port 0 takes any."),
+        str, Option(envvar="CHAPPE_TOWER", metavar="ADDRESS", help="HOST[:PORT[:SECOND-PORT]]; port 0 takes any.")
     ] = options.TOWER,
     as_json: options.Json = False,
 ) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias, TypeVar
 
-import typer
+from typer import Option
 
-from chappe.cli.console import say, warn
+from chappe.cli.console import check_reader, say, warn
 from chappe.cli.keys import PASSPHRASE
 from chappe.defaults import MESH_PORT
 from chappe.errors import ChappeError, UsageError
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 PANEL: Final = "Mesh"
 HERE: Final = f"127.0.0.1:{MESH_PORT}"
 RETRY_S: Final = 1.0  # between attempts to reach a peer
+CHUNK: Final = 256  # messages printed at once
+POLL_S: Final = 0.25
 
 TlsFiles: TypeAlias = Annotated[
     tuple[Path, str] | None,
-    typer.Option(
+    Option(
         "--tls",
         metavar="DIRECTORY NAME",
         help="Certificates that `chappe keys` made: the directory, and the name of ours.",
@@ -35,13 +37,11 @@ TlsFiles: TypeAlias = Annotated[
 ]
 Anonymous: TypeAlias = Annotated[
     bool,
-    typer.Option(
-        "--anonymous", help="TLS without certificates, as an unconfigured original has it.", rich_help_panel=PANEL
-    ),
+    Option("--anonymous", help="TLS without certificates, as an unconfigured original has it.", rich_help_panel=PANEL),
 ]
 Plain: TypeAlias = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--plain",
         help="No TLS beyond this machine either: everybody on the way may read and forge.",
         rich_help_panel=PANEL,
@@ -49,23 +49,28 @@ Plain: TypeAlias = Annotated[
 ]
 Peers: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
-        "--peer", metavar="HOST[:PORT]", help=f"An endpoint to dial; {HERE} by default.", rich_help_panel=PANEL
-    ),
+    Option("--peer", metavar="HOST[:PORT]", help=f"An endpoint to dial; {HERE} by default.", rich_help_panel=PANEL),
 ]
 
 LastingPeers: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--peer", metavar="HOST[:PORT]", help="An endpoint to dial, and again when it is lost."),
+    list[str] | None, Option("--peer", metavar="HOST[:PORT]", help="An endpoint to dial, and again when it is lost.")
 ]
 Listen: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--listen", metavar="HOST:PORT", help=f"Where to listen; {HERE} by default, port 0: any."),
+    list[str] | None, Option("--listen", metavar="HOST:PORT", help=f"Where to listen; {HERE} by default, port 0: any.")
 ]
 EndpointId: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--id", metavar="UUID", help="The endpoint's id; by default its certificate's, or any."),
+    str | None, Option("--id", metavar="UUID", help="The endpoint's id; by default its certificate's, or any.")
 ]
+
+
+T = TypeVar("T")
+
+
+class Source(Protocol[T]):
+    """A subscriber, or what watches a data store."""
+
+    def get_many(self, count: int, timeout: float | None = None, /) -> list[T]:
+        """At most ``count`` of what has come, waited for if there is nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +124,6 @@ def shown(where: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def hear_warnings() -> None:
-    """Print what the endpoint of this process warns of."""
-    logger = logging.getLogger("chappe")
-    logger.propagate = False
-    logger.handlers = [_ToPeople(logging.WARNING)]
-
-
-class _ToPeople(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        warn(record.getMessage())
-
-
 class Teller:
     """Says what happens to peers, each sentence once in a row.
 
@@ -177,6 +170,34 @@ class Teller:
 def dial(endpoint: Endpoint, peers: Iterable[tuple[str, int]]) -> dict[str, tuple[str, int]]:
     """Peer with all of them, at once or not at all; returns their ids. Raises PeeringError."""
     return {endpoint.peer(host, port, retry_s=0): (host, port) for host, port in peers}
+
+
+def keep_dialling(endpoint: Endpoint, peers: Iterable[tuple[str, int]]) -> None:
+    """Peer with all of them some time, and again when they are lost."""
+    for host, port in peers:
+        endpoint.peer_nosync(host, port, retry_s=RETRY_S)
+
+
+def listen(endpoint: Endpoint, places: Iterable[tuple[str, int]]) -> list[str]:
+    """Accept peers at all of them; returns the addresses."""
+    return [shown((host, endpoint.listen(host, port))) for host, port in places]
+
+
+def batches(source: Source[T], count: int | None, seconds: float | None) -> Iterator[list[T]]:
+    """What comes, as much at a time as is there: ``count`` of them in all, and for ``seconds`` at most.
+
+    Now and then an empty batch comes. Raises BrokenPipeError once nobody reads standard output any more.
+    """
+    end = None if seconds is None else time.monotonic() + seconds
+    while count is None or count > 0:
+        left = POLL_S if end is None else min(POLL_S, end - time.monotonic())
+        if left <= 0:
+            return
+        found = source.get_many(CHUNK if count is None else min(CHUNK, count), left)
+        if not found:
+            check_reader()
+        yield found
+        count = None if count is None else count - len(found)
 
 
 def until(endpoint: Endpoint, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:

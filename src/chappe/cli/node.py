@@ -2,59 +2,70 @@
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-import typer
+import msgspec
+from typer import Argument, Option
 
 from chappe.cli import mesh, options
-from chappe.cli.console import say, tell
-from chappe.errors import UsageError
+from chappe.cli.config import Section, TomlFile
+from chappe.cli.console import hear_warnings, say, tell
+from chappe.cli.mesh import shown
+from chappe.cli.options import OnFull
+from chappe.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from chappe import Endpoint
     from chappe.api.mesh.arguments import OnFull
-    from chappe.cli.node_file import NodeFile
     from chappe.security import Security
     from chappe.web.server import WebSocketServer
 
 LOOPBACK: Final = "127.0.0.1"
+STEP_S: Final = 0.5
+REPORT_S: Final = 5.0  # between two lines of JSON
+SMOOTH_S: Final = 2.0  # rates are of about the last seconds
+COLUMNS: Final = ("peer", "address", "", "status", "in/s", "out/s", "waiting", "dropped")
 
 
 @options.with_groups
 def node(
     trust: mesh.Trust,
     file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="A TOML file that says the same as the options.")
+        str | None, Argument(metavar="[FILE]", help="A TOML file that says the same as the options.")
     ] = None,
     listen: mesh.Listen = None,
     peers: mesh.LastingPeers = None,
     forward: Annotated[
         list[str] | None,
-        typer.Option(metavar="TOPIC", help="Have originals send this prefix here too, to be passed on to others."),
+        Option(metavar="TOPIC", help="Have originals send this prefix here too, to be passed on to others."),
     ] = None,
     forwarding: Annotated[
-        bool | None, typer.Option("--forwarding/--no-forwarding", help="Whether to pass on what peers publish.")
+        bool | None, Option("--forwarding/--no-forwarding", help="Whether to pass on what peers publish.")
     ] = None,
     endpoint_id: mesh.EndpointId = None,
-    on_full: Annotated[options.OnFull | None, typer.Option(help="When a peer takes less than is sent to it.")] = None,
+    on_full: Annotated[options.OnFull | None, Option(help="When a peer takes less than is sent to it.")] = None,
     websocket: Annotated[
-        str | None, typer.Option(metavar="[HOST:]PORT", help="Serve web pages and other WebSocket clients there.")
+        str | None, Option(metavar="[HOST:]PORT", help="Serve web pages and other WebSocket clients there.")
     ] = None,
     origins: Annotated[
         list[str] | None,
-        typer.Option("--origin", metavar="ORIGIN", help="Web pages that may connect, besides those of this machine."),
+        Option("--origin", metavar="ORIGIN", help="Web pages that may connect, besides those of this machine."),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Run an endpoint of the mesh: it listens, peers, passes on, and shows its peers and their rates."""
     from chappe import Endpoint
-    from chappe.cli.node_file import NodeFile, load
-    from chappe.cli.node_view import follow
 
-    mesh.hear_warnings()
+    hear_warnings()
     said = load(file) if file is not None else NodeFile()
     security = _security(said, trust)
     plan = _Plan(
@@ -73,14 +84,13 @@ def node(
         )
         statuses = endpoint.statuses()
         facts: dict[str, Any] = {"id": endpoint.id}
-        facts["listen"] = [mesh.shown((host, endpoint.listen(host, port))) for host, port in plan.listen]
+        facts["listen"] = mesh.listen(endpoint, plan.listen)
         server = plan.serve(endpoint)
         if server is not None:
             stack.enter_context(server)
             facts["websocket"] = server.url
         endpoint.forward(*plan.forward)
-        for host, port in plan.peers:
-            endpoint.peer_nosync(host, port, retry_s=mesh.RETRY_S)
+        mesh.keep_dialling(endpoint, plan.peers)
         title = f"node {endpoint.id} at {', '.join(facts['listen'])}"
         if server is not None:
             title += f", {server.url}"
@@ -147,3 +157,173 @@ def _web(said: NodeFile, security: Security, websocket: str | None, origins: lis
     ((host, port),) = mesh.addresses(security, [f"{LOOPBACK}:{where}" if where.isdecimal() else where])
     named = () if section is None else section.origins
     return _Web(host, port, (*named, *origins), "disconnect" if section is None else section.on_full)
+
+
+class TlsSection(Section, frozen=True):
+    """Certificates: their directory, seen from the file's own, and the name of ours."""
+
+    directory: str
+    name: str
+
+
+class WebSocketSection(Section, frozen=True):
+    """The WebSocket face; see ``chappe.web.server.WebSocketServer``."""
+
+    listen: str | int
+    origins: tuple[str, ...] = ()
+    on_full: Literal["disconnect", "drop_oldest", "drop_newest"] = "disconnect"
+
+
+class NodeFile(Section, frozen=True):
+    """What a file says; everything may be left out."""
+
+    id: str | None = None
+    listen: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+    forward: tuple[str, ...] = ()
+    forwarding: bool = True
+    on_full: OnFull = "block"
+    security: Literal["plain", "anonymous"] | None = None
+    tls: TlsSection | None = None
+    websocket: WebSocketSection | None = None
+
+
+def load(file: str) -> NodeFile:
+    """Read a file; raises ConfigError, whose text names the line."""
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"there is no file {file}")
+    source = TomlFile.read(path)
+    found = source.convert(source.tables, NodeFile)
+    if found.tls is None:
+        return found
+    directory = path.parent / Path(found.tls.directory).expanduser()
+    return msgspec.structs.replace(found, tls=TlsSection(directory=str(directory), name=found.tls.name))
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRow:
+    """A peer, or what is being dialled, at one moment. Rates are frames a second."""
+
+    id: str | None
+    address: str
+    dialled: bool
+    original: bool
+    status: str
+    in_per_s: float
+    out_per_s: float
+    received: int
+    sent: int
+    waiting: int
+    dropped: int
+
+    def facts(self) -> dict[str, Any]:
+        """For a machine."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class Watch:
+    """Looks at the peers of an endpoint again and again."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._before: dict[str, tuple[float, int, int, float, float]] = {}  # time, counters, rates
+
+    def look(self) -> list[PeerRow]:
+        """How things are now."""
+        now = time.monotonic()
+        rows = []
+        after = {}
+        for info in self._endpoint.peers():
+            address = shown(info.address)
+            key = f"{info.id} {address}"
+            counters = (info.received, info.sent)
+            rates = self._rates(key, now, counters)
+            after[key] = (now, *counters, *rates)
+            rate_in, rate_out = (round(each, 1) for each in rates)
+            place = (info.id, address, info.dialled, info.original, info.status.name.lower())
+            rows.append(PeerRow(*place, rate_in, rate_out, *counters, info.buffered, info.dropped))
+        self._before = after
+        return rows
+
+    def _rates(self, key: str, now: float, counters: tuple[int, int]) -> tuple[float, float]:
+        if key not in self._before:
+            return 0.0, 0.0
+        then, received, sent, rate_in, rate_out = self._before[key]
+        passed = max(now - then, 1e-6)
+        weight = min(1.0, passed / SMOOTH_S)
+        return (
+            rate_in + weight * ((counters[0] - received) / passed - rate_in),
+            rate_out + weight * ((counters[1] - sent) / passed - rate_out),
+        )
+
+
+def follow(
+    endpoint: Endpoint,
+    statuses: Any,
+    teller: Callable[[Any], None],
+    title: str,
+    as_json: bool,
+    more: Callable[[], tuple[str, dict[str, Any]]],
+) -> None:
+    """Show peers until Ctrl-C or SIGTERM, and what there is more, for people and for a machine; tell events.
+
+    Raises Closed if the endpoint halts.
+    """
+    from rich.console import Console
+
+    from chappe.cli.screen import Screen
+
+    watch = Watch(endpoint)
+    report_at = time.monotonic() + REPORT_S
+    with Screen(Console(stderr=True), quiet=as_json) as screen:
+        while True:
+            time.sleep(STEP_S)  # waiting for an event would make this thread drive, in the way of the web's event loop
+            for event in statuses.poll():
+                teller(event)
+            rows = watch.look()
+            note, facts = more()
+            screen.show(partial(table, title, rows, note), partial(lines, rows, note))
+            if as_json and time.monotonic() >= report_at:
+                report_at += REPORT_S
+                print(json.dumps({**facts, "peers": [row.facts() for row in rows]}), flush=True)
+
+
+def table(title: str, rows: Sequence[PeerRow], note: str = "") -> RenderableType:
+    """The picture for a terminal."""
+    from rich.console import Group
+    from rich.markup import escape
+
+    from chappe.cli.screen import Fitting
+
+    cells = [
+        (
+            (row.id or "")[:8],
+            row.address,
+            ("original, " if row.original else "") + ("dialled" if row.dialled else "dialled in"),
+            row.status,
+            f"{row.in_per_s:,.0f}",
+            f"{row.out_per_s:,.0f}",
+            f"{row.waiting:,}",
+            f"{row.dropped:,}",
+        )
+        for row in rows
+    ]
+    made = Fitting(COLUMNS, cells, left=COLUMNS[:4], spare=("", "peer", "dropped", "waiting", "out/s"))
+    return Group(escape(title), made if rows else "no peers yet", *([note] if note else []))
+
+
+def lines(rows: Sequence[PeerRow], note: str = "") -> Iterator[str]:
+    """The same without a terminal."""
+    peered = [row for row in rows if row.id is not None]
+    rates = f"{_total(row.in_per_s for row in peered)} in/s, {_total(row.out_per_s for row in peered)} out/s"
+    waiting = sum(row.waiting for row in rows)
+    dropped = sum(row.dropped for row in rows)
+    yield f"{len(peered)} peers, {rates}, {waiting} waiting, {dropped} dropped{', ' if note else ''}{note}"
+    for row in rows:
+        if row.id is None:
+            yield f"no peering with {row.address} yet: {row.status}"
+
+
+def _total(rates: Iterable[float]) -> str:
+    return f"{sum(rates):,.0f}"

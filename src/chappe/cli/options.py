@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from functools import wraps
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_type_hints
 
-import typer
+from typer import Option
 
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 
@@ -20,12 +20,12 @@ OutputFormat = Literal["text", "raw", "json", "length"]
 OnFull = Literal["block", "drop_oldest", "drop_newest", "disconnect"]
 
 Tower: TypeAlias = Annotated[
-    str, typer.Option(envvar="CHAPPE_TOWER", metavar="ADDRESS", help="Where the tower is: HOST[:PORT[:SECOND-PORT]].")
+    str, Option(envvar="CHAPPE_TOWER", metavar="ADDRESS", help="Where the tower is: HOST[:PORT[:SECOND-PORT]].")
 ]
 Listen: TypeAlias = Annotated[
-    str, typer.Option(envvar="CHAPPE_LISTEN", metavar="HOST", help="Interface that this program's sockets listen on.")
+    str, Option(envvar="CHAPPE_LISTEN", metavar="HOST", help="Interface that this program's sockets listen on.")
 ]
-Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")]
+Json: TypeAlias = Annotated[bool, Option("--json", help="Print JSON for a machine.")]
 
 
 def with_groups(function: Callable[..., None]) -> Callable[..., None]:

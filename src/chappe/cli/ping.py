@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
+from typer import Argument, Option
 
 from chappe.cli import mesh, options
-from chappe.cli.console import warn
+from chappe.cli.console import hear_warnings, warn
 from chappe.errors import PeeringError, TimedOut
 
 TIMEOUT_S: Final = 5.0
@@ -24,15 +25,15 @@ BUCKETS_MAX: Final = 16
 @options.with_groups
 def ping(
     trust: mesh.Trust,
-    peer: Annotated[str, typer.Argument(metavar="HOST[:PORT]", help="The endpoint to ask.")] = mesh.HERE,
-    count: Annotated[int, typer.Option(min=1, max=1_000_000, metavar="N", help="How often.")] = 100,
-    interval: Annotated[float, typer.Option(min=0.0, max=3600.0, metavar="SECONDS", help="Pause in between.")] = 0.01,
+    peer: Annotated[str, Argument(metavar="HOST[:PORT]", help="The endpoint to ask.")] = mesh.HERE,
+    count: Annotated[int, Option(min=1, max=1_000_000, metavar="N", help="How often.")] = 100,
+    interval: Annotated[float, Option(min=0.0, max=3600.0, metavar="SECONDS", help="Pause in between.")] = 0.01,
     as_json: options.Json = False,
 ) -> None:
     """Measure round trips to an endpoint of the mesh, an original included."""
     from chappe import Endpoint
 
-    mesh.hear_warnings()
+    hear_warnings()
     security = trust.security()
     (where,) = mesh.addresses(security, [peer])
     with Endpoint(security=security) as endpoint:

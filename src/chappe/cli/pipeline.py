@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer import Argument, Option
 
 from chappe.cli import options
 from chappe.cli.console import say, tell, warn
@@ -24,8 +27,8 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline: *.toml, or *.py.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a running pipeline.")]
+File = Annotated[Path, Argument(metavar="FILE", help="The pipeline: *.toml, or *.py.")]
+Name = Annotated[str, Argument(metavar="NAME", help="Name of a running pipeline.")]
 
 
 @app.command()
@@ -33,13 +36,13 @@ def run(
     file: File,
     master: Annotated[
         str | None,
-        typer.Option(help="Where Spark runs: local[*] (here), spark://HOST:PORT, ..., sc://HOST:PORT (Spark Connect)."),
+        Option(help="Where Spark runs: local[*] (here), spark://HOST:PORT, ..., sc://HOST:PORT (Spark Connect)."),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Process what is there now, and end.")] = False,
-    seconds: Annotated[float | None, typer.Option(min=0, help="End this long after the queries have started.")] = None,
+    once: Annotated[bool, Option("--once", help="Process what is there now, and end.")] = False,
+    seconds: Annotated[float | None, Option(min=0, help="End this long after the queries have started.")] = None,
     metrics: Annotated[
         str | None,
-        typer.Option(metavar="[HOST:]PORT", help="Serve numbers for Prometheus here; without HOST on this machine."),
+        Option(metavar="[HOST:]PORT", help="Serve numbers for Prometheus here; without HOST on this machine."),
     ] = None,
     tower: options.Tower = options.TOWER,
     as_json: options.Json = False,
@@ -75,8 +78,6 @@ def check(file: File, tower: options.Tower = options.TOWER, as_json: options.Jso
 @app.command("list")
 def list_running(as_json: options.Json = False) -> None:
     """List the running pipelines of this user."""
-    from dataclasses import asdict
-
     from chappe.spark.pipeline.states import States
 
     running = States().running()
@@ -90,7 +91,8 @@ def list_running(as_json: options.Json = False) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from chappe.cli.pipeline_view import seconds
+    from chappe.cli.pipeline_run import PIPE_WIDTH, seconds
+    from chappe.cli.screen import wide_console
     from chappe.spark.pipeline.progress import Numbers
 
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -98,34 +100,33 @@ def list_running(as_json: options.Json = False) -> None:
         table.add_column(name, overflow="fold" if name == "file" else "ellipsis", no_wrap=name != "file")
     for each in running:
         numbers = [Numbers.from_dict(query) for query in each.queries]
-        lag = max((n.lag_s if n.lag_s is not None else float("inf") for n in numbers), default=0.0)
+        lags = [n.lag_s for n in numbers]
         table.add_row(
             escape(each.name),
             each.stage,
             str(each.pid),
             each.began,
             f"{sum(n.rows_processed_s for n in numbers):,.0f}",
-            seconds(None if lag == float("inf") else lag),
+            seconds(None if None in lags else max(filter(None, lags), default=0.0)),
             escape(each.file),
         )
-    _console().print(table)
+    wide_console(PIPE_WIDTH).print(table)
 
 
 @app.command()
 def status(name: Name, as_json: options.Json = False) -> None:
     """Show how a running pipeline is: rates, lag, state."""
-    from dataclasses import asdict
-
     from chappe.spark.pipeline.states import States
 
     found = States().find(name)
     if as_json:
         print(json.dumps(asdict(found)))
         return
-    from chappe.cli.pipeline_view import tables
+    from chappe.cli.pipeline_run import PIPE_WIDTH, tables
+    from chappe.cli.screen import wide_console
     from chappe.spark.pipeline.progress import Numbers
 
-    console = _console()
+    console = wide_console(PIPE_WIDTH)
     lines = [
         f"{found.name}: {found.stage}, process {found.pid}, since {found.began}, seen {found.updated}",
         f"file {found.file}",
@@ -162,9 +163,6 @@ def _read(file: Path, towers: str) -> Pipeline:
 
 def _analyse(pipeline: Pipeline, towers: str) -> list[dict[str, Any]]:
     """What each query makes, by Spark's own analysis. Raises PipelineInvalid."""
-    import tempfile
-    from contextlib import redirect_stderr
-
     from chappe.spark.pipeline.frames import prepare
     from chappe.spark.pipeline.running import SETTINGS
     from chappe.spark.session import spark_session
@@ -197,14 +195,3 @@ def _problems(as_json: bool) -> Iterator[None]:
         text = "\n".join(f"chappe: {each}" for each in invalid.problems)
         tell(as_json, {"ok": False, "problems": problems}, text)
         raise typer.Exit(2) from None
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    from chappe.cli.pipeline_view import PIPE_WIDTH
-
-    console = Console()
-    if not console.is_terminal:
-        console.width = PIPE_WIDTH
-    return console

@@ -7,51 +7,123 @@ import os
 import queue
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stderr
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.text import Text
 
 from chappe.cli.console import exit_code, say, warn
-from chappe.cli.pipeline_view import View
-from chappe.cli.screen import Screen
+from chappe.cli.screen import Fitting, Screen
+from chappe.cli.units import human_bytes, readable_name
 from chappe.errors import ChappeError, UsageError
 from chappe.spark.pipeline.metrics import Metrics
 from chappe.spark.pipeline.model import Pipeline, PipelineInvalid, Trigger
+from chappe.spark.pipeline.progress import Numbers
 from chappe.spark.pipeline.running import Progress, Running
 from chappe.spark.pipeline.states import State, States, started_at
 
+PIPE_WIDTH: Final = 160  # of a table where no terminal says how wide it is
+HEAD: Final = "bold cyan"
+QUERY: Final = ("query", "in/s", "processed/s", "rows", "batch", "took", "late", "state rows", "state", "watermark")
+SPARE: Final = ("late", "state", "state rows", "watermark", "batch", "processed/s")
 STEP_S: Final = 0.1
 WRITE_S: Final = 1.0  # how often the state file is brought up to date
+LAG: Final = ("query", "topic", "lag records", "lag")
 
 
+@dataclass(slots=True)
+class View:
+    """What shows a running pipeline on a screen; call ``update`` several times a second."""
+
+    name: str
+    running: Running
+    screen: Screen
+    began: float = field(default_factory=time.monotonic)
+
+    def update(self) -> None:
+        """Show how things are now."""
+        numbers = self.running.numbers
+        self.screen.show(
+            lambda: self._picture(numbers),
+            lambda: (f"{self._elapsed}  {self.running.stage}: {line(each)}" for each in numbers),
+        )
+
+    def _picture(self, numbers: Sequence[Numbers]) -> Group:
+        head = Text(f"{self._elapsed}  {self.name}: {self.running.stage}", style="bold")
+        note = Text("Ctrl-C ends it after the batch under way", style="dim")
+        return Group(head, note, *tables(numbers))
+
+    @property
+    def _elapsed(self) -> str:
+        return f"{time.monotonic() - self.began:6.1f} s"
+
+
+def line(numbers: Numbers) -> str:
+    """A query in one line."""
+    if numbers.batch < 0:
+        return f"{numbers.query}: no batch yet"
+    state = f", state {numbers.state_rows:,} rows ({human_bytes(numbers.state_bytes)})" if numbers.state_rows else ""
+    return (
+        f"{numbers.query}: {numbers.rows_in_s:,.0f} rows/s in, {numbers.rows_processed_s:,.0f} processed, "
+        f"lag {numbers.lag_records:,} records ({seconds(numbers.lag_s)}), "
+        f"batch {numbers.batch} took {numbers.batch_s:.2f} s, {numbers.rows:,} rows so far{state}"
+    )
+
+
+def tables(numbers: Sequence[Numbers]) -> tuple[Fitting, Fitting]:
+    """The queries, and the lag of each of their topics."""
+    queries = [
+        (
+            each.query,
+            f"{each.rows_in_s:,.0f}",
+            f"{each.rows_processed_s:,.0f}",
+            f"{each.rows:,}",
+            "" if each.batch < 0 else str(each.batch),
+            f"{each.batch_s:.2f} s",
+            f"{each.late_rows:,}",
+            f"{each.state_rows:,}",
+            human_bytes(each.state_bytes),
+            each.watermark,
+        )
+        for each in numbers
+    ]
+    lags = [
+        (each.query, readable_name(lag.topic), f"{lag.records:,}", seconds(lag.seconds))
+        for each in numbers
+        for lag in each.lag
+    ]
+    return (
+        Fitting(QUERY, queries, left=("query", "watermark"), spare=SPARE, style=HEAD),
+        Fitting(LAG, lags, left=("query", "topic"), spare=("query",), style=HEAD),
+    )
+
+
+def seconds(value: float | None) -> str:
+    """A lag in seconds, or a question mark."""
+    return "? s" if value is None else f"{value:,.1f} s"
+
+
+@dataclass(slots=True)
 class Run:
     """A pipeline from start to end in this process; ``run`` returns the exit code."""
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        towers: str,
-        master: str | None,
-        once: bool,
-        seconds: float | None,
-        metrics: tuple[str, int] | None,
-        as_json: bool,
-    ) -> None:
-        self._pipeline = pipeline
-        self._towers = towers
-        self._master = master
-        self._trigger = Trigger(available_now=True) if once else None
-        self._seconds = seconds
-        self._metrics = metrics
-        self._json = as_json
-        self._states = States()
-        self._written_at = 0.0
-        self._told = False
-        self._interrupt: KeyboardInterrupt | None = None
-        self._clean = True  # whether what was asked to end had begun, and finished its batches
+    pipeline: Pipeline
+    towers: str
+    master: str | None
+    once: bool
+    seconds: float | None
+    metrics: tuple[str, int] | None
+    json: bool
+    states: States = field(default_factory=States)
+    written_at: float = 0.0
+    told: bool = False
+    interrupt: KeyboardInterrupt | None = None
+    clean: bool = True  # whether what was asked to end had begun, and finished its batches
 
     def run(self) -> int:
         """Run to the end.
@@ -63,10 +135,10 @@ class Run:
             import psutil  # type: ignore[import-untyped, unused-ignore]  # noqa: F401
         except ImportError as error:
             raise UsageError("pipelines need Spark and psutil; run: pip install 'chappe[spark]'") from error
-        log = self._states.log_path(self._pipeline.name)
+        log = self.states.log_path(self.pipeline.name)
         state = State(
-            name=self._pipeline.name,
-            file=str(self._pipeline.file.absolute()),
+            name=self.pipeline.name,
+            file=str(self.pipeline.file.absolute()),
             pid=os.getpid(),
             started=started_at(os.getpid()) or 0.0,
             began=_now(),
@@ -74,7 +146,7 @@ class Run:
         )
         console = Console(file=sys.stderr)
         try:
-            with self._states.claim(state):
+            with self.states.claim(state):
                 say(f"starting pipeline {state.name}; Ctrl-C ends it after the batch under way")
                 running = self._run(state, log, console)
         except KeyboardInterrupt as stop:  # before there was anything to end
@@ -87,28 +159,29 @@ class Run:
             # what Java and Spark say on standard error would tear the table apart
             file = ending.enter_context(log.open("w", encoding="utf-8", errors="backslashreplace"))
             ending.enter_context(redirect_stderr(file))
-            running = Running(self._pipeline, self._towers, master=self._master, trigger=self._trigger)
-            if self._metrics is not None:
+            trigger = Trigger(available_now=True) if self.once else None
+            running = Running(self.pipeline, self.towers, master=self.master, trigger=trigger)
+            if self.metrics is not None:
                 try:
-                    server = Metrics(state.name, running, *self._metrics)
+                    server = Metrics(state.name, running, *self.metrics)
                 except BaseException:
                     running.stop(hurry=True)
                     raise
                 ending.callback(server.close)
                 state.metrics = server.address
-            screen = ending.enter_context(Screen(console, quiet=self._json))
+            screen = ending.enter_context(Screen(console, quiet=self.json))
             view = View(state.name, running, screen)
             while True:
                 try:
                     self._follow(state, running, view)
                     return running
                 except KeyboardInterrupt as stop:
-                    if self._interrupt is not None:  # a second one: leave out the rest
+                    if self.interrupt is not None:  # a second one: leave out the rest
                         running.stop(hurry=True)
-                        self._clean = False
+                        self.clean = False
                         return running
-                    self._interrupt = stop
-                    self._clean = running.stage != "starting"
+                    self.interrupt = stop
+                    self.clean = running.stage != "starting"
                     running.stop()
 
     def _follow(self, state: State, running: Running, view: View) -> None:
@@ -116,24 +189,24 @@ class Run:
         end = float("inf")
         while running.alive:
             self._tell(state, running)
-            if running.stage == "running" and end == float("inf") and self._seconds is not None:
-                end = time.monotonic() + self._seconds
+            if running.stage == "running" and end == float("inf") and self.seconds is not None:
+                end = time.monotonic() + self.seconds
             if time.monotonic() >= end:
                 running.stop()
             view.update()
             state.master = running.master
-            if time.monotonic() >= self._written_at + WRITE_S:
-                self._written_at = time.monotonic()
+            if time.monotonic() >= self.written_at + WRITE_S:
+                self.written_at = time.monotonic()
                 state.stage, state.updated = running.stage, _now()
                 state.queries = [each.as_dict() for each in running.numbers]
-                self._states.write(state)
+                self.states.write(state)
             running.join(STEP_S)
         self._tell(state, running)
 
     def _tell(self, state: State, running: Running) -> None:
         """Print what has happened since the last time."""
-        if self._json and not self._told and running.stage == "running":
-            self._told = True
+        if self.json and not self.told and running.stage == "running":
+            self.told = True
             self._print(event="started", pipeline=state.name, pid=state.pid, master=running.master,
                         metrics=state.metrics, log=state.log, file=state.file)  # fmt: skip
         while True:
@@ -142,11 +215,11 @@ class Run:
             except queue.Empty:
                 return
             if isinstance(event, Progress):
-                if self._json:
+                if self.json:
                     self._print(event="progress", **event.numbers.as_dict())
                 continue
             for row in event.rows:
-                head = f'{{"event": "row", "query": {json.dumps(event.query)}, "row": ' if self._json else ""
+                head = f'{{"event": "row", "query": {json.dumps(event.query)}, "row": ' if self.json else ""
                 print(f"{head}{row}{'}' if head else ''}", flush=True)
             if event.more:
                 warn(f"{event.query}: {event.more} more rows of this batch are not printed")
@@ -155,23 +228,23 @@ class Run:
         """Say how it ended; returns the exit code."""
         error = running.error
         if error is not None:
-            if self._json and not isinstance(error, PipelineInvalid):
-                self._print(event="failed", pipeline=self._pipeline.name, error=str(error))
+            if self.json and not isinstance(error, PipelineInvalid):
+                self._print(event="failed", pipeline=self.pipeline.name, error=str(error))
             if isinstance(error, ChappeError) and not isinstance(error, UsageError):
                 raise type(error)(f"{error}; Spark's log: {log}") from error
             raise error
-        clean = self._clean and not running.unfinished
+        clean = self.clean and not running.unfinished
         rows, batches = (sum(getattr(each, name) for each in running.numbers) for name in ("rows", "batches"))
-        if self._json:
-            self._print(event="ended", pipeline=self._pipeline.name, rows=rows, batches=batches, finished=clean)
+        if self.json:
+            self._print(event="ended", pipeline=self.pipeline.name, rows=rows, batches=batches, finished=clean)
         elif clean:
-            say(f"pipeline {self._pipeline.name} ended: {rows:,} rows in {batches:,} batches")
+            say(f"pipeline {self.pipeline.name} ended: {rows:,} rows in {batches:,} batches")
         if not clean:
             self._say_unfinished()
-        return 0 if clean else exit_code(self._interrupt or KeyboardInterrupt())
+        return 0 if clean else exit_code(self.interrupt or KeyboardInterrupt())
 
     def _say_unfinished(self) -> None:
-        warn(f"pipeline {self._pipeline.name} was stopped in the middle; the next run goes on from its checkpoint")
+        warn(f"pipeline {self.pipeline.name} was stopped in the middle; the next run goes on from its checkpoint")
 
     def _print(self, **fields: Any) -> None:
         print(json.dumps(fields), flush=True)

@@ -11,21 +11,24 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
+from typer import Argument, Option
 
 from chappe.cli import options
-from chappe.cli.console import Terminated, exit_code, hear_warnings, say, tell, warn
-from chappe.cli.progress import Bar
-from chappe.cli.units import human_bytes
+from chappe.cli.console import Bar, Terminated, exit_code, hear_warnings, rate_of, say, tell, warn
+from chappe.cli.formats import SPLITTERS, BadInput, Item, Whole, looks_consumed
+from chappe.cli.topics import new_beside
+from chappe.cli.units import human_bytes, parse_moment
 from chappe.errors import ChappeError, TimedOut, UsageError
 
 if TYPE_CHECKING:
     from chappe import Producer
-    from chappe.cli.formats import Item, Whole
 
 CHUNK_BYTES: Final = 1 << 20
 FLUSH_STEP_S: Final = 0.25  # between two looks at the progress while waiting for stores
@@ -34,41 +37,39 @@ INTERRUPTED_FLUSH_S: Final = 2.0  # after Ctrl-C stores get this long to acknowl
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to; made if it is new.")],
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="Input; - is standard input.")] = "-",
+    topic: Annotated[str, Argument(metavar="TOPIC", help="Topic to write to; made if it is new.")],
+    file: Annotated[str, Argument(metavar="FILE|-", help="Input; - is standard input.")] = "-",
     input_format: Annotated[
         options.InputFormat,
-        typer.Option(
+        Option(
             "--format",
             envvar="CHAPPE_PRODUCE_FORMAT",
             help="lines; json: lines that must be JSON; length: each record after its length in 4 bytes, big endian; "
             "records: as `consume --output json` prints them.",
         ),
     ] = "lines",
-    key: Annotated[str | None, typer.Option(metavar="KEY", help="Key of the records that do not say it.")] = None,
+    key: Annotated[str | None, Option(metavar="KEY", help="Key of the records that do not say it.")] = None,
     header: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Header of the records that do not say any; several times."),
+        list[str] | None, Option(metavar="NAME=VALUE", help="Header of the records that do not say any; several times.")
     ] = None,
     timestamp: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="TIME", help="Of the records that do not say it: 2026-01-31T12:00, or 2h (ago); now by default."
         ),
     ] = None,
     identity: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME",
             help="Go on in the partition of this name, and first send what an earlier run did not get stored.",
         ),
     ] = None,
     min_acks: Annotated[
-        int,
-        typer.Option(envvar="CHAPPE_PRODUCE_MIN_ACKS", min=0, max=100, help="Stores that must have each record."),
+        int, Option(envvar="CHAPPE_PRODUCE_MIN_ACKS", min=0, max=100, help="Stores that must have each record.")
     ] = 1,
     timeout: Annotated[
-        float | None, typer.Option(min=0.1, metavar="SECONDS", help="Fail if not everything is stored after so long.")
+        float | None, Option(min=0.1, metavar="SECONDS", help="Fail if not everything is stored after so long.")
     ] = None,
     tower: options.Tower = options.TOWER,
     listen: options.Listen = options.LISTEN,
@@ -90,7 +91,7 @@ def produce(
                 say(f"going on after {producer.next_offset:,} records; the last {left:,} of them are sent again")
             bar = Bar("connecting", quiet=not sys.stderr.isatty())
             run = _Run(producer, input_format, extras, as_json, min_acks, bar, size, lasting=identity is not None)
-            with bar, _Newness(topic, producer.partition, tower, listen), _Watch(run, timeout):
+            with bar, _newness(topic, producer.partition, tower, listen), _Watch(run, timeout):
                 code = run.all_of(source)
     finally:
         if file != "-":
@@ -101,9 +102,6 @@ def produce(
 
 def _extras(key: str | None, headers: list[str] | None, timestamp: str | None) -> Whole:
     """What the options say of every record. Raises UsageError."""
-    from chappe.cli.formats import Whole
-    from chappe.cli.units import parse_moment
-
     pairs = []
     for each in headers or []:
         name, equals, value = each.partition("=")
@@ -127,56 +125,46 @@ def _open(file: str) -> int:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
 
 
+@dataclass
 class _Run:
     """One input on its way into a topic, and the account of it."""
 
-    def __init__(
-        self,
-        producer: Producer,
-        form: options.InputFormat,
-        extras: Whole,
-        as_json: bool,
-        min_acks: int,
-        bar: Bar,
-        size: int,
-        *,
-        lasting: bool,
-    ) -> None:
-        from chappe.cli.formats import SPLITTERS
+    producer: Producer
+    form: options.InputFormat
+    extras: Whole
+    as_json: bool
+    min_acks: int
+    bar: Bar
+    size: int
+    lasting: bool
+    read: int = 0
+    bytes: int = 0
+    began: float = field(default_factory=time.monotonic)
+    too_late: float | None = None  # the seconds of ``--timeout``, once they are over
 
-        self._bar = bar
-        self._size = size
-        self._producer = producer
-        self._splitter = SPLITTERS[form]()
-        self._look = form == "json"  # whether the first line is one of ``consume``
-        self._extras = extras
-        self._plain = not extras.has_key and not extras.headers
-        self._as_json = as_json
-        self._min_acks = min_acks
-        self._lasting = lasting
-        self._first = producer.next_offset
-        self._bytes = 0
-        self._read = 0
-        self._began = time.monotonic()
+    def __post_init__(self) -> None:
+        self._splitter = SPLITTERS[self.form]()
+        self._look = self.form == "json"  # whether the first line is one of ``consume``
+        self._plain = not self.extras.has_key and not self.extras.headers
+        self._first = self.producer.next_offset
         self._end = threading.Lock()  # taken by who ends the run
-        self.too_late: float | None = None  # the seconds of ``--timeout``, once they are over
 
     @property
     def _sent(self) -> int:
-        return self._producer.next_offset - self._first
+        return self.producer.next_offset - self._first
 
     @property
     def _stored(self) -> int:
-        return self._sent if self._min_acks == 0 else max(0, self._producer.stored - self._first)
+        return self._sent if self.min_acks == 0 else max(0, self.producer.stored - self._first)
 
     def unstored(self) -> tuple[int, int]:
         """How many records are stored, those of an earlier run among them, and how many wait for it."""
-        stored, ahead = self._producer.stored, self._producer.next_offset
-        return stored, 0 if self._min_acks == 0 else max(0, ahead - stored)
+        stored, ahead = self.producer.stored, self.producer.next_offset
+        return stored, 0 if self.min_acks == 0 else max(0, ahead - stored)
 
     def stalled(self, waiting: int) -> str:
         """What to say when nothing is being stored."""
-        stores = "no store has" if self._min_acks == 1 else f"fewer than {self._min_acks} stores have"
+        stores = "no store has" if self.min_acks == 1 else f"fewer than {self.min_acks} stores have"
         return (
             f"{stores} acknowledged the last {waiting} records; still trying (start a store with: "
             "chappe store; one that is there may have no space left, which it says itself)"
@@ -195,18 +183,16 @@ class _Run:
                 time.sleep(FLUSH_STEP_S)  # the time is over as well, and its interrupt is on its way
         except KeyboardInterrupt as stop:
             return self._interrupted(stop)
-        self._account("stored" if self._min_acks else "sent")
+        self._account("stored" if self.min_acks else "sent")
         if problem is not None:
             warn(f"{problem}; the {self._sent} records before it are stored")
             return 1
         return 0
 
     def _send_all(self, source: int) -> None:
-        from chappe.cli.formats import BadInput
-
         try:
             while chunk := os.read(source, CHUNK_BYTES):
-                self._read += len(chunk)
+                self.read += len(chunk)
                 self._send(self._splitter.feed(chunk))
             self._send(self._splitter.end())
         except BadInput as bad:
@@ -214,44 +200,42 @@ class _Run:
             raise
 
     def _send(self, records: Sequence[Item]) -> None:
-        from chappe.cli.formats import looks_consumed
-
         if records:
             if self._look and looks_consumed(records[0]):
                 warn("these lines are what `consume --output json` prints: --format records makes them records again")
             self._look = False
             if self._plain and all(type(each) is bytes for each in records):
-                self._producer.send_many(cast("Sequence[bytes]", records), timestamp=self._extras.timestamp)
-                self._bytes += sum(map(len, cast("Sequence[bytes]", records)))
+                self.producer.send_many(cast("Sequence[bytes]", records), timestamp=self.extras.timestamp)
+                self.bytes += sum(map(len, cast("Sequence[bytes]", records)))
             else:
                 for each in records:
                     self._send_one(each)
         self._show()
 
     def _show(self) -> None:
-        rate = self._sent / max(time.monotonic() - self._began, 1e-3)
+        rate = self._sent / max(time.monotonic() - self.began, 1e-3)
         text = f"{self._sent:,} sent, {self._stored:,} stored, {rate:,.0f} records/s"
-        self._bar.update(text, self._read, self._size or None)
+        self.bar.update(text, self.read, self.size or None)
 
     def _send_one(self, record: Item) -> None:
-        extras = self._extras
+        extras = self.extras
         if isinstance(record, bytes):
-            self._producer.send(record, extras.key, extras.headers, extras.timestamp)
-            self._bytes += len(record)
+            self.producer.send(record, extras.key, extras.headers, extras.timestamp)
+            self.bytes += len(record)
             return
-        self._producer.send(
+        self.producer.send(
             record.value,
             record.key if record.has_key else extras.key,
             extras.headers if record.headers is None else record.headers,
             extras.timestamp if record.timestamp is None else record.timestamp,
         )
-        self._bytes += len(record.value or b"")
+        self.bytes += len(record.value or b"")
 
     def _wait(self) -> None:
         stored = False
         while not stored:
             try:
-                self._producer.flush(timeout=FLUSH_STEP_S)
+                self.producer.flush(timeout=FLUSH_STEP_S)
                 stored = True
             except TimedOut:
                 pass
@@ -264,33 +248,39 @@ class _Run:
     def _interrupted(self, stop: KeyboardInterrupt) -> int:
         if self.too_late is None:
             with suppress(ChappeError, KeyboardInterrupt):
-                self._producer.flush(timeout=INTERRUPTED_FLUSH_S)
+                self.producer.flush(timeout=INTERRUPTED_FLUSH_S)
         lost = self._sent - self._stored
-        self._account("stored" if self._min_acks else "sent")
+        self._account("stored" if self.min_acks else "sent")
         how = "terminated" if isinstance(stop, Terminated) else "interrupted"
         if self.too_late is not None:
             how = f"{self.too_late:g} s are over" + ("" if lost else ", and the input has not ended")
-        if lost and self._lasting:
+        if lost and self.lasting:
             warn(f"{how}: {lost} of {self._sent} records are not stored yet; the same --identity sends them again")
         elif lost:
             warn(f"{how}: {lost} of {self._sent} records are not stored")
         else:
-            warn(f"{how}: all {self._sent} records read until then are {'stored' if self._min_acks else 'sent'}")
+            warn(f"{how}: all {self._sent} records read until then are {'stored' if self.min_acks else 'sent'}")
         with suppress(ChappeError):
-            self._producer.close(timeout=0)
+            self.producer.close(timeout=0)
         return exit_code(stop) if self.too_late is None else 1
 
     def _account(self, done: str) -> None:
-        seconds = time.monotonic() - self._began
+        seconds = time.monotonic() - self.began
         facts: dict[str, Any] = {
-            "topic": self._producer.topic,
-            "partition": self._producer.partition,
+            "topic": self.producer.topic,
+            "partition": self.producer.partition,
             "first": self._first,
+            "records": self._sent,
+            "stored": self._stored,
+            "bytes": self.bytes,
+            "seconds": round(seconds, 6),
         }
-        facts |= {"records": self._sent, "stored": self._stored, "bytes": self._bytes, "seconds": round(seconds, 6)}
-        rate = self._stored / seconds if seconds > 0 else 0.0
-        text = f"{done} {self._stored} records, {human_bytes(self._bytes)}, in {seconds:.2f} s "
-        tell(self._as_json, facts, f"{text}({rate:,.0f} records/s) in partition {self._producer.partition}")
+        text = f"{done} {self._stored} records, {human_bytes(self.bytes)}, in {seconds:.2f} s "
+        tell(
+            self.as_json,
+            facts,
+            f"{text}({rate_of(self._stored, seconds):,.0f} records/s) in partition {self.producer.partition}",
+        )
 
 
 class _Watch:
@@ -340,25 +330,15 @@ class _Watch:
             _thread.interrupt_main()
 
 
-class _Newness:
+@contextmanager
+def _newness(topic: str, partition: str, tower: str, listen: str) -> Iterator[None]:
     """Finds out meanwhile whether the topic is new beside others of nearly its name, and says so in the end."""
-
-    def __init__(self, topic: str, partition: str, tower: str, listen: str) -> None:
-        self._topic = topic
-        self._where = (topic, partition, tower, listen)
-        self._others: list[str] = []
-        self._thread = threading.Thread(target=self._look, daemon=True, name="produce-newness")
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join()
-        if self._others:
-            names = " and ".join(map(repr, self._others))
-            say(f"the topic {self._topic!r} is new; {names} {'is' if len(self._others) == 1 else 'are'} there already")
-
-    def _look(self) -> None:
-        from chappe.cli.holdings import new_beside
-
-        self._others = new_beside(*self._where)
+    with ThreadPoolExecutor(1, "produce-newness") as looking:
+        found = looking.submit(new_beside, topic, partition, tower, listen)
+        try:
+            yield
+        finally:
+            others = found.result()
+            if others:
+                names = " and ".join(map(repr, others))
+                say(f"the topic {topic!r} is new; {names} {'is' if len(others) == 1 else 'are'} there already")

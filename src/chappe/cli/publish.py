@@ -1,54 +1,110 @@
-"""``chappe publish``: values into the mesh, from the command line or standard input."""
+"""``chappe publish`` and ``chappe subscribe``: values into the mesh, and what is published there."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
 import typer
+from typer import Argument, Option
 
-from chappe.cli import mesh, options
-from chappe.cli import values as typed_values
-from chappe.cli.console import tell, warn
+from chappe.cli import mesh, options, values
+from chappe.cli.console import exit_code, hear_warnings, say, tell, warn, write_out
+from chappe.data.order import TYPE_NAMES
 from chappe.errors import ChappeError, InvalidData, UsageError
 
 if TYPE_CHECKING:
-    from chappe import Endpoint
+    from chappe import Endpoint, Received
 
-Format = Literal["text", "json"]  # what values look like
+Messages: TypeAlias = list[tuple[str, object]]  # topics and values
 
 WAIT_S: Final = 1.0  # peers get this long to say who subscribes
 CHUNK_BYTES: Final = 1 << 18
 ANY: Final = "-"  # the topic stands in each line
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The options that say what values look like."""
+
+    event: Annotated[
+        str | None, Option(metavar="NAME", help="Publish one Zeek event, whose arguments are the values.")
+    ] = None
+    kind: Annotated[str | None, Option("--type", metavar="TYPE", help="Of all values: count, string, address, ...")] = (
+        None
+    )
+    input_format: Annotated[
+        Literal["text", "json"],
+        Option("--format", help="text: values, as `chappe subscribe` prints them; json: only Broker's typed JSON."),
+    ] = "text"
+    as_text: values.Text = False
+
+    def check(self, topic: str) -> None:
+        """Raise UsageError for options that contradict each other."""
+        if self.kind is not None and self.kind not in TYPE_NAMES:
+            raise UsageError(f"there is no type {self.kind!r}, only {', '.join(TYPE_NAMES)}")
+        if self.input_format == "json" and (self.kind is not None or self.event is not None or self.as_text):
+            raise UsageError("typed JSON says itself what it is: leave out --type, --text and --event")
+        if topic == ANY and self.input_format != "json":
+            raise UsageError("a topic in each line needs --format json")
+
+    def given(self, topic: str, texts: list[str]) -> Messages:
+        """The messages on the command line. Raises UsageError."""
+        from chappe.data.zeek import Event
+
+        try:
+            if self.input_format == "json":
+                return [self.line(topic, os.fsencode(each)) for each in texts]
+            read = [values.read_argument(each, self.kind, as_text=self.as_text) for each in texts]
+        except InvalidData as problem:
+            raise UsageError(str(problem)) from None
+        return [(topic, each) for each in (read if self.event is None else [Event(self.event, *read)])]
+
+    def line(self, topic: str, line: bytes) -> tuple[str, object]:
+        """The message in a line of standard input. Raises InvalidData."""
+        if self.input_format == "json":
+            return values.read_message(None if topic == ANY else topic, line)
+        return topic, values.read(line.decode("utf-8", "surrogateescape"), self.kind, as_text=self.as_text)
+
+    def lines(self, topic: str, source: int) -> Iterator[Messages]:
+        """The messages that come. Raises UsageError for a malformed line, after the messages before it."""
+        from chappe.cli.formats import Lines
+
+        splitter = Lines()
+        number = 0
+        ended = False
+        while not ended:
+            chunk = os.read(source, CHUNK_BYTES)
+            ended = not chunk
+            batch: Messages = []
+            for line in splitter.end() if ended else splitter.feed(chunk):
+                number += 1
+                if self.input_format == "json" and not line.strip():
+                    continue
+                try:
+                    batch.append(self.line(topic, line))
+                except InvalidData as problem:
+                    yield batch
+                    raise UsageError(f"line {number} of the input: {problem}") from None
+            if batch:
+                yield batch
+
+
 @options.with_groups
 def publish(
     trust: mesh.Trust,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to publish to; `-`: the one in each JSON line.")],
-    values: Annotated[
+    form: Form,
+    topic: Annotated[str, Argument(metavar="TOPIC", help="Topic to publish to; `-`: the one in each JSON line.")],
+    texts: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="VALUE",
-            help=f"Each is a message; without any, the lines of standard input are. {typed_values.HELP}",
+        Argument(
+            metavar="VALUE", help=f"Each is a message; without any, the lines of standard input are. {values.HELP}"
         ),
     ] = None,
-    event: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Publish one Zeek event, whose arguments are the values.")
-    ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option("--type", metavar="TYPE", help="Of all values: count, string, address, ..."),
-    ] = None,
-    input_format: Annotated[
-        Format,
-        typer.Option(
-            "--format", help="text: values, as `chappe subscribe` prints them; json: only Broker's typed JSON."
-        ),
-    ] = "text",
-    as_text: typed_values.Text = False,
     peers: mesh.Peers = None,
     as_json: options.Json = False,
 ) -> None:
@@ -58,67 +114,44 @@ def publish(
     """
     from chappe import Endpoint
 
-    mesh.hear_warnings()
-    _check(topic, event, kind, input_format, as_text)
+    hear_warnings()
+    form.check(topic)
     security = trust.security()
     dialled = mesh.addresses(security, peers or [mesh.HERE])
-    given = _given(topic, values or [], event, kind, input_format, as_text)
+    if texts or form.event is not None:  # all of them are read before anything is sent
+        batches: Iterable[Messages] = [form.given(topic, texts or [])]
+    else:
+        batches = form.lines(topic, sys.stdin.fileno())
     teller = mesh.Teller()
+    count = wanted = 0  # published, and of these what somebody in reach has subscribed to
+    problem: ChappeError | None = None
     with Endpoint(security=security, forwarding=False) as endpoint:
         mesh.dial(endpoint, dialled)
         statuses = endpoint.statuses(callback=teller)
         heard = _await_subscribers(endpoint, None if topic == ANY else topic)
-        run = _Run(endpoint, None if topic == ANY else topic, kind, input_format, as_text)
-        problem = run.all_of(given)
+        try:
+            for batch in batches:
+                wanted += endpoint.publish_batch(batch)
+                count += len(batch)
+        except ChappeError as error:
+            if isinstance(batches, list):
+                raise
+            problem = error
         mesh.until(endpoint, lambda: endpoint.core.buffered() == 0)
         statuses.close()  # a peer that leaves now has what it wanted
-    facts = {"topic": None if topic == ANY else topic, "published": run.count, "wanted": run.wanted}
-    tell(as_json, {**facts, "subscribers": heard}, f"published {run.count} messages" + _unwanted(run))
+    unwanted = ""
+    if wanted < count:
+        unwanted = (
+            f"; to {count - wanted} of them nobody has subscribed" if wanted else ", to which nobody has subscribed"
+        )
+    facts = {"topic": None if topic == ANY else topic, "published": count, "wanted": wanted, "subscribers": heard}
+    tell(as_json, facts, f"published {count} messages{unwanted}")
     if problem is not None:
         warn(f"{problem}; what came before it is published")
     if teller.lost:
         warn("a peer was lost meanwhile: it may have missed some")
     if problem is not None or teller.lost:
         raise typer.Exit(1)
-
-
-def _unwanted(run: _Run) -> str:
-    if run.wanted == run.count:
-        return ""
-    if not run.wanted:
-        return ", to which nobody has subscribed"
-    return f"; to {run.count - run.wanted} of them nobody has subscribed"
-
-
-def _check(topic: str, event: str | None, kind: str | None, form: Format, as_text: bool) -> None:
-    from chappe.data.order import TYPE_NAMES
-
-    if kind is not None and kind not in TYPE_NAMES:
-        raise UsageError(f"there is no type {kind!r}, only {', '.join(TYPE_NAMES)}")
-    if form == "json" and (kind is not None or event is not None or as_text):
-        raise UsageError("typed JSON says itself what it is: leave out --type, --text and --event")
-    if topic == ANY and form != "json":
-        raise UsageError("a topic of each line needs --format json")
-
-
-def _given(
-    topic: str, values: list[str], event: str | None, kind: str | None, form: Format, as_text: bool
-) -> list[tuple[str, object]] | None:
-    """The messages on the command line, all of them read before anything is sent; None: they are on standard input."""
-    from chappe.cli.events import read_json
-    from chappe.data.zeek import Event
-
-    if event is None and not values:
-        return None
-    try:
-        if form == "json":
-            return [read_json(None if topic == ANY else topic, os.fsencode(each)) for each in values]
-        read = [typed_values.read_argument(each, kind, as_text=as_text) for each in values]
-    except InvalidData as problem:
-        raise UsageError(str(problem)) from None
-    if event is not None:
-        return [(topic, Event(event, *read))]
-    return [(topic, each) for each in read]
 
 
 def _await_subscribers(endpoint: Endpoint, topic: str | None) -> bool:
@@ -132,56 +165,58 @@ def _await_subscribers(endpoint: Endpoint, topic: str | None) -> bool:
     return mesh.until(endpoint, known, WAIT_S)
 
 
-class _Run:
-    """Publishes, and counts."""
+@options.with_groups
+def subscribe(
+    trust: mesh.Trust,
+    topics: Annotated[list[str], Argument(metavar="TOPIC", help="Prefixes of topics; '' is all.")],
+    peers: mesh.Peers = None,
+    listen: Annotated[
+        list[str] | None, Option("--listen", metavar="HOST:PORT", help="Let others dial, too; port 0 takes any.")
+    ] = None,
+    count: Annotated[int | None, Option(min=0, metavar="N", help="End after N messages.")] = None,
+    seconds: Annotated[float | None, Option(min=0.0, metavar="S", help="End after so long.")] = None,
+    output: Annotated[
+        Literal["text", "json"],
+        Option(help="text: for people; json: data messages, which `chappe publish --format json` reads."),
+    ] = "text",
+    as_json: Annotated[bool, Option("--json", help="The same as --output json.")] = False,
+    as_text: values.Text = False,
+    on_full: Annotated[
+        Literal["drop_oldest", "drop_newest", "block"],
+        Option(help="When the output is slow: drop messages and say so, or slow publishers down."),
+    ] = "drop_oldest",
+) -> None:
+    """Print what is published to topics of the mesh; Zeek's events by name."""
+    from chappe import Endpoint
 
-    def __init__(self, endpoint: Endpoint, topic: str | None, kind: str | None, form: Format, as_text: bool) -> None:
-        self.count = 0
-        self.wanted = 0  # those that somebody in reach has subscribed to
-        self._endpoint = endpoint
-        self._topic = topic
-        self._kind = kind
-        self._form = form
-        self._as_text = as_text
-
-    def all_of(self, given: list[tuple[str, object]] | None) -> ChappeError | None:
-        """Publish what is given, or standard input; returns what was wrong with its last line."""
-        if given is not None:
-            self.wanted = self._endpoint.publish_batch(given)
-            self.count = len(given)
-            return None
+    hear_warnings()
+    security = trust.security()
+    dialled = mesh.addresses(security, peers or ([] if listen else [mesh.HERE]))
+    heard = mesh.addresses(security, listen or [])
+    if count == 0:
+        return
+    json = as_json or output == "json"
+    render = values.message_as_json if json else partial(values.message_as_text, broker=as_text)
+    with Endpoint(security=security, forwarding=False) as endpoint:
+        endpoint.statuses(callback=mesh.Teller(come_and_go=bool(heard)))
+        subscriber = endpoint.subscribe(*topics, on_full=on_full)
         try:
-            for batch in self._batches(sys.stdin.fileno()):
-                self.wanted += self._endpoint.publish_batch(batch)
-                self.count += len(batch)
-        except ChappeError as error:
-            return error
-        return None
+            for each in mesh.listen(endpoint, heard):
+                say(f"listening at {each}")
+            mesh.keep_dialling(endpoint, dialled)
+            for found in mesh.batches(subscriber, count, seconds):
+                write_out(b"".join(_rendered(found, render)))
+        except KeyboardInterrupt as stop:
+            if count is not None or seconds is not None:
+                raise typer.Exit(exit_code(stop)) from None
+        finally:
+            if subscriber.dropped:
+                warn(f"{subscriber.dropped} messages were dropped: this was too slow (--on-full block waits instead)")
 
-    def _batches(self, source: int) -> Iterator[list[tuple[str, object]]]:
-        from chappe.cli.formats import Lines
 
-        splitter = Lines()
-        lines = 0
-        ended = False
-        while not ended:
-            chunk = os.read(source, CHUNK_BYTES)
-            ended = not chunk
-            batch: list[tuple[str, object]] = []
-            for line in splitter.end() if ended else splitter.feed(chunk):
-                lines += 1
-                try:
-                    batch += self._read(line)
-                except InvalidData as problem:
-                    yield batch
-                    raise UsageError(f"line {lines} of the input: {problem}") from None
-            if batch:
-                yield batch
-
-    def _read(self, line: bytes) -> list[tuple[str, object]]:
-        from chappe.cli.events import read_json, read_line
-
-        if self._form == "text":
-            assert self._topic is not None
-            return [(self._topic, read_line(line, self._kind, broker=self._as_text))]
-        return [read_json(self._topic, line)] if line.strip() else []
+def _rendered(messages: Iterable[Received], render: Callable[[str, bytes], bytes]) -> Iterator[bytes]:
+    for message in messages:
+        try:
+            yield render(message.topic, message.payload)
+        except InvalidData as problem:
+            warn(f"a message to {message.topic!a} cannot be read: {problem}")

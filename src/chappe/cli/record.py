@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from typer import Argument, Option
 
 from chappe.cli import mesh, options
 from chappe.cli.console import hear_warnings, say, tell, warn
@@ -21,7 +22,7 @@ from chappe.errors import UsageError
 if TYPE_CHECKING:
     from chappe import Endpoint
     from chappe.bridges.recorder import Recorded, Recorder
-    from chappe.cli.progress import Bar
+    from chappe.cli.console import Bar
 
 PATIENCE_S: Final = 5.0  # then it is said that nobody peers
 RATE_S: Final = 1.0  # the rate shown is that of so long
@@ -31,17 +32,16 @@ FINISH_S: Final = 10.0  # at the end stores get this long to acknowledge the res
 @options.with_groups
 def record(
     trust: mesh.Trust,
-    topics: Annotated[list[str], typer.Argument(metavar="PREFIX", help="Topics of the mesh that start so.")],
-    to: Annotated[str, typer.Option("--to", metavar="TOPIC", help="The topic of the log that gets them.")],
+    topics: Annotated[list[str], Argument(metavar="PREFIX", help="Topics of the mesh that start so.")],
+    to: Annotated[str, Option("--to", metavar="TOPIC", help="The topic of the log that gets them.")],
     peer: Annotated[
         list[str] | None,
-        typer.Option("--peer", metavar="HOST[:PORT]", help="An endpoint to dial.", rich_help_panel=mesh.PANEL),
+        Option("--peer", metavar="HOST[:PORT]", help="An endpoint to dial.", rich_help_panel=mesh.PANEL),
     ] = None,
     mesh_listen: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Accept peers here; port 0: any.", rich_help_panel=mesh.PANEL),
+        str | None, Option(metavar="HOST:PORT", help="Accept peers here; port 0: any.", rich_help_panel=mesh.PANEL)
     ] = None,
-    min_acks: Annotated[int, typer.Option(min=1, max=100, help="Stores that must have each record.")] = 1,
+    min_acks: Annotated[int, Option(min=1, max=100, help="Stores that must have each record.")] = 1,
     tower: options.Tower = options.TOWER,
     listen: options.Listen = options.LISTEN,
     as_json: options.Json = False,
@@ -52,7 +52,7 @@ def record(
     """
     from chappe import Endpoint
     from chappe.bridges.recorder import Recorder
-    from chappe.cli.progress import Bar
+    from chappe.cli.console import Bar
     from chappe.data.topic import check_topic
 
     if not peer and mesh_listen is None:
@@ -64,11 +64,10 @@ def record(
     hear_warnings(tower)
     with ExitStack() as ending:
         endpoint = ending.enter_context(Endpoint(security=security))
-        at = next((mesh.shown((host, endpoint.listen(host, port))) for host, port in listened), None)
+        at = next(iter(mesh.listen(endpoint, listened)), None)
         recorder = Recorder(endpoint, *topics, to=to, tower=tower, listen=listen, min_acks=min_acks)
         with _stopped_by_signals(recorder):
-            for host, port in dialled:
-                endpoint.peer_nosync(host, port, retry_s=mesh.RETRY_S)
+            mesh.keep_dialling(endpoint, dialled)
             _announce(endpoint, recorder, at, as_json)
             with Bar("waiting for peers", quiet=as_json) as bar:
                 recorder.show = _Shown(endpoint, bar).show

@@ -15,21 +15,23 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Final, TypeAlias
 
-import typer
+from typer import Option
 from typer.core import TyperCommand
 
-from chappe.data.json import dumps_plain, loads, loads_plain, scalar_text
+from chappe.data.json import dumps, dumps_message, dumps_plain, loads, loads_message, loads_plain, scalar_text
 from chappe.data.order import TYPE_NAMES
 from chappe.data.text import from_text, to_text
 from chappe.data.values import TAGS, Set, Table, Value, type_name
-from chappe.errors import InvalidData, UsageError
+from chappe.errors import InvalidData, UnsupportedValue, UsageError
 
 HELP: Final = "JSON, TYPE:TEXT such as count:5, or else a string."
 
 Text: TypeAlias = Annotated[
-    bool, typer.Option("--text", help="Values are typed and printed in Broker's text form: 5m, 10.0.0.0/8, {1, 2}, T.")
+    bool, Option("--text", help="Values are typed and printed in Broker's text form: 5m, 10.0.0.0/8, {1, 2}, T.")
 ]
 
 # What would move the cursor or end the line early: control characters, but not the tab.
@@ -180,3 +182,98 @@ def _typed(value: Any) -> str | None:
         return None
     text = str(value) if kind is float else scalar_text(value)
     return f"{type_name(value)}:{text}" if text.isprintable() else None
+
+
+def line_of(value: object, *, as_text: bool = False) -> bytes:
+    """A value as a line of text."""
+    return shown(value, as_text=as_text).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def typed(value: object) -> str:
+    """A value as typed JSON: legal where JSON can express it, else as the original writes it."""
+    return _legal(dumps, value)
+
+
+def _legal(write: Callable[..., str], value: object) -> str:
+    try:
+        return write(value, legal=True)
+    except UnsupportedValue:  # NaN, infinity, bytes that are no text
+        return write(value)
+
+
+def entry_as_text(key: object, value: object, *, as_text: bool = False) -> bytes:
+    """An entry as a line for people."""
+    return f"{shown(key, as_text=as_text)} -> ".encode("utf-8", "backslashreplace") + line_of(value, as_text=as_text)
+
+
+def entry_as_json(key: object, value: object) -> bytes:
+    """An entry as a line of JSON: what stands in the JSON of a table."""
+    return f'{{"key":{typed(key)},"value":{typed(value)}}}\n'.encode("utf-8", "surrogateescape")
+
+
+def read_entry(line: bytes) -> tuple[Value, Value]:
+    """What ``entry_as_json`` has written, or the same with plain JSON; raises InvalidData."""
+    table = loads_plain(b'{"@data-type":"table","data":[' + line.strip() + b"]}")
+    if not isinstance(table, Table) or len(table) != 1:
+        raise InvalidData("an entry is one object with key and value")
+    ((key, value),) = table.pairs()
+    return key, value
+
+
+def of_prefix(key: object, prefix: str | None) -> bool:
+    """Whether a key is wanted."""
+    return prefix is None or (isinstance(key, str) and key.startswith(prefix))
+
+
+def message_as_text(topic: str, payload: bytes, *, broker: bool = False) -> bytes:
+    """The topic and the value, or the name of a Zeek event and its arguments; a batch has a line for each of its own.
+
+    With ``broker`` values are in Broker's text form. Raises InvalidData.
+    """
+    return b"".join([_message_line(topic, each) for each in message_texts(payload, broker=broker)])
+
+
+def message_texts(payload: bytes, *, broker: bool = False) -> list[str]:
+    """What ``message_as_text`` shows of a value: one text, or of a batch of Zeek's one for each message in it."""
+    from chappe.data import zeek
+    from chappe.data.binary import decode
+
+    try:
+        message = zeek.parse(payload)
+    except InvalidData:
+        return [shown(decode(payload), as_text=broker)]
+    found = []
+    for each in message if isinstance(message, zeek.Batch) else [message]:
+        if isinstance(each, zeek.Event):
+            # strings in quotes, so that it is plain where one ends
+            quoted = [
+                dumps_plain(arg) if type(arg) is str and not broker else shown(arg, as_text=broker) for arg in each.args
+            ]
+            found.append(f"{each.name}({', '.join(quoted)})")
+        else:
+            found.append(shown(each.to_value(), as_text=broker))
+    return found
+
+
+def _message_line(topic: str, text: str) -> bytes:
+    return f"{topic}  {text}".translate(CONTROLS).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def message_as_json(topic: str, payload: bytes) -> bytes:
+    """A data message as JSON: legal where JSON can express the value, else as the original writes it.
+
+    Raises InvalidData.
+    """
+    from chappe.data.binary import decode
+
+    return _legal(partial(dumps_message, topic), decode(payload)).encode("utf-8", "surrogateescape") + b"\n"
+
+
+def read_message(topic: str | None, line: bytes) -> tuple[str, Value]:
+    """Topic and value of a line of JSON: of a data message, or of a value for ``topic``, which goes before the line's.
+
+    Raises InvalidData.
+    """
+    if topic is None:
+        return loads_message(line)
+    return topic, loads(line)

@@ -4,8 +4,7 @@ selection.py  which topics and partitions
 pattern.py    regular expressions over topics, each name in linear time
 offsets.py    where a read starts and ends, and how it is cut into tasks
 view.py       what the stores have
-moments.py    which offset a moment is at
-bounds.py     the ranges that lie between a start and an end
+bounds.py     the ranges that lie between a start and an end; which offset a moment is at
 fetch.py      how ranges are read, failing over from store to store
 topic.py      ``read_topic`` and ``read_batches``
 

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 
 from chappe.api.times import as_micros
 from chappe.arrow import shown
-from chappe.reading.moments import offsets_at
+from chappe.reading.bounds import offsets_at
 from chappe.reading.offsets import Range
 from chappe.reading.view import StoresView
 

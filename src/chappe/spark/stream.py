@@ -22,8 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from chappe.errors import OffsetOutOfRange, UnknownTopic, UsageError
-from chappe.reading.bounds import Moment, check_ends, without_lost
-from chappe.reading.moments import offsets_at
+from chappe.reading.bounds import Moment, check_ends, offsets_at, without_lost
 from chappe.reading.offsets import (
     AT_LATEST,
     FROM_LATEST,

@@ -9,25 +9,18 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import Final, Self
+from typing import Any, Final, Self
 
+from chappe import defaults
 from chappe.api.mesh.aio import AsyncEndpoint
 from chappe.api.mesh.arguments import OnFull, as_policy, check_bounds
 from chappe.api.mesh.endpoint import Endpoint
 from chappe.api.serving import server_tls
-from chappe.defaults import (
-    WEBSOCKET_BYTES_MAX,
-    WEBSOCKET_CLOSE_S,
-    WEBSOCKET_FRAME_BYTES_MAX,
-    WEBSOCKET_MESSAGES_MAX,
-    WEBSOCKET_PING_S,
-    WEBSOCKET_STUCK_S,
-)
+from chappe.defaults import WEBSOCKET_BYTES_MAX, WEBSOCKET_MESSAGES_MAX, WEBSOCKET_SPEAK_S
 from chappe.errors import AddressInUse, ChappeError, UsageError
 from chappe.system.forking import own
-from chappe.web.origins import check_origins, may_connect
+from chappe.web.admission import Room, check_origins, may_connect
 from chappe.web.protocol import PATH
-from chappe.web.room import Room
 
 try:
     import uvicorn
@@ -36,8 +29,8 @@ try:
     from starlette.responses import PlainTextResponse
     from starlette.routing import WebSocketRoute
     from starlette.websockets import WebSocket
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    from chappe.web.http import BriefHttp
     from chappe.web.session import Queue, Session
 except ImportError:
     raise ChappeError("the WebSocket face needs further packages: pip install 'chappe[web]'") from None
@@ -45,6 +38,19 @@ except ImportError:
 logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 128
+
+
+class BriefHttp(H11Protocol):
+    """A connection that is closed if it is not a WebSocket by ``WEBSOCKET_SPEAK_S``."""
+
+    def connection_made(self, transport: Any) -> None:
+        """See asyncio."""
+        super().connection_made(transport)
+        asyncio.get_running_loop().call_later(WEBSOCKET_SPEAK_S, self._end)
+
+    def _end(self) -> None:
+        if self.transport.get_protocol() is self:
+            self.transport.abort()
 
 
 class WebSocketServer:
@@ -141,11 +147,11 @@ class WebSocketServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            ws_max_size=WEBSOCKET_FRAME_BYTES_MAX,
+            ws_max_size=defaults.WEBSOCKET_FRAME_BYTES_MAX,
             ws_per_message_deflate=False,  # it costs more than it saves, and lets small frames become large
-            ws_ping_interval=WEBSOCKET_PING_S,
+            ws_ping_interval=defaults.WEBSOCKET_PING_S,
             ws_ping_timeout=None,  # while a fast sender is slowed down its answers are not read either
-            timeout_graceful_shutdown=WEBSOCKET_CLOSE_S,
+            timeout_graceful_shutdown=defaults.WEBSOCKET_CLOSE_S,
             ssl_context_factory=None if tls is None else lambda config, default: tls,
         )
 
@@ -196,5 +202,5 @@ def _listen(host: str, port: int) -> socket.socket:
             ) from None
         raise UsageError(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # of connections that it will accept
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WEBSOCKET_STUCK_S * 1000))
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(defaults.WEBSOCKET_STUCK_S * 1000))
     return made

@@ -4,20 +4,144 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from chappe.cli.demo.flow import Flow
-from chappe.cli.demo.numbers import count, quantity
-from chappe.cli.demo.windows import WINDOW_S, Row, Windows
+from chappe.cli.demo.query import WINDOW_S, Row, Windows
 from chappe.cli.screen import Screen
+
+RATE_S: Final = 5.0  # rates are of about the last seconds
+LATELY_MAX: Final = 60  # values kept for the small curve
+METRICS_MAX: Final = 1000  # that are shown
+
+
+@dataclass(slots=True)
+class Flow:
+    """Told again and again how far everything is; used by one thread."""
+
+    clock: Callable[[], float] = time.monotonic
+    sent: int = 0
+    stored: int = 0
+    in_windows: int = 0  # values
+    windows: int = 0  # that got new values, each time
+    batches: int = 0
+    stored_s: float | None = None  # from the moment of a record until it is stored
+    windows_s: float | None = None  # until it is in a window
+    newest: dict[str, tuple[float, str]] = field(default_factory=dict)  # value and unit
+    lately: dict[str, deque[float]] = field(default_factory=dict)
+    _told: object = None
+    _samples: deque[tuple[float, int, int, int]] = field(default_factory=deque)
+
+    def hear(self, facts: Mapping[str, Any]) -> None:
+        """Take over what the producer told."""
+        first = int(facts.get("first", 0))
+        self.sent = int(facts.get("sent", first)) - first
+        self.stored = max(0, int(facts.get("stored", first)) - first)
+        self.stored_s = facts.get("stored_s", self.stored_s)
+        values = facts.get("newest")
+        if values is not None and values is not self._told:
+            self._told = values
+            for metric, (value, unit) in values.items():
+                if metric in self.newest or len(self.newest) < METRICS_MAX:
+                    self.newest[metric] = (value, unit)
+                    self.lately.setdefault(metric, deque(maxlen=LATELY_MAX)).append(value)
+        self._sample()
+
+    def unit(self, metric: str) -> str:
+        """The unit of a metric, as far as it is known."""
+        return self.newest[metric][1] if metric in self.newest else ""
+
+    @property
+    def records(self) -> str:
+        """How many were sent and stored, how fast and how soon."""
+        sent, stored, _ = self._rates()
+        soon = f" after {delay(self.stored_s)}" if self.stored_s is not None else ""
+        return f"{count(self.sent)} sent ({rate(sent)}), {count(self.stored)} stored ({rate(stored)}){soon}"
+
+    @property
+    def counted(self) -> str:
+        """The same of the windows."""
+        if not self.batches:
+            return "none yet"
+        *_, windows = self._rates()
+        soon = f" after {delay(self.windows_s)}" if self.windows_s is not None else ""
+        batches = f"{count(self.batches)} batch{'es' if self.batches > 1 else ''}"
+        return f"{count(self.in_windows)} values in {batches}, {quantity(windows)} windows/s,{soon}".rstrip(",")
+
+    def _sample(self) -> None:
+        now = self.clock()
+        self._samples.append((now, self.sent, self.stored, self.windows))
+        while len(self._samples) > 2 and self._samples[1][0] <= now - RATE_S:
+            self._samples.popleft()
+
+    def _rates(self) -> tuple[float, float, float]:
+        """Records sent and stored, and windows, a second."""
+        if len(self._samples) < 2 or self._samples[-1][0] <= self._samples[0][0]:
+            return 0.0, 0.0, 0.0
+        (then, *before), (now, *after) = self._samples[0], self._samples[-1]
+        sent, stored, windows = ((b - a) / (now - then) for a, b in zip(before, after, strict=True))
+        return sent, stored, windows
+
+
+SMALL: Final = ("", "k", "M", "G", "T", "P")  # thousands
+LARGEST: Final = 1e18
+BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")  # 1024 times
+EXACT_MAX: Final = 1_000_000  # counts below it are written in full
+
+
+def quantity(value: float, unit: str = "") -> str:
+    """``57.8 %``, ``104``, ``12.3 M``, ``1.31 MiB/s``: a value of a metric, ten characters at most with these units."""
+    size, slash, per = unit.partition("/")
+    if size in BINARY:
+        return _scaled(value * 1024 ** BINARY.index(size), 1024, BINARY, slash + per)
+    if unit == "%":
+        return f"{digits(value)} %"
+    return f"{_scaled(value, 1000, SMALL, '')}{' ' if unit else ''}{unit}".rstrip()
+
+
+def count(number: float) -> str:
+    """``1,125``, ``12.3 M``."""
+    return f"{number:,.0f}" if abs(number) < EXACT_MAX else quantity(number)
+
+
+def rate(per_s: float) -> str:
+    """``45/s``, ``1.2 k/s``."""
+    return f"{quantity(per_s)}/s"
+
+
+def delay(seconds: float) -> str:
+    """``3 ms``, ``2.1 s``."""
+    return f"{max(0.0, seconds) * 1000:.0f} ms" if seconds < 0.9995 else f"{digits(seconds)} s"
+
+
+def digits(value: float) -> str:
+    """Three digits; a whole number without a point."""
+    if not math.isfinite(value):
+        return str(value)
+    about = round(value, 2) or 0.0  # no minus zero
+    if about == round(about):
+        return f"{about:,.0f}"
+    size = abs(about)
+    return f"{value:,.{0 if size >= 99.95 else 1 if size >= 9.995 else 2}f}"
+
+
+def _scaled(value: float, step: int, names: tuple[str, ...], per: str) -> str:
+    if not math.isfinite(value) or abs(value) >= LARGEST:
+        return f"{value:.3g} {names[0]}{per}".rstrip()
+    for name in names:
+        if abs(value) < 999.5 or name == names[-1]:
+            break
+        value /= step
+    return f"{digits(value)} {name}{per}".rstrip()
+
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 CURVE_MIN: Final = 8  # characters of the small curve

@@ -1,4 +1,8 @@
-"""Room for the clients of a WebSocket server: who is in, and who gives way when it is full.
+"""Who may be a client of a WebSocket server.
+
+A browser lets any page of the web open a WebSocket to any address, this machine's included, and only tells the server
+where the page came from: its origin. Pages of this machine may connect, and those that were named; no others. Programs
+that are not browsers send no origin and may connect: they could send any.
 
 A client that has not sent its first frame gives way to any that comes. Where all have, one of the host that has the
 most gives way to a client of a host that has fewer; so nobody can keep all others out.
@@ -7,9 +11,47 @@ most gives way to a client of a host that has fewer; so nobody can keep all othe
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from chappe.defaults import WEBSOCKET_CLIENTS_MAX
+from chappe.errors import UsageError
+from chappe.security import is_loopback
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def check_origins(origins: Iterable[str]) -> frozenset[str]:
+    """Origins that a user named, in the form that browsers send; raises UsageError."""
+    return frozenset([_normal(each) for each in origins])
+
+
+def may_connect(found: Sequence[str], named: frozenset[str]) -> bool:
+    """Whether a client whose ``Origin`` headers are ``found`` may connect."""
+    if not found:
+        return True
+    if len(found) > 1:
+        return False
+    try:
+        origin = _normal(found[0])
+    except UsageError:  # such as `null`, of files and of frames that hide where they are from
+        return False
+    return origin in named or is_loopback(urlsplit(origin).hostname or "")
+
+
+def _normal(origin: str) -> str:
+    try:
+        parts = urlsplit(origin.strip())
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+        parts = urlsplit("")
+    extra = parts.path.strip("/") or parts.query or parts.fragment or parts.username
+    if parts.scheme not in _PORTS or not host or extra:
+        raise UsageError(f"{origin!r} is not an origin of web pages, which looks like https://example.org:8443")
+    name = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{name}" + ("" if port in (None, _PORTS[parts.scheme]) else f":{port}")
 
 
 class Guest(Protocol):
