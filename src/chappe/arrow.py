@@ -30,7 +30,7 @@ _ALIGNMENT: Final = 8  # bytes; Arrow wants every buffer to start at a multiple 
 @cache
 def schema(columns: tuple[str, ...] = COLUMNS) -> pa.Schema:
     """The columns of a topic, all or some of them in any order; timestamps are UTC."""
-    pa = _pyarrow()
+    pa = pyarrow()
     types = {
         "topic": pa.string(),
         "partition": pa.string(),
@@ -60,7 +60,7 @@ def run_to_arrow(
 
     Only the named columns are built, in their order.
     """
-    pa = _pyarrow()
+    pa = pyarrow()
     assert batches[0].base <= start < end <= batches[-1].next
     cuts = [(each, max(start - each.base, 0), min(end, each.next) - each.base) for each in batches]
     try:
@@ -92,11 +92,12 @@ def concat(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """One record batch of several, in order; at least one."""
     if len(parts) == 1:
         return parts[0]
-    (whole,) = _pyarrow().Table.from_batches(parts).combine_chunks().to_batches()
+    (whole,) = pyarrow().Table.from_batches(parts).combine_chunks().to_batches()
     return whole
 
 
-def _pyarrow() -> Any:
+def pyarrow() -> Any:
+    """The module; raises UsageError if it is not installed."""
     try:
         import pyarrow
     except ImportError:
@@ -106,7 +107,7 @@ def _pyarrow() -> Any:
 
 @cache
 def _header_type() -> pa.DataType:
-    pa = _pyarrow()
+    pa = pyarrow()
     return pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
@@ -117,28 +118,28 @@ def shown(topic: str) -> str:
 
 @lru_cache(maxsize=64)
 def _page(topic: str) -> pa.Array:
-    return _pyarrow().repeat(shown(topic), _PAGE)
+    return pyarrow().repeat(shown(topic), _PAGE)
 
 
 def _repeated(topic: str, count: int) -> pa.Array:
     """The same text ``count`` times; a slice of an array made before where it is long enough."""
-    return _page(topic).slice(0, count) if count <= _PAGE else _pyarrow().repeat(shown(topic), count)
+    return _page(topic).slice(0, count) if count <= _PAGE else pyarrow().repeat(shown(topic), count)
 
 
 @cache
 def _no_headers() -> pa.Array:
-    pa = _pyarrow()
+    pa = pyarrow()
     return pa.array([[]] * _PAGE, schema().field("headers").type)
 
 
 def _concat(parts: Iterable[pa.Array]) -> pa.Array:
     arrays = list(parts)
-    return arrays[0] if len(arrays) == 1 else _pyarrow().concat_arrays(arrays)
+    return arrays[0] if len(arrays) == 1 else pyarrow().concat_arrays(arrays)
 
 
 @cache
 def _count_up() -> pa.Array:
-    return _pyarrow().array(range(_OFFSETS), "int64")
+    return pyarrow().array(range(_OFFSETS), "int64")
 
 
 @lru_cache(maxsize=64)
@@ -161,12 +162,12 @@ def _offsets(start: int, count: int) -> pa.Array:
 
 
 def _buffer(view: memoryview) -> pa.Buffer:
-    buffer = _pyarrow().py_buffer(view)
-    return buffer if buffer.address % _ALIGNMENT == 0 else _pyarrow().py_buffer(bytes(view))
+    buffer = pyarrow().py_buffer(view)
+    return buffer if buffer.address % _ALIGNMENT == 0 else pyarrow().py_buffer(bytes(view))
 
 
 def _timestamps(batch: Batch) -> pa.Array:
-    pa = _pyarrow()
+    pa = pyarrow()
     type_ = pa.timestamp("us", tz="UTC")
     raw = batch.timestamp_bytes()
     if raw is None:
@@ -177,7 +178,7 @@ def _timestamps(batch: Batch) -> pa.Array:
 
 
 def _binary(batch: Batch, name: str) -> pa.Array:
-    pa = _pyarrow()
+    pa = pyarrow()
     column: Column | None = batch.column(name)
     if column is None:
         return pa.nulls(batch.count, pa.binary())
@@ -190,7 +191,7 @@ def _binary(batch: Batch, name: str) -> pa.Array:
 
 def _headers(cuts: Sequence[_Cut], count: int) -> pa.Array:
     """A list per record, empty without headers; these are decoded one by one, for few topics have any."""
-    pa = _pyarrow()
+    pa = pyarrow()
     if count <= _PAGE and not any(batch.flags & HEADERS for batch, _, _ in cuts):
         return _no_headers().slice(0, count)
     sizes: list[int] = []

@@ -85,7 +85,7 @@ def test_single_partitions() -> None:
         ({"subscribe": "a", "assign": '{"a": ["p"]}'}, "exactly one"),
         ({"subscribe": " , "}, "names no topic"),
         ({"subscribe": "a*"}, "for others use `subscribePattern`"),
-        ({"subscribePattern": "a(.+"}, r"`subscribePattern`: no regular expression for topics: a \( without its \)"),
+        ({"subscribePattern": "a(.+"}, r"`subscribePattern`: not a regular expression for topics: a \( without its \)"),
         ({"subscribePattern": "*"}, r"for a \* of file names write \.\*"),
         ({"assign": '{"a": "p"}'}, "`assign` is JSON such as"),
         ({"assign": "{}"}, "`assign` is JSON such as"),

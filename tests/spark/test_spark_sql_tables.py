@@ -89,7 +89,7 @@ def test_options_that_came_through_a_query_are_not_taken_for_those_of_the_table(
         ({}, "say what to read"),
         ({"topic": "t", "writeId": "w"}, "`writeId` is of one write"),
         ({"topic": "t", "columns": "key,value"}, "needs the column `topic`"),
-        ({"subscribePattern": "a("}, "no regular expression"),
+        ({"subscribePattern": "a("}, "not a regular expression"),
         ({"topic": "t", "minAcks": "x"}, "`minAcks` is a whole number"),
     ],
 )

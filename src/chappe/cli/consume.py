@@ -13,13 +13,15 @@ from typer import Argument, Option
 
 from chappe.cli import options
 from chappe.cli.console import check_reader, exit_code, hear_warnings, warn, write_out
+from chappe.cli.formats import MESSAGE_RENDERERS, RENDERERS, as_json
 from chappe.cli.topics import check_known, look
+from chappe.cli.units import parse_start
+from chappe.data.topic import Filter
 from chappe.errors import OffsetOutOfRange, ProtocolError, UsageError
 
 if TYPE_CHECKING:
     from chappe import Consumer
     from chappe.api.log.consumed_batch import ConsumedBatch
-    from chappe.data.topic import Filter
     from chappe.log.batch import Record
 
 STORE_S: Final = 1.0  # stores get this long to be found, then it is said that there are none
@@ -64,8 +66,6 @@ def consume(
 ) -> None:
     """Print the records of topics: all of them, from an offset or a time, once or following."""
     from chappe import Consumer
-    from chappe.cli.units import parse_start
-    from chappe.data.topic import Filter
 
     hear_warnings(tower)
     filters = [Filter.parse(topic) for topic in topics]
@@ -181,8 +181,6 @@ class _Printer:
     """Writes records to standard output until there were ``count`` of them."""
 
     def __init__(self, output: options.OutputFormat, count: int | None) -> None:
-        from chappe.cli.formats import MESSAGE_RENDERERS, RENDERERS
-
         self._render = RENDERERS[output]
         self._render_message = MESSAGE_RENDERERS.get(output)
         self._with_headers = output == "json"
@@ -215,8 +213,6 @@ class _Printer:
 
     def _rendered(self, batch: ConsumedBatch) -> Iterator[tuple[Record, bytes]]:
         """The records of a batch and what is printed of them; malformed headers do not stop it."""
-        from chappe.cli.formats import as_json
-
         where = (batch.topic, batch.partition, batch.first)
         try:
             records = batch.batch.records(*where, with_headers=self._with_headers)

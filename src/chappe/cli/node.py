@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from chappe import Endpoint
     from chappe.api.mesh.arguments import OnFull
     from chappe.security import Security
-    from chappe.web.server import WebSocketServer
 
 LOOPBACK: Final = "127.0.0.1"
 STEP_S: Final = 0.5
@@ -68,29 +67,24 @@ def node(
     hear_warnings()
     said = load(file) if file is not None else NodeFile()
     security = _security(said, trust)
-    plan = _Plan(
-        endpoint_id or said.id,
-        security,
-        said.forwarding if forwarding is None else forwarding,
-        on_full or said.on_full,
-        mesh.addresses(security, [*said.listen, *(listen or [])] or [mesh.HERE]),
-        mesh.addresses(security, [*said.peers, *(peers or [])]),
-        [*said.forward, *(forward or [])],
-        _web(said, security, websocket, origins or []),
-    )
+    heard = mesh.addresses(security, [*said.listen, *(listen or [])] or [mesh.HERE])
+    dialled = mesh.addresses(security, [*said.peers, *(peers or [])])
+    web = _web(said.websocket, security, websocket, origins or [])
+    server = None
     with ExitStack() as stack:
-        endpoint = stack.enter_context(
-            Endpoint(id=plan.id, security=plan.security, forwarding=plan.forwarding, on_full=plan.on_full)
-        )
+        passes_on = said.forwarding if forwarding is None else forwarding
+        policy = on_full or said.on_full
+        endpoint = Endpoint(id=endpoint_id or said.id, security=security, forwarding=passes_on, on_full=policy)
+        stack.enter_context(endpoint)
         statuses = endpoint.statuses()
-        facts: dict[str, Any] = {"id": endpoint.id}
-        facts["listen"] = mesh.listen(endpoint, plan.listen)
-        server = plan.serve(endpoint)
-        if server is not None:
-            stack.enter_context(server)
+        facts: dict[str, Any] = {"id": endpoint.id, "listen": mesh.listen(endpoint, heard)}
+        if web is not None:
+            from chappe.web.server import WebSocketServer
+
+            server = stack.enter_context(WebSocketServer(endpoint, **web))
             facts["websocket"] = server.url
-        endpoint.forward(*plan.forward)
-        mesh.keep_dialling(endpoint, plan.peers)
+        endpoint.forward(*said.forward, *(forward or []))
+        mesh.keep_dialling(endpoint, dialled)
         title = f"node {endpoint.id} at {', '.join(facts['listen'])}"
         if server is not None:
             title += f", {server.url}"
@@ -108,37 +102,6 @@ def node(
         say("node stopped")
 
 
-@dataclass(frozen=True, slots=True)
-class _Web:
-    host: str
-    port: int
-    origins: tuple[str, ...]
-    on_full: OnFull
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What file and options say together."""
-
-    id: str | None
-    security: Security
-    forwarding: bool
-    on_full: OnFull
-    listen: list[tuple[str, int]]
-    peers: list[tuple[str, int]]
-    forward: list[str]
-    web: _Web | None
-
-    def serve(self, endpoint: Endpoint) -> WebSocketServer | None:
-        """The WebSocket face, if it is wanted."""
-        if self.web is None:
-            return None
-        from chappe.web.server import WebSocketServer
-
-        web = self.web
-        return WebSocketServer(endpoint, web.host, web.port, origins=web.origins, on_full=web.on_full)
-
-
 def _security(said: NodeFile, trust: mesh.Trust) -> Security:
     """What the options ask for; what the file says if they ask for nothing."""
     if trust == mesh.Trust():
@@ -147,16 +110,18 @@ def _security(said: NodeFile, trust: mesh.Trust) -> Security:
     return trust.security()
 
 
-def _web(said: NodeFile, security: Security, websocket: str | None, origins: list[str]) -> _Web | None:
-    section = said.websocket
-    where = websocket if websocket is not None else None if section is None else str(section.listen)
+def _web(
+    said: WebSocketSection | None, security: Security, websocket: str | None, origins: list[str]
+) -> dict[str, Any] | None:
+    """The arguments of the WebSocket face, if it is wanted."""
+    where = websocket if websocket is not None else None if said is None else str(said.listen)
     if where is None:
         if origins:
             raise UsageError("--origin is for web pages, which need --websocket PORT")
         return None
     ((host, port),) = mesh.addresses(security, [f"{LOOPBACK}:{where}" if where.isdecimal() else where])
-    named = () if section is None else section.origins
-    return _Web(host, port, (*named, *origins), "disconnect" if section is None else section.on_full)
+    named, policy = ((), "disconnect") if said is None else (said.origins, said.on_full)
+    return {"host": host, "port": port, "origins": (*named, *origins), "on_full": policy}
 
 
 class TlsSection(Section, frozen=True):
@@ -216,10 +181,6 @@ class PeerRow:
     sent: int
     waiting: int
     dropped: int
-
-    def facts(self) -> dict[str, Any]:
-        """For a machine."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 class Watch:
@@ -286,7 +247,7 @@ def follow(
             screen.show(partial(table, title, rows, note), partial(lines, rows, note))
             if as_json and time.monotonic() >= report_at:
                 report_at += REPORT_S
-                print(json.dumps({**facts, "peers": [row.facts() for row in rows]}), flush=True)
+                print(json.dumps({**facts, "peers": [asdict(row) for row in rows]}), flush=True)
 
 
 def table(title: str, rows: Sequence[PeerRow], note: str = "") -> RenderableType:
@@ -316,14 +277,10 @@ def table(title: str, rows: Sequence[PeerRow], note: str = "") -> RenderableType
 def lines(rows: Sequence[PeerRow], note: str = "") -> Iterator[str]:
     """The same without a terminal."""
     peered = [row for row in rows if row.id is not None]
-    rates = f"{_total(row.in_per_s for row in peered)} in/s, {_total(row.out_per_s for row in peered)} out/s"
+    rates = f"{sum(row.in_per_s for row in peered):,.0f} in/s, {sum(row.out_per_s for row in peered):,.0f} out/s"
     waiting = sum(row.waiting for row in rows)
     dropped = sum(row.dropped for row in rows)
     yield f"{len(peered)} peers, {rates}, {waiting} waiting, {dropped} dropped{', ' if note else ''}{note}"
     for row in rows:
         if row.id is None:
             yield f"no peering with {row.address} yet: {row.status}"
-
-
-def _total(rates: Iterable[float]) -> str:
-    return f"{sum(rates):,.0f}"

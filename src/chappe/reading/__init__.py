@@ -8,5 +8,5 @@ bounds.py     the ranges that lie between a start and an end; which offset a mom
 fetch.py      how ranges are read, failing over from store to store
 topic.py      ``read_topic`` and ``read_batches``
 
-Nothing here imports pyspark, and pyarrow only when records are read.
+Nothing here imports pyspark, and pyarrow only when records are read or a regular expression is used.
 """

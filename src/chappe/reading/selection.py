@@ -42,15 +42,17 @@ class Selection:
 
     def has_topic(self, topic: str) -> bool:
         """Whether anything of the topic may be read."""
+        return bool(self.topics_of([topic]))
+
+    def topics_of(self, topics: Collection[str]) -> set[str]:
+        """Those of ``topics`` of which anything may be read."""
         if self.pattern is not None:
-            return compiled(self.pattern).matches(topic)
-        return any(each.matches(topic) for each in self.filters)
+            return compiled(self.pattern).matching(topics)
+        return {topic for topic in topics if any(each.matches(topic) for each in self.filters)}
 
     def has(self, topic: str, partition: str) -> bool:
         """Whether the partition is read."""
-        if self.partitions is not None:
-            return (topic, partition) in self.partitions
-        return self.has_topic(topic)
+        return (topic, partition) in self.partitions if self.partitions is not None else self.has_topic(topic)
 
     @property
     def named(self) -> list[str]:

@@ -150,9 +150,12 @@ class StoresView:
         for each, version in zip(filters, since, strict=True):
             found, newest = store.client.heads(each.name, version)
             versions.append(newest)
-            infos |= {
-                (info.topic, info.partition): info for info in found if self._selection.has(info.topic, info.partition)
-            }
+            topics = self._selection.topics_of({info.topic for info in found})
+            only = self._selection.partitions
+            for info in found:
+                key = (info.topic, info.partition)
+                if info.topic in topics and (only is None or key in only):
+                    infos[key] = info
         changed = set(infos)
         if fresh:
             changed |= set(store.infos)
