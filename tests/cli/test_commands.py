@@ -156,7 +156,7 @@ def test_what_is_not_stored_in_time_fails_with_its_number(shell: Shell) -> None:
     shell.env["CHAPPE_TOWER"] = "127.0.0.1:1"
     done = shell.run("produce", "news", "--timeout", "0.5", stdin=b"a\nb\n")
     assert done.returncode == 1
-    assert b"chappe: 0.5 s are over: 2 of 2 records are not stored\n" in done.stderr
+    assert b"chappe: 0.5 s have passed: 2 of 2 records are not stored\n" in done.stderr
 
 
 def test_without_a_tower_it_is_said_once_and_tried_on(shell: Shell) -> None:

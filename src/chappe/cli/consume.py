@@ -42,14 +42,14 @@ def consume(
     ] = "earliest",
     count: Annotated[int | None, Option(min=0, metavar="N", help="End after N records.")] = None,
     until_end: Annotated[
-        bool, Option("--until-end/--follow", help="End when all that is stored now is read, or follow for ever.")
+        bool, Option("--until-end/--follow", help="End when all that is stored now is read, or follow forever.")
     ] = False,
     timeout: Annotated[
         float | None,
         Option(
             min=0.1,
             metavar="SECONDS",
-            help="End when nothing came for so long: a failure if the end or N is not reached.",
+            help="End when nothing has come for this long; a failure if the end or N was not reached.",
         ),
     ] = None,
     output: Annotated[

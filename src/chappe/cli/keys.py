@@ -43,14 +43,14 @@ def authority(
 
 @app.command()
 def make(
-    name: Annotated[str, Argument(metavar="NAME", help="Of the endpoint: names its files.")],
+    name: Annotated[str, Argument(metavar="NAME", help="Name of the endpoint, and of its files.")],
     directory: Directory = DIRECTORY,
     host: Annotated[
         list[str] | None,
         Option(metavar="HOST", help="A name or address by which others dial it; this machine by default."),
     ] = None,
     with_id: Annotated[
-        bool, Option("--id/--no-id", help="Name an endpoint id, which only its owner has; none to share it.")
+        bool, Option("--id/--no-id", help="Bind it to an endpoint id of its own; without one, several may share it.")
     ] = True,
     days: Annotated[float, Option(min=1, help="How long it is valid.")] = 397,
     encrypt: Annotated[bool, Option("--encrypt", help=f"Encrypt the key; asks, or takes {PASSPHRASE}.")] = False,

@@ -100,7 +100,7 @@ def put(
     value: Annotated[str, Argument(metavar="VALUE", help=values.HELP)],
     where: Clone,
     unique: Annotated[bool, Option("--unique", help="Only if there is none under the key; else fail.")] = False,
-    expiry: Annotated[str | None, Option(metavar="AGE", help="Let it go after so long, such as 90s or 2h.")] = None,
+    expiry: Annotated[str | None, Option(metavar="AGE", help="Remove it after this long, such as 90s or 2h.")] = None,
     as_text: values.Text = False,
     as_json: options.Json = False,
 ) -> None:
@@ -156,7 +156,7 @@ def watch(
     prefix: Prefix = None,
     key: Annotated[str | None, Option(metavar="KEY", help="Only this key.")] = None,
     count: Annotated[int | None, Option(min=1, metavar="N", help="End after N changes.")] = None,
-    seconds: Annotated[float | None, Option(min=0.0, metavar="S", help="End after so long.")] = None,
+    seconds: Annotated[float | None, Option(min=0.0, metavar="S", help="End after this long.")] = None,
     as_text: values.Text = False,
     as_json: options.Json = False,
 ) -> None:

@@ -90,10 +90,10 @@ def serve(
     trust: mesh.Trust,
     backend: Annotated[
         Literal["memory", "sqlite", "rocksdb"],
-        Option(help="Where the entries last: in memory, no longer than the command."),
+        Option(help="Where entries are kept; in memory only while the command runs."),
     ] = "memory",
     path: Annotated[
-        Path | None, Option(metavar="PATH", help="Of sqlite a file, of rocksdb a directory; made if missing.")
+        Path | None, Option(metavar="PATH", help="A file for sqlite, a directory for rocksdb; made if missing.")
     ] = None,
     listen: mesh.Listen = None,
     peers: mesh.LastingPeers = None,

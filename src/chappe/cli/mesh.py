@@ -59,7 +59,7 @@ Listen: TypeAlias = Annotated[
     list[str] | None, Option("--listen", metavar="HOST:PORT", help=f"Where to listen; {HERE} by default, port 0: any.")
 ]
 EndpointId: TypeAlias = Annotated[
-    str | None, Option("--id", metavar="UUID", help="The endpoint's id; by default its certificate's, or any.")
+    str | None, Option("--id", metavar="UUID", help="The endpoint's id; by default its certificate's, or a random one.")
 ]
 
 
@@ -86,7 +86,7 @@ class Trust:
         from chappe.security import Tls
 
         if (self.tls is not None) + self.anonymous + self.plain > 1:
-            raise UsageError("only one of --tls, --anonymous and --plain can be")
+            raise UsageError("give only one of --tls, --anonymous and --plain")
         if self.tls is not None:
             return Tls.of(*self.tls, passphrase=os.environ.get(PASSPHRASE))
         return "anonymous" if self.anonymous else "plain" if self.plain else None

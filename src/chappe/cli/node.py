@@ -51,7 +51,9 @@ def node(
         bool | None, Option("--forwarding/--no-forwarding", help="Whether to pass on what peers publish.")
     ] = None,
     endpoint_id: mesh.EndpointId = None,
-    on_full: Annotated[options.OnFull | None, Option(help="When a peer takes less than is sent to it.")] = None,
+    on_full: Annotated[
+        options.OnFull | None, Option(help="What happens when a peer takes less than is sent to it.")
+    ] = None,
     websocket: Annotated[
         str | None, Option(metavar="[HOST:]PORT", help="Serve web pages and other WebSocket clients there.")
     ] = None,

@@ -26,7 +26,7 @@ BUCKETS_MAX: Final = 16
 def ping(
     trust: mesh.Trust,
     peer: Annotated[str, Argument(metavar="HOST[:PORT]", help="The endpoint to ask.")] = mesh.HERE,
-    count: Annotated[int, Option(min=1, max=1_000_000, metavar="N", help="How often.")] = 100,
+    count: Annotated[int, Option(min=1, max=1_000_000, metavar="N", help="How many times.")] = 100,
     interval: Annotated[float, Option(min=0.0, max=3600.0, metavar="SECONDS", help="Pause in between.")] = 0.01,
     as_json: options.Json = False,
 ) -> None:

@@ -48,14 +48,14 @@ def produce(
             "records: as `consume --output json` prints them.",
         ),
     ] = "lines",
-    key: Annotated[str | None, Option(metavar="KEY", help="Key of the records that do not say it.")] = None,
+    key: Annotated[str | None, Option(metavar="KEY", help="Key for records that have none.")] = None,
     header: Annotated[
-        list[str] | None, Option(metavar="NAME=VALUE", help="Header of the records that do not say any; several times.")
+        list[str] | None, Option(metavar="NAME=VALUE", help="Header for records that have none; may be repeated.")
     ] = None,
     timestamp: Annotated[
         str | None,
         Option(
-            metavar="TIME", help="Of the records that do not say it: 2026-01-31T12:00, or 2h (ago); now by default."
+            metavar="TIME", help="Timestamp for records that have none: 2026-01-31T12:00, or 2h (ago); now by default."
         ),
     ] = None,
     identity: Annotated[
@@ -69,7 +69,7 @@ def produce(
         int, Option(envvar="CHAPPE_PRODUCE_MIN_ACKS", min=0, max=100, help="Stores that must have each record.")
     ] = 1,
     timeout: Annotated[
-        float | None, Option(min=0.1, metavar="SECONDS", help="Fail if not everything is stored after so long.")
+        float | None, Option(min=0.1, metavar="SECONDS", help="Fail if not everything is stored after this long.")
     ] = None,
     tower: options.Tower = options.TOWER,
     listen: options.Listen = options.LISTEN,
@@ -253,7 +253,7 @@ class _Run:
         self._account("stored" if self.min_acks else "sent")
         how = "terminated" if isinstance(stop, Terminated) else "interrupted"
         if self.too_late is not None:
-            how = f"{self.too_late:g} s are over" + ("" if lost else ", and the input has not ended")
+            how = f"{self.too_late:g} s have passed" + ("" if lost else ", and the input has not ended")
         if lost and self.lasting:
             warn(f"{how}: {lost} of {self._sent} records are not stored yet; the same --identity sends them again")
         elif lost:

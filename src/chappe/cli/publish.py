@@ -34,9 +34,9 @@ class Form:
     event: Annotated[
         str | None, Option(metavar="NAME", help="Publish one Zeek event, whose arguments are the values.")
     ] = None
-    kind: Annotated[str | None, Option("--type", metavar="TYPE", help="Of all values: count, string, address, ...")] = (
-        None
-    )
+    kind: Annotated[
+        str | None, Option("--type", metavar="TYPE", help="Type of all values: count, string, address, ...")
+    ] = None
     input_format: Annotated[
         Literal["text", "json"],
         Option("--format", help="text: values, as `chappe subscribe` prints them; json: only Broker's typed JSON."),
@@ -174,7 +174,7 @@ def subscribe(
         list[str] | None, Option("--listen", metavar="HOST:PORT", help="Let others dial, too; port 0 takes any.")
     ] = None,
     count: Annotated[int | None, Option(min=0, metavar="N", help="End after N messages.")] = None,
-    seconds: Annotated[float | None, Option(min=0.0, metavar="S", help="End after so long.")] = None,
+    seconds: Annotated[float | None, Option(min=0.0, metavar="S", help="End after this long.")] = None,
     output: Annotated[
         Literal["text", "json"],
         Option(help="text: for people; json: data messages, which `chappe publish --format json` reads."),

@@ -88,22 +88,22 @@ def replay(
             "to replay it into topics"
         )
     if recorded is not None:
-        _refuse(what, "go with --from DIR: a recorded topic has its own")
+        _refuse(what, "an archive, --from DIR; a recorded topic has its own")
         security = trust.security()
         code = _replay_topic(recorded, peer, security, parse_speed(speed), _start(start), _end(end), tower, as_json)
     else:
         assert source is not None
-        _refuse(trust, "go with a recorded TOPIC: an archive goes back into topics", peer=peer)
+        _refuse(trust, "a recorded TOPIC; an archive goes back into topics", peer=peer)
         code = _replay_archive(source, what, parse_speed(speed), (start, end), tower, listen, as_json)
     if code:
         raise typer.Exit(code)
 
 
 def _refuse(group: Any, why: str, **more: object) -> None:
-    """Raise UsageError for options that are given; ``why`` ends the sentence."""
+    """Raise UsageError for options that are given; ``why`` says what they are for."""
     wrong = [f"--{option}" for option, value in (more | asdict(group)).items() if value]
     if wrong:
-        raise UsageError(f"{' and '.join(wrong)} {why}")
+        raise UsageError(f"{' and '.join(wrong)} can only be given with {why}")
 
 
 def parse_speed(text: str) -> float | None:

@@ -26,7 +26,7 @@ def parse_age(text: str) -> float:
         raise UsageError(f"{text[:100]!r} is not an age; write it as 90s, 10m, 12h, 7d or 2w")
     found = float(match[1]) * _SECONDS[match[2].lower()]
     if found > AGE_MAX_S:
-        raise UsageError(f"{text!r} is not an age: a thousand years are the most")
+        raise UsageError(f"{text!r} is not an age: at most a thousand years")
     return found
 
 
