@@ -349,7 +349,7 @@ def test_a_client_has_so_long_to_say_what_it_wants(place: Place, monkeypatch: py
 
 
 def test_a_connection_that_never_becomes_a_client_is_closed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chappe.web.http.WEBSOCKET_SPEAK_S", 0.05)
+    monkeypatch.setattr("chappe.web.server.WEBSOCKET_SPEAK_S", 0.05)
     server = place.serve()
     client = place.join("/a")
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
