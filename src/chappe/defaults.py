@@ -117,9 +117,8 @@ ENDPOINTS_MAX: Final = 10_000  # neighbours in one link state, and endpoints kno
 LINK_STATE_BYTES_MAX: Final = 1 * MIB  # filters of an endpoint and of the originals beside it; larger is refused
 LINK_STATES_BYTES_MAX: Final = 24 * MIB  # of all endpoints together: less than a new peer can be told at once
 LINK_STATE_KEPT_S: Final = 60.0  # of an endpoint without a path, which may come back
-LINK_STATE_AHEAD: Final = (
-    2**52
-)  # microseconds: so much, 142 years, clocks differ at most; of what is told as its version
+# Microseconds: so much, 142 years, clocks differ at most; of what is told as its version.
+LINK_STATE_AHEAD: Final = 2**52
 LINK_STATE_STEP_MAX: Final = 2**20  # a step of versions that is taken in any case
 LIFE_NUMBERS: Final = 2**44  # publications of one life of an endpoint: 200,000 a second for two years and nine months
 NUMBER_MAX: Final = 2**63  # of publications; this and larger ones are refused
@@ -150,9 +149,8 @@ PAUSED_MAX: Final = 16  # further connections to a peer that is being connected 
 # What waits for one peer. The original keeps 2,048 messages; at its rate that is a hundredth of a second.
 PEER_MESSAGES_MAX: Final = 16_384
 PEER_BYTES_MAX: Final = 32 * MIB
-PASS_ON_WAIT_S: Final = (
-    0.5  # a full peer that takes nothing is waited for this long; then what others send to it is dropped
-)
+# A full peer that takes nothing is waited for this long; then what others send to it is dropped.
+PASS_ON_WAIT_S: Final = 0.5
 CLAIM_S: Final = 0.25  # who does not read, as a subscriber is full, says so often that it gets on: half of that
 CLAIMS_MAX: Final = 1_024  # endpoints whose last claim is remembered; then the oldest is forgotten
 # A peer is pinged after so many bytes: one that never pings is heard within three heartbeats at 6 kB/s.

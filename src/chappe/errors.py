@@ -1,45 +1,14 @@
 """Every exception that chappe raises on purpose, in one tree.
 
 ChappeError
- +- UsageError            the caller asked for something that cannot be
- |   +- OffsetOutOfRange  an offset that is not, or no longer, or not yet there
- |   +- UnknownTopic      no store or producer has it
- |   +- RecordTooLarge    a record over the size bound
- |   +- ConfigError       a configuration file or variable that cannot be read
- |   +- UnsupportedValue  a Python object that no typed value can hold
- +- ProtocolError         bytes from a peer that are not what they should be
- |   +- InvalidData       bytes, JSON or text that are no typed value
- +- BufferFull            the bounded buffer of a producer has no room
- +- TimedOut              what was waited for did not happen in time
- +- Closed                the object was closed
- +- Forked                it belongs to the process that this one was forked from
- +- MemberStopped         a member ended by itself, because of a defect: close it, and open it again
- +- StorageError          the disk or the files on it
- |   +- StorageFull       no room; nothing of the write is kept
- |   +- StorageLocked     another process uses the directory
- |   +- StorageFormat     written by a newer chappe, or not by chappe at all
- |   +- Damaged           bytes on disk that fail their checksum
- +- Fenced                another run of the same query took over
- +- StagedRowsMissing     rows of a batch were lost before its commit
- +- StoreError            a data store did not do what was asked
- |   +- NoSuchKey         nothing is stored under the key
- |   +- TypeClash         the operation does not fit the value that is stored
- |   +- InvalidOperation  the operation's own value is out of its bounds
- |   +- BackendFailure    the master could not make the write durable
- |   +- StaleData         a clone was without its master for too long, or never had one
- |   +- NoMaster          no master took the write in time
- |   +- WriteUnknown      the master was lost, and whether it did the write cannot be known
- |   +- MasterExists      the store has a master already
- +- PeeringError          a peering did not come about, or could not be ended
- |   +- PeerIncompatible  the other side speaks no version of the protocol that we do
- |   +- PeerInvalid       there is no such peering, or there cannot be one
- |   +- PeerUnavailable   nobody answers there, or the handshake failed
- +- Unreachable           there is no way to the only receiver of a message
- +- IdentityInUse         two producers, or two consumers, with one identity
- +- IdentityRolledBack    stores hold more of a producer's partition than its journal knows of
- +- AddressInUse          a port that somebody else listens on
- +- TooManyOpenFiles      this process may open no more files and sockets
- +- SparkUnavailable      pyspark or a usable Java is missing
+ +- UsageError: OffsetOutOfRange, UnknownTopic, RecordTooLarge, ConfigError, UnsupportedValue
+ +- ProtocolError: InvalidData
+ +- StorageError: StorageFull, StorageLocked, StorageFormat, Damaged
+ +- StoreError: NoSuchKey, TypeClash, InvalidOperation, BackendFailure, StaleData, NoMaster, WriteUnknown, MasterExists
+ +- PeeringError: PeerIncompatible, PeerInvalid, PeerUnavailable
+ +- BufferFull, TimedOut, Closed, Forked, MemberStopped, Unreachable
+ +- Fenced, StagedRowsMissing, IdentityInUse, IdentityRolledBack
+ +- AddressInUse, TooManyOpenFiles, SparkUnavailable
 
 ``definite`` says whether the request certainly did not take effect (True) or may still (False).
 """

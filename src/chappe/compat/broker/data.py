@@ -63,7 +63,6 @@ class Element:
         return made
 
     def get_type(self) -> Element.Type:
-        """The type of the value."""
         return Element.Type(values.TAGS[type(self._value)])
 
     as_none = _reader("Nil", lambda value: None)
@@ -196,7 +195,6 @@ class Vector(list["Element"]):
         super().__init__(map(_checked, items))
 
     def append(self, item: Element) -> None:
-        """Add it behind the others."""
         super().append(_checked(item))
 
     def insert(self, place: SupportsIndex, item: Element) -> None:
@@ -204,7 +202,6 @@ class Vector(list["Element"]):
         super().insert(place, _checked(item))
 
     def extend(self, items: Iterable[Element]) -> None:
-        """Add them behind the others."""
         super().extend(map(_checked, items))
 
     def _value(self) -> tuple[values.Value, ...]:

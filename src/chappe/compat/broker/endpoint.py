@@ -109,7 +109,6 @@ class Endpoint:
         self._endpoint.close()
 
     def node_id(self) -> str:
-        """The id of this endpoint."""
         return self._endpoint.id
 
     def __repr__(self) -> str:
@@ -149,7 +148,6 @@ class Endpoint:
         self._endpoint.unpeer_nosync(address, port)
 
     def peers(self) -> list[PeerInfo]:
-        """The direct peers."""
         found = []
         for each in self._endpoint.peers():
             if each.id is not None:
@@ -158,7 +156,6 @@ class Endpoint:
         return found
 
     def peer_subscriptions(self) -> list[Topic]:
-        """What peers have subscribed to."""
         with self._endpoint.node.lock:
             return [Topic(each.decode("utf-8", "surrogateescape")) for each in self._endpoint.core.peer_subscriptions()]
 
@@ -198,11 +195,9 @@ class Endpoint:
         self._endpoint.forward(*topics_of(topics))
 
     def publish(self, topic: str | Topic, data: object) -> None:
-        """Publish a value."""
         self._endpoint.publish(topic_of(topic), Data.from_py(data)._value)
 
     def publish_batch(self, *batch: tuple[str | Topic, object]) -> None:
-        """Publish several (topic, value)."""
         self._endpoint.publish_batch([(topic_of(topic), Data.from_py(data)._value) for topic, data in batch])
 
     @overload
@@ -224,7 +219,6 @@ class Endpoint:
         return made
 
     def make_safe_subscriber(self, topics: Topics, qsize: int = 20) -> SafeSubscriber:
-        """Subscribe, and get hashable objects."""
         return self.make_subscriber(topics, qsize, subscriber_class=SafeSubscriber)
 
     def make_status_subscriber(self, receive_statuses: bool = False) -> StatusSubscriber:
@@ -232,5 +226,4 @@ class Endpoint:
         return StatusSubscriber(self._endpoint.statuses(), receive_statuses)
 
     def make_publisher(self, topic: str | Topic) -> Publisher:
-        """Publish to one topic."""
         return Publisher(self._endpoint.publisher(topic_of(topic)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, NoReturn, Self, TypeVar
 
 from chappe.api.mesh.publisher import Publisher as MeshPublisher
 from chappe.api.mesh.received import Received
@@ -30,7 +30,6 @@ class Topic:
         self._topic = topic
 
     def string(self) -> str:
-        """As text."""
         return self._topic
 
     def __truediv__(self, other: Topic) -> Topic:
@@ -61,11 +60,14 @@ def topics_of(topics: str | Topic | Iterable[str | Topic]) -> list[str]:
     return [topic_of(topics)] if isinstance(topics, str | Topic) else [topic_of(each) for each in topics]
 
 
-class _Ended:
-    """What is in the place of a subscriber or publisher after ``reset``."""
+class Reset:
+    """What is in the place of a subscriber, publisher or data store after ``reset``; ``advice`` is what to do then."""
 
-    def __getattr__(self, name: str) -> Any:
-        raise RuntimeError("it was reset; make a new one")
+    def __init__(self, advice: str) -> None:
+        self._advice = advice
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise RuntimeError(f"it was reset; {self._advice}")
 
 
 S = TypeVar("S", MeshSubscriber, MeshStatusSubscriber, MeshPublisher)
@@ -84,10 +86,9 @@ class _Wrapped(Generic[S]):
         self.reset()
 
     def reset(self) -> None:
-        """End it."""
-        if not isinstance(self._wrapped, _Ended):
+        if not isinstance(self._wrapped, Reset):
             self._wrapped.close()
-            self._wrapped = _Ended()  # type: ignore[assignment]
+            self._wrapped = Reset("make a new one")  # type: ignore[assignment]
 
     def fd(self) -> int:
         """A descriptor that is readable while there is something, or writable while there is room."""
@@ -129,7 +130,6 @@ class Subscriber(_Wrapped[MeshSubscriber]):
         return [pair for each in self._wrapped.get_many(POLL_MAX, 0.0) if (pair := self._pair(each)) is not None]
 
     def available(self) -> int:
-        """How many are there."""
         return self._wrapped.available
 
     def add_topic(self, topic: str | Topic, block: bool = False) -> None:
@@ -139,7 +139,6 @@ class Subscriber(_Wrapped[MeshSubscriber]):
             self._on_topics([topic_of(topic)])
 
     def remove_topic(self, topic: str | Topic, block: bool = False) -> None:
-        """Take a topic back."""
         self._wrapped.remove(topic_of(topic))
 
     def _take(self, seconds: float | None) -> tuple[str, Any] | None:
@@ -210,17 +209,13 @@ class Publisher(_Wrapped[MeshPublisher]):
     """Publishes to one topic; waits while peers have no room."""
 
     def publish(self, data: object) -> None:
-        """Publish a value."""
         self._wrapped.publish(Data.from_py(data)._value)
 
     def publish_batch(self, *batch: object) -> None:
-        """Publish several values."""
         self._wrapped.publish_batch([Data.from_py(each)._value for each in batch])
 
     def buffered(self) -> int:
-        """How many messages wait."""
         return self._wrapped.buffered
 
     def capacity(self) -> int:
-        """How many messages may wait."""
         return self._wrapped.capacity

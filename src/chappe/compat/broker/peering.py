@@ -114,7 +114,6 @@ class Version:
 
     @staticmethod
     def string() -> str:
-        """All three numbers."""
         return f"{Version.MAJOR}.{Version.MINOR}.{Version.PATCH}"
 
 
@@ -153,7 +152,6 @@ class OptionalNetworkInfo:
         self._network = network
 
     def is_set(self) -> bool:
-        """Whether there is one."""
         return self._network is not None
 
     def get(self) -> NetworkInfo:
@@ -174,7 +172,6 @@ class EndpointInfo:
         self.network = OptionalNetworkInfo(network)
 
     def node_id(self) -> str:
-        """The id."""
         return self._node_id
 
     def __repr__(self) -> str:
@@ -200,11 +197,9 @@ class Status:
         self._reason = event.reason if isinstance(event, LinkStatus) else ""
 
     def code(self) -> SC:
-        """What happened."""
         return self._code
 
     def context(self) -> EndpointInfo:
-        """To whom."""
         return self._context
 
     def __repr__(self) -> str:

@@ -92,7 +92,6 @@ class Count(_Wrapper[scalars.Count]):
 
     @property
     def value(self) -> int:
-        """The number."""
         return int(self._held)
 
     def __hash__(self) -> int:
@@ -112,7 +111,6 @@ class Enum(_Wrapper[scalars.EnumValue]):
 
     @property
     def name(self) -> str:
-        """The name."""
         return str(self._held)
 
 
@@ -145,11 +143,9 @@ class Port(_Wrapper[scalars.Port]):
         self._held = scalars.Port(number, PROTOCOLS[protocol.value])
 
     def number(self) -> int:
-        """The number."""
         return self._held.number
 
     def get_type(self) -> Protocol:
-        """The protocol."""
         return Port.Protocol(PROTOCOLS.index(self._held.protocol))
 
     def __lt__(self, other: Self) -> bool:
@@ -176,11 +172,9 @@ class Subnet(_Wrapper[scalars.Subnet]):
         return self._held.contains(address._held)
 
     def network(self) -> Address:
-        """Its address."""
         return Address._of(self._held.network)
 
     def length(self) -> int:
-        """The length of its prefix."""
         return self._held.length
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, Self
 
 from chappe.api.kv.data_store import DataStore
 from chappe.compat.broker.data import Data, to_py
+from chappe.compat.broker.messaging import Reset
 from chappe.data.scalars import Count, Timespan
 from chappe.data.values import Value
 from chappe.errors import BufferFull, Closed, StoreError, TimedOut
@@ -31,13 +32,6 @@ _NUMBERS: Final = (Count, int, float, Timespan)  # what a missing value may begi
 _NONE: Final = 0  # the tag of no type: nothing begins with that
 
 
-class _Reset:
-    """What is in the place of a data store after ``reset``."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise RuntimeError("the store was reset; attach it again")
-
-
 class Store:
     """A master or clone. Ends with its context or ``reset``; what it stands for lives as long as its endpoint."""
 
@@ -52,10 +46,9 @@ class Store:
 
     def reset(self) -> None:
         """Let go of it. Attaching it again finds it as it is then."""
-        self._store = _Reset()  # type: ignore[assignment]
+        self._store = Reset("attach the store again")  # type: ignore[assignment]
 
     def name(self) -> str:
-        """The name of the store."""
         return self._store.name
 
     # -- queries: None for what is not there or cannot be answered -------------------------------------
@@ -67,7 +60,6 @@ class Store:
         return found
 
     def get(self, key: object) -> Any:
-        """The value under a key."""
         value = Data.from_py(key)._value
         return to_py(self._read(lambda engine: engine.get(value)))
 
@@ -109,7 +101,6 @@ class Store:
             return None
 
     def erase(self, data: object) -> None:
-        """Remove a key."""
         self._write(self._store.erase, (data,))
 
     def clear(self) -> None:

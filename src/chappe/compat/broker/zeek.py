@@ -58,7 +58,6 @@ class Event:
         return [to_py(each) for each in parts[2]] if len(parts) > 2 else None
 
     def as_data(self) -> Data:
-        """The whole as a value."""
         return Data._of(self._value)
 
     def _parts(self) -> Any:
