@@ -36,15 +36,9 @@ if TYPE_CHECKING:
     from chappe.api.kv.data_store import DataStore as DataStore
     from chappe.api.kv.proxy import DataStoreAnswer as DataStoreAnswer
     from chappe.api.kv.proxy import DataStoreProxy as DataStoreProxy
-    from chappe.api.kv.watch import (
-        DataStoreEntry as DataStoreEntry,
-    )
-    from chappe.api.kv.watch import (
-        DataStoreEvent as DataStoreEvent,
-    )
-    from chappe.api.kv.watch import (
-        DataStoreWatch as DataStoreWatch,
-    )
+    from chappe.api.kv.watch import DataStoreEntry as DataStoreEntry
+    from chappe.api.kv.watch import DataStoreEvent as DataStoreEvent
+    from chappe.api.kv.watch import DataStoreWatch as DataStoreWatch
     from chappe.api.log.aio import AsyncConsumer as AsyncConsumer
     from chappe.api.log.aio import AsyncProducer as AsyncProducer
     from chappe.api.log.consumed_batch import ConsumedBatch as ConsumedBatch
@@ -54,15 +48,9 @@ if TYPE_CHECKING:
     from chappe.api.log.store import StoreStatus as StoreStatus
     from chappe.api.log.topic_writers import TopicProgress as TopicProgress
     from chappe.api.log.tower import Tower as Tower
-    from chappe.api.mesh.aio import (
-        AsyncEndpoint as AsyncEndpoint,
-    )
-    from chappe.api.mesh.aio import (
-        AsyncStatusSubscriber as AsyncStatusSubscriber,
-    )
-    from chappe.api.mesh.aio import (
-        AsyncSubscriber as AsyncSubscriber,
-    )
+    from chappe.api.mesh.aio import AsyncEndpoint as AsyncEndpoint
+    from chappe.api.mesh.aio import AsyncStatusSubscriber as AsyncStatusSubscriber
+    from chappe.api.mesh.aio import AsyncSubscriber as AsyncSubscriber
     from chappe.api.mesh.endpoint import Endpoint as Endpoint
     from chappe.api.mesh.publisher import Publisher as Publisher
     from chappe.api.mesh.received import Received as Received

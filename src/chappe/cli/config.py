@@ -25,7 +25,7 @@ import msgspec
 import typer
 
 from chappe.cli.options import InputFormat, Json, OutputFormat
-from chappe.cli.units import parse_age, parse_bytes, parse_start
+from chappe.cli.units import exact_bytes, human_age, parse_age, parse_bytes, parse_start
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import ConfigError, UsageError
 
@@ -313,8 +313,6 @@ def config(context: typer.Context, as_json: Json = False) -> None:
         return
     from rich.console import Console
     from rich.table import Table
-
-    from chappe.cli.units import exact_bytes, human_age
 
     table = Table("setting", "value", "from", "meaning", box=None)
     for row in rows:

@@ -18,6 +18,7 @@ from chappe.cli.topics import check_known, look
 from chappe.cli.units import parse_start
 from chappe.data.topic import Filter
 from chappe.errors import OffsetOutOfRange, ProtocolError, UsageError
+from chappe.log.events import OutOfRange, RecordsLost
 
 if TYPE_CHECKING:
     from chappe import Consumer
@@ -110,8 +111,6 @@ def consume(
 
 def _gaps(events: list[object]) -> Iterator[tuple[tuple[str, str], int, int]]:
     """Partition, first offset and the one after the last of what was passed over."""
-    from chappe.log.events import OutOfRange, RecordsLost
-
     for event in events:
         if isinstance(event, RecordsLost):
             yield (event.topic, event.partition), event.first, event.last + 1

@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from chappe.cli import options
 from chappe.cli.console import tell
+from chappe.security import authority_file, authority_key_file, key_file
 
 DIRECTORY: Final = Path("keys")
 PASSPHRASE: Final = "CHAPPE_KEY_PASSPHRASE"
@@ -33,7 +34,6 @@ def authority(
 ) -> None:
     """Make an authority: authority.pem for every endpoint, and authority.key, which signs: keep it safe."""
     from chappe.api.keys import make_authority
-    from chappe.security import authority_key_file
 
     made = make_authority(directory, days=days)
     key = str(authority_key_file(directory))
@@ -61,7 +61,6 @@ def make(
     from uuid import uuid4
 
     from chappe.api.keys import make_certificate
-    from chappe.security import authority_file, key_file
 
     passphrase = None
     if encrypt:

@@ -18,6 +18,7 @@ from chappe.cli import mesh, options, values
 from chappe.cli.console import hear_warnings, tell, warn
 from chappe.cli.kv_serve import Teller, follow, serve
 from chappe.cli.units import parse_age
+from chappe.data.order import same
 from chappe.errors import ChappeError, InvalidData, NoSuchKey, StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ ATTACH_S: Final = 10.0
 CHUNK: Final = 4096  # entries loaded at once
 
 app = typer.Typer(
-    name="kv",
-    help="Read and write a data store of the mesh, as a clone of it; or serve one.",
-    no_args_is_help=True,
+    name="kv", help="Read and write a data store of the mesh, as a clone of it; or serve one.", no_args_is_help=True
 )
 
 app.command("serve")(serve)
@@ -72,16 +71,8 @@ class Clone(mesh.Trust):
 
 @app.command("get", cls=values.Command)
 @options.with_groups
-def get(
-    store: Store,
-    key: Key,
-    where: Clone,
-    as_text: values.Text = False,
-    as_json: options.Json = False,
-) -> None:
+def get(store: Store, key: Key, where: Clone, as_text: values.Text = False, as_json: options.Json = False) -> None:
     """Print the value under a key."""
-    from chappe.data.order import same
-
     wanted = values.read_argument(key, as_text=as_text)
     with where.of(store) as clone:
         entries = clone.snapshot()
@@ -118,12 +109,7 @@ def put(
 
 @app.command("erase", cls=values.Command)
 @options.with_groups
-def erase(
-    store: Store,
-    key: Key,
-    where: Clone,
-    as_text: values.Text = False,
-) -> None:
+def erase(store: Store, key: Key, where: Clone, as_text: values.Text = False) -> None:
     """Remove a key; done when the master has done it."""
     wanted = values.read_argument(key, as_text=as_text)
     with where.of(store) as clone:
@@ -135,11 +121,7 @@ def erase(
 @app.command("list", cls=values.Command)
 @options.with_groups
 def list_(
-    store: Store,
-    where: Clone,
-    prefix: Prefix = None,
-    as_text: values.Text = False,
-    as_json: options.Json = False,
+    store: Store, where: Clone, prefix: Prefix = None, as_text: values.Text = False, as_json: options.Json = False
 ) -> None:
     """Print all keys and their values, or those whose keys begin so."""
     render = values.entry_as_json if as_json else partial(values.entry_as_text, as_text=as_text)

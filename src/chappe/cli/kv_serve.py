@@ -54,7 +54,7 @@ def follow(
         with store.watch(**wanted) as watching:
             say(f"watching store {store.name}")
             try:
-                for found in mesh.batches(watching, count, seconds):
+                for found in mesh.batches(watching.get_many, count, seconds):
                     write_out(b"".join(map(render, found)))
             finally:
                 if watching.dropped:

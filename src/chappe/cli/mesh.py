@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
 from typer import Option
 
@@ -15,6 +15,7 @@ from chappe.cli.console import check_reader, say, warn
 from chappe.cli.keys import PASSPHRASE
 from chappe.defaults import MESH_PORT
 from chappe.errors import ChappeError, UsageError
+from chappe.security import Tls, is_loopback
 
 if TYPE_CHECKING:
     from chappe import Endpoint
@@ -66,13 +67,6 @@ EndpointId: TypeAlias = Annotated[
 T = TypeVar("T")
 
 
-class Source(Protocol[T]):
-    """A subscriber, or what watches a data store."""
-
-    def get_many(self, count: int, timeout: float | None = None, /) -> list[T]:
-        """At most ``count`` of what has come, waited for if there is nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Trust:
     """The options that say with whom endpoints may speak."""
@@ -83,8 +77,6 @@ class Trust:
 
     def security(self) -> Security:
         """What they ask for; raises UsageError if they contradict each other."""
-        from chappe.security import Tls
-
         if (self.tls is not None) + self.anonymous + self.plain > 1:
             raise UsageError("give only one of --tls, --anonymous and --plain")
         if self.tls is not None:
@@ -94,8 +86,6 @@ class Trust:
 
 def addresses(security: Security, texts: Iterable[str]) -> list[tuple[str, int]]:
     """Hosts and ports; raises UsageError if one is malformed, or on another machine and no security was chosen."""
-    from chappe.security import is_loopback
-
     found = [address(each) for each in texts]
     for host, _ in found:
         if security is None and not is_loopback(host):
@@ -183,7 +173,7 @@ def listen(endpoint: Endpoint, places: Iterable[tuple[str, int]]) -> list[str]:
     return [shown((host, endpoint.listen(host, port))) for host, port in places]
 
 
-def batches(source: Source[T], count: int | None, seconds: float | None) -> Iterator[list[T]]:
+def batches(get_many: Callable[[int, float], list[T]], count: int | None, seconds: float | None) -> Iterator[list[T]]:
     """What comes, as much at a time as is there: ``count`` of them in all, and for ``seconds`` at most.
 
     Now and then an empty batch comes. Raises BrokenPipeError once nobody reads standard output any more.
@@ -193,7 +183,7 @@ def batches(source: Source[T], count: int | None, seconds: float | None) -> Iter
         left = POLL_S if end is None else min(POLL_S, end - time.monotonic())
         if left <= 0:
             return
-        found = source.get_many(CHUNK if count is None else min(CHUNK, count), left)
+        found = get_many(CHUNK if count is None else min(CHUNK, count), left)
         if not found:
             check_reader()
         yield found

@@ -25,6 +25,7 @@ from chappe.cli.console import Bar, Terminated, exit_code, hear_warnings, rate_o
 from chappe.cli.formats import SPLITTERS, BadInput, Item, Whole, looks_consumed
 from chappe.cli.topics import new_beside
 from chappe.cli.units import human_bytes, parse_moment
+from chappe.data.topic import check_topic
 from chappe.errors import ChappeError, TimedOut, UsageError
 
 if TYPE_CHECKING:
@@ -77,7 +78,6 @@ def produce(
 ) -> None:
     """Write records from a file or standard input to a topic, and wait until they are stored."""
     from chappe import Producer
-    from chappe.data.topic import check_topic
 
     hear_warnings(tower)
     extras = _extras(key, header, timestamp)

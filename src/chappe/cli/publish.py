@@ -14,6 +14,7 @@ from typer import Argument, Option
 
 from chappe.cli import mesh, options, values
 from chappe.cli.console import exit_code, hear_warnings, say, tell, warn, write_out
+from chappe.cli.formats import Lines
 from chappe.data.order import TYPE_NAMES
 from chappe.errors import ChappeError, InvalidData, UsageError
 
@@ -72,8 +73,6 @@ class Form:
 
     def lines(self, topic: str, source: int) -> Iterator[Messages]:
         """The messages that come. Raises UsageError for a malformed line, after the messages before it."""
-        from chappe.cli.formats import Lines
-
         splitter = Lines()
         number = 0
         ended = False
@@ -204,7 +203,7 @@ def subscribe(
             for each in mesh.listen(endpoint, heard):
                 say(f"listening at {each}")
             mesh.keep_dialling(endpoint, dialled)
-            for found in mesh.batches(subscriber, count, seconds):
+            for found in mesh.batches(subscriber.get_many, count, seconds):
                 write_out(b"".join(_rendered(found, render)))
         except KeyboardInterrupt as stop:
             if count is not None or seconds is not None:

@@ -15,14 +15,14 @@ import typer
 from typer import Argument, Option
 
 from chappe.cli import mesh, options
-from chappe.cli.console import hear_warnings, say, tell, warn
+from chappe.cli.console import Bar, hear_warnings, say, tell, warn
 from chappe.cli.units import human_bytes
+from chappe.data.topic import check_topic
 from chappe.errors import UsageError
 
 if TYPE_CHECKING:
     from chappe import Endpoint
     from chappe.bridges.recorder import Recorded, Recorder
-    from chappe.cli.console import Bar
 
 PATIENCE_S: Final = 5.0  # then it is said that nobody peers
 RATE_S: Final = 1.0  # the rate shown is that of so long
@@ -52,8 +52,6 @@ def record(
     """
     from chappe import Endpoint
     from chappe.bridges.recorder import Recorder
-    from chappe.cli.console import Bar
-    from chappe.data.topic import check_topic
 
     if not peer and mesh_listen is None:
         raise UsageError("nobody can be heard: give --peer HOST:PORT to dial an endpoint, or --mesh-listen HOST:PORT")
@@ -68,14 +66,23 @@ def record(
         recorder = Recorder(endpoint, *topics, to=to, tower=tower, listen=listen, min_acks=min_acks)
         with _stopped_by_signals(recorder):
             mesh.keep_dialling(endpoint, dialled)
-            _announce(endpoint, recorder, at, as_json)
+            if as_json:
+                facts = {"event": "recording", "id": endpoint.id, "address": at, "partition": recorder.partition}
+                print(json.dumps(facts), flush=True)
+            elif at is not None:
+                say(f"peers can dial {at}")
             with Bar("waiting for peers", quiet=as_json) as bar:
                 recorder.show = _Shown(endpoint, bar).show
                 try:
                     recorder.run()
                 finally:
                     done = recorder.finish(FINISH_S)
-    _account(done, to, as_json)
+    account = {"event": "done", "topic": to} | asdict(done) | {"seconds": round(done.seconds, 3)}
+    tell(as_json, account, f"recorded {done.records:,} messages, {human_bytes(done.bytes)}, in topic {to}")
+    if done.left:
+        warn(f"{done.left:,} records are not stored yet: they are in a journal, and the same command stores them")
+    if done.dropped:
+        warn(f"{done.dropped:,} messages are lost: more came than stores could take, or larger than a record can be")
     if done.left or done.dropped:
         raise typer.Exit(1)
 
@@ -93,14 +100,6 @@ def _stopped_by_signals(recorder: Recorder) -> Iterator[None]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-
-
-def _announce(endpoint: Endpoint, recorder: Recorder, at: str | None, as_json: bool) -> None:
-    if as_json:
-        facts = {"event": "recording", "id": endpoint.id, "address": at, "partition": recorder.partition}
-        print(json.dumps(facts), flush=True)
-    elif at is not None:
-        say(f"peers can dial {at}")
 
 
 class _Shown:
@@ -130,12 +129,3 @@ class _Shown:
             now.records,
             None,
         )
-
-
-def _account(done: Recorded, to: str, as_json: bool) -> None:
-    facts = {"event": "done", "topic": to} | asdict(done) | {"seconds": round(done.seconds, 3)}
-    tell(as_json, facts, f"recorded {done.records:,} messages, {human_bytes(done.bytes)}, in topic {to}")
-    if done.left:
-        warn(f"{done.left:,} records are not stored yet: they are in a journal, and the same command stores them")
-    if done.dropped:
-        warn(f"{done.dropped:,} messages are lost: more came than stores could take, or larger than a record can be")

@@ -17,6 +17,7 @@ from chappe.cli import mesh, options
 from chappe.cli.archive import need_packages
 from chappe.cli.console import Bar, exit_code, hear_warnings, left_text, rate_of, say, tell, warn
 from chappe.cli.units import iso_time, parse_moment, parse_start
+from chappe.data.topic import check_topic
 from chappe.errors import TimedOut, UsageError
 
 if TYPE_CHECKING:
@@ -155,7 +156,6 @@ def _replay_archive(
         None if text is None else parse_moment(text, option)
         for text, option in zip(between, ("--start", "--end"), strict=True)
     )
-    from chappe.data.topic import check_topic
     from chappe.spark.archive.order import EARLIEST_US, LATEST_US
     from chappe.spark.archive.replay import Order, Progress, Replay
 

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from typer import Option
 from typer.core import TyperCommand
 
+from chappe.cli.console import warn
 from chappe.data.json import dumps, dumps_message, dumps_plain, loads, loads_message, loads_plain, scalar_text
 from chappe.data.order import TYPE_NAMES
 from chappe.data.text import from_text, to_text
@@ -92,8 +93,6 @@ def read(text: str, kind: str | None = None, *, as_text: bool = False) -> Value:
 
 def read_argument(text: str, kind: str | None = None, *, as_text: bool = False) -> Value:
     """The same of an argument of the command: raises UsageError, and says if a string may have been meant otherwise."""
-    from chappe.cli.console import warn
-
     try:
         found = read(text, kind, as_text=as_text)
     except InvalidData as problem:

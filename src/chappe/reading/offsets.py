@@ -223,11 +223,7 @@ def _share(waiting: Mapping[Key, int], rows_max: int | None) -> Mapping[Key, int
 
 
 def ranges(
-    start: Offsets,
-    end: Offsets,
-    known: Mapping[Key, Known],
-    everyone: Sequence[str],
-    keys: Iterable[Key] | None = None,
+    start: Offsets, end: Offsets, known: Mapping[Key, Known], everyone: Sequence[str], keys: Iterable[Key] | None = None
 ) -> list[Range]:
     """What lies between two offsets, in the order of topics and partitions.
 

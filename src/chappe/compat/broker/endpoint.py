@@ -74,11 +74,7 @@ class Configuration:
             names = ", ".join(missing or ["openssl_cafile or openssl_capath"])
             raise UsageError(f"TLS with certificates needs {names} too")
         return Tls(
-            self.openssl_certificate,
-            self.openssl_key,
-            authority,
-            self.openssl_passphrase or None,
-            check="authority",
+            self.openssl_certificate, self.openssl_key, authority, self.openssl_passphrase or None, check="authority"
         )
 
 
