@@ -22,9 +22,9 @@ def test_the_page_on_testing_tests_a_query(
 ) -> None:
     code = [text for language, text in blocks(ROOT / "docs/how-to/test-your-program.md") if language == "python"]
     conftest = ModuleType("conftest")
-    exec(code[1], conftest.__dict__)
+    exec(code[-2], conftest.__dict__)
     monkeypatch.setitem(sys.modules, "conftest", conftest)
     page: dict[str, Any] = {}
     exec(code[-1], page)
     with Tower("127.0.0.1:0") as tower, Store(tmp_path / "records", tower=tower.address):
-        page["test_rooms_are_counted"](spark, conftest.Log(tower.address))
+        page["test_rooms_are_counted"](spark, tower.address)

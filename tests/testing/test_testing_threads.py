@@ -41,7 +41,7 @@ def test_who_waits_for_a_queue_is_not_waited_for(chappe_log: Log) -> None:
     thread.start()
     with Consumer("readings") as consumer:
         todo.put("1")
-        batch = consumer.poll(3_000)
+        batch = consumer.poll(500)
         assert batch is not None
         todo.put(None)
     thread.join()

@@ -49,3 +49,19 @@ class Log:
         """All that is stored. Raises TimedOut."""
         with Consumer(topic) as consumer:
             return list(consumer.to_end(timeout))
+
+    def wait_for(self, topic: str, count: int, timeout: float = 10.0) -> list[Record]:
+        """The first ``count`` records of a topic, as soon as they are there.
+
+        Raises:
+            AssertionError: There are fewer within ``timeout`` seconds.
+        """
+        found: list[Record] = []
+        end = self.world.now + timeout
+        with Consumer(topic) as consumer:
+            while len(found) < count and (batch := consumer.poll(max(0.0, end - self.world.now))) is not None:
+                found += consumer.iterate(batch)
+        assert len(found) >= count, (
+            f"there are {len(found)} records of topic {topic!r} after {timeout:g} s, not {count}"
+        )
+        return found[:count]

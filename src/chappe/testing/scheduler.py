@@ -26,7 +26,7 @@ STEP_S: Final = 1e-6  # what each step takes, so that nothing happens for ever i
 LOOK_S: Final = 0.001  # how often it is looked whether a thread that goes on has come to wait; real seconds
 STUCK_S: Final = 0.05  # one that stands at the same instruction for so long waits for something else; real seconds
 TICK_S: Final = 0.01  # how long no thread waits for chappe until the clock goes as the real one
-PATIENCE_S: Final = 3600.0  # a test that waits so long, on its clock, waits for what never comes
+PATIENCE_S: Final = 600.0  # a test that waits so long, on its clock, waits for what never comes
 
 
 class NothingHappens(AssertionError):
@@ -157,7 +157,7 @@ class Scheduler:
         """Have this thread wait, and meanwhile have all others go on; returns what ``until()`` is at the end.
 
         Raises:
-            NothingHappens: An hour has passed in vain.
+            NothingHappens: Too long has passed in vain.
         """
         check_alive()
         if until():
@@ -274,8 +274,10 @@ class Scheduler:
         to = min([self.clock.next, *deadlines, *dues])
         if to > self.since + self.patience_s:
             self.since = to  # who cleans up may wait again
-            text = f"{self.patience_s:g} s have passed on the test's clock, and what is waited for has not come"
-            raise NothingHappens(text)
+            raise NothingHappens(
+                f"{self.patience_s:g} s have passed on the test's clock, and what is waited for has not come; "
+                "if it may take longer, call World.be_patient"
+            )
         self.clock.run(to)
 
     def _tick(self) -> None:

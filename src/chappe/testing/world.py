@@ -122,7 +122,7 @@ class World:
             self._scheduler.wait(lambda: False, 0.001)
 
     def be_patient(self, seconds: float) -> None:
-        """Let whoever waits in vain wait so long, an hour by default, until NothingHappens is raised."""
+        """Let whoever waits in vain wait so long, ten minutes by default, until NothingHappens is raised."""
         self._scheduler.patience_s = seconds
 
     # -- who lives here ---------------------------------------------------------------------------------
