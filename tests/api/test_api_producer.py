@@ -20,7 +20,7 @@ from tests.api.members import PATIENCE_S, read, values, wait_until
 from chappe.api.log.consumer import Consumer
 from chappe.api.log.producer import Producer
 from chappe.api.log.store import Store
-from chappe.api.log.topic_writer import TopicWriter
+from chappe.api.log.topic_writers import TopicWriter
 from chappe.defaults import RECORD_BYTES_MAX
 from chappe.errors import (
     BufferFull,

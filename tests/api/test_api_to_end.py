@@ -12,11 +12,12 @@ from tests.api.members import PATIENCE_S, values
 from tests.waiting import Clock, until
 
 from chappe.api.log.aio import AsyncConsumer, AsyncProducer
+from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.log.consumer import Consumer
-from chappe.api.log.ending import ToEnd
 from chappe.api.log.producer import Producer
 from chappe.api.log.store import Store
 from chappe.errors import Closed, TimedOut
+from chappe.log.sources import Key
 
 
 def put(tower: str, topic: str, *records: str) -> None:
@@ -103,16 +104,22 @@ def test_only_who_waits_times_out_not_who_is_busy_with_a_batch(
 ) -> None:
     put(tower, "t", "a")
     with Consumer("t", tower=tower) as consumer:
-        reading = ToEnd(consumer, PATIENCE_S)
-        until(lambda: reading.take() is not None)
+        unread = consumer._unread
+
+        def and_one_that_never_comes(since: float) -> dict[Key, int] | None:
+            found = unread(since)
+            return None if found is None else {**found, ("t", "p"): 9}
+
+        monkeypatch.setattr(consumer, "_unread", and_one_that_never_comes)
+        monkeypatch.setattr(consumer, "_still_unread", lambda left: left)
+        steps = consumer.steps_to_end(PATIENCE_S)
+        until(lambda: isinstance(next(steps), ConsumedBatch))
         clock = Clock(monkeypatch)
-        reading._left = {("t", "p"): 9}
-        monkeypatch.setattr(consumer, "still_unread", lambda left: left)
         clock.forward_s += 2 * PATIENCE_S
-        assert reading.take() is None
+        assert not isinstance(next(steps), ConsumedBatch)
         clock.forward_s += 2 * PATIENCE_S
         with pytest.raises(TimedOut, match=r"nothing came of partition p of topic 't', which ends at offset 8"):
-            reading.take()
+            next(steps)
 
 
 def test_a_record_sent_after_wait_ready_is_not_missed(tower: str, store: Store) -> None:

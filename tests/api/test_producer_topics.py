@@ -75,7 +75,7 @@ def test_a_fast_sequence_over_many_topics_is_gathered_in_each(tower: str) -> Non
         for _ in range(10):
             for topic in ("a", "b", "c"):
                 producer.send(b"x", topic=topic)
-        assert [(core.published, core.next_offset) for core in producer._topics.cores()] == [(0, 10)] * 3
+        assert [(core.published, core.next_offset) for core in producer._topics.partitions()] == [(0, 10)] * 3
     producer.leave(0.0)
 
 

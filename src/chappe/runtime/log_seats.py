@@ -9,6 +9,7 @@ is synced under the node's lock, and a stalled disk would stop the others.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from chappe.core import Report
 from chappe.defaults import FULL_PEER_WAIT_LIVE_S, FULL_PEER_WAIT_S
-from chappe.errors import MemberStopped
+from chappe.errors import MemberStopped, TimedOut
 from chappe.log.actions import Action, Broken, Of
 from chappe.log.consumer import LogConsumer
 from chappe.log.events import IdentityClash, Stopped
@@ -33,6 +34,7 @@ from chappe.transports.addresses import TowerAddress
 logger = logging.getLogger(__name__)
 
 SEATS_MAX: Final = 1_000  # of one node: its peers bound what one connection may subscribe to
+LOOK_S: Final = 0.02  # how often who waits to meet others looks for what nobody tells
 M = TypeVar("M", ProducingMember, ConsumingMember)
 
 
@@ -199,6 +201,29 @@ class Seat(Generic[M]):
         """Drive until ``until()``, which is called with the lock held, or so long; not with the lock held."""
         self.node.turns.wait(lambda: self._closed or self._halted is not None or until(), timeout_s)
 
+    def wait_until(
+        self,
+        check: Callable[[], None],
+        ready: Callable[[], bool],
+        missing: Callable[[str], str],
+        timeout: float | None,
+    ) -> None:
+        """Wait until ``ready``, which is called with the lock held; ``check`` raises what every call does.
+
+        Raises:
+            TimedOut: With what ``missing`` says is not there.
+        """
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            with self.lock:
+                check()
+                if ready():
+                    return
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimedOut(missing(f"within {timeout:g} s"))
+            self.pump(min(left, LOOK_S), ready)
+
     def serve(self) -> None:
         """Handle what is there, without waiting."""
         self.node.turns.serve()
@@ -257,6 +282,11 @@ class Seat(Generic[M]):
                 self._halted = f"the member stopped because of a defect: {error!r}; close it, and make another one"
                 self.on_report(Stopped(self._halted))
                 self.tell()
+
+
+def no_tower(tower: str, when: str) -> str:
+    """The sentence for who cannot meet anybody."""
+    return f"no tower answers at {tower} {when}; start one with: chappe up"
 
 
 def producing(

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from chappe.api.faces import AsyncCloseable
 from chappe.api.log.consumed_batch import ConsumedBatch
-from chappe.api.log.consumer import Consumer, ResetLike
-from chappe.api.log.ending import LOOK_S, ToEnd
+from chappe.api.log.consumer import LOOK_S, Consumer, ResetLike
 from chappe.api.log.producer import Producer
 from chappe.api.log.topic_writers import TopicProgress
 from chappe.errors import BufferFull
@@ -189,17 +188,19 @@ class AsyncConsumer(AsyncCloseable):
 
     async def batches_to_end(self, timeout: float | None = 10.0) -> AsyncIterator[ConsumedBatch]:
         """See ``Consumer.batches_to_end``."""
-        reading = await _promptly(self._lock, ToEnd, self.consumer, timeout)
-        while not reading.done:
+        steps = self.consumer.steps_to_end(timeout)
+        while True:
             self._ready.clear()
-            batch = await _promptly(self._lock, reading.take)
-            if batch is not None:
-                yield batch
-            elif not reading.done:
-                try:
-                    await asyncio.wait_for(self._ready.wait(), LOOK_S)
-                except TimeoutError:
-                    pass
+            step = await _promptly(self._lock, next, steps, None)
+            if step is None:
+                return
+            if isinstance(step, ConsumedBatch):
+                yield step
+                continue
+            try:
+                await asyncio.wait_for(self._ready.wait(), LOOK_S)
+            except TimeoutError:
+                pass
 
     async def wait_ready(self, timeout: float | None = 10.0) -> None:
         """See ``Consumer.wait_ready``."""

@@ -8,28 +8,28 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from operator import length_hint
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
-from chappe.api.faces import Closeable
+from chappe.api.faces import Closeable, Seconds
 from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.log.consumed_batch import ConsumedBatch
-from chappe.api.log.ending import LOOK_S, ToEnd
-from chappe.api.log.readiness import no_tower, wait_until
 from chappe.api.times import as_micros
 from chappe.data.topic import Filter
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
-from chappe.errors import Closed, OffsetOutOfRange, UsageError
+from chappe.errors import Closed, OffsetOutOfRange, TimedOut, UsageError
 from chappe.log.actions import Deliver
 from chappe.log.batch import Record
 from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
 from chappe.log.events import OutOfRange, Stopped, TowerFound
 from chappe.log.sources import Key
-from chappe.runtime.log_seats import consuming
+from chappe.runtime.log_seats import consuming, no_tower
 from chappe.storage.positions import Positions
 from chappe.system import time
 from chappe.system.forking import own
 from chappe.transports.addresses import TowerAddress
 
+LOOK_S: Final = 0.05  # how often those who wait for the end look for what no record tells
+RECHECK_S: Final = 0.25  # how often, while records come, it is looked whether something will never come
 ResetLike = Literal["earliest", "latest"] | int | datetime
 
 
@@ -107,7 +107,7 @@ class Consumer(Closeable):
         deadline = None if timeout is None else time.monotonic() + timeout
         while (found := self.take()) is None:
             left = 0.5 if deadline is None else min(0.5, deadline - time.monotonic())
-            self._node.pump(max(left, 0.0), self.has_come)
+            self._node.pump(max(left, 0.0), self._has_come)
             if left <= 0:
                 return self.take()
         return found
@@ -169,13 +169,42 @@ class Consumer(Closeable):
 
     def batches_to_end(self, timeout: float | None = 10.0) -> Iterator[ConsumedBatch]:
         """As ``to_end``, in batches; the last one of a partition may go beyond the end."""
-        reading = ToEnd(self, timeout)
-        while not reading.done:
-            batch = reading.take()
+        for step in self.steps_to_end(timeout):
+            if isinstance(step, ConsumedBatch):
+                yield step
+            else:
+                self._node.pump(LOOK_S, step)
+
+    def steps_to_end(self, timeout: Seconds) -> Iterator[ConsumedBatch | Callable[[], bool]]:
+        """As ``batches_to_end``, without a wait: a batch, or what to wait for, but for no longer than ``LOOK_S``."""
+        patience_s = math.inf if timeout is None else timeout
+        since = time.monotonic()
+        with self._lock:
+            self._check()
+            self._node.call(self._core.seek_end)
+        while (left := self._unread(since)) is None:
+            if time.monotonic() >= since + patience_s:
+                raise TimedOut(self._missing(f"within {timeout:g} s"))
+            yield lambda: self._core.end_known(since, time.monotonic())
+        deadline = math.inf  # begins with a wait: the time that a program takes for a batch does not count
+        recheck_at = since + RECHECK_S
+        while left:
+            now = time.monotonic()
+            batch = self.take()
+            if batch is not None:
+                deadline = math.inf
+                if left.get((batch.topic, batch.partition), math.inf) <= batch.next:
+                    del left[batch.topic, batch.partition]
+            if batch is None or now >= recheck_at:
+                recheck_at = now + RECHECK_S
+                left = self._still_unread(left)
             if batch is not None:
                 yield batch
-            elif not reading.done:
-                self._node.pump(LOOK_S, reading.may_go_on)
+            elif left:
+                deadline = min(deadline, now + patience_s)
+                if now >= deadline:
+                    raise TimedOut(_not_come(left, patience_s))
+                yield self._has_come
 
     def __iter__(self) -> Iterator[Record]:
         """Records one after the other, for ever. A loop that was left goes on with the next record."""
@@ -254,7 +283,7 @@ class Consumer(Closeable):
         def ready() -> bool:
             return self.tower and self._core.ready(self._tower_at, time.monotonic())
 
-        wait_until(self._node, self._check, ready, self.missing, timeout)
+        self._node.wait_until(self._check, ready, self._missing, timeout)
 
     @property
     def synced(self) -> bool:
@@ -304,38 +333,27 @@ class Consumer(Closeable):
         state = "closed" if self._node.closed else f"{self.connected} members known" if self.tower else "no tower"
         return f"<Consumer of {topics} at {self._at_tower}, {state}>"
 
-    # -- of the end: for ``ToEnd`` --------------------------------------------------------------------------------
+    # -- of the end -------------------------------------------------------------------------------------------
 
-    def ask_for_end(self) -> None:
-        """Have everybody asked what there is."""
-        with self._lock:
-            self._check()
-            self._node.call(self._core.seek_end)
-
-    def end_known(self, since: float) -> bool:
-        """Whether it is known where partitions ended at ``since``."""
-        return self._core.end_known(since, time.monotonic())
-
-    def has_come(self) -> bool:
+    def _has_come(self) -> bool:
         """Whether ``take`` has something to return, or to raise."""
         return bool(self._queue) or self._error is not None
 
-    def unread(self, since: float, now: float) -> dict[Key, int] | None:
+    def _unread(self, since: float) -> dict[Key, int] | None:
         """Where partitions end that were not read so far; None until it is known where they ended at ``since``."""
         with self._lock:
             self._check()
-            end = self._core.end(since, now)
+            end = self._core.end(since, time.monotonic())
             position = {} if end is None else self.position()
             return None if end is None else {key: each for key, each in end.items() if position.get(key, 0) < each}
 
-    def still_unread(self, left: dict[Key, int]) -> dict[Key, int]:
-        """What of ``left`` is still to come."""
+    def _still_unread(self, left: dict[Key, int]) -> dict[Key, int]:
         with self._lock:
             queued = {(each.topic, each.partition) for each in self._queue}
             lacking = self._core.lacking(left)
             return {key: end for key, end in left.items() if key in lacking or key in queued}
 
-    def missing(self, when: str) -> str:
+    def _missing(self, when: str) -> str:
         """Why it is not known what there is, in a sentence."""
         if not self.tower:
             return no_tower(self._at_tower, when)
@@ -382,6 +400,15 @@ class Consumer(Closeable):
             self._taken.pop((event.topic, event.partition), None)  # the core has gone on elsewhere
             if self.on_ready is not None:
                 self.on_ready()
+
+
+def _not_come(left: dict[Key, int], patience_s: float) -> str:
+    (topic, partition), end = next(iter(left.items()))
+    what = "a partition" if len(left) == 1 else f"{len(left)} partitions"
+    return (
+        f"{what} did not come to the end: for {patience_s:g} s nothing came of partition {partition} of topic "
+        f"{topic!r}, which ends at offset {end - 1}; who may wait longer gives a timeout, or None"
+    )
 
 
 def _reset(reset: ResetLike) -> Reset:

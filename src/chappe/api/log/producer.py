@@ -18,9 +18,7 @@ from chappe.api import at_exit
 from chappe.api.faces import Closeable
 from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.log.deliveries import Deliveries
-from chappe.api.log.readiness import no_tower, wait_until
-from chappe.api.log.topic_writer import Common, TopicWriter
-from chappe.api.log.topic_writers import TopicProgress, TopicWriters, counted
+from chappe.api.log.topic_writers import TopicProgress, TopicWriter, TopicWriters, counted
 from chappe.api.times import as_micros
 from chappe.data.topic import check_topic
 from chappe.defaults import (
@@ -36,7 +34,7 @@ from chappe.log.batch import Batch, as_headers
 from chappe.log.events import IdentityClash, IdentityRolledBack, Stopped
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
-from chappe.runtime.log_seats import producing
+from chappe.runtime.log_seats import no_tower, producing
 from chappe.storage.journal import Journals
 from chappe.system import time
 from chappe.system.forking import own
@@ -115,12 +113,19 @@ class Producer(Closeable):
                 self._journals.close()
             raise
         self._core = LogProducers(address, self._node.subscriptions)
-        self._topics = TopicWriters(self._core, self._journals, min_acks)
+        self._topics = TopicWriters(
+            self._node,
+            self._check,
+            self._core,
+            self._journals,
+            min_acks=min_acks,
+            buffer_bytes=max(buffer_bytes, BATCH_BYTES),
+            block=on_full == "block",
+        )
         self._writers = self._topics.by_topic
         self._deliveries = Deliveries(self._node.later)
         self.lock = self._lock = self._node.lock
         self._acquire, self._unlock = self._lock.acquire, self._lock.release
-        common = Common(self._node, self._check, self._core, max(buffer_bytes, BATCH_BYTES), on_full == "block")
         try:
             with self._lock:
                 self._node.start(
@@ -132,7 +137,7 @@ class Producer(Closeable):
                         Trim: lambda action: self._writers[action.topic].trim(action.offset),
                     },
                 )
-                self._topics.begin(topic, common)
+                self._topics.begin(topic)
         except BaseException:
             self._node.close()
             if self._journals:
@@ -250,7 +255,7 @@ class Producer(Closeable):
         with self._lock:
             self._check()
             self._topics.flush()
-            goals = [(core, core.next_offset) for core in self._topics.cores()]
+            goals = [(core, core.next_offset) for core in self._topics.partitions()]
             # Where no store is waited for, those who listen are to have it, or to have lost it.
             out = self._node.published()
             self._topics.hurry(True)
@@ -326,7 +331,7 @@ class Producer(Closeable):
                 f"the tower at {self._at_tower}; start one with: chappe store DIRECTORY"
             )
 
-        wait_until(self._node, self._check, ready, missing, timeout)
+        self._node.wait_until(self._check, ready, missing, timeout)
 
     # -- looking --------------------------------------------------------------------------------------------
 
@@ -387,7 +392,7 @@ class Producer(Closeable):
             if self._error is None or not self._error_said:
                 self.flush(timeout)  # which says what no call has said yet
         except StorageError as error:
-            left = counted((core.topic, core.next_offset - core.published) for core in self._topics.cores())
+            left = counted((core.topic, core.next_offset - core.published) for core in self._topics.partitions())
             kept = f"; {left} are not synced to disk, the next producer with this identity sends them" if left else ""
             raise type(error)(f"{error}{kept}") from None
         finally:
@@ -427,7 +432,7 @@ class Producer(Closeable):
             pass  # what is left says it
         except ChappeError as error:
             return [f"{ended} {error}"]
-        left = counted((core.topic, core.next_offset - core.stored) for core in self._topics.cores())
+        left = counted((core.topic, core.next_offset - core.stored) for core in self._topics.partitions())
         if not left:
             return []
         if self._journals:

@@ -1,18 +1,32 @@
-"""All topics of a producer: begun when first written to, or when an identity was in a former life."""
+"""All topics of a producer: the records gathered for each, and when they leave. All with the producer's lock held.
+
+A topic is begun when it is first written to, or when an identity was in a former life.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from chappe.api.log.topic_writer import Common, TopicWriter
-from chappe.defaults import PRODUCER_TOPICS_MAX
-from chappe.errors import StorageError, UsageError
+from chappe.defaults import DISK_RETRY_S, IDLE_S, PRODUCER_TOPICS_MAX
+from chappe.errors import BufferFull, StorageError, UsageError
+from chappe.log.batch import Batch, Headers, encode_batch, encode_record
+from chappe.log.member import ProducingMember
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
-from chappe.storage.journal import Journals
+from chappe.runtime.log_node import wall_us
+from chappe.runtime.log_seats import Seat
+from chappe.storage.journal import Journal, Journals
 from chappe.system import time
 
+SERVE_S = 0.05  # how often the network is served while an iterable is sent
+BUSY_RECORDS = 16  # so many gathered at once are a fast sequence: nobody looks at the clock for each further one
+BUSY_S = 0.001  # who drives looks this often whether something gathered was left behind ...
+GATHER_S = 0.02  # with an identity, where each batch is synced, a fast sequence is gathered at least so long
+ROUNDS = 4  # ... or as long as the disk takes for so many batches of each topic ...
+GATHER_MAX_S = 1.0  # ... and at most so long
+HELD_S = 0.05  # ... and this often while new records are held
 SHOWN = 3  # topics named in one sentence; of the rest it is said how many there are
 
 
@@ -28,23 +42,44 @@ class TopicProgress:
 
 
 class TopicWriters:
-    """With the producer's lock held, but for what only looks.
+    """What all topics of a producer share; with its lock held, but for what only looks.
 
     Args:
-        core: The partitions.
+        node: Where their cores run.
+        check: Raises what every call of the producer is to raise.
+        cores: The partitions.
         journals: Of an identity.
         min_acks: Stores that must hold each record.
+        buffer_bytes: Bound of the bytes that no store has yet, of all topics.
+        block: Whether to wait at the bound.
     """
 
-    def __init__(self, core: LogProducers, journals: Journals | None, min_acks: int) -> None:
+    def __init__(
+        self,
+        node: Seat[ProducingMember],
+        check: Callable[[], None],
+        cores: LogProducers,
+        journals: Journals | None,
+        *,
+        min_acks: int,
+        buffer_bytes: int,
+        block: bool,
+    ) -> None:
         self.by_topic: dict[str, TopicWriter] = {}
-        self._core = core
+        self.node = node
+        self.check = check
+        self.cores = cores
+        self.buffer_bytes = buffer_bytes
+        self.block = block
+        self.sent_at = 0.0  # when last a record of any topic was added one by one, or a batch left
+        self.silence_s = IDLE_S  # nothing sent for this long: the next record leaves at once; as long as a sync takes
+        self.sync_s = 0.0  # how long the journal of a topic took last for a batch
+        self.served_at = 0.0  # when last a sending thread looked after beacons and acknowledgements
         self._journals = journals
         self._min_acks = min_acks
 
-    def begin(self, own: str | None, common: Common) -> None:
+    def begin(self, own: str | None) -> None:
         """Open the producer's own topic, and those of an identity's former lives."""
-        self._common = common
         known = [] if self._journals is None else list(self._journals.opened)
         for topic in known if own is None else dict.fromkeys((own, *known)):
             self.open(topic)
@@ -62,17 +97,17 @@ class TopicWriters:
         journal = None if journals is None else journals.opened.get(topic) or journals.open(topic)
         core = LogProducer(
             topic,
-            self._core.address,
+            self.cores.address,
             min_acks=self._min_acks,
             journal=journal.batches if journal else None,
             next_offset=journal.next_offset if journal else 0,
             resumed=journal.resumed if journal else False,
-            subscriptions=self._core.subscriptions,
-            kept=self._core.kept,
+            subscriptions=self.cores.subscriptions,
+            kept=self.cores.kept,
         )
-        made = TopicWriter(core, journal, self._common)
+        made = TopicWriter(core, journal, self)
         self.by_topic[topic] = made
-        self._common.node.add_topic(core)
+        self.node.add_topic(core)
         return made
 
     # -- what is done to all --------------------------------------------------------------------------------
@@ -93,8 +128,8 @@ class TopicWriters:
         now = time.monotonic()
         for each in self.by_topic.values():
             each.core.hurry(now, waiting)
-        self._common.node.perform(())  # it may be due earlier
-        self._common.node.tell()
+        self.node.perform(())  # it may be due earlier
+        self.node.tell()
 
     def look_again(self) -> None:
         """Have no record take the short way before something was looked at."""
@@ -103,18 +138,254 @@ class TopicWriters:
 
     # -- looking, from any thread -----------------------------------------------------------------------------
 
-    def cores(self) -> list[LogProducer]:
+    def partitions(self) -> list[LogProducer]:
         """In the order in which the topics were begun; a list, as another thread may add one."""
         return [each.core for each in list(self.by_topic.values())]
 
     def progress(self) -> dict[str, TopicProgress]:
         """How far each is."""
-        return {each.topic: TopicProgress(each.next_offset, each.stored) for each in self.cores()}
+        return {each.topic: TopicProgress(each.next_offset, each.stored) for each in self.partitions()}
 
     def __str__(self) -> str:
-        cores = self.cores()
+        cores = self.partitions()
         shown = [f"{each.topic!r} at {each.next_offset} ({each.stored} stored)" for each in cores[:SHOWN]]
         return _and_more(", ".join(shown), len(cores), "") or "no topic yet"
+
+
+class TopicWriter:
+    """Gathers records for one partition, and hands on whole batches.
+
+    Args:
+        core: The partition.
+        journal: Where batches go first, if it has an identity; what a former life left pending is gathered anew.
+        common: What it shares with the producer's other topics.
+    """
+
+    __slots__ = ("_asked", "_common", "_full_at", "_journal", "_left_at", "_node", "_quiet", "_retry_at", "core")
+
+    def __init__(self, core: LogProducer, journal: Journal | None, common: TopicWriters) -> None:
+        self.core = core
+        self._journal = journal
+        self._common = common
+        self._node = common.node
+        self._retry_at = 0.0  # the journal refused the batch being gathered: it is tried again then
+        self._left_at = 0.0  # when last a batch left
+        self._full_at = 0.0  # when last a batch left because it was full
+        for each in journal.pending if journal else ():
+            core.append(each.value, each.key, each.headers, each.timestamp)
+        self._asked = False  # a thread that may wait for the journal is to flush
+        self._quiet = not core.pending  # nothing is being gathered
+        if not self._quiet:
+            self._node.gathered(self, time.monotonic())
+
+    # -- sending ------------------------------------------------------------------------------------------
+
+    def send(self, value: object, key: object, headers: Headers, timestamp: int | None) -> int:
+        """A record that needs a look: the first one after a flush, the last one of a batch, one with extras."""
+        raw, raw_key = as_bytes(value), as_bytes(key)
+        core, common = self.core, self._common
+        self._make_room()
+        offset = core.append(raw, raw_key, headers, timestamp)
+        full = core.full
+        now = time.monotonic()
+        # After silence a record leaves at once, with what was gathered before it; and one that may be refused, too.
+        if full or now - common.sent_at > common.silence_s or core.refused:
+            self._flush_or_take_back(offset)
+            if full:
+                self._full_at = common.sent_at
+        else:
+            common.sent_at = now
+            if self._quiet:
+                self._quiet = False
+                self._node.gathered(self, now + BUSY_S)  # should nobody follow, who drives sends it
+            self.core.plain = self._journal is None and not core.extras and len(core.values) >= BUSY_RECORDS
+        if self._journal is not None and core.pending:
+            self._pend(self._journal, offset, raw, raw_key, headers, timestamp)
+        return offset
+
+    def send_chunk(self, chunk: list[bytes | str | None], stamp: int | None) -> None:
+        """Many records with values only."""
+        if set(map(type, chunk)) != {bytes} or stamp is not None:
+            for value in chunk:
+                self.send(value, None, (), stamp)
+            return
+        done = 0
+        while done < len(chunk):
+            self._make_room(alone=True)
+            first = self.core.next_offset
+            done = self.core.append_many(chunk, done)  # type: ignore[arg-type]
+            self._flush_or_take_back(first)
+
+    def send_batch(self, raw: bytes) -> range:
+        """Records that are a batch already."""
+        self._make_room(alone=True)  # what was sent before comes first
+        first = self.core.next_offset
+        self._node.perform(self.core.append_batch(raw, time.monotonic()))
+        self.flush_batch()  # nothing is pending: it only looks after the network
+        return range(first, self.core.next_offset)
+
+    def _pend(
+        self,
+        journal: Journal,
+        offset: int,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        timestamp: int | None,
+    ) -> None:
+        """Have the journal remember a record that is gathered still; if it refuses, the record was not taken."""
+        stamp = wall_us() if timestamp is None else timestamp
+        if value is None or key is not None or headers:
+            keys = None if key is None else [key]
+            body = encode_batch(offset, [value], stamp, keys=keys, headers=[headers] if headers else None)
+        else:
+            body = encode_record(offset, value, stamp)
+        try:
+            journal.pend(body)
+        except StorageError:
+            self.core.take_back(offset)
+            raise
+
+    # -- leaving ------------------------------------------------------------------------------------------
+
+    def idle(self) -> float:
+        """See ``Gatherer.idle``. While records come, it looks again."""
+        if self._quiet:
+            return math.inf
+        now, common = time.monotonic(), self._common
+        if self.core.held(now):
+            return HELD_S
+        if now - self._full_at < BUSY_S:
+            return BUSY_S  # full batches leave by themselves
+        gather_s = min(max(GATHER_S, ROUNDS * common.sync_s * len(common.cores)), GATHER_MAX_S)
+        if self._journal and now - common.sent_at < common.silence_s and now - self._left_at < gather_s:
+            return BUSY_S  # whoever sends so fast does not wait for a disk each time that we look
+        if now < self._retry_at:
+            return self._retry_at - now
+        if self._journal is None:
+            self.flush_batch()
+        elif not self._asked:
+            self._asked = True
+            self._node.on_disk(self._flush_later)
+        return math.inf if self._quiet else HELD_S
+
+    def _flush_later(self) -> None:
+        self._asked = False
+        try:
+            if not self._quiet:
+                self.flush_batch()
+        except StorageError:
+            pass  # whoever sends or flushes next is told, if it is still so
+
+    def flush_batch(self) -> None:
+        """Publish what is gathered.
+
+        Raises:
+            StorageFull, StorageError: The journal refuses it; it is gathered still.
+        """
+        self.core.plain = False
+        began, gathered = time.monotonic(), self.core.pending
+        try:
+            self._node.perform(self.core.flush(began, wall_us()))
+        except StorageError as error:
+            self._quiet = False
+            self._retry_at = time.monotonic() + DISK_RETRY_S
+            self._node.gathered(self, self._retry_at)
+            raise type(error)(f"{error}: nothing is sent until it works again") from None
+        self._quiet = not self.core.pending
+        if not self._quiet:
+            self._node.gathered(self, began + HELD_S)
+        common = self._common
+        self._left_at = common.sent_at = time.monotonic()  # after the work: a fast sequence of records is no silence
+        if self._journal is not None and gathered and self._quiet:
+            common.sync_s = common.sent_at - began
+            common.silence_s = min(max(IDLE_S, common.sync_s), BUSY_S)
+        if common.sent_at >= common.served_at + SERVE_S:
+            # A thread that sends without a pause hardly lets another one have the lock.
+            common.served_at = common.sent_at
+            self._node.serve()
+
+    def persist(self, body: bytes) -> None:
+        """Have the journal take a batch. Raises as it does."""
+        assert self._journal is not None
+        end = Batch.parse(body, check=False).next
+        try:
+            self._journal.append(body, end)
+        except StorageError as error:
+            self._node.perform(self.core.handle_persist_failed(str(error)))
+            raise
+        except BaseException:  # Ctrl-C, or what a handler of a signal raises
+            self._quiet = False
+            self._node.gathered(self, time.monotonic())
+            if self._journal.next_offset == end:
+                self._node.perform(self.core.handle_persisted(time.monotonic()))
+            else:
+                self.core.handle_persist_interrupted()
+            raise
+        self._node.perform(self.core.handle_persisted(time.monotonic()))
+
+    def trim(self, offset: int) -> None:
+        """Everything before ``offset`` is stored."""
+        assert self._journal is not None
+        self._journal.trim(offset)
+
+    def _flush_or_take_back(self, offset: int) -> None:
+        """As ``flush_batch``; if the journal refuses, the records from ``offset`` on were not taken."""
+        try:
+            self.flush_batch()
+        except StorageError:
+            self.core.take_back(offset)
+            raise
+
+    # -- room ---------------------------------------------------------------------------------------------
+
+    def _make_room(self, *, alone: bool = False) -> None:
+        """Wait for room, or raise; ``alone``: nothing may be gathered, or have to be, when this returns."""
+        core, common = self.core, self._common
+        common.check()
+        while True:
+            if core.pending and (core.refused or core.full or alone):
+                self.flush_batch()  # nothing is taken before what waits for the journal
+            if self._has_room(alone):
+                return
+            if not common.block:
+                raise BufferFull(self._no_room())
+            self._node.lock.release()  # held once: others keep their time-outs meanwhile
+            try:
+                self._node.pump(0.1, lambda: self._has_room(alone))
+            finally:
+                self._node.lock.acquire()
+            common.check()
+
+    def _has_room(self, alone: bool) -> bool:
+        core = self.core
+        if self._common.cores.kept_bytes >= self._common.buffer_bytes or self._node.choked:
+            return False
+        return not (core.full or alone) or not (core.pending or core.held(time.monotonic()))
+
+    def _no_room(self) -> str:
+        topic, kept_bytes = self.core.topic, self._common.cores.kept_bytes
+        if self._node.choked:
+            return f"a member does not take what is published to topic {topic!r}: send again later"
+        if kept_bytes < self._common.buffer_bytes:
+            return (
+                f"the partition of topic {topic!r} goes on after a restart, and stores have not yet said how far "
+                "they hold it: send again later"
+            )
+        own_bytes = self.core.kept_bytes
+        also = f" ({own_bytes} of topic {topic!r})" if own_bytes < kept_bytes else f" of topic {topic!r}"
+        return f"{kept_bytes} bytes{also} are not stored yet, the buffer is full: send again later, or start a store"
+
+
+def as_bytes(value: object) -> bytes | None:
+    """A value or key as it is carried. Raises UsageError."""
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    raise UsageError(f"a record is bytes or text, not {type(value).__name__}: encode it first, for example as JSON")
 
 
 def counted(missing: Iterable[tuple[str, int]]) -> str:
