@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from chappe.api.mesh.endpoint import Endpoint as Endpoint
     from chappe.api.mesh.publisher import Publisher as Publisher
     from chappe.api.mesh.received import Received as Received
-    from chappe.api.mesh.statuses import StatusSubscriber as StatusSubscriber
+    from chappe.api.mesh.subscriber import StatusSubscriber as StatusSubscriber
     from chappe.api.mesh.subscriber import Subscriber as Subscriber
     from chappe.bridges.kv_to_topic import DataStoreToTopic as DataStoreToTopic
     from chappe.bridges.player import Player as Player
@@ -84,8 +84,7 @@ _MODULES = {
     "api.mesh.endpoint": "Endpoint",
     "api.mesh.publisher": "Publisher",
     "api.mesh.received": "Received",
-    "api.mesh.statuses": "StatusSubscriber",
-    "api.mesh.subscriber": "Subscriber",
+    "api.mesh.subscriber": "StatusSubscriber Subscriber",
     "bridges.kv_to_topic": "DataStoreToTopic",
     "bridges.player": "Player",
     "bridges.recorder": "Recorder",

@@ -10,7 +10,7 @@ from tests.api.members import wait_until
 
 from chappe.defaults import SUBSCRIPTION_BYTES_MAX
 from chappe.errors import ProtocolError
-from chappe.transports import greedy
+from chappe.transports import publishing
 from chappe.transports.publishing import PublishingSocket
 
 
@@ -55,7 +55,7 @@ def gathered(publisher: PublishingSocket, found: list[tuple[bytes, bool] | str])
 def test_one_that_takes_too_much_is_cut_off_and_the_others_are_not(
     publisher: PublishingSocket, context: zmq.Context[zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(greedy, "SUBSCRIBED_PEER_BYTES_MAX", 10_000)
+    monkeypatch.setattr(publishing, "SUBSCRIBED_PEER_BYTES_MAX", 10_000)
     modest = subscriber(context, publisher)
     modest.setsockopt(zmq.SUBSCRIBE, b"Mgood")
     found: list[tuple[bytes, bool] | str] = []
@@ -77,7 +77,7 @@ def test_one_that_takes_too_much_is_cut_off_and_the_others_are_not(
 def test_where_all_take_too_much_the_one_with_the_most_is_cut_off(
     publisher: PublishingSocket, context: zmq.Context[zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(greedy, "SUBSCRIBED_BYTES_MAX", 10_000)
+    monkeypatch.setattr(publishing, "SUBSCRIBED_BYTES_MAX", 10_000)
     found: list[tuple[bytes, bool] | str] = []
     most = subscriber(context, publisher)
     for number in range(120):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chappe.transports import tls_bindings
-from chappe.transports.tls_bindings import CLAIMED, NAMED_ELSEWHERE, NOT_NAMED, Bindings
+from chappe.transports import tls
+from chappe.transports.tls import CLAIMED, NAMED_ELSEWHERE, NOT_NAMED, Bindings
 
 ID, OTHER, OWN = (bytes([number]) * 16 for number in (1, 2, 3))
 CERTIFICATE, ANOTHER = b"certificate", b"another"
@@ -53,7 +53,7 @@ def test_without_certificates_there_is_nothing_to_bind(bindings: Bindings) -> No
 
 
 def test_what_is_remembered_has_a_bound(bindings: Bindings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_bindings, "BINDINGS_MAX", 3)
+    monkeypatch.setattr(tls, "BINDINGS_MAX", 3)
     for number in range(10):
         assert bindings.refusal(bytes([number + 10]) * 16, NONE, CERTIFICATE) is None
         assert bindings.refusal(bytes([number + 50]) * 16, frozenset({bytes([number + 50]) * 16}), CERTIFICATE) is None

@@ -10,8 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from chappe.defaults import FRAME_BYTES_S, FRAME_S, KIB, MESH_MESSAGE_BYTES_MAX, UNFINISHED_BYTES_MAX
-from chappe.transports.tcp import Link
-from chappe.transports.unfinished import Unfinished
+from chappe.transports.tcp import Link, Unfinished
 
 SIZE = 1000
 
@@ -94,7 +93,7 @@ def test_while_nothing_is_read_nobody_is_too_late(fars: list[Far]) -> None:
 
 
 def test_where_all_have_too_much_the_slowest_is_given_up(fars: list[Far], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chappe.transports.unfinished.UNFINISHED_BYTES_MAX", 3 * SIZE)
+    monkeypatch.setattr("chappe.transports.tcp.UNFINISHED_BYTES_MAX", 3 * SIZE)
     unfinished = Unfinished()
     begun(fars[0], unfinished, SIZE, 50.0)
     begun(fars[1], unfinished, SIZE, 0.0)

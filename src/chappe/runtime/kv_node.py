@@ -6,7 +6,6 @@ A durable master's backend commits on a lane of its own: one commit is under way
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -16,12 +15,11 @@ from chappe.kv.actions import Action as KvAction
 from chappe.kv.actions import Commit, Notify, Resolve
 from chappe.kv.backend import Backend
 from chappe.kv.role import KvRole
-from chappe.member import Action, Member, Serve
+from chappe.member import Action, Serve
 from chappe.mesh.actions import Flush
-from chappe.runtime.turns import Turns
+from chappe.runtime.mesh_node import MeshNode
 from chappe.runtime.worker import DISKS, Lane
 from chappe.system import time
-from chappe.transports.gathering import Gatherer
 
 logger = logging.getLogger(__name__)
 
@@ -41,22 +39,6 @@ class Listener(Protocol):
         """Something happened (``kv.events``)."""
 
 
-class KvHost(Protocol):
-    """The part of ``MeshNode`` that data stores use."""
-
-    member: Member
-    turns: Turns
-    gatherer: Gatherer
-    lock: threading.RLock
-    served: dict[int, KvNode]
-
-    def perform(self, actions: Sequence[Action]) -> None:
-        """See ``MeshNode.perform``."""
-
-    def pause(self, number: int, on: bool) -> None:
-        """See ``MeshNode.pause``."""
-
-
 class KvNode:
     """A master or clone on a node.
 
@@ -68,7 +50,7 @@ class KvNode:
     """
 
     def __init__(
-        self, node: KvHost, role: KvRole, number: int, listener: Listener, backend: Backend | None = None
+        self, node: MeshNode, role: KvRole, number: int, listener: Listener, backend: Backend | None = None
     ) -> None:
         self.node = node
         self.part = node.member.attach(role, number)
@@ -79,7 +61,7 @@ class KvNode:
     def start(self) -> None:
         """Take part; raises UsageError if the endpoint has too many subscriptions to be announced. The lock is held."""
         node = self.node
-        node.served[self.part.number] = self
+        node.served[self.part.number] = self.serve
         try:
             actions = self.part.start(time.monotonic(), time.time_ns())
         except BaseException:

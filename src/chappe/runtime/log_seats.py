@@ -202,11 +202,7 @@ class Seat(Generic[M]):
         self.node.turns.wait(lambda: self._closed or self._halted is not None or until(), timeout_s)
 
     def wait_until(
-        self,
-        check: Callable[[], None],
-        ready: Callable[[], bool],
-        missing: Callable[[str], str],
-        timeout: float | None,
+        self, check: Callable[[], None], ready: Callable[[], bool], missing: Callable[[str], str], timeout: float | None
     ) -> None:
         """Wait until ``ready``, which is called with the lock held; ``check`` raises what every call does.
 

@@ -22,7 +22,6 @@ from chappe.mesh.actions import Close, Deliver, Dial, Flush, Resolve
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import EndpointHalted
 from chappe.mesh.links.greetings import DropConn, Fault, Hello, VersionSelect, parse_greeting
-from chappe.runtime.kv_node import KvNode
 from chappe.runtime.listening import Listeners, listening_socket
 from chappe.runtime.turns import Ready, Turns
 from chappe.runtime.worker import LOOK_UPS, run_once
@@ -31,10 +30,8 @@ from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.dialling import Dial as Dialling
 from chappe.transports.gathering import Gatherer
-from chappe.transports.tcp import Link, LinkLost
-from chappe.transports.tls import Contexts
-from chappe.transports.tls_bindings import Bindings
-from chappe.transports.unfinished import TOO_MUCH, Unfinished
+from chappe.transports.tcp import TOO_MUCH, Link, LinkLost, Unfinished
+from chappe.transports.tls import Bindings, Contexts
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +59,7 @@ class MeshNode:
         assert {Deliver, Resolve, Report} <= set(perform)
         self.core = core
         self.member = Member(core)
-        self.served: dict[int, KvNode] = {}  # the data stores of the member, by number
+        self.served: dict[int, Callable[[Serve], None]] = {}  # who serves data stores of the member, by number
         self.turns = Turns(self._handle, self._due, self._halted)
         self.lock = self.turns.lock
         self._security = security
@@ -302,9 +299,9 @@ class MeshNode:
             self.turns.look_again_at(link.too_late_at())
 
     def _serve(self, action: Serve) -> None:
-        store = self.served.get(action.number)
-        if store is not None:  # not closed by what was carried out just before
-            store.serve(action)
+        serve = self.served.get(action.number)
+        if serve is not None:  # not closed by what was carried out just before
+            serve(action)
 
     def _check_id(self, link: Link, body: bytes) -> None:
         """Raise LinkLost if the peer says that it has an id that is not for its certificate."""

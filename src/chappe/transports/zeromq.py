@@ -11,10 +11,7 @@ from chappe.errors import TooManyOpenFiles
 from chappe.system import machine
 from chappe.system.limits import EXHAUSTED, TEXT
 
-_HEARTBEAT: Final = (
-    (zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000)),
-    (zmq.HEARTBEAT_TIMEOUT, int(3 * HEARTBEAT_S * 1000)),
-)
+_HEARTBEAT: Final = ((zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000)), (zmq.HEARTBEAT_TIMEOUT, int(3 * HEARTBEAT_S * 1000)))
 # A SUB that is not read for a while does not see the answers to its pings either. It would redial, and libzmq then
 # ends the process with "Assertion failed: _input_stopped" (its issue 3937). The kernel's probes know no such wait.
 _KEEPALIVE: Final = (

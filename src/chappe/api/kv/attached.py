@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from chappe.api.faces import Seconds, Steps
 from chappe.api.mesh.arguments import expiry_ns
-from chappe.api.mesh.questions import Asked, Questions
-from chappe.api.mesh.waiting import deadline_after, time_left
+from chappe.api.mesh.waiting import Asked, Questions, deadline_after, time_left
 from chappe.data.convert import to_python, to_value
 from chappe.defaults import CLOSE_S
 from chappe.errors import BufferFull, Closed, MemberStopped, StaleData, TimedOut, WriteUnknown

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chappe.api.kv.attached import AttachedStore
 from chappe.api.kv.data_store import DataStore
-from chappe.api.mesh.questions import Asked
+from chappe.api.mesh.waiting import Asked
 from chappe.errors import MasterExists, NoMaster, StaleData, TimedOut, UsageError
 from chappe.kv.backend import Backend
 from chappe.kv.clone import KvClone

@@ -10,8 +10,7 @@ from typing import Any, Final
 from chappe.api.faces import Closeable
 from chappe.api.kv.reading import ReadableStore
 from chappe.api.mesh.arguments import MISSING
-from chappe.api.mesh.questions import Asked
-from chappe.api.mesh.waiting import Waiting
+from chappe.api.mesh.waiting import Asked, Waiting
 from chappe.errors import BufferFull, ChappeError, NoSuchKey
 from chappe.system.forking import own
 

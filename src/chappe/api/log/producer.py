@@ -21,13 +21,7 @@ from chappe.api.log.deliveries import Deliveries
 from chappe.api.log.topic_writers import TopicProgress, TopicWriter, TopicWriters, counted
 from chappe.api.times import as_micros
 from chappe.data.topic import check_topic
-from chappe.defaults import (
-    BATCH_BYTES,
-    EXIT_ERROR_S,
-    PRODUCER_BUFFER_BYTES,
-    TOWER_HOST,
-    TOWER_SUB_PORT,
-)
+from chappe.defaults import BATCH_BYTES, EXIT_ERROR_S, PRODUCER_BUFFER_BYTES, TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import ChappeError, Closed, IdentityInUse, MemberStopped, StorageError, TimedOut, UsageError
 from chappe.log.actions import Persist, Progress, Trim
 from chappe.log.batch import Batch, as_headers
@@ -197,11 +191,7 @@ class Producer(Closeable):
                 pass
 
     def send_many(
-        self,
-        values: Iterable[bytes | str | None],
-        *,
-        timestamp: int | datetime | None = None,
-        topic: str | None = None,
+        self, values: Iterable[bytes | str | None], *, timestamp: int | datetime | None = None, topic: str | None = None
     ) -> range:
         """Add many records with values only, all to one topic; returns their offsets.
 

@@ -13,21 +13,12 @@ from chappe.api import at_exit
 from chappe.api.faces import Closeable
 from chappe.api.kv.attaching import attach_clone, attach_master
 from chappe.api.kv.data_store import DataStore
-from chappe.api.mesh.arguments import (
-    OnFull,
-    as_id,
-    as_policy,
-    check_bounds,
-    check_port,
-    check_retry,
-    encode_topic,
-)
+from chappe.api.mesh.arguments import OnFull, as_id, as_policy, check_bounds, check_port, check_retry, encode_topic
 from chappe.api.mesh.hosting import CLOSED, Host
 from chappe.api.mesh.publisher import Publisher
-from chappe.api.mesh.questions import Asked
 from chappe.api.mesh.received import Received
-from chappe.api.mesh.statuses import StatusSubscriber
-from chappe.api.mesh.subscriber import Subscriber
+from chappe.api.mesh.subscriber import StatusSubscriber, Subscriber
+from chappe.api.mesh.waiting import Asked
 from chappe.defaults import (
     CLONE_BUFFER_S,
     CLONE_RESYNC_S,
@@ -167,11 +158,7 @@ class Endpoint(Closeable, Host):
             return self.core.peers()
 
     def await_peer(
-        self,
-        id: str | UUID,
-        timeout: float | None = AWAIT_S,
-        *,
-        callback: Callable[[bool], object] | None = None,
+        self, id: str | UUID, timeout: float | None = AWAIT_S, *, callback: Callable[[bool], object] | None = None
     ) -> bool:
         """Wait until the endpoint ``id`` can be reached, directly or over others; False if not within ``timeout`` s.
 

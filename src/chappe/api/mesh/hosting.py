@@ -10,8 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from chappe.api.mesh.arguments import as_id, chunks, encode_topic, encode_value, own_id
-from chappe.api.mesh.questions import Asked, Questions
-from chappe.api.mesh.waiting import Waiting
+from chappe.api.mesh.waiting import Asked, Questions, Waiting
 from chappe.core import Report
 from chappe.defaults import KIB, TTL
 from chappe.errors import Closed, Unreachable

@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, NoReturn, Self, TypeVar
 
 from chappe.api.mesh.publisher import Publisher as MeshPublisher
 from chappe.api.mesh.received import Received
-from chappe.api.mesh.statuses import StatusSubscriber as MeshStatusSubscriber
+from chappe.api.mesh.subscriber import StatusSubscriber as MeshStatusSubscriber
 from chappe.api.mesh.subscriber import Subscriber as MeshSubscriber
 from chappe.compat.broker.data import Data, to_py
 from chappe.compat.broker.peering import Error, Status
