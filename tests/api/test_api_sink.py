@@ -13,7 +13,15 @@ from chappe.api.log.consumer import Consumer
 from chappe.api.log.store import Store
 from chappe.errors import Fenced, ProtocolError, StagedRowsMissing
 from chappe.log.exactly_once.transactions import sink_address
+from chappe.log.queries import FindSink, SinkAnswer
 from chappe.transports.queries import StoreClient
+
+
+def found_sink(client: StoreClient) -> SinkAnswer:
+    """What the store knows of the sink."""
+    answer, _ = client.ask(FindSink("query"))
+    assert isinstance(answer, SinkAnswer)
+    return answer
 
 
 @pytest.fixture
@@ -95,7 +103,7 @@ def test_sinks_and_staged_rows_survive_the_store(tower: str, tmp_path: Path) -> 
         sink.client.close()
     with Store(tmp_path / "s", tower=tower) as store, Consumer("hello", tower=tower, reset="earliest") as consumer:
         sink.client = StoreClient(store.endpoint)
-        found = sink.client.find_sink("query")
+        found = found_sink(sink.client)
         assert (found.home, found.run, found.batch) == (store.store_id, "run", 0)
         assert sink.commit(1, [attempt]).ends[0][2:] == (1, 3)
         assert values(read(consumer, 3)) == [b"0", b"1", b"2"]
@@ -106,7 +114,7 @@ def test_sinks_and_staged_rows_survive_the_store(tower: str, tmp_path: Path) -> 
 def test_another_store_remembers_the_home_and_takes_no_rows(tower: str, sink: TestSink, tmp_path: Path) -> None:
     with Store(tmp_path / "second", tower=tower) as second:
         other = TestSink(StoreClient(second.endpoint), sink.home)
-        assert other.client.find_sink("query").home == ""
+        assert found_sink(other.client).home == ""
         assert other.attach().home == sink.home
         with pytest.raises(ProtocolError, match=sink.home):
             other.stage(0, 0, [("hello", [b"x"])])
@@ -115,7 +123,7 @@ def test_another_store_remembers_the_home_and_takes_no_rows(tower: str, sink: Te
         other.client.close()
     with Store(tmp_path / "second", tower=tower) as second:
         client = StoreClient(second.endpoint)
-        assert client.find_sink("query").home == sink.home
+        assert found_sink(client).home == sink.home
         client.close()
 
 

@@ -276,26 +276,6 @@ def test_a_result_that_raises_stops_the_member(node: Node) -> None:
         node.turns.check()
 
 
-def test_callbacks_come_in_order_and_a_slow_one_stops_nobody_from_driving(node: Node) -> None:
-    called: list[int] = []
-    go_on = threading.Event()
-    node.turns.later(lambda: (go_on.wait(PATIENCE_S), called.append(0)))  # type: ignore[func-returns-value]
-    for number in range(1, 10):
-        node.turns.later(lambda number=number: called.append(number))  # type: ignore[misc]
-    node.send()
-    until(lambda: node.count == 1)
-    assert not called
-    go_on.set()
-    node.turns.stop()  # waits for them
-    assert called == list(range(10))
-
-
-def test_a_callback_may_end_the_member(make_node: Made) -> None:
-    node = make_node()
-    node.turns.later(node.turns.stop)
-    until(lambda: node.turns.closed)
-
-
 class _EventLoop:
     """Watches a node, and serves it when it is told to."""
 

@@ -6,6 +6,7 @@ overwritten.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -43,7 +44,7 @@ def make_authority(directory: str | Path, *, days: float = AUTHORITY_DAYS) -> Pa
     home = Path(directory)
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"chappe authority {os.urandom(4).hex()}")])
-    usage = _usage(key_cert_sign=True, crl_sign=True)
+    usage = _usage("key_cert_sign", "crl_sign")
     made = (
         _certificate(name, name, key, days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -97,7 +98,7 @@ def make_certificate(
     made = (
         _certificate(subject, authority.subject, key, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(_usage("digital_signature"), critical=True)
         .add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
         )
@@ -133,18 +134,8 @@ def _certificate(
     )
 
 
-def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=digital_signature,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=key_cert_sign,
-        crl_sign=crl_sign,
-        encipher_only=False,
-        decipher_only=False,
-    )
+def _usage(*wanted: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{each: each in wanted for each in inspect.signature(x509.KeyUsage).parameters})
 
 
 def _host(text: str) -> x509.GeneralName:

@@ -11,7 +11,7 @@ looks ``TICK_S`` after something came whether the event loop, busy with somethin
 
 How to run something by it: give ``handle`` and ``due``, ``register`` descriptors, call ``start``. Make every call from
 outside with ``run``, or under ``lock`` with ``tell`` and ``look_again`` at the end. What is slow goes onto a ``Lane``
-(``runtime/worker.py``), whose results come back through ``run``. Users' callbacks go through ``later``.
+(``runtime/worker.py``), whose results come back through ``run``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from typing import Any, Final
 
 from chappe.errors import MemberStopped
 from chappe.runtime import loop
-from chappe.runtime.worker import CALLBACKS, Lane
 from chappe.system import machine, time
 from chappe.system.forking import own
 from chappe.system.limits import descriptors_refused
@@ -78,7 +77,6 @@ class Turns:
         due: Called with the lock held: when something is due, monotonic seconds.
         halted: Called with the lock held once ``handle`` has raised: nobody drives any more.
         what: The member in the text of the error.
-        grace_s: How long the loop stays away after a user's thread drove.
         eager: ``handle`` is also called, with nothing, before a thread that begins to lead sleeps: for sockets
             whose descriptors tell only once (ZeroMQ), and may have told somebody else.
     """
@@ -90,7 +88,6 @@ class Turns:
         halted: Callable[[str], None],
         *,
         what: str = "endpoint",
-        grace_s: float = GRACE_S,
         eager: bool = False,
     ) -> None:
         own(self)
@@ -103,12 +100,10 @@ class Turns:
         self._due = due
         self._tell_halted = halted
         self._what = what
-        self._grace_s = grace_s
         self._eager = eager
         self._selector: selectors.BaseSelector | None = None  # until there is a socket
         self._wakeup: machine.Wakeup | None = None  # until a thread leads
         self._loop: loop.Driver | None = None
-        self._callbacks: Lane | None = None
         self._leading: Callable[[], bool] | None = None  # what the leader waits for
         self._turn = 0  # rises whenever a user's thread or an event loop begins to drive
         self._more = False  # what ``handle`` said last
@@ -128,7 +123,7 @@ class Turns:
         self._loop = loop.join(self, self.machine)
 
     def stop(self) -> None:
-        """Be driven no more, release everybody who waits, and wait for callbacks; the lock is not held."""
+        """Be driven no more, and release everybody who waits; the lock is not held."""
         with self.lock:
             self.closed = True
             self.news = True
@@ -140,8 +135,6 @@ class Turns:
             self._left.wait(SLEEP_S)  # a user's thread still waits on the sockets
         if self._loop is not None:
             loop.leave(self._loop, self)
-        if self._callbacks is not None:
-            self._callbacks.close(None)
 
     def release(self) -> None:
         """Close what ``stop`` leaves open; nobody drives any more, the lock is held."""
@@ -324,17 +317,6 @@ class Turns:
             self.tell()
             self.look_again()
 
-    def later(self, function: Callable[[], object]) -> None:
-        """Have a thread of the process's call a function soon, without the lock, in the order of these calls.
-
-        For users' callbacks: one that is slow delays the further ones of this member, and nothing else. What it raises
-        is written into the log. ``stop`` waits for those that were handed over before.
-        """
-        with self.lock:
-            if self._callbacks is None:
-                self._callbacks = Lane(CALLBACKS, self.run)
-        self._callbacks.do(function)
-
     # -- whoever holds the lock -----------------------------------------------------------------------
 
     def tell(self) -> None:
@@ -441,11 +423,11 @@ class Turns:
                 if now - self._drove_at > LONG_S:
                     self._resting = True
                     return False, math.inf
-                return False, now + self._grace_s
+                return False, now + GRACE_S
             if self._event_loops:
                 at = self._leave_to_event_loop(now, watched)
             else:
-                at = self._drove_at + self._grace_s
+                at = self._drove_at + GRACE_S
             if at > now:
                 return False, at
             self._handle_safely([] if self._selector is None else self._selector.select(0))

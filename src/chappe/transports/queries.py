@@ -22,7 +22,6 @@ from chappe.log.queries import (
     CommitAnswer,
     Drop,
     ErrorAnswer,
-    FindSink,
     HeadsAnswer,
     HeadsRequest,
     ReadAnswer,
@@ -152,10 +151,6 @@ class StoreClient:
         return answer.offset
 
     # -- exactly-once sinks: see ``log.queries`` for what each promises; all raise as ``ask`` --
-
-    def find_sink(self, sink: str) -> SinkAnswer:
-        """What the store knows of a sink."""
-        return self._ask_for(SinkAnswer, FindSink(sink))[0]
 
     def attach_sink(self, sink: str, run: str, home: str, lasting: bool) -> SinkAnswer:
         """Tell the store who the home of a sink is; if it is the home, make ``run`` the current run."""

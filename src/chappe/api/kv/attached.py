@@ -76,13 +76,13 @@ class AttachedStore:
         self._questions = Questions()
         self._watches: list[Watching] = []
         self._proxies: list[Closing] = []
-        self.node = KvNode(endpoint.node, core, endpoint.new_number(), self, backend)
+        self.node = KvNode(endpoint.node, core, next(endpoint.numbers), self, backend)
         self.part = self.node.part
 
     def begin(self) -> None:
         """Take part; the lock is held."""
         self.node.start()
-        self.endpoint.add_store(self)
+        self.endpoint.stores.append(self)
 
     def check(self) -> None:
         """Raise Closed if it is, or MemberStopped if its endpoint was stopped; the lock is held."""
@@ -195,7 +195,7 @@ class AttachedStore:
             self._node.keep_up()
             return None
         with self._lock:
-            ticket = self.endpoint.new_number()
+            ticket = next(self.endpoint.numbers)
             asked = self._questions.begin(self._node, ticket)
             options["ticket"] = ticket
             try:
@@ -261,7 +261,7 @@ class AttachedStore:
             return self._ask(self.core.await_ready, None)
 
     def _ask(self, method: Method, timeout: float | None) -> Asked:
-        ticket = self.endpoint.new_number()
+        ticket = next(self.endpoint.numbers)
         asked = self._questions.begin(self._node, ticket)
         self.node.ask(method, ticket, math.inf if timeout is None else timeout)
         return asked

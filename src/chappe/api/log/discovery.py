@@ -9,6 +9,7 @@ from chappe.api.identity import new_address
 from chappe.data.topic import encode_topic
 from chappe.defaults import TOWER_HOST
 from chappe.log.actions import Action, Subscribe
+from chappe.log.member import ConsumingMember
 from chappe.log.messages import Message, StoreInfo
 from chappe.runtime.log_node import Node
 from chappe.system import time
@@ -25,11 +26,11 @@ class StoreAddress:
     endpoint: str
 
 
-class _Scout:
-    """A member that only listens for stores."""
+class _Scout(ConsumingMember):
+    """Consumes nothing, and only listens for stores."""
 
     def __init__(self) -> None:
-        self.address = new_address()
+        super().__init__(new_address())
         self.stores: dict[str, StoreAddress] = {}
 
     def more_than(self, count: int) -> bool:
@@ -37,9 +38,6 @@ class _Scout:
 
     def start(self, now: float) -> list[Action]:
         return [Subscribe(b"I"), Subscribe(b"L" + encode_topic(self.address))]
-
-    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
-        return []
 
     def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
         if isinstance(message, StoreInfo):
@@ -49,12 +47,6 @@ class _Scout:
     def handle_gone(self, address: str, now: float) -> list[Action]:
         self.stores.pop(address, None)
         return []
-
-    def handle_timeout(self, now: float) -> list[Action]:
-        return []
-
-    def next_timeout(self) -> float:
-        return float("inf")
 
 
 def discover(

@@ -228,7 +228,7 @@ class Endpoint(Closeable, Host):
         inbox = Inbox(messages_max + beyond, bytes_max + beyond, policy)
         with self._lock:
             self.check()
-            number = next(self._numbers)
+            number = next(self.numbers)
             made = Subscriber(self, number, topics, inbox, messages_max, bytes_max)
             self._subscribers[number] = made
             self.node.call(self.core.subscribe, number, [encode_topic(each) for each in topics])
@@ -330,7 +330,7 @@ class Endpoint(Closeable, Host):
         """The program ends, see ``at_exit``: close within so long, and tell what is left."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
-            stores = list(self._stores)
+            stores = list(self.stores)
         for store in stores:
             store.close(max(0.0, deadline - time.monotonic()))
         self._turns.wait(lambda: not self.core.buffered(), max(0.0, deadline - time.monotonic()))
@@ -349,7 +349,7 @@ class Endpoint(Closeable, Host):
 
     def _close(self, deadline: float) -> None:
         with self._lock:
-            stores = list(self._stores)
+            stores = list(self.stores)
             subscribers = list(self._subscribers.values())
         for store in stores:
             store.close(_left(deadline))

@@ -49,11 +49,11 @@ class Host:
         self.capacity = options.peer_messages_max
         self._chunk_bytes = min(CHUNK_BYTES, options.peer_bytes_max)
         self.core = EndpointCore(raw_id, options, time.monotonic())
-        self._numbers = count(1)
+        self.numbers = count(1)  # of tickets and subscribers
         self._questions = Questions()
         self._subscribers: dict[int, Any] = {}
         self._statuses: list[Any] = []
-        self._stores: list[Any] = []
+        self.stores: list[Any] = []
         self._closing = False  # we say goodbye: what is published now would reach nobody
         self._rooms: list[Waiting] = []  # publishers that a descriptor tells whether there is room
         self._threads: list[threading.Thread] = []
@@ -158,18 +158,10 @@ class Host:
             raise Closed(CLOSED)
         self._turns.check()
 
-    def new_number(self) -> int:
-        """A number that no ticket and no subscriber has."""
-        return next(self._numbers)
-
-    def add_store(self, store: Any) -> None:
-        """A store is attached."""
-        self._stores.append(store)
-
     def forget_store(self, store: Any) -> None:
         """A store is closed."""
-        if store in self._stores:
-            self._stores.remove(store)
+        if store in self.stores:
+            self.stores.remove(store)
 
     def call_when_done(self, asked: Asked, function: Callable[[Any], object], name: str) -> None:
         """Have ``function`` called with the outcome of a question, by a thread of its own; without the lock."""
@@ -193,10 +185,6 @@ class Host:
         if subscriber in self._statuses:
             self._statuses.remove(subscriber)
 
-    def pause(self, number: int, on: bool) -> None:
-        """A subscriber wants nothing to be read for a while, or no longer."""
-        self.node.pause(number, on)
-
     def watch_room(self, waiting: Waiting, on: bool) -> None:
         """Tell a publisher's descriptor whether there is room, or no longer."""
         with self._lock:
@@ -213,7 +201,7 @@ class Host:
         else:
             logger.info("%s", event)
         if isinstance(event, PeerLost):
-            for store in self._stores:
+            for store in self.stores:
                 store.lost_peer = event
         for each in self._statuses:
             each.report(event)
@@ -223,7 +211,7 @@ class Host:
     def _ask(self, method: Callable[..., Any], *args: object) -> Asked:
         with self._lock:
             self.check()
-            return self._questions.ask(self.node, next(self._numbers), method, *args)
+            return self._questions.ask(self.node, next(self.numbers), method, *args)
 
     def _done(self) -> None:
         self._turns.tell()  # publishing brings nothing that is due earlier than who sleeps looks anyway

@@ -122,7 +122,7 @@ class Subscriber(Source[Received]):
             self._report_dropped(inbox.dropped, f"a subscriber to {', '.join(sorted(self._topics)) or 'everything'}")
         if inbox.policy is Policy.BLOCK and not self._pausing and self._is_full():
             self._pausing = True
-            self._endpoint.pause(self.number, True)
+            self._node.pause(self.number, True)
         elif inbox.overflowed:
             self._endpoint.forget(self.number)
             self._node.turns.news = True
@@ -167,7 +167,7 @@ class Subscriber(Source[Received]):
     def _unpause(self) -> None:
         if self._pausing:
             self._pausing = False
-            self._endpoint.pause(self.number, False)
+            self._node.pause(self.number, False)
 
     def _leave(self) -> None:
         self._endpoint.forget(self.number)
