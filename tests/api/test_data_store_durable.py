@@ -18,7 +18,7 @@ from chappe.api.kv import attaching
 from chappe.errors import BackendFailure, Damaged, StorageFull, StorageLocked, TimedOut
 from chappe.kv.backend import Operation
 from chappe.kv.events import CommitFailed, MasterLost, WriteFailed
-from chappe.storage.kv_sqlite import SqliteBackend
+from chappe.storage.kv_backends import SqliteBackend
 
 
 @pytest.fixture(params=["sqlite", "rocksdb"])

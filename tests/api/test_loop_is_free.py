@@ -18,7 +18,7 @@ from chappe import AsyncEndpoint
 from chappe.runtime import worker
 from chappe.runtime.turns import Turns
 from chappe.runtime.worker import Lane
-from chappe.storage.kv_sqlite import SqliteBackend
+from chappe.storage.kv_backends import SqliteBackend
 
 # -- the guard itself -------------------------------------------------------------------------------
 

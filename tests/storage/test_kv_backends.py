@@ -20,8 +20,7 @@ from chappe.errors import (
 )
 from chappe.kv.backend import Backend, ClearRows, EraseRow, ForgetWriter, Operation, PutRow, WriterRow
 from chappe.kv.entity import chappe_entity
-from chappe.storage.kv_rocksdb import RocksdbBackend
-from chappe.storage.kv_sqlite import SqliteBackend
+from chappe.storage.kv_backends import RocksdbBackend, SqliteBackend
 
 Make = Callable[[Path], Backend]
 CLONE = chappe_entity(bytes(range(16)), 5)

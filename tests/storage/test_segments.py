@@ -21,9 +21,8 @@ from chappe.errors import StorageError, StorageFormat, StorageLocked
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.storage import Append, PartitionInfo, Read, Retention
 from chappe.storage.segments import SegmentStorage
-from chappe.storage.segments.directory import folder_name
+from chappe.storage.segments.directory import folder_name, load_identity
 from chappe.storage.segments.files import Buffer, FileOps
-from chappe.storage.segments.identity import load_identity
 
 
 def batch(

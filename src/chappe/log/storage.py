@@ -82,10 +82,6 @@ class Retention:
     bytes: int | None = None
     records: int | None = None
 
-    def limited(self) -> bool:
-        """Whether anything is ever removed."""
-        return not (self.age_s is None and self.bytes is None and self.records is None)
-
 
 @dataclass(frozen=True, slots=True)
 class Scrubbed:

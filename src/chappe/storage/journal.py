@@ -124,8 +124,7 @@ class Journal:
     def pend(self, body: bytes) -> None:
         """Keep a record, as a batch of one, over the end of this process; it is not synced.
 
-        Raises:
-            StorageFull, StorageError: As ``append``.
+        Raises StorageFull, StorageError: as ``append``.
         """
         try:
             if self._doubtful:
@@ -317,8 +316,7 @@ class Journals:
 def topic_in(directory: Path) -> str | None:
     """The topic of the journal in ``directory``; None if there is none.
 
-    Raises:
-        StorageFormat: What is there is no journal.
+    Raises StorageFormat: what is there is no journal.
     """
     path = directory / "identity.json"
     return _read_identity(path).topic if path.exists() else None

@@ -9,7 +9,7 @@ import msgspec
 
 from chappe.errors import IdentityInUse, StorageError, StorageFormat
 from chappe.log.sources import Key
-from chappe.storage.segments.files import FileOps, storage_error
+from chappe.storage.segments.files import FileOps, storage_error, trying
 from chappe.system.disk import FileLock
 from chappe.system.limits import need_descriptors
 
@@ -47,16 +47,13 @@ class Positions:
     def commit(self, positions: dict[Key, int]) -> None:
         """Keep positions, and those kept before of other partitions; returns when they are on disk.
 
-        Raises:
-            StorageFull, StorageError: What was committed before still is.
+        Raises StorageFull, StorageError: what was committed before still is.
         """
         following = {**self.committed, **positions}
         rows = [(topic, partition, offset) for (topic, partition), offset in sorted(following.items())]
-        try:
+        with trying(f"commit positions to {self._path}"):
             # The library's own JSON: it keeps topics of original producers that are not UTF-8.
             self._ops.replace_file(str(self._path), [json.dumps(rows).encode()])
-        except OSError as error:
-            raise storage_error(error, f"commit positions to {self._path}") from None
         self.committed = following
 
     def close(self) -> None:

@@ -27,25 +27,13 @@ CREATE TABLE intents (sink TEXT PRIMARY KEY, plan BLOB);
 """
 
 Statement = tuple[str, Sequence[object]]
-
-
-class _Plan(msgspec.Struct, array_like=True):
-    """An intent as it is kept."""
-
-    run: str
-    batch: int
-    attempts: list[tuple[int, int, int]]
-    ranges: list[tuple[bytes, str, int, int]]
+_Plan = tuple[str, int, list[tuple[int, int, int]], list[tuple[bytes, str, int, int]]]  # an intent as it is kept
 
 
 class SinkDatabase:
     """The database in a folder; it is made with the folder when the first sink is remembered.
 
     Every method that writes is durable when it returns.
-
-    Args:
-        folder: Where it lies.
-        ops: The operating system.
     """
 
     def __init__(self, folder: str, ops: FileOps) -> None:
@@ -109,12 +97,8 @@ class SinkDatabase:
 
     def intend(self, intent: Intent) -> None:
         """Note that a batch is to be committed."""
-        plan = _Plan(
-            intent.run,
-            intent.batch,
-            list(intent.attempts),
-            [(encode_topic(topic), partition, first, end) for topic, partition, first, end in intent.ranges],
-        )
+        ranges = [(encode_topic(topic), partition, first, end) for topic, partition, first, end in intent.ranges]
+        plan: _Plan = intent.run, intent.batch, list(intent.attempts), ranges
         row = (intent.sink, msgspec.msgpack.encode(plan))
         self._execute("write what is committed", [("INSERT OR REPLACE INTO intents VALUES (?, ?)", row)])
 
@@ -128,9 +112,9 @@ class SinkDatabase:
             return []
         found: list[Intent] = []
         for sink, raw in self._query("SELECT sink, plan FROM intents ORDER BY sink"):
-            plan = msgspec.msgpack.decode(raw, type=_Plan)
-            ranges = tuple((decode_topic(topic), partition, first, end) for topic, partition, first, end in plan.ranges)
-            found.append(Intent(sink, plan.run, plan.batch, tuple(plan.attempts), ranges))
+            run, batch, attempts, raw_ranges = msgspec.msgpack.decode(raw, type=_Plan)
+            ranges = tuple((decode_topic(topic), partition, first, end) for topic, partition, first, end in raw_ranges)
+            found.append(Intent(sink, run, batch, tuple(attempts), ranges))
         return found
 
     def complete(self, intent: Intent) -> None:

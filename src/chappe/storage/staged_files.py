@@ -45,7 +45,7 @@ from chappe.log.exactly_once.staged import (
 )
 from chappe.storage.segments.aside import Aside
 from chappe.storage.segments.directory import ASIDE
-from chappe.storage.segments.files import FileOps, storage_error
+from chappe.storage.segments.files import FileOps, storage_error, trying
 from chappe.storage.sink_database import SinkDatabase
 
 logger: Final = logging.getLogger(__name__)
@@ -105,16 +105,10 @@ class StagedFiles:
         self._doubtful: set[str] = set()  # sinks with an intent that was refused, and may be on disk all the same
         self._sinks = database(self.path, self._ops)
         self._aside = Aside(self._ops, os.path.join(os.path.abspath(directory), ASIDE))
-        try:
+        with trying(f"open the staged rows in {self.path}", self.close):
             if os.path.isdir(self.path):
                 self._sinks.open()
                 self._scan()
-        except OSError as error:
-            self.close()
-            raise storage_error(error, f"open the staged rows in {self.path}") from error
-        except BaseException:
-            self.close()
-            raise
 
     def close(self) -> None:
         """Release the database."""
@@ -152,13 +146,11 @@ class StagedFiles:
                 "run the task again"
             )
         self._need(len(piece.body))
-        try:
+        with trying(f"stage rows in {self.path}"):
             if file is None:
                 self._ops.make_directory(self.path)
                 file = _File(self._path_of(piece.attempt))
             self._append(file, piece)
-        except OSError as error:
-            raise storage_error(error, f"stage rows in {self.path}") from error
         self._files[piece.attempt] = file
 
     def _append(self, file: _File, piece: StagePiece) -> None:
@@ -203,13 +195,11 @@ class StagedFiles:
                 pieces += _places(key, file)
         self._need(sum(piece.size for piece in pieces))
         intent = decide(commit, pieces)
-        try:
+        with trying(f"make staged rows durable in {self.path}"):
             for file in files:
                 self._make_durable(file)
             if files:
                 self._ops.sync_directory(self.path)
-        except OSError as error:
-            raise storage_error(error, f"make staged rows durable in {self.path}") from error
         self._doubtful.add(intent.sink)
         self._sinks.intend(intent)
         self._doubtful.discard(intent.sink)
@@ -290,10 +280,8 @@ class StagedFiles:
 
     def _need(self, size: int) -> None:
         """Raise StorageFull if so many bytes would leave less than the reserve."""
-        try:
+        with trying(f"use {self.path}"):
             free = self._ops.free_bytes(os.path.dirname(self.path))
-        except OSError as error:
-            raise storage_error(error, f"use {self.path}") from error
         if free < size + DISK_RESERVE_BYTES:
             raise StorageFull(
                 f"the disk of {self.path} has less than {DISK_RESERVE_BYTES >> 20} MiB left with these rows; "

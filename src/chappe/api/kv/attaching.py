@@ -17,8 +17,7 @@ from chappe.kv.clone import KvClone
 from chappe.kv.entity import Entity, chappe_entity
 from chappe.kv.master import KvMaster
 from chappe.kv.topics import check_name
-from chappe.storage.kv_rocksdb import RocksdbBackend
-from chappe.storage.kv_sqlite import SqliteBackend
+from chappe.storage.kv_backends import RocksdbBackend, SqliteBackend
 from chappe.system import time
 
 if TYPE_CHECKING:

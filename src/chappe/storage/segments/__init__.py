@@ -3,7 +3,7 @@
 One folder for each topic; in it, segments that all partitions of the topic share, so that a commit needs one
 sync for each topic it touches and a hundred thousand small partitions are as cheap as one large one.
 
-- ``files``, ``directory``, ``identity``   the operating system; the store's lock and id, names of folders and files
+- ``files``, ``directory``   the operating system; the store's lock and id, names of folders and files
 - ``blocks``     a batch in a segment, and finding it again by scanning
 - ``table``      the blocks of the segment being written, as columns
 - ``index``, ``index_files``     the same of a sealed segment, as a file that is searched where it lies, kept twice
@@ -11,7 +11,7 @@ sync for each topic it touches and a hundred thousand small partitions are as ch
 - ``manifest``   what was acknowledged, and which segments there are
 - ``slots``      what is readable of a partition; gaps are holes
 - ``topics``, ``reading``        finding and reading it (the reading thread)
-- ``opening``, ``recovery``, ``scanning``, ``aside``   opening what a crash, a bad disk or an operator left
+- ``opening``, ``aside``   opening what a crash, a bad disk or an operator left
 - ``scrub``      reading everything to find damage (a thread of its own)
 - ``retention``  removing whole segments, and where partitions begin then
 - ``storage``    ``SegmentStorage``, which puts it together

@@ -28,13 +28,10 @@ logger: Final = logging.getLogger(__name__)
 
 
 class Appender:
-    """Appends to the segments of one topic.
+    """Appends to the segments of one topic: goes on with ``table``, a new one if its file does not exist yet.
 
-    Args:
-        folder: Where the segments are; exists.
-        table: The segment to go on with; a new, empty one if its file does not exist yet.
-        sealed: The other segments, oldest first.
-        indexed: Whether the table's segment has a valid index, which must go before anything is appended.
+    ``sealed`` are the other segments, oldest first. An ``indexed`` segment has an index, which must go before anything
+    is appended.
     """
 
     def __init__(self, folder: TopicFolder, table: Table, sealed: list[Summary], indexed: bool) -> None:
@@ -60,11 +57,7 @@ class Appender:
         return self._must_seal or self.table.length >= segment_bytes or len(self.table) >= segment_entries
 
     def write(self, appends: Sequence[Append]) -> None:
-        """Write blocks behind the end, not synced.
-
-        Raises:
-            OSError: ``revert`` must follow.
-        """
+        """Write blocks behind the end, not synced. Raises OSError: ``revert`` must follow."""
         self._staged = []
         self._open()
         position = self.table.length
@@ -88,11 +81,7 @@ class Appender:
         self._ops.write_all(self.fd, buffers, self.table.length)
 
     def sync(self) -> None:
-        """Make what was written durable.
-
-        Raises:
-            OSError: ``revert`` must follow.
-        """
+        """Make what was written durable. Raises OSError: ``revert`` must follow."""
         try:
             self._ops.fdatasync(self.fd)
         except OSError:
@@ -143,8 +132,7 @@ class Appender:
     def seal(self, *, durable: bool = True) -> int:
         """Write the segment's index and begin another one; return the number of the sealed one.
 
-        Raises:
-            OSError: It is not sealed, and nothing may be appended to it until it is.
+        Raises OSError: it is not sealed, and nothing may be appended to it until it is.
         """
         table = self.table
         self._must_seal = True

@@ -28,26 +28,22 @@ class Aside:
     def keep_end(self, segment: str, position: int) -> None:
         """Copy what a segment has from ``position`` on, durably; nothing if that is all zeros.
 
-        Raises:
-            OSError: It is not kept, and must not be cut off.
+        Raises OSError: it is not kept, and must not be cut off.
         """
         with self._ops.opened(segment) as fd:
             size = os.fstat(fd).st_size
-            if not self._has_content(fd, position, size):
+            pieces = range(position, size, _PIECE_BYTES)
+            if not any(self._ops.read_some(fd, min(_PIECE_BYTES, size - at), at).strip(b"\0") for at in pieces):
                 return
             target = self._target(segment, position)
             with self._ops.opened(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as out:
-                for at in range(position, size, _PIECE_BYTES):
+                for at in pieces:
                     piece = self._ops.read_some(fd, min(_PIECE_BYTES, size - at), at)
                     self._ops.write_all(out, [piece], at - position)
                 self._ops.fsync(out)
             self._ops.sync_directory(self.path)
         logger.warning("%d bytes cut off %s are kept in %s", size - position, segment, target)
         self.prune()
-
-    def _has_content(self, fd: int, position: int, size: int) -> bool:
-        pieces = range(position, size, _PIECE_BYTES)
-        return any(self._ops.read_some(fd, min(_PIECE_BYTES, size - at), at).strip(b"\0") for at in pieces)
 
     def take(self, segment: str) -> None:
         """Move a whole segment here, durably; raises OSError."""

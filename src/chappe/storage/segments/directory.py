@@ -2,7 +2,8 @@
 
 ::
 
-    chappe-store.json, chappe-store.copy.json      see ``identity``
+    chappe-store.json      {"format": 2, "store_id": "...", "checksum": "..."}
+    chappe-store.copy.json     the same
     lock                   locked (flock) by the one process that uses the directory; holds its process id
     topics/<folder>/       see ``folder_name``
         0000000000000001.seg  .idx     a segment and, once it is sealed, its index
@@ -10,17 +11,26 @@
         name                           the topic, where the folder's name cannot hold it
     indexes/<folder>/      a copy of each index
     manifest               which segments there are and what was acknowledged, see ``manifest``
-    versions               where the versions of changes go on, see ``identity``
+    versions               {"next": ..., "checksum": "..."}: where the versions of changes go on
     aside/                 what was cut off or taken away, see ``aside``
 
 A topic's folder is its bytes with everything but ``A-Z a-z 0-9 _ - .`` as ``%XX``; a leading dot too, and the
 empty topic is ``%00``, which no topic contains. Longer than 200 characters it is ``%%`` and a hash, and the
 file ``name`` has the topic.
+
+From the store's id the checksums of all blocks start. With a wrong one every block would look damaged, so one that
+cannot be proved is not used: of two files the sound one counts, and mends the other. Stores of format 1 have one file
+without a checksum; its id is believed if it fits a block.
+
+A reader asks what changed since the version it remembers, so versions only grow, whatever the clock does. They are kept
+in memory; the file has one that no life before this has reached. A clean end writes the exact one.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
 import os
 import re
 from dataclasses import dataclass
@@ -28,10 +38,17 @@ from typing import Final
 
 from chappe.data.topic import decode_topic
 from chappe.errors import StorageError, StorageFormat, StorageLocked
-from chappe.storage.segments.files import FileOps, encode_name, storage_error
-from chappe.storage.segments.identity import COPY_FILE, STORE_FILE, VERSIONS, exists, load_identity, save_identity
+from chappe.storage.segments.files import FileOps, checksum, encode_name, trying
 from chappe.system.disk import FileLock, held_by
 
+logger: Final = logging.getLogger(__name__)
+FORMAT: Final = 2
+STORE_FILE: Final = "chappe-store.json"
+COPY_FILE: Final = "chappe-store.copy.json"
+VERSIONS: Final = "versions"
+# Changes that one life can make: three years at 10,000 a second. A killed store's next life begins so much later.
+LIFE_MAX: Final = 10**12
+VERSION_MAX: Final = 1 << 62  # more cannot be meant
 LOCK_FILE: Final = "lock"
 TOPICS: Final = "topics"
 COPIES: Final = "indexes"
@@ -118,6 +135,75 @@ def topic_of(ops: FileOps, path: str) -> str | None:
     return topic if folder_name(topic) == folder else None
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What one file says; ``checked`` if its checksum is right."""
+
+    format: int
+    store_id: str
+    checked: bool
+
+    @property
+    def old(self) -> bool:
+        """Whether a chappe wrote it that knew no checksum."""
+        return self.format == 1 and not self.checked
+
+
+def exists(path: str) -> bool:
+    """Whether there is a store in the directory ``path``."""
+    return any(os.path.exists(os.path.join(path, name)) for name in (STORE_FILE, COPY_FILE))
+
+
+def load_identity(ops: FileOps, path: str) -> Identity:
+    """The identity of the store in ``path``; one that is ``old`` is still to be proved.
+
+    Raises:
+        StorageFormat: It is damaged, or was written by a newer chappe. Nothing was changed.
+        OSError: It cannot be read.
+    """
+    found = {name: _parse(ops, os.path.join(path, name)) for name in (STORE_FILE, COPY_FILE)}
+    sound = [each for each in found.values() if each is not None and each.checked]
+    newest = max((each.format for each in sound or found.values() if each is not None), default=0)
+    if newest > FORMAT:
+        raise StorageFormat(
+            f"the store in {path} has format {newest}, written by a newer chappe; this one knows {FORMAT}"
+        )
+    if not sound:
+        first = found[STORE_FILE]
+        if first is not None and first.old and not os.path.exists(os.path.join(path, COPY_FILE)):
+            return first
+        raise StorageFormat(f"{path}: {STORE_FILE} cannot be read as a store's identity; restore it from a backup")
+    if len({each.store_id for each in sound}) > 1:
+        raise StorageFormat(f"{path}: {STORE_FILE} and {COPY_FILE} are of two stores; keep the one that belongs here")
+    for name, each in found.items():
+        if each != sound[0]:
+            ops.mend(os.path.join(path, name), _encode(sound[0].store_id))
+    return sound[0]
+
+
+def save_identity(ops: FileOps, path: str, store_id: str) -> None:
+    """Make an identity durable, twice; raises OSError."""
+    for name in (STORE_FILE, COPY_FILE):
+        ops.replace_file(os.path.join(path, name), [_encode(store_id)])
+
+
+def _encode(store_id: str) -> bytes:
+    fields = {"format": FORMAT, "store_id": store_id, "checksum": checksum(f"{FORMAT} {store_id}")}
+    return json.dumps(fields).encode() + b"\n"
+
+
+def _parse(ops: FileOps, path: str) -> Identity | None:
+    try:
+        found = json.loads(ops.read_file(path))
+        format_, store_id = int(found["format"]), str(found["store_id"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        logger.error("%s cannot be read as a store's identity", path)
+        return None
+    return Identity(format_, store_id, found.get("checksum") == checksum(f"{format_} {store_id}"))
+
+
 class StoreDirectory:
     """A locked store directory.
 
@@ -139,24 +225,16 @@ class StoreDirectory:
         self._held: FileLock | None = None
         if not create and not exists(self.path):
             raise StorageError(f"there is no store in {self.path}; give the directory of one, or let one be created")
-        try:
+        with trying(f"use {self.path} as a store"):
             ops.make_directories(self.path)
             entries = [each for each in os.listdir(self.path) if not each.startswith(".")]
             if not exists(self.path) and not _OURS.issuperset(entries):
                 raise StorageFormat(f"{self.path} holds other files and no store; choose an empty or new directory")
             self._lock()
-        except OSError as error:
-            raise storage_error(error, f"use {self.path} as a store") from error
-        try:
+        with trying(f"use {self.path} as a store", self.close):
             self.store_id, self.proved = self._identify()
             ops.make_directories(self.topics)
             ops.sync_directory(self.topics)  # a process may have been killed after it made a folder
-        except OSError as error:
-            self.close()
-            raise storage_error(error, f"use {self.path} as a store") from error
-        except BaseException:
-            self.close()
-            raise
 
     def folder(self, topic: str, path: str = "") -> TopicFolder:
         """The folder of a topic: at ``path``, or where it belongs."""
@@ -196,3 +274,34 @@ class StoreDirectory:
         """The id of a store of format 1 fits its blocks: write it as it is written now."""
         save_identity(self._ops, self.path, self.store_id)
         self.proved = True
+
+    # -- the versions of changes ------------------------------------------------------------------------
+
+    def begin_versions(self, at_least: int) -> int:
+        """The version to go on from, at least this one; what this life reaches is durable before it returns."""
+        version = max(at_least, self._load_version())
+        self.save_version(version + LIFE_MAX)
+        return version
+
+    def save_version(self, following: int) -> None:
+        """The next life goes on from this version; a clean end came to it."""
+        content = json.dumps({"next": following, "checksum": checksum(repr(following))}).encode()
+        path = os.path.join(self.path, VERSIONS)
+        try:
+            self._ops.replace_file(path, [content])
+        except OSError as error:  # no reason not to start: what was promised before still holds
+            logger.warning("cannot write %s: %s", path, error.strerror)
+
+    def _load_version(self) -> int:
+        path = os.path.join(self.path, VERSIONS)
+        try:
+            found = json.loads(self._ops.read_file(path))
+            following = found["next"]
+            if found["checksum"] == checksum(repr(following)) and 0 <= following <= VERSION_MAX:
+                return int(following)
+            logger.warning("%s is damaged: versions go on from the clock", path)
+        except FileNotFoundError:
+            pass  # a new store, or one of a chappe that had only the clock
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            logger.warning("%s cannot be read (%s): versions go on from the clock", path, error)
+        return 0

@@ -10,7 +10,7 @@ import errno
 import logging
 import os
 import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -96,8 +96,7 @@ class FileOps:
     def write_all(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
         """Write all buffers from ``position`` on; return the position behind them.
 
-        Raises:
-            OSError: Some of the bytes may have been written.
+        Raises OSError: some of the bytes may have been written.
         """
         for start in range(0, len(buffers), IOV_MAX):
             part = buffers[start : start + IOV_MAX]
@@ -115,8 +114,7 @@ class FileOps:
     def read_some(self, fd: int, size: int, position: int) -> bytes:
         """Read up to ``size`` bytes; an error of the disk may pass, so it is asked ``READ_TRIES`` times.
 
-        Raises:
-            OSError: EIO says that the bytes cannot be read now, and nothing about what they are.
+        Raises OSError: EIO says that the bytes cannot be read now, and nothing about what they are.
         """
         for left in reversed(range(READ_TRIES)):
             try:
@@ -237,6 +235,19 @@ def storage_error(error: OSError, doing: str) -> StorageError:
         return StorageError(f"cannot {doing}: {TEXT}")
     at = f" ({error.filename})" if error.filename else ""
     return StorageError(f"cannot {doing}: {error.strerror or error}{at}; check the disk and its permissions")
+
+
+@contextmanager
+def trying(doing: str, close: Callable[[], None] | None = None) -> Iterator[None]:
+    """Errors of the system become a ``storage_error``; whatever ends it early, ``close`` is called."""
+    try:
+        yield
+    except BaseException as error:
+        if close is not None:
+            close()
+        if isinstance(error, OSError):
+            raise storage_error(error, doing) from error
+        raise
 
 
 def descriptors(wanted: int) -> int:

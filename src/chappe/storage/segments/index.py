@@ -160,11 +160,7 @@ def _add(columns: dict[str, array[int]], names: tuple[str, ...], values: Iterabl
 
 
 class Index:
-    """An index file, read or mapped into memory.
-
-    Raises:
-        Damaged: It is not the whole index of segment ``number``.
-    """
+    """An index file, read or mapped into memory. Raises Damaged: it is not the whole index of segment ``number``."""
 
     def __init__(self, raw: bytes | mmap.mmap, number: int, *, check: bool = True) -> None:
         view = memoryview(raw)

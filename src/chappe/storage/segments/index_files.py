@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from chappe.errors import Damaged
-from chappe.storage.segments.blocks import SEGMENT_HEADER
+from chappe.storage.segments.blocks import SEGMENT_HEADER, scan_segment
 from chappe.storage.segments.directory import TopicFolder
 from chappe.storage.segments.files import FileOps, descriptors
 from chappe.storage.segments.index import Index, encode_index
-from chappe.storage.segments.scanning import scan_segment
 
 logger: Final = logging.getLogger(__name__)
 OPEN_MAX: Final = 256  # segments; each needs one descriptor and, if sealed, one mapping
@@ -34,11 +33,7 @@ class Found:
 
 
 def save_index(folder: TopicFolder, number: int, raw: bytes, *, durable: bool = True) -> None:
-    """Write the index of a segment, and its copy.
-
-    Raises:
-        OSError: One of them may be there.
-    """
+    """Write the index of a segment, and its copy. Raises OSError: one of them may be there."""
     folder.ops.replace_file(folder.index(number), [raw], durable=durable)
     save_copy(folder, number, raw, durable=durable)
 

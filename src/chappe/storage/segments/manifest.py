@@ -142,8 +142,7 @@ class Manifest:
     def note(self, marks: Sequence[tuple[str, int, Mark]]) -> None:
         """Append what a commit has done: topic, oldest segment (-1 for unchanged), and the mark of each.
 
-        Raises:
-            OSError: It does not say so, unless the disk lies.
+        Raises OSError: it does not say so, unless the disk lies.
         """
         if self._broken:
             raise OSError(5, "the manifest must be made anew first")
@@ -162,17 +161,15 @@ class Manifest:
         self.large = self._length > MANIFEST_BYTES + 2 * self._renewed_length
 
     def sync(self) -> None:
-        """Make durable what was noted.
-
-        Raises:
-            OSError: What it says may be lost with the next power cut; it has to be renewed.
-        """
+        """Make durable what was noted. If the disk refuses, it may be lost with the next power cut: renew it."""
         if self._unsynced and not self._broken:
-            self._unsynced = False
-            self._broken = True
-            self._open()
-            self._ops.fdatasync(self._fd)
-            self._broken = False
+            self._unsynced, self._broken = False, True
+            try:
+                self._open()
+                self._ops.fdatasync(self._fd)
+                self._broken = False
+            except OSError as error:
+                logger.warning("cannot sync %s: %s", self.path, error)
 
     def _open(self) -> None:
         if self._fd < 0:

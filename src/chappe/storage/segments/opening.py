@@ -1,21 +1,29 @@
-"""Opening a store: which folder holds which topic.
+"""Opening a store: which folder holds which topic, and what each has, mended as far as it can be.
 
 The manifest and the copies of the indexes say which topics there should be. A folder that is gone comes back empty, so
 that what it had is known to be missing. A folder that holds another topic was renamed: if that one's is gone, it gets
 its name back. Otherwise it is left alone, as is any folder in which nothing belongs to this store.
+
+Segments with a valid index are believed without a look inside. Others are scanned (``blocks``), after they were
+synced: what a killed process has written may be in memory only. What the indexes, their copies and the manifest say was
+once there and is not is a hole. A segment with damage is not written to any more. Nothing is thrown away: what is no
+part of the log goes to the folder ``aside``.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from chappe.errors import StorageFormat
-from chappe.storage.segments.blocks import SEGMENT_HEADER
+from chappe.storage.segments.appender import Appender
+from chappe.storage.segments.aside import Aside
+from chappe.storage.segments.blocks import SEGMENT_HEADER, owns, scan_segment
 from chappe.storage.segments.directory import (
     COPIES,
+    STORE_FILE,
     StoreDirectory,
     TopicFolder,
     folder_name,
@@ -23,21 +31,16 @@ from chappe.storage.segments.directory import (
     topic_of,
 )
 from chappe.storage.segments.files import FileOps
-from chappe.storage.segments.identity import STORE_FILE
-from chappe.storage.segments.manifest import Known
-from chappe.storage.segments.scanning import owns
+from chappe.storage.segments.index import Index, Summary, encode_index
+from chappe.storage.segments.index_files import find_index, forget_index, load_index, try_to_save_index
+from chappe.storage.segments.manifest import Known, Mark
+from chappe.storage.segments.table import Lost, Table
 
 logger: Final = logging.getLogger(__name__)
 
 
 class Folders:
-    """The folders of a store's topics.
-
-    Args:
-        ops: The operating system.
-        directory: The store's.
-        known: What the manifest says of each topic; None if there is none.
-    """
+    """The folders of a store's topics; ``known`` is what the manifest says of each, None if there is none."""
 
     def __init__(self, ops: FileOps, directory: StoreDirectory, known: Mapping[str, Known] | None) -> None:
         self._ops = ops
@@ -152,3 +155,158 @@ def _owned(folder: TopicFolder) -> bool | None:
         if answer:
             break
     return answer
+
+
+class TopicOpener:
+    """Opens a topic's folder, of which the manifest says what is ``known``; None if nothing.
+
+    ``segments()`` gives what each segment has, oldest first; when it is exhausted, ``appender`` goes on with the
+    topic. So no more than one index is in memory at a time.
+    """
+
+    def __init__(
+        self, folder: TopicFolder, aside: Aside, known: Known | None, segment_bytes: int, segment_entries: int
+    ) -> None:
+        self.newest_us = 0  # when a segment was last written, microseconds since 1970
+        self.missing: set[int] = set()  # segments of which only the index is left
+        self.changed = known is None  # whether the manifest is out of date
+        self.appender: Appender
+        self._folder = folder
+        self._aside = aside
+        self._known = known
+        self._segment_bytes = segment_bytes
+        self._segment_entries = segment_entries
+        self._sealed: list[Summary] = []
+        self._table: Table | None = None  # to go on with
+        self._indexed = False
+
+    def segments(self) -> Iterator[Index | Table]:
+        """The sealed segments' indexes, then the table of the one to go on with, if that has anything.
+
+        Raises OSError: one cannot be read or mended.
+        """
+        segments, numbers = self._numbers()
+        last = max(numbers, default=0)
+        for number in sorted(numbers):
+            mark = None if self._known is None or self._known.mark.segment != number else self._known.mark
+            if number not in segments:
+                index = self._missing(number, mark)
+                if index is not None:
+                    yield index
+                continue
+            mtime_ns = os.stat(self._folder.segment(number)).st_mtime_ns
+            self.newest_us = max(self.newest_us, mtime_ns // 1000)
+            if number < last:
+                index = load_index(self._folder, number)
+                self._sealed.append(index.summary)
+                yield index
+            else:
+                yield self._newest(number, mark)
+        table = Table(last + 1) if self._table is None else self._table
+        self.appender = Appender(self._folder, table, self._sealed, self._indexed)
+
+    def _numbers(self) -> tuple[set[int], set[int]]:
+        """The segments that are there, and all that should be or of which an index is left."""
+        segments, indexes = segment_numbers(self._folder.path)
+        copies = segment_numbers(self._folder.copies)[1] if os.path.isdir(self._folder.copies) else ()
+        numbers = segments.union(indexes, copies)
+        if self._known is not None:
+            oldest, mark = self._known
+            if mark.length > len(SEGMENT_HEADER):
+                numbers.add(mark.segment)
+            numbers.update(range(oldest, max(numbers, default=0)))
+            numbers = {each for each in numbers if each >= oldest or each in segments}  # others were removed
+        return segments, numbers
+
+    def _missing(self, number: int, mark: Mark | None) -> Index | None:
+        """What a segment had whose file is gone; None if nobody knows."""
+        path = self._folder.segment(number)
+        index = find_index(self._folder, number).index
+        if mark is not None and (index is None or index.summary.length < mark.length):
+            table = Table(number) if index is None else index.table()
+            _lose(table, mark)
+            raw = encode_index(table)
+            try_to_save_index(self._folder, number, raw)
+            self.changed = True
+            index = Index(raw, number)
+        if index is None:
+            logger.error("%s is missing, and nothing says what it had; other stores may have it", path)
+            return None
+        logger.error("%s is missing; what it had is fetched from other stores, if they have it", path)
+        self.missing.add(number)
+        self._sealed.append(Summary(number, 0, 0, index.summary.timestamp_min, index.summary.timestamp_max))
+        return index
+
+    def _newest(self, number: int, mark: Mark | None) -> Index | Table:
+        found = find_index(self._folder, number)
+        index = found.index
+        if index is not None and mark is not None and index.summary.length < mark.length:
+            logger.error("the index of %s is older than the segment; not used", self._folder.segment(number))
+            index = None
+        if index is None:
+            return self._scanned(number, mark, found.unreadable)
+        if self._has_room(index) and self._cut(number, index.summary.length):
+            self._indexed = True
+            self._table = index.table()
+            return self._table
+        self._sealed.append(index.summary)
+        return index
+
+    def _scanned(self, number: int, mark: Mark | None, unreadable: bool) -> Index | Table:
+        """Read the segment that was being written to; ``unreadable`` if it has an index that cannot be read now."""
+        acknowledged = 0 if mark is None else mark.length
+        scanned = scan_segment(self._folder, number, acknowledged=acknowledged)
+        if not unreadable:
+            forget_index(self._folder, number)  # it must not count again when more is appended
+        self._folder.ops.sync_directory(self._folder.path)
+        table = scanned.table
+        self.changed = self.changed or table.length > acknowledged  # it is acknowledged from now on
+        if scanned.rotten and mark is not None:
+            _lose(table, mark)
+        readable = scanned.readable and not unreadable
+        whole = scanned.synced and readable and not scanned.rotten
+        if whole and not len(table) and scanned.size > len(SEGMENT_HEADER):
+            self._aside.take(self._folder.segment(number))
+            self._table = Table(number)
+        elif whole and self._cut(number, table.length):
+            self._table = table
+        else:
+            return self._shelve(table, readable)
+        return self._table
+
+    def _shelve(self, table: Table, readable: bool) -> Index:
+        """Write no more to a segment: it ends at its table's length, whatever else the file holds."""
+        table.length = max(table.length, len(SEGMENT_HEADER))
+        raw = encode_index(table)
+        if readable:
+            try_to_save_index(self._folder, table.number, raw)
+        self.changed = True
+        index = Index(raw, table.number)
+        self._sealed.append(index.summary)
+        return index
+
+    def _has_room(self, index: Index) -> bool:
+        """Whether to go on with a segment that a clean end sealed early."""
+        small = 2 * index.summary.length < self._segment_bytes and 2 * index.entries < self._segment_entries
+        return small and not any(True for _ in index.lost())
+
+    def _cut(self, number: int, length: int) -> bool:
+        """Cut a segment to ``length``; False if what is behind it cannot be kept aside."""
+        path = self._folder.segment(number)
+        if os.stat(path).st_size <= length:
+            return True
+        try:
+            self._aside.keep_end(path, length)
+        except OSError as error:
+            logger.warning("the end of %s is left where it is: %s", path, error)
+            return False
+        ops = self._folder.ops
+        with ops.opened(path, os.O_RDWR) as fd:
+            ops.ftruncate(fd, length)
+            ops.fsync(fd)
+        return True
+
+
+def _lose(table: Table, mark: Mark) -> None:
+    """What was acknowledged of the segment and is not in the table is lost."""
+    table.lost += [Lost(name, first, next_) for name, (first, next_) in mark.spans.items()]

@@ -42,8 +42,7 @@ class Reader:
     def bodies(self, slot: Slot, index: TopicIndex, offset: int, bytes_max: int) -> Iterator[tuple[bytes, int]]:
         """Batches from ``offset`` on up to the first hole, with the offsets behind them.
 
-        Raises:
-            StorageError: The process cannot read, for want of descriptors and the like.
+        Raises StorageError: the process cannot read, for want of descriptors and the like.
         """
         left = bytes_max
         extent = slot.find(offset)

@@ -11,7 +11,6 @@ import logging
 import os
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
@@ -35,27 +34,17 @@ _pins: Final = msgspec.msgpack.Decoder(list[tuple[bytes, int]])
 Pins = dict[str, int]  # partition -> its first offset, where its segments alone would not tell
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What to do with a topic: seal the segment being filled first, or remove these."""
-
-    seal: bool = False
-    remove: list[Summary] = field(default_factory=list)
-
-
-def choose(appender: Appender, policies: Sequence[tuple[str, Retention]], now_us: int) -> Choice:
-    """Apply the first policy whose topic or prefix matches."""
+def choose(appender: Appender, policies: Sequence[tuple[str, Retention]], now_us: int) -> list[Summary] | None:
+    """What to remove by the first policy whose topic or prefix matches; None: seal the segment being filled first."""
     topic = appender.folder.topic
     policy = next((each for name, each in policies if Filter.parse(name).matches(topic)), Retention())
-    if not policy.limited():
-        return Choice()
     oldest_us = None if policy.age_s is None else now_us - int(policy.age_s * 1_000_000)
     table = appender.table
     if oldest_us is not None and len(table) and min(table.timestamp_min) < oldest_us:
-        return Choice(seal=True)
+        return None
     size = table.length + sum(each.length for each in appender.sealed)
     records = table.records + sum(each.records for each in appender.sealed)
-    remove = []
+    remove: list[Summary] = []
     for each in appender.sealed:
         size -= each.length
         records -= each.records
@@ -66,7 +55,7 @@ def choose(appender: Appender, policies: Sequence[tuple[str, Retention]], now_us
         ):
             break
         remove.append(each)
-    return Choice(remove=remove)
+    return remove
 
 
 def _newest(appender: Appender, segment: Summary) -> int:
@@ -80,8 +69,7 @@ def _newest(appender: Appender, segment: Summary) -> int:
 def remove_first(appender: Appender, segments: list[Summary]) -> Pins:
     """Make it durable that ``segments`` are gone; return where the partitions in them start now.
 
-    Raises:
-        OSError: Nothing was removed.
+    Raises OSError: nothing was removed.
     """
     firsts: Pins = {}
     for each in segments:

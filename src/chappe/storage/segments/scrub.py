@@ -19,9 +19,8 @@ from chappe.data.topic import decode_topic
 from chappe.defaults import SCRUB_PIECE_BLOCKS, SCRUB_PIECE_BYTES, SCRUB_ROUND_S, SCRUB_SAVE_S
 from chappe.errors import Damaged, StorageFormat
 from chappe.storage.segments.blocks import SEGMENT_HEADER, Scan
-from chappe.storage.segments.directory import TopicFolder
+from chappe.storage.segments.directory import TopicFolder, load_identity
 from chappe.storage.segments.files import FileOps, encode_name
-from chappe.storage.segments.identity import load_identity
 from chappe.storage.segments.index import Index
 from chappe.storage.segments.index_files import find_index, save_copy
 from chappe.storage.segments.topics import Unread
@@ -66,15 +65,7 @@ class Piece:
 
 
 class Scrubber:
-    """Reads the segments that ``targets`` gives for a topic.
-
-    Args:
-        ops: The operating system.
-        path: The store's directory.
-        topics: All topics, sorted.
-        targets: The segments of one, oldest first.
-        unread: What could not be read lately.
-    """
+    """Reads the segments that ``targets`` gives of each topic, oldest first; and again what was ``unread`` lately."""
 
     def __init__(
         self,

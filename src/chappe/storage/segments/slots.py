@@ -194,7 +194,8 @@ class ChangeLog:
         self._versions.append(version)
         self._slots.append(slot)
         if len(self._slots) > 2 * self._live + 64:
-            self._sweep()
+            self._slots = [slot for _, slot in self.after(0)]
+            self._versions = array("q", [slot.version for slot in self._slots])
 
     def after(self, version: int) -> Iterator[tuple[int, Slot]]:
         """Version and partition of everything changed after ``version``, oldest change first."""
@@ -202,7 +203,3 @@ class ChangeLog:
             slot = self._slots[index]
             if slot.version == self._versions[index]:
                 yield slot.version, slot
-
-    def _sweep(self) -> None:
-        self._slots = [slot for _, slot in self.after(0)]
-        self._versions = array("q", [slot.version for slot in self._slots])

@@ -19,15 +19,20 @@ from chappe.log.storage import Append, Hole, PartitionInfo, Read, Retention, Scr
 from chappe.storage.segments.appender import Appender
 from chappe.storage.segments.aside import Aside
 from chappe.storage.segments.blocks import SEGMENT_HEADER
-from chappe.storage.segments.directory import ASIDE, MANIFEST, StoreDirectory, TopicFolder, segment_numbers, topic_of
-from chappe.storage.segments.files import FileOps, descriptors, storage_error
-from chappe.storage.segments.identity import Versions
+from chappe.storage.segments.directory import (
+    ASIDE,
+    MANIFEST,
+    StoreDirectory,
+    TopicFolder,
+    segment_numbers,
+    topic_of,
+)
+from chappe.storage.segments.files import FileOps, descriptors, storage_error, trying
 from chappe.storage.segments.index import encode_index
 from chappe.storage.segments.index_files import load_index, save_index
 from chappe.storage.segments.manifest import Known, Manifest, Mark
-from chappe.storage.segments.opening import Folders
+from chappe.storage.segments.opening import Folders, TopicOpener
 from chappe.storage.segments.reading import Reader
-from chappe.storage.segments.recovery import TopicOpener
 from chappe.storage.segments.retention import Pins, choose, load_pins, pin_resets, remove_first
 from chappe.storage.segments.scrub import Piece, Scrubber, Target
 from chappe.storage.segments.slots import Slot
@@ -87,8 +92,7 @@ class SegmentStorage:
         self._reader = Reader(self._ops, self._touch)
         self._index: dict[str, TopicIndex] = {}
         self._sorted: list[str] = []
-        self._version = 0
-        self._versions = Versions(self._ops, self._directory.path)
+        self.version = 0  # of the newest change
         # write side
         self._appenders: dict[str, Appender] = {}
         self._opened: OrderedDict[str, Appender] = OrderedDict()
@@ -102,14 +106,8 @@ class SegmentStorage:
         # on a thread of its own
         path, topics = self._directory.path, lambda: sorted(self._appenders)
         self._scrubber = Scrubber(self._ops, path, topics, self._targets, self._unread)
-        try:
+        with trying(f"open the store in {path}", self._directory.close):
             self._load()
-        except OSError as error:
-            self._directory.close()
-            raise storage_error(error, f"open the store in {self._directory.path}") from error
-        except BaseException:
-            self._directory.close()
-            raise
 
     # -- opening and closing ---------------------------------------------------------------------
 
@@ -136,7 +134,7 @@ class SegmentStorage:
         if changed:
             self._renew_manifest()
         # Versions only grow from one start to the next, whatever the clock does: a reader remembers one.
-        self._version = self._versions.begin(newest_us)
+        self.version = self._directory.begin_versions(newest_us)
         for topic in self._sorted:
             self._touch(self._index[topic], list(self._index[topic].slots.values()))
             for hole in self._holes_of(self._index[topic]):
@@ -178,9 +176,9 @@ class SegmentStorage:
             pin_resets(self._appenders, self._resets)
         except OSError as error:
             logger.warning("cannot save where partitions start: %s", error)
-        self._sync_manifest()
+        self._manifest.sync()
         self._manifest.close()
-        self._versions.save(self._version)
+        self._directory.save_version(self.version)
         if self._scrubber.under_way:
             self._scrubber.save()
         self._reader.handles.close()
@@ -217,7 +215,9 @@ class SegmentStorage:
                 if len(touched) - synced >= self._open_max:
                     synced = self._sync(touched, synced)
             self._sync(touched, synced)
-            self._note(touched)
+            if not self._manifest.whole:
+                self._manifest.renew(self._known())
+            self._manifest.note([(each.folder.topic, -1, each.mark()) for each in touched])
         except BaseException as error:
             for appender in touched:
                 before = appender.table.number
@@ -242,12 +242,6 @@ class SegmentStorage:
         while len(self._opened) > self._open_max:
             self._opened.popitem(last=False)[1].release()
         return len(touched)
-
-    def _note(self, touched: list[Appender]) -> None:
-        """Have the manifest say what is about to be acknowledged; raises OSError."""
-        if not self._manifest.whole:
-            self._manifest.renew(self._known())
-        self._manifest.note([(appender.folder.topic, -1, appender.mark()) for appender in touched])
 
     def _appender(self, topic: str) -> Appender:
         """The appender of a topic, with room for a write."""
@@ -274,19 +268,17 @@ class SegmentStorage:
 
     def retain(self, policies: Sequence[tuple[str, Retention]], now_us: int) -> object:
         """Decide what to remove; see ``LogStorage``."""
-        try:
+        with trying(f"apply retention in {self._directory.path}"):
             pin_resets(self._appenders, self._resets)
             for topic, appender in self._appenders.items():
-                choice = choose(appender, policies, now_us)
-                if choice.seal:
+                remove = choose(appender, policies, now_us)
+                if remove is None:
                     self._sealed.append((topic, appender.seal()))
-                    choice = choose(appender, policies, now_us)
-                if choice.remove:
-                    firsts = remove_first(appender, choice.remove)
-                    self._removed.append((topic, {each.number for each in choice.remove}, firsts))
+                    remove = choose(appender, policies, now_us)
+                if remove:
+                    firsts = remove_first(appender, remove)
+                    self._removed.append((topic, {each.number for each in remove}, firsts))
             self._tend_manifest()
-        except OSError as error:
-            raise storage_error(error, f"apply retention in {self._directory.path}") from error
         retained = _Written(sealed=self._sealed, removed=self._removed)
         self._sealed, self._removed = [], []
         return retained
@@ -299,15 +291,9 @@ class SegmentStorage:
                 appender = self._appenders[topic]
                 marks.append((topic, appender.oldest, Mark(appender.table.number, appender.table.length, {})))
             self._manifest.note(marks)
-        self._sync_manifest()
+        self._manifest.sync()
         if self._manifest.large or not self._manifest.whole:
             self._renew_manifest()
-
-    def _sync_manifest(self) -> None:
-        try:
-            self._manifest.sync()
-        except OSError as error:
-            logger.warning("cannot sync %s: %s", self._manifest.path, error)
 
     # -- the reading thread: changes -------------------------------------------------------------
 
@@ -349,8 +335,8 @@ class SegmentStorage:
 
     def _touch(self, index: TopicIndex, slots: list[Slot]) -> None:
         for slot in slots:
-            self._version += 1
-            index.changes.touch(slot, self._version)
+            self.version += 1
+            index.changes.touch(slot, self.version)
 
     # -- a thread of its own: scrubbing ----------------------------------------------------------
 
@@ -409,11 +395,6 @@ class SegmentStorage:
         logs = [index.changes.after(since) for index in self._matching(topic_prefix) if index.changes.newest > since]
         merged = logs[0] if len(logs) == 1 else heapq.merge(*logs, key=lambda change: change[0])
         return [slot.info() for _, slot in itertools.islice(merged, limit)]
-
-    @property
-    def version(self) -> int:
-        """The version of the newest change."""
-        return self._version
 
     def holes(self) -> list[Hole]:
         """Damage known and not healed."""

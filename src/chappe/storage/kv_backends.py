@@ -1,0 +1,333 @@
+"""A data store's entries on disk: in an SQLite file, or in a RocksDB folder.
+
+SQLite: with the original's tables, so a file written by either opens in the other. ``meta(key, value)`` says which
+Broker wrote the file; ``store(key, value, expiry)`` has keys and values in the binary form and the expiry in
+nanoseconds since 1970, or NULL. chappe adds ``chappe_writers``, which the original ignores: which writes of which clone
+are contained. If an original changes the file in between, those rows stay true. One commit is one transaction. By
+default it is synced (``synchronous`` FULL, journal WAL), so what is acknowledged survives a loss of power; the
+original's own default syncs too, once for each put. The file is locked while it is open, since two masters of one file
+would not see each other's changes.
+
+RocksDB: through the package ``rocksdict`` (the extra ``rocksdb``). Keys have a first byte: ``e`` and the binary form of
+the key for an entry, whose value is ``u8`` 0, or 1 and ``i64`` expiry in nanoseconds since 1970, and then the binary
+form of the value; ``w`` and the entity for a clone's writes; ``f`` for the format. One commit is a synced write batch.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from struct import Struct
+from typing import Any, Final, Literal
+
+from chappe.data.binary import decode
+from chappe.errors import Damaged, InvalidData, StorageError, StorageFormat, StorageFull, StorageLocked, UsageError
+from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, Loaded, Operation, PutRow, WriterRow
+from chappe.kv.entity import Entity
+from chappe.system.forking import own
+
+Synchronous = Literal["OFF", "NORMAL", "FULL", "EXTRA"]
+JournalMode = Literal["DELETE", "WAL"]
+FailureMode = Literal["FAIL", "DELETE"]
+
+BROKER_VERSION: Final = "2.8.0"  # whose tables these are
+FORMAT: Final = 1  # of chappe's own table, and of a folder
+_SCHEMA: Final = (
+    "create table if not exists meta(key text primary key, value text)",
+    "create table if not exists store(key blob primary key, value blob, expiry integer)",
+    "create table if not exists chappe_writers(entity blob primary key, applied integer, outcomes blob, heard integer)",
+)
+_OUTCOME: Final = Struct(">QB")
+_ENTITY: Final = Struct(">16sQ")
+_ENTRY: Final = b"e"
+_WRITER: Final = b"w"
+_FORMAT_KEY: Final = b"f"
+_EXPIRY: Final = Struct(">Bq")
+_WRITER_HEAD: Final = Struct(">Qq")
+_FULL: Final = (sqlite3.SQLITE_FULL,)
+_LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+class _Backend:
+    """What both have in common: a database, open until ``close``."""
+
+    path: Path
+    _database: Any = None
+
+    def close(self) -> None:
+        """Let go of it; may be called again."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def _opened(self) -> Any:
+        if self._database is None:
+            raise StorageError(f"{self.path} is closed")
+        return self._database
+
+    def _check_format(self, found: int) -> None:
+        if found > FORMAT:
+            raise StorageFormat(f"{self.path} has format {found}, written by a newer chappe; this one knows {FORMAT}")
+
+    def _say(self, error: Exception, doing: str, *, full: bool, locked: bool, corrupt: bool) -> StorageError:
+        if full:
+            return StorageFull(f"cannot {doing} {self.path}: the disk is full; free some space")
+        if locked:
+            return StorageLocked(f"cannot {doing} {self.path}: another process has it open; stop that one first")
+        if corrupt:
+            return Damaged(f"cannot {doing} {self.path}: {error}; restore it from a copy, or choose another path")
+        return StorageError(f"cannot {doing} {self.path}: {error}; check the path and its permissions")
+
+
+class SqliteBackend(_Backend):
+    """In an SQLite file; see the module.
+
+    Args:
+        path: Of the file; its folder is made if it is not there.
+        synchronous: How far a commit is synced: OFF and NORMAL may lose the latest commits with the power.
+        journal_mode: WAL commits faster; DELETE leaves one single file.
+        failure_mode: With DELETE a file that cannot be opened as a database is deleted, and begun anew.
+        integrity_check: Read all of the file first, and refuse it if anything is wrong.
+
+    Raises:
+        UsageError: An option that does not exist.
+        StorageLocked: Another process has the file open.
+        StorageFormat: It was written by a newer chappe, or has other tables.
+        Damaged: It is no database, or a damaged one.
+        StorageError: Anything else that keeps it from being opened.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        synchronous: Synchronous = "FULL",
+        journal_mode: JournalMode = "WAL",
+        failure_mode: FailureMode = "FAIL",
+        integrity_check: bool = False,
+    ) -> None:
+        own(self, keep=("_database",))
+        _choose("synchronous", synchronous, ("OFF", "NORMAL", "FULL", "EXTRA"))
+        _choose("journal_mode", journal_mode, ("DELETE", "WAL"))
+        _choose("failure_mode", failure_mode, ("FAIL", "DELETE"))
+        self.path = Path(path)
+        self._pragmas = (f"pragma synchronous={synchronous}", f"pragma journal_mode={journal_mode}")
+        self._integrity_check = integrity_check
+        try:
+            self._open()
+        except Damaged:
+            if failure_mode != "DELETE" or not self.path.is_file():
+                raise
+            for suffix in ("", "-wal", "-shm", "-journal"):
+                Path(f"{self.path}{suffix}").unlink(missing_ok=True)
+            self._open()
+
+    # -- the backend port -----------------------------------------------------------------------------------------
+
+    def load(self) -> Loaded:
+        """All of it; raises Damaged for bytes that are no values, StorageError if it cannot be read."""
+        entries = []
+        for key, value, expiry in self._read("select key, value, expiry from store"):
+            try:
+                entries.append((decode(key), decode(value), expiry))
+            except InvalidData as problem:
+                raise Damaged(f"{self.path} has a malformed entry: {problem}; restore it from a copy") from None
+        writers = []
+        for entity, applied, outcomes, heard in self._read("select * from chappe_writers"):
+            row = Entity(*_ENTITY.unpack(entity)), applied, _decode_outcomes(outcomes), heard
+            writers.append(WriterRow(*row))
+        return Loaded(tuple(entries), tuple(writers))
+
+    def commit(self, operations: Sequence[Operation]) -> None:
+        """Do all in one transaction; raises StorageError, StorageFull for a full disk, and then nothing was done."""
+        try:
+            with self._opened() as database:  # which commits, or rolls back
+                database.execute("begin immediate")
+                for statement, rows in _statements(operations):
+                    database.executemany(statement, rows)
+        except sqlite3.Error as error:
+            raise self._problem(error, "write to") from error
+
+    def _open(self) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            database = sqlite3.connect(self.path, timeout=0.0, isolation_level=None, check_same_thread=False)
+        except (OSError, sqlite3.Error) as error:
+            raise self._problem(error, "open") from error
+        self._database = database
+        try:
+            database.execute("pragma locking_mode=exclusive")
+            for pragma in self._pragmas:
+                database.execute(pragma).fetchall()
+            self._check()
+            database.execute("begin exclusive")
+            for statement in _SCHEMA:
+                database.execute(statement)
+            database.execute("replace into meta(key, value) values('broker_version', ?)", (BROKER_VERSION,))
+            database.execute("replace into meta(key, value) values('chappe_format', ?)", (str(FORMAT),))
+            database.execute("commit")
+        except sqlite3.Error as error:
+            self.close()
+            raise self._problem(error, "open") from error
+        except StorageError:
+            self.close()
+            raise
+
+    def _check(self) -> None:
+        """Refuse what this version does not know; nothing has been written yet."""
+        columns = [row[1] for row in self._read("pragma table_info(store)")]
+        if columns and columns != ["key", "value", "expiry"]:
+            raise StorageFormat(f"{self.path} has a table 'store' that is not a data store's: {', '.join(columns)}")
+        if columns and self._read("select 1 from sqlite_master where name = 'meta'"):
+            found = self._read("select value from meta where key = 'chappe_format'")
+            self._check_format(int(found[0][0]) if found else 0)
+        if self._integrity_check:
+            messages = [row[0] for row in self._read("pragma integrity_check")]
+            if messages != ["ok"]:
+                raise Damaged(f"{self.path} fails its integrity check: {messages[0]}; restore it from a copy")
+
+    def _read(self, statement: str) -> list[tuple[Any, ...]]:
+        try:
+            return list(self._opened().execute(statement))
+        except sqlite3.Error as error:
+            raise self._problem(error, "read") from error
+
+    def _problem(self, error: Exception, doing: str) -> StorageError:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        return self._say(error, doing, full=code in _FULL, locked=code in _LOCKED, corrupt=code in _CORRUPT)
+
+
+def _encode_outcomes(row: WriterRow) -> bytes:
+    return b"".join([_OUTCOME.pack(*outcome) for outcome in row.outcomes])
+
+
+def _decode_outcomes(raw: bytes) -> tuple[tuple[int, int], ...]:
+    return tuple(_OUTCOME.iter_unpack(raw))
+
+
+def _choose(option: str, value: str, values: tuple[str, ...]) -> None:
+    if value not in values:
+        raise UsageError(f"{option} is one of {', '.join(values)}, not {value!r}")
+
+
+def _statements(operations: Iterable[Operation]) -> list[tuple[str, list[tuple[Any, ...]]]]:
+    """Operations as statements with the rows of neighbours of one kind together."""
+    found: list[tuple[str, list[tuple[Any, ...]]]] = []
+    row: tuple[Any, ...]
+    for each in operations:
+        if isinstance(each, PutRow):
+            statement = "replace into store(key, value, expiry) values(?, ?, ?)"
+            row = (each.key, each.value, each.expires_ns)
+        elif isinstance(each, EraseRow):
+            statement, row = "delete from store where key = ?", (each.key,)
+        elif isinstance(each, ClearRows):
+            statement, row = "delete from store", ()
+        elif isinstance(each, WriterRow):
+            statement = "replace into chappe_writers values(?, ?, ?, ?)"
+            row = (_ENTITY.pack(*each.entity), each.applied, _encode_outcomes(each), each.heard_ns)
+        else:
+            assert isinstance(each, ForgetWriter)
+            statement, row = "delete from chappe_writers where entity = ?", (_ENTITY.pack(*each.entity),)
+        if not found or found[-1][0] != statement:
+            found.append((statement, []))
+        found[-1][1].append(row)
+    return found
+
+
+class RocksdbBackend(_Backend):
+    """In a RocksDB folder; see the module.
+
+    Args:
+        path: Of the folder; it is made if it is not there.
+
+    Raises:
+        UsageError: ``rocksdict`` is not installed.
+        StorageLocked: Another process, or this one, has the folder open.
+        StorageFormat: It was written by a newer chappe, or is another program's.
+        Damaged: Files in it are damaged.
+        StorageError: Anything else that keeps it from being opened.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        own(self, keep=("_database",))
+        try:
+            import rocksdict
+        except ImportError:
+            raise UsageError("the rocksdb backend needs the package rocksdict: pip install 'chappe[rocksdb]'") from None
+        self._rocksdict: Any = rocksdict
+        self.path = Path(path)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._database = rocksdict.Rdict(str(self.path), rocksdict.Options(raw_mode=True))
+            self._synced = rocksdict.WriteOptions()
+            self._synced.sync = True
+            self._check()
+        except StorageError:
+            self.close()
+            raise
+        except Exception as error:
+            raise self._problem(error, "open") from error
+
+    # -- the backend port -----------------------------------------------------------------------------------------
+
+    def load(self) -> Loaded:
+        """All of it; raises Damaged for bytes that are no values, StorageError if it cannot be read."""
+        entries, writers = [], []
+        try:
+            for key, value in self._opened().items():
+                if key[:1] == _ENTRY:
+                    expires_ns = _EXPIRY.unpack_from(value)[1] if value[0] else None
+                    entries.append((decode(key[1:]), decode(value[_EXPIRY.size if value[0] else 1 :]), expires_ns))
+                elif key[:1] == _WRITER:
+                    applied, heard_ns = _WRITER_HEAD.unpack_from(value)
+                    outcomes = _decode_outcomes(value[_WRITER_HEAD.size :])
+                    writers.append(WriterRow(Entity(*_ENTITY.unpack(key[1:])), applied, outcomes, heard_ns))
+        except InvalidData as problem:
+            raise Damaged(f"{self.path} has a malformed entry: {problem}; restore it from a copy") from None
+        except StorageError:
+            raise
+        except Exception as error:
+            raise self._problem(error, "read") from error
+        return Loaded(tuple(entries), tuple(writers))
+
+    def commit(self, operations: Sequence[Operation]) -> None:
+        """Do all in one synced batch; raises StorageError, StorageFull for a full disk, and then nothing was done."""
+        database = self._opened()
+        batch = self._rocksdict.WriteBatch(raw_mode=True)
+        try:
+            for each in operations:
+                if isinstance(each, PutRow):
+                    head = b"\0" if each.expires_ns is None else _EXPIRY.pack(1, each.expires_ns)
+                    batch.put(_ENTRY + each.key, head + each.value)
+                elif isinstance(each, EraseRow):
+                    batch.delete(_ENTRY + each.key)
+                elif isinstance(each, ClearRows):
+                    batch.delete_range(_ENTRY, bytes((_ENTRY[0] + 1,)))
+                elif isinstance(each, WriterRow):
+                    row = _WRITER_HEAD.pack(each.applied, each.heard_ns) + _encode_outcomes(each)
+                    batch.put(_WRITER + _ENTITY.pack(*each.entity), row)
+                else:
+                    assert isinstance(each, ForgetWriter)
+                    batch.delete(_WRITER + _ENTITY.pack(*each.entity))
+            database.write(batch, self._synced)
+        except Exception as error:
+            raise self._problem(error, "write to") from error
+
+    def _check(self) -> None:
+        """Refuse what this version does not know; mark what is new."""
+        found = self._database.get(_FORMAT_KEY)
+        if found is None:
+            if next(iter(self._opened().items()), None) is not None:
+                raise StorageFormat(f"{self.path} is a RocksDB folder of another program; choose another path")
+            batch = self._rocksdict.WriteBatch(raw_mode=True)
+            batch.put(_FORMAT_KEY, str(FORMAT).encode())
+            self._database.write(batch, self._synced)
+        self._check_format(int(found or 0))
+
+    def _problem(self, error: Exception, doing: str) -> StorageError:
+        text = str(error)
+        full, locked = "No space left" in text or "SpaceLimit" in text, "lock" in text.lower()
+        return self._say(error, doing, full=full, locked=locked, corrupt="Corruption" in text)
