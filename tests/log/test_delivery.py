@@ -8,11 +8,10 @@ from chappe.data.topic import Filter
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.consumer import EARLIEST, LogConsumer
-from chappe.log.delivery import Delivery, Partition
+from chappe.log.delivery import Delivery, Partition, Reset
 from chappe.log.gap import Gap
 from chappe.log.messages import BatchMessage, Head
 from chappe.log.sources import Sources
-from chappe.log.starting import Reset
 
 KEY = ("hello", "P")
 WALL = 1_700_000_000_000_000

@@ -10,7 +10,7 @@ from chappe.limits import LOG_LIMITS
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.gap import Gap, GapState
 from chappe.log.storage import Append
-from chappe.log.streams import Stream
+from chappe.log.writing import Stream
 
 KEY = ("hello", "P")
 

@@ -563,7 +563,7 @@ def test_damage_found_at_the_start_is_reported() -> None:
     reports = [each for each in StoreRig(storage=rig.storage).core.start(0.0) if isinstance(each, Report)]
     assert reports == []  # it was reported by the rig's own start
     again = StoreRig(storage=rig.storage)
-    assert again.core._damage._reported == {("hello", "P", 0, 0)}
+    assert again.core._backfill.reported == {("hello", "P", 0, 0)}
 
 
 # -- time -------------------------------------------------------------------------------------------------

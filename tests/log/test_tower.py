@@ -11,9 +11,9 @@ from tests.log.vectors import frames_of, load
 
 from chappe.defaults import BEACON_TIMEOUT_S
 from chappe.errors import ProtocolError
-from chappe.log import tower
+from chappe.log import beacon
 from chappe.log.actions import Forward, Relay
-from chappe.log.tower import REPLAY_S, TowerCore
+from chappe.log.beacon import REPLAY_S, TowerCore
 
 ONE = [b"B", b"ONE", b"127.0.0.1", b"6000"]
 ONE_OUT = Forward((b"B", b"ONE", b"tcp://127.0.0.1:6000"))
@@ -148,7 +148,7 @@ def test_random_frames_are_a_beacon_or_a_protocol_error(frames: list[bytes]) -> 
 
 
 def test_nodes_over_the_bound_are_passed_on_but_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tower, "BEACONS_MAX", 2)
+    monkeypatch.setattr(beacon, "BEACONS_MAX", 2)
     core = TowerCore("127.0.0.1")
     for number in range(5):
         assert core.handle_beacon([b"B", b"N%d" % number, b"h", b"%d" % (number + 1)], "", 0.0)

@@ -11,12 +11,11 @@ from tests.log.test_healing import Stores
 
 from chappe.limits import LOG_LIMITS
 from chappe.log.actions import Action, Publish
-from chappe.log.backfill import SILENT_S
+from chappe.log.backfill import SILENT_S, Unfilled
 from chappe.log.batch import encode_batch
 from chappe.log.gap import GIVE_UP_TRIES
 from chappe.log.messages import Ack, Fetch, Stored
 from chappe.log.storage import Append, Hole
-from chappe.log.unfilled import Unfilled
 from chappe.storage.segments.storage import SegmentStorage
 
 KEY = ("hello", "P")
@@ -86,7 +85,7 @@ def test_the_second_message_of_an_answer_says_nothing_of_what_comes_before() -> 
         rig.batch(1, b"b", direct=True)  # the write of it does not end
         rig.batch(4, b"e", direct=True)
 
-    assert rig.core._unfilled.limit(KEY, 6) == 1
+    assert rig.core._backfill.unfilled.limit(KEY, 6) == 1
 
 
 def test_another_store_fills_it_too() -> None:
@@ -133,7 +132,7 @@ def test_an_original_says_by_its_silence_that_it_has_nothing() -> None:
 
     again = StoreRig()
     again.subscribe(b"FP", b"KP")
-    again.core._unfilled.miss(KEY, 0, 5)
+    again.core._backfill.unfilled.miss(KEY, 0, 5)
     again.keep(5, b"f")
     assert acknowledged(speak(again, 5, GIVE_UP_TRIES + 2)) == 6
 

@@ -259,9 +259,9 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "retention-runs-once",
         "log",
-        "log/writing.py",
-        ("        self._retain_at = now + self._limits.maintain_s\n\n    def next_timeout"),
-        ("        pass\n\n    def next_timeout"),
+        "log/store.py",
+        ('        self._timers.set("retain", now + self._limits.maintain_s)\n        for key'),
+        "        for key",
         "retention bounds a topic",
     ),
     Plant(
@@ -299,7 +299,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "partly-stored-batch-let-go",
         "log",
-        "log/kept.py",
+        "log/answering.py",
         "self._batches[0].next <= offset",
         "self._batches[0].base < offset",
         "a producer keeps what is not stored",
@@ -307,7 +307,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "answer-ends-a-batch-early",
         "log",
-        "log/kept.py",
+        "log/answering.py",
         "            if kept.base >= last or size >= self._limits.read_bytes_max:",
         "            if kept.next >= last or size >= self._limits.read_bytes_max:",
         "stores have what can be had",
@@ -315,7 +315,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "shared-bytes-never-less",
         "log",
-        "log/kept.py",
+        "log/answering.py",
         "        self._shared.total -= size\n",
         "",
         "what a producer keeps is counted",
@@ -355,7 +355,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "damage-not-told-to-who-reads",
         "log",
-        "log/serving.py",
+        "log/answering.py",
         "last = -1 if read.hole is None else read.hole.last",
         "last = -1",
         "consumers have what is stored",
@@ -408,7 +408,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "overlap-is-stored-twice",
         "log",
-        "log/streams.py",
+        "log/writing.py",
         ("        if batch.base < gap.next:\n            batch = Batch.parse(batch.slice(gap.next), check=False)\n"),
         "",
         "stores change nothing",
@@ -416,7 +416,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "one-late-answer-proves-that-it-is-gone",
         "log",
-        "log/unfilled.py",
+        "log/backfill.py",
         "said, part.said = min(part.said, base), base",
         "said = part.said = base",
         "what is acknowledged is on disk",
@@ -440,7 +440,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "dead-member-at-a-taken-port-replayed",
         "log",
-        "log/tower.py",
+        "log/beacon.py",
         ("            if former != name:\n                self._forget(former)  # it"),
         ("            if former == address:\n                self._forget(former)  # it"),
     ),
@@ -493,7 +493,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "passed-over-and-not-remembered",
         "log",
         "log/backfill.py",
-        "            self._unfilled.miss(key, gap.next, goal, now + SILENT_S)\n",
+        "            self.unfilled.miss(key, gap.next, goal, now + SILENT_S)\n",
         "            pass\n",
         "what is acknowledged is on disk",
     ),
@@ -501,7 +501,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "who-speaks-again-is-not-asked-for-holes",
         "log",
         "log/backfill.py",
-        "        return [] if wanted is None else [Publish(Fetch(key[1], self._address, key[0], *wanted))]",
+        "        return [] if wanted is None else [Publish(Fetch(key[1], self._gaps.address, key[0], *wanted))]",
         "        return []",
         "stores have what can be had",
     ),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chappe.log.unfilled import Unfilled
+from chappe.log.backfill import Unfilled
 from chappe.sim.__main__ import main
 from chappe.sim.scenarios.log import bounds
 from chappe.sim.scenarios.log.scenario import Log

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
+from itertools import chain
 from typing import Final
 
+from chappe.core import Report
 from chappe.data.topic import Filter, similar
+from chappe.deadlines import Deadlines
+from chappe.log.actions import Action
+from chappe.log.delivery import Delivery
 from chappe.log.events import TopicAbsent
+from chappe.log.sources import Sources
 
 ABSENT_S: Final = 1.0  # after a store has listed what it has: who publishes just now is heard by then
 NAMES_S: Final = 2.0  # a store gets this long to tell the names of its topics
@@ -16,56 +22,51 @@ NAMES_S: Final = 2.0  # a store gets this long to tell the names of its topics
 class Absent:
     """Finds each wanted topic that is not there, once; prefixes are never missing."""
 
-    def __init__(self) -> None:
-        self._due: dict[str, float] = {}  # topics that were not there when a store had listed
+    def __init__(self, delivery: Delivery, sources: Sources) -> None:
+        self._delivery = delivery
+        self._sources = sources
+        self._looked_at: set[str] = set()
+        self._due: Deadlines[str] = Deadlines()  # topics that were not there when a store had listed
         self._waiting: list[str] = []  # those of them that are to be told, once the names of others are known
-        self._told: set[str] = set()
         self._names_by = math.inf
 
-    def look(self, filters: Iterable[Filter], listed: Callable[[Filter], bool], now: float) -> bool:
-        """Whether to ask a store for the names of its topics now, because a topic is not there.
-
-        ``listed``: whether any store has listed what it has of a filter.
-        """
+    def look(self, filters: Iterable[Filter], now: float) -> list[Action]:
+        """Ask a store for the names of its topics, because a topic is not there; it is told even if none answers."""
+        if now >= self._names_by:
+            return self.tell(())
         for each in filters:
-            if not each.prefix and each.name not in self._told and listed(each):
-                self._told.add(each.name)
-                self._due[each.name] = now + ABSENT_S
-        over = [name for name, at in self._due.items() if now >= at]
-        for name in over:
-            del self._due[name]
-        if over and not self._waiting:
-            self._names_by = now + NAMES_S
-            self._waiting = over
-            return True
+            if not each.prefix and each.name not in self._looked_at and self._sources.listed_by_any(each):
+                self._looked_at.add(each.name)
+                self._due.set(each.name, now + ABSENT_S)
+        over = self._due.due(now)
+        begin = bool(over) and not self._waiting
         self._waiting += over
-        return False
+        if begin:
+            self._names_by = now + NAMES_S
+        return self._sources.names(now) if begin and self._still_absent() else []
 
-    def found(self, there: Collection[str]) -> bool:
-        """Forget topics that are there; returns whether any is still missing."""
+    def tell(self, names: Iterable[str]) -> list[Action]:
+        """Report topics, now that the names of others are known, or are not to be had."""
+        known = list(names)
+        told: list[Action] = [Report(TopicAbsent(each, tuple(similar(each, known)))) for each in self._still_absent()]
+        self._waiting, self._names_by = [], math.inf
+        return told
+
+    def _still_absent(self) -> list[str]:
+        """Those to be told that nobody has told us of since."""
+        listed = (key for store in self._sources.stores.values() for key in store.heads)
+        there = {topic for topic, _ in chain(self._delivery.partitions, self._delivery.settled, listed)}
         self._waiting = [each for each in self._waiting if each not in there]
         if not self._waiting:
             self._names_by = math.inf
-        return bool(self._waiting)
-
-    def tell(self, names: Iterable[str]) -> list[TopicAbsent]:
-        """What to report, now that the names of other topics are known, or are not to be had."""
-        known = list(names)
-        told = [TopicAbsent(each, tuple(similar(each, known))) for each in self._waiting]
-        self._waiting = []
-        self._names_by = math.inf
-        return told
-
-    def late(self, now: float) -> bool:
-        """Whether the names have not come in time."""
-        return now >= self._names_by
+        return self._waiting
 
     def forget(self, name: str) -> None:
         """A topic is wanted no longer."""
-        self._told.discard(name)
-        self._due.pop(name, None)
+        self._looked_at.discard(name)
+        self._due.clear(name)
         self._waiting = [each for each in self._waiting if each != name]
 
     def next_timeout(self) -> float:
         """When to look again."""
-        return min(self._names_by, min(self._due.values(), default=math.inf))
+        return min(self._names_by, self._due.next)

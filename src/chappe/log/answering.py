@@ -1,32 +1,62 @@
-"""FETCHes of originals that are being answered, record by record and piece by piece.
+"""Answers to those who missed something: of a producer from what it keeps, of a store from its storage.
 
-A hundred thousand single records take seconds. Who sends them in one go meanwhile sends no beacons and takes no
-acknowledgements, and its peers drop it.
+FETCHes of originals are answered record by record and piece by piece. A hundred thousand single records take seconds.
+Who sends them in one go meanwhile sends no beacons and takes no acknowledgements, and its peers drop it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+from chappe.data.topic import decode_topic
+from chappe.errors import ChappeError, StorageError
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action
-from chappe.log.messages import Fetch
+from chappe.log.actions import Action, Publish, Reply
+from chappe.log.batch import Batch
+from chappe.log.messages import BatchMessage, Fetch, Head, RecordMessage
+from chappe.log.queries import (
+    Answer,
+    ErrorAnswer,
+    HeadsRequest,
+    ReadAnswer,
+    ReadRequest,
+    SeekAnswer,
+    SeekRequest,
+    heads_answer,
+)
+from chappe.log.storage import Hole, LogStorage
 
 PAUSE_S: Final = 0.001  # between two pieces, so that everything else gets its turn
+HEADS_ALL: Final = 1_000_000  # partitions named to one original consumer
 
 Piece: TypeAlias = Callable[[Fetch, int], tuple[list[Action], int]]
+Question: TypeAlias = ReadRequest | HeadsRequest | SeekRequest
+
+
+def single_records(wanted: Fetch, bodies: Iterable[bytes], first: int, end: int) -> tuple[list[Action], int]:
+    """The records at ``first`` <= n < ``end`` one by one, for an original; and the offset to go on from."""
+    actions: list[Action] = []
+    for body in bodies:
+        for record in Batch.parse(body, check=False).records(wanted.subject, wanted.topic, first):
+            if record.offset >= end:
+                return actions, first
+            message = RecordMessage(
+                wanted.address, wanted.topic, wanted.subject, record.offset, record.value or b"", True
+            )
+            actions.append(Publish(message))
+            first = record.offset + 1
+    return actions, first
 
 
 class Answering:
     """FETCHes under way, each in its turn.
 
-    Args:
-        piece: Answers a FETCH with no more than so many records; returns these, and the offset to go on from, which
-            is that of the FETCH if there is no more.
-        limits: Bounds of an answer, and of answers.
+    ``piece`` answers a FETCH with no more than so many records. It returns these, and the offset to go on from, which
+    is that of the FETCH if there is no more.
     """
 
     def __init__(self, piece: Piece, limits: LogLimits = LOG_LIMITS) -> None:
@@ -61,3 +91,166 @@ class Answering:
         """A member left: it wants no answers any more."""
         for key in [each for each in self._waiting if each[0] == requester]:
             del self._waiting[key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    base: int
+    next: int
+    body: bytes
+
+
+class KeptBytes:
+    """Bytes that several partitions keep together."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+
+class KeptBatches:
+    """Of one partition, in order and without gaps; answers those who missed some. ``shared`` counts it, too."""
+
+    def __init__(
+        self, topic: str, address: str, shared: KeptBytes | None = None, limits: LogLimits = LOG_LIMITS
+    ) -> None:
+        self._limits = limits
+        self._topic = topic
+        self._address = address
+        self._batches: deque[_Kept] = deque()
+        self.bytes = 0
+        self._shared = KeptBytes() if shared is None else shared
+
+    @property
+    def first(self) -> int | None:
+        """The first offset that is kept, or None."""
+        return self._batches[0].base if self._batches else None
+
+    def add(self, base: int, next_: int, body: bytes) -> None:
+        """Keep a batch behind the others."""
+        self._batches.append(_Kept(base, next_, body))
+        self.bytes += len(body)
+        self._shared.total += len(body)
+
+    def drop_before(self, offset: int) -> bool:
+        """Let go of whole batches before ``offset``; returns whether there were any."""
+        before = len(self._batches)
+        while self._batches and self._batches[0].next <= offset:
+            self._drop_oldest()
+        return len(self._batches) < before
+
+    def shrink(self, bytes_max: int) -> None:
+        """Let go of the oldest beyond a bound, never of the newest."""
+        while self.bytes > bytes_max and len(self._batches) > 1:
+            self._drop_oldest()
+
+    def answer(self, requester: str, first: int, count: int, end: int) -> list[Action]:
+        """What is kept of the wanted range, at most ``read_bytes_max`` and at least one batch, of those before ``end``.
+
+        If the wanted offset is no longer kept the answer starts at the first one that is: the requester then
+        knows that the rest is to be had from stores only.
+        """
+        actions: list[Action] = []
+        size = 0
+        if not self._batches:
+            return []
+        first = max(first, self._batches[0].base)
+        last = min(first + count, end)
+        for kept in self._batches:
+            if kept.next <= first:
+                continue
+            if kept.base >= last or size >= self._limits.read_bytes_max:
+                break
+            size += len(kept.body)
+            actions.append(Publish(BatchMessage(requester, self._address, self._topic, kept.body, direct=True)))
+        return actions
+
+    def piece(self, wanted: Fetch, limit: int) -> tuple[list[Action], int]:
+        """Single records for an original, and the offset to go on from.
+
+        What is no longer kept is not answered at all: an original would take what follows for a gap and ask again.
+        """
+        if not self._batches or wanted.sequence < self._batches[0].base:
+            return [], wanted.sequence
+        bodies = (kept.body for kept in self._batches if kept.next > wanted.sequence)
+        return single_records(wanted, bodies, wanted.sequence, wanted.sequence + limit)
+
+    def _drop_oldest(self) -> None:
+        size = len(self._batches.popleft().body)
+        self.bytes -= size
+        self._shared.total -= size
+
+
+def answer_fetch(storage: LogStorage, limits: LogLimits, fetch: Fetch, limit: int) -> tuple[list[Action], int]:
+    """At most ``limit`` of the wanted records one by one, for an original; and the offset to go on from.
+
+    If the whole answer ends before the partition does, a DIRECT-HEAD follows: an original consumer asks for the rest
+    only when it hears of one (it stops for ever at 100,001 records otherwise). Not before: what it asks for twice
+    within a second it does not ask for at all.
+    """
+    topic, partition = fetch.subject, fetch.topic
+    info = storage.partition(topic, partition)
+    if info is None or not info.first <= fetch.sequence < info.next:
+        return [], fetch.sequence
+    actions: list[Action] = []
+    offset, size = fetch.sequence, 0
+    end = min(info.next, offset + limit)
+    while offset < end and size < limits.read_bytes_max:
+        try:
+            read = storage.read(topic, partition, offset, limits.batch_bytes)
+        except StorageError:
+            break  # it cannot be read now; who wants it asks again
+        if not read.batches:
+            break
+        size += sum(map(len, read.batches))
+        records, offset = single_records(fetch, read.batches, offset, end)
+        actions += records
+    if actions and offset < info.next and offset == fetch.sequence + fetch.count:
+        actions.append(Publish(Head(fetch.address, partition, topic, info.next - 1, direct=True)))
+    return actions, offset
+
+
+def answer_heads(storage: LogStorage, prefix: str, requester: str) -> list[Action]:
+    """A DIRECT-HEAD for every partition of the topics that start with ``prefix``."""
+    return [
+        Publish(Head(requester, info.partition, info.topic, info.next - 1, direct=True))
+        for info in storage.changed(prefix, 0, HEADS_ALL)
+        if info.next > info.first
+    ]
+
+
+def answer_query(
+    storage: LogStorage, limits: LogLimits, client: bytes, request_id: bytes, request: Question
+) -> tuple[Reply, Hole | None]:
+    """The reply to a query, and damage if reading found some."""
+    hole: Hole | None = None
+    answer: Answer
+    batches: tuple[bytes, ...] = ()
+    try:
+        if isinstance(request, HeadsRequest):
+            limit = min(max(request.limit, 1), limits.heads_page)
+            infos = storage.changed(decode_topic(request.topic_prefix), request.since, limit)
+            answer = heads_answer(infos, request.since, limit, storage.version, storage.scrubbed_us)
+        elif isinstance(request, ReadRequest):
+            answer, batches, hole = _read(storage, limits, request)
+        else:
+            topic, partition = decode_topic(request.topic), decode_topic(request.partition)
+            known = storage.partition(topic, partition) is not None
+            offset = storage.offset_at(topic, partition, request.timestamp) if known else -1
+            answer = SeekAnswer(request.topic, request.partition, offset)
+    except ChappeError as error:
+        answer = ErrorAnswer(str(error))
+    return Reply(client, request_id, answer, batches), hole
+
+
+def _read(
+    storage: LogStorage, limits: LogLimits, request: ReadRequest
+) -> tuple[ReadAnswer, tuple[bytes, ...], Hole | None]:
+    topic, partition = decode_topic(request.topic), decode_topic(request.partition)
+    info = storage.partition(topic, partition)
+    if info is None:
+        return ReadAnswer(request.topic, request.partition, 0, 0, False), (), None
+    if not info.first <= request.offset < info.next:
+        return ReadAnswer(request.topic, request.partition, info.first, info.next, True), (), None
+    read = storage.read(topic, partition, request.offset, min(max(request.bytes_max, 1), limits.read_bytes_max))
+    last = -1 if read.hole is None else read.hole.last
+    return ReadAnswer(request.topic, request.partition, info.first, info.next, True, last), read.batches, read.hole

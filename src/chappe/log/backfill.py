@@ -1,61 +1,156 @@
-"""How a store gets what it missed: the ``GapOwner`` of the gaps in its streams.
+"""How a store gets what it lacks: what it missed, what it gave up, and what of its own disk is damaged.
 
-It is read from other stores that have it, or else asked of its producer. What nobody answers for is given up after a
-while: the store goes on behind it, and remembers what may yet come (``unfilled``).
+What was missed is read from other stores that have it, or else asked of its producer. What nobody answers for is given
+up after a while: the store goes on behind it, and remembers what may yet come. An acknowledgement covers everything
+before it, and a producer lets go of what is acknowledged. So nothing behind such a range is acknowledged until it is
+filled, by its producer or by another store, or until the producer says that it has nothing earlier. On disk such a
+range is a hole like any other: after a restart every hole counts as one. Damage is reported once, and read again from
+other stores.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from chappe.core import Report
 from chappe.data.topic import encode_topic
-from chappe.limits import LogLimits
+from chappe.defaults import RETRY_S
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Publish
 from chappe.log.batch import Batch
-from chappe.log.events import RecordsLost
+from chappe.log.events import DamageFound, RecordsLost
 from chappe.log.gap import GIVE_UP_TRIES, Gap, Gaps
 from chappe.log.messages import Fetch
-from chappe.log.sources import Key, Sources
-from chappe.log.storage import Hole
+from chappe.log.queries import Answer, ReadAnswer
+from chappe.log.ranges import RangeSet
+from chappe.log.sources import Key, Source, Sources
+from chappe.log.storage import Hole, LogStorage
 from chappe.log.subscriptions import Subscriptions
-from chappe.log.unfilled import Unfilled
 from chappe.log.writing import Writer
 
 SILENT_S: Final = 5.0  # a producer not heard for this long is gone
+ASKED_MAX: Final = 4  # holes asked for at once
+
+
+@dataclass(slots=True)
+class _Part:
+    """The ranges of one partition, and the question to its producer for the first of them."""
+
+    ranges: RangeSet = field(default_factory=RangeSet)
+    ask_at: float = -math.inf
+    tries: int = 0  # questions without an answer
+    asked: bool = False
+    begun: bool = False  # the answer to this question has begun
+    said: int = 0  # the answer before began here
+
+
+class Unfilled:
+    """Ranges that a store went past without having them, and without being told that they are gone.
+
+    Bounded by the holes of the storage.
+    """
+
+    def __init__(self, limits: LogLimits = LOG_LIMITS) -> None:
+        self._limits = limits
+        self._parts: dict[Key, _Part] = {}
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(list(self._parts))
+
+    def miss(self, key: Key, first: int, end: int, ask_at: float = -math.inf) -> None:
+        """The store goes on at ``end`` without ``first`` <= n < ``end``."""
+        part = self._parts.setdefault(key, _Part())
+        part.ranges.add(first, end)
+        part.ask_at = max(part.ask_at, ask_at)
+
+    def filled(self, key: Key, first: int, end: int) -> bool:
+        """These were written, or are wanted no longer; returns whether more can be acknowledged now."""
+        part = self._parts.get(key)
+        if part is None:
+            return False
+        before = part.ranges.lowest
+        part.ranges.remove(first, end)
+        if not part.ranges:
+            del self._parts[key]
+            return True
+        if part.ranges.lowest != before:
+            part.tries, part.said = 0, 0
+        return part.ranges.lowest[0] > before[0]
+
+    def gone(self, key: Key, before: int) -> None:
+        """Nobody has anything earlier than ``before``."""
+        self.filled(key, 0, before)
+
+    def limit(self, key: Key, end: int) -> int:
+        """The offset after the last one that may be acknowledged, where ``end`` comes after the last one stored."""
+        part = self._parts.get(key)
+        return end if part is None else min(end, part.ranges.lowest[0])
+
+    def wait(self, key: Key, until: float) -> None:
+        """Its producer is asked for something else: what it answers until then says nothing of these ranges."""
+        part = self._parts.get(key)
+        if part is not None:
+            part.ask_at, part.asked = until, False
+
+    def ask(self, key: Key, now: float) -> tuple[int, int] | None:
+        """First and count to ask the producer for now, if it is time to."""
+        part = self._parts.get(key)
+        if part is None or now < part.ask_at:
+            return None
+        part.ask_at = now + RETRY_S
+        part.asked, part.begun = True, False
+        part.tries += 1
+        first, end = part.ranges.lowest
+        return first, min(end - first, self._limits.fetch_records_max)
+
+    def tries(self, key: Key) -> int:
+        """How often in a row the producer was asked for the first range and did not answer."""
+        part = self._parts.get(key)
+        return 0 if part is None else part.tries
+
+    def answer(self, key: Key, base: int) -> tuple[int, int] | None:
+        """The producer sends a batch that begins at ``base``; returns the range that was asked for.
+
+        What comes before the beginning of an answer is gone. It must begin there twice: the first message of one
+        may be lost on its way.
+        """
+        part = self._parts.get(key)
+        if part is None or not part.asked:
+            return None
+        if not part.begun:
+            part.begun = True
+            part.tries = 0
+            said, part.said = min(part.said, base), base
+            if said > part.ranges.lowest[0]:
+                self.gone(key, said)
+        return part.ranges.lowest if part.ranges else None
 
 
 class Backfill:
-    """What a store does about what it missed.
-
-    Args:
-        address: The store's, to which FETCHes are answered.
-        gaps: Those of the streams.
-        writer: The streams.
-        sources: The other stores.
-        unfilled: Remembers what was given up and may yet come.
-        subscriptions: Tell which producers are originals.
-        limits: How much is asked for, and how long.
-    """
+    """The owner of the gaps in a store's streams; it fills what was given up there, and the holes of its storage."""
 
     def __init__(
         self,
-        address: str,
+        storage: LogStorage,
         gaps: Gaps,
         writer: Writer,
         sources: Sources,
-        unfilled: Unfilled,
         subscriptions: Subscriptions,
         limits: LogLimits,
     ) -> None:
-        self._address = address
+        self._storage = storage
+        self._gaps = gaps
         self._writer = writer
         self._sources = sources
-        self._unfilled = unfilled
         self._subscriptions = subscriptions
         self._limits = limits
-        self._gaps = gaps
+        self.unfilled = Unfilled(limits)
+        self.reported: set[tuple[str, str, int, int]] = set()  # damage
+        self._turn = 0  # of the holes
+        self._store_turn = 0
         gaps.owner = self
 
     # -- as the owner of gaps ---------------------------------------------------------------------------
@@ -79,7 +174,7 @@ class Backfill:
 
     def fetching(self, key: Key, gap: Gap, now: float) -> list[Action]:
         """What its producer answers from now on may not be for what was given up."""
-        self._unfilled.wait(key, now + SILENT_S)
+        self.unfilled.wait(key, now + SILENT_S)
         return []
 
     def patience_s(self, key: Key, gap: Gap, now: float) -> float:
@@ -96,7 +191,7 @@ class Backfill:
         gone = goal <= max(gap.kept_from, 0 if damaged else first) or self._original(key)
         unknown = self._writer.unknown(key)
         if not gone:
-            self._unfilled.miss(key, gap.next, goal, now + SILENT_S)
+            self.unfilled.miss(key, gap.next, goal, now + SILENT_S)
         if unknown:
             if not gone:
                 self._writer.begin(key, gap.next, now)
@@ -114,17 +209,59 @@ class Backfill:
 
     def ask_to_fill(self, key: Key, now: float) -> list[Action]:
         """A producer speaks: ask it for what nobody had when we went past it."""
-        if self._unfilled.tries(key) >= GIVE_UP_TRIES and self._original(key):
-            self._unfilled.gone(key, self._writer.stored(key))
-        wanted = None if now < self._writer.refusing_until else self._unfilled.ask(key, now)
-        return [] if wanted is None else [Publish(Fetch(key[1], self._address, key[0], *wanted))]
+        if self.unfilled.tries(key) >= GIVE_UP_TRIES and self._original(key):
+            self.unfilled.gone(key, self._writer.stored(key))
+        wanted = None if now < self._writer.refusing_until else self.unfilled.ask(key, now)
+        return [] if wanted is None else [Publish(Fetch(key[1], self._gaps.address, key[0], *wanted))]
 
     def fill(self, key: Key, batch: Batch, now: float) -> list[Action]:
         """Write what a producer sent of a range that was missing."""
-        wanted = self._unfilled.answer(key, batch.base)
+        wanted = self.unfilled.answer(key, batch.base)
         if wanted is None:
             return []
         return self._writer.heal(Hole(*key, wanted[0], wanted[1] - 1), [batch], now)
+
+    # -- damage on its own disk ---------------------------------------------------------------------------
+
+    def report_damage(self, holes: list[Hole]) -> list[Action]:
+        """Report those that were not reported yet."""
+        actions: list[Action] = []
+        for hole in holes:
+            if len(actions) >= self._limits.damage_reports_max:
+                break  # the next look goes on
+            known = (hole.topic, hole.partition, hole.first, hole.last)
+            if known not in self.reported:
+                self.reported.add(known)
+                actions.append(Report(DamageFound(*known, hole.reason)))
+        return actions
+
+    def heal(self, now: float) -> list[Action]:
+        """Ask for some of all holes, others each time."""
+        holes = self._storage.holes()
+        self.reported &= {(hole.topic, hole.partition, hole.first, hole.last) for hole in holes}
+        actions = self.report_damage(holes)
+        turn, self._turn = self._turn % max(1, len(holes)), self._turn + ASKED_MAX
+        for hole in (holes[turn:] + holes[:turn])[:ASKED_MAX]:
+            actions += self._ask(hole, now)
+        return actions
+
+    def healing(self, store: Source, hole: Hole, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
+        """A store answered for a hole: write what it has. Raises ProtocolError for a malformed batch."""
+        actions = self._writer.heal(hole, [Batch.parse(raw) for raw in batches], now)
+        if isinstance(answer, ReadAnswer) and not batches and hole.first <= answer.hole_last < hole.last:
+            rest = replace(hole, first=answer.hole_last + 1)  # damaged there too, but not all of it
+            actions += self._ask(rest, now, store)
+        return actions
+
+    def _ask(self, hole: Hole, now: float, store: Source | None = None) -> list[Action]:
+        """Ask a store, or else the next one in turn, for a damaged range; nothing if there is none."""
+        usable = self._sources.usable(now)
+        if not usable:
+            return []
+        if store not in usable:
+            self._store_turn += 1
+            store = usable[self._store_turn % len(usable)]
+        return [self._sources.read(store, (hole.topic, hole.partition), hole.first, now, hole)]
 
     def _original(self, key: Key) -> bool:
         """Whether its producer hears us and is an original: it says nothing of what it has no longer."""

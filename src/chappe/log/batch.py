@@ -243,8 +243,7 @@ class Batch:
     def parse(cls, raw: bytes | memoryview, *, check: bool = True) -> Batch:
         """Read and check a batch; ``check=False`` skips the checksum of bytes that were checked before.
 
-        Raises:
-            ProtocolError: Anything about it is wrong; its text says what.
+        Raises ProtocolError: anything about it is wrong; its text says what.
         """
         size = len(raw)
         if not HEADER.size <= size <= BATCH_BYTES_MAX:
@@ -429,8 +428,7 @@ def merge(batches: Sequence[Batch]) -> bytes:
 def rebase(raw: bytes, base: int) -> bytes:
     """The same batch beginning at offset ``base``.
 
-    Raises:
-        ProtocolError: It is malformed, or its checksum is wrong: a new one must not make damage look sound.
+    Raises ProtocolError: it is malformed, or its checksum is wrong: a new one must not make damage look sound.
     """
     batch = Batch.parse(raw)
     if base + batch.count >= 1 << 63:

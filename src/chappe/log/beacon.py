@@ -11,24 +11,35 @@ who claims the same.
 Source: Dafka's beacon actor. Departures: the clock is monotonic; members are not dropped while no tower is
 heard (the original then drops everybody); an endpoint taken over by another member counts as new; a member
 that leaves says so with a beacon whose first frame is ``G``, which towers pass on and originals never hear.
+
+A tower passes the beacons of nodes on to all nodes, and carries nothing else. A node's beacon arrives as ``B``,
+address, host, port; it leaves as ``B``, address, endpoint. Subscriptions of the nodes are relayed to the nodes'
+own publishing sockets, so that they know when they are heard.
+
+Source: Dafka's tower actor. Departures: beacons are checked; a node that subscribes is told at once about all
+members that were heard lately; on a loopback tower a beacon without host gets the loopback address.
 """
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
 from chappe.core import Report
 from chappe.data.endpoint import is_endpoint
 from chappe.data.topic import decode_topic, encode_topic
+from chappe.deadlines import Deadlines
 from chappe.defaults import ADDRESS_BYTES_MAX, BEACON_INTERVAL_S, BEACON_TIMEOUT_S, BEACONS_MAX, ENDPOINT_BYTES_MAX
 from chappe.errors import ProtocolError
-from chappe.log.actions import Action, Beacon, Connect, Disconnect, TakeOver
+from chappe.log.actions import Action, Beacon, Connect, Disconnect, Forward, Relay, TakeOver
 from chappe.log.events import IdentityClash, TowerFound, TowerLost
 
 BEACON: Final = b"B"
 GOODBYE: Final = b"G"
 WELCOME: Final = b"W"
+REPLAY_S: Final = 0.1  # newcomers within this time share one replay of what a tower knows
 PRODUCING: Final = "producing-"  # an address that begins so is that of a node which carries producers ...
 CONSUMING: Final = "consuming-"  # ... or consumers
 IDENTITY: Final = "identity-"  # somebody goes on with this identity: no node
@@ -62,13 +73,7 @@ class _Claim:
 
 
 class Discovery:
-    """The beacon side of one node.
-
-    Args:
-        address: Our own address.
-        host: Host that others reach us at.
-        port: Port of our publishing socket.
-    """
+    """The beacon side of one node; others reach its publishing socket at ``host`` and ``port``."""
 
     def __init__(self, address: str, host: str, port: int, *, now: float) -> None:
         self._endpoint = f"tcp://{host}:{port}"
@@ -77,8 +82,9 @@ class Discovery:
         self._claims: dict[str, _Claim] = {}
         self._address = address
         self._kind = kind_of(address)
-        self._beacon_at = now
-        self._expire_at = now + BEACON_INTERVAL_S
+        self._timers: Deadlines[str] = Deadlines()
+        self._timers.set("beacon", now)
+        self._timers.set("expire", now + BEACON_INTERVAL_S)
         self._echo_at = now
         self._tower: bool | None = None
 
@@ -149,23 +155,21 @@ class Discovery:
     def handle_timeout(self, now: float) -> list[Action]:
         """Send the beacon that is due; drop nodes that have been silent while a tower was there."""
         actions: list[Action] = []
-        if now >= self._beacon_at:
-            actions += self._beacon(now)
-        if now >= self._expire_at:
-            self._expire_at = now + BEACON_INTERVAL_S
-            if now - self._echo_at > 2.5 * BEACON_INTERVAL_S:
-                if self._tower is not False:
-                    self._tower = False
-                    actions.append(Report(TowerLost()))
-            else:
+        for timer in self._timers.due(now):
+            if timer == "beacon":
+                actions += self._beacon(now)
+                continue
+            self._timers.set("expire", now + BEACON_INTERVAL_S)
+            if now - self._echo_at <= 2.5 * BEACON_INTERVAL_S:
                 actions += self._expire(now)
+            elif self._tower is not False:
+                self._tower = False
+                actions.append(Report(TowerLost()))
         return actions
 
     def next_timeout(self) -> float:
         """When the next beacon or expiry is due."""
-        return min(self._beacon_at, self._expire_at)
-
-    # -- inside ---------------------------------------------------------------------------------------
+        return self._timers.next
 
     def _addresses(self) -> list[str]:
         return [self._address, *(IDENTITY + each for each in self._claims)]
@@ -174,7 +178,7 @@ class Discovery:
         return Beacon((kind, encode_topic(address), *self._where))
 
     def _beacon(self, now: float) -> list[Action]:
-        self._beacon_at = now + BEACON_INTERVAL_S
+        self._timers.set("beacon", now + BEACON_INTERVAL_S)
         return [self._frames(BEACON, each) for each in self._addresses()]
 
     def _needs(self, address: str) -> bool:
@@ -225,3 +229,82 @@ class Discovery:
             return []
         claim.clashing = True
         return [Report(IdentityClash(identity, endpoint))]
+
+
+class TowerCore:
+    """The state of a tower; beacons that came without a host from this very machine get ``own_host``."""
+
+    def __init__(self, own_host: str) -> None:
+        self._own_host = own_host
+        self._nodes: OrderedDict[str, tuple[bytes, float]] = OrderedDict()  # address -> endpoint, until
+        self._names: dict[bytes, str] = {}  # endpoint -> address
+        self._replay_at = math.inf
+        self._replayed_at = -math.inf
+
+    def nodes(self, now: float) -> int:
+        """Number of members heard lately."""
+        self._expire(now)
+        return len(self._nodes)
+
+    def handle_beacon(self, frames: list[bytes], peer_host: str, now: float) -> list[Action]:
+        """A node's beacon; ``peer_host`` is where its connection comes from, or empty.
+
+        Raises ProtocolError: it is not a beacon, or its endpoint cannot be one.
+        """
+        if len(frames) != 4:
+            raise ProtocolError(f"beacon of {len(frames)} frames")
+        kind, address, host, port = frames
+        if not host:
+            local = not peer_host or peer_host.startswith("127.") or peer_host == "::1"
+            host = (self._own_host if local else peer_host).encode()
+        endpoint = b"tcp://%b:%b" % (host, port)
+        _, name, _ = parse_beacon([kind, address, endpoint])
+        self._expire(now)
+        if name.startswith(IDENTITY):
+            pass  # a claim is repeated every second, and its node has a beacon of its own
+        elif kind == GOODBYE:
+            self._forget(name)
+        elif name in self._nodes or len(self._nodes) < BEACONS_MAX:
+            former = self._names.get(endpoint, name)
+            if former != name:
+                self._forget(former)  # it is dead, its port was taken over: a replay of it would do harm
+            if name in self._nodes:
+                self._forget(name)
+            self._nodes[name] = (endpoint, now + BEACON_TIMEOUT_S)
+            self._names[endpoint] = name
+        return [Forward((kind, address, endpoint))]
+
+    def handle_subscription(self, raw: bytes, now: float) -> list[Action]:
+        """A node's subscription or its end, as an XPUB socket gives it."""
+        if raw[:1] not in (b"\0", b"\1") or raw[1:2] == WELCOME:
+            return []
+        if raw == b"\1" + BEACON:
+            self._replay_at = min(self._replay_at, max(now, self._replayed_at + REPLAY_S))
+        return [Relay(raw), *self.handle_timeout(now)]
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """Replay what is known, if a newcomer waits for it."""
+        if now < self._replay_at:
+            return []
+        self._replay_at = math.inf
+        self._replayed_at = now
+        self._expire(now)
+        return [
+            Forward((BEACON, name.encode("utf-8", "surrogateescape"), endpoint))
+            for name, (endpoint, _) in self._nodes.items()
+        ]
+
+    def next_timeout(self) -> float:
+        """When a replay is due."""
+        return self._replay_at
+
+    def _expire(self, now: float) -> None:
+        while self._nodes:
+            name, (_, until) = next(iter(self._nodes.items()))
+            if now < until:
+                return
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        endpoint, _ = self._nodes.pop(name, (b"", 0.0))
+        self._names.pop(endpoint, None)

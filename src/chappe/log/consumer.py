@@ -13,20 +13,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, KeysView
-from itertools import chain
 from typing import Final
 
 from chappe.core import Report
 from chappe.data.topic import Filter, encode_topic
-from chappe.defaults import RETRY_S
+from chappe.defaults import BEACON_INTERVAL_S, RETRY_S
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.absent import Absent
 from chappe.log.actions import Action, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.delivery import Delivery, Partition
-from chappe.log.ending import ALONE_S, Ending
+from chappe.log.delivery import EARLIEST, LATEST, Delivery, Partition, Reset
 from chappe.log.events import PartitionsLeftOut
-from chappe.log.gap import GapState, Load
+from chappe.log.gap import UNDECIDED, GapState, Load
 from chappe.log.messages import (
     BatchMessage,
     ConsumerHello,
@@ -39,12 +37,13 @@ from chappe.log.messages import (
 )
 from chappe.log.queries import Answer, HeadsAnswer, SeekAnswer
 from chappe.log.sources import Key, Source, Sources
-from chappe.log.starting import EARLIEST, LATEST, UNDECIDED, Reset
 from chappe.log.subscriptions import address_in
 
 __all__ = ["EARLIEST", "LATEST", "LogConsumer", "Reset"]
 
 MATCHING_MAX: Final = 10_000  # topics remembered
+MEET_S: Final = 0.3  # members are met within milliseconds: after the first store, others get this long
+ALONE_S: Final = BEACON_INTERVAL_S + MEET_S  # once a second members say that they are there, and producers their heads
 
 
 class LogConsumer:
@@ -75,8 +74,8 @@ class LogConsumer:
         self._sources = Sources(limits.reads_max, ever=bool(positions), limits=limits)
         self._delivery = Delivery(address, reset, self._sources, positions or {}, limits)
         self._gaps = self._delivery.gaps
-        self._ending = Ending(self._delivery, self._sources)
-        self._absent = Absent()
+        self._heard_at = math.inf  # when anything of a wanted partition was heard first
+        self._absent = Absent(self._delivery, self._sources)
         self._ready = False  # without a store, partitions met from now on are read from their beginning
         self._settle_at = 0.0
 
@@ -134,7 +133,12 @@ class LogConsumer:
 
     def wants(self, topic: str) -> bool:
         """Whether a topic is wanted."""
-        return self._wanted(topic)
+        found = self._matching.get(topic)
+        if found is None:
+            if len(self._matching) >= MATCHING_MAX:
+                self._matching.clear()
+            found = self._matching[topic] = any(each.matches(topic) for each in self._filters)
+        return found
 
     @property
     def duplicates(self) -> int:
@@ -148,7 +152,7 @@ class LogConsumer:
 
     def heads(self) -> dict[Key, int]:
         """The offset after the last one known to exist, of every partition."""
-        return self._ending.heads()
+        return self._delivery.heads()
 
     def seek_end(self, now: float) -> list[Action]:
         """Ask afresh what there is; ``end`` tells once it is known."""
@@ -158,20 +162,28 @@ class LogConsumer:
     def end(self, since: float, now: float) -> dict[Key, int] | None:
         """The offset after the last record of every wanted partition, as of ``since``, when ``seek_end`` was called.
 
-        None until that is known: until every store that is known has answered what it was asked at ``since`` or
-        later; where there is no store, until producers were heard, and each had time to tell of what it has.
+        None until that is known. On a log that grows there is no last record, only one that was the last when somebody
+        looked. So the end is known when every store that is known has answered what it was asked at ``since`` or
+        later: whatever a store acknowledged before that is in front of it. Where there is no store, producers must have
+        been heard, and each have had time to tell of what it has.
         """
         if not self.end_known(since, now):
             return None
-        return {key: head for key, head in self.heads().items() if self._wanted(key[0])}
+        return {key: head for key, head in self.heads().items() if self.wants(key[0])}
 
     def end_known(self, since: float, now: float) -> bool:
         """Whether ``end`` is known."""
-        return self._ending.known(self._filters, since, now)
+        if self._sources.stores:
+            return self._listed_since(since, now)
+        return now >= max(since, self._heard_at) + ALONE_S
+
+    def _listed_since(self, since: float, now: float) -> bool:
+        """Whether others than the first store had time to be met, and all were asked at ``since`` or later."""
+        return now >= self._sources.met_at + MEET_S and self._sources.listed(self._filters, since)
 
     def lacking(self, end: dict[Key, int]) -> dict[Key, int]:
         """What of ``end`` is still to be delivered. What nobody has any more, or nobody ever had, is not."""
-        return {key: offset for key, offset in end.items() if self._ending.lacks(key, offset)}
+        return {key: offset for key, offset in end.items() if self._delivery.lacks(key, offset)}
 
     def listen_for_news(self) -> None:
         """From now on somebody else asks stores whether they have something new, for many: see ``take_rested``."""
@@ -190,7 +202,7 @@ class LogConsumer:
         read from the first record that its producer keeps.
         """
         if self._sources.stores:
-            return self._ending.listed(self._filters, -math.inf, now)
+            return self._listed_since(-math.inf, now)
         self._ready = self._ready or now >= since + ALONE_S
         return self._ready
 
@@ -256,7 +268,7 @@ class LogConsumer:
             case HeadsAnswer() if question.filter is not None:
                 return self._listed(store, question.filter, answer, question.at, now)
             case HeadsAnswer() if question.key is None:
-                return self._tell_absent(info.topic for info in answer.infos())
+                return self._absent.tell(info.topic for info in answer.infos())
             case SeekAnswer() if question.key is not None:
                 self._gaps.unanswered([question])
                 if answer.offset >= 0:
@@ -281,7 +293,7 @@ class LogConsumer:
         if now >= self._settle_at:
             self._settle_at = now + self._limits.settled_s / 2
             self._delivery.settle(now)
-        return self._sources.polls(self._filters, now) + self._gaps.look(now) + self._look_for_absent(now)
+        return self._sources.polls(self._filters, now) + self._gaps.look(now) + self._absent.look(self._filters, now)
 
     def next_timeout(self) -> float:
         """When something is to be repeated or asked."""
@@ -334,14 +346,6 @@ class LogConsumer:
         subjects = () if self._reset is LATEST else tuple(each.name for each in self._filters)
         return Publish(ConsumerHello(store, self.address, subjects))
 
-    def _wanted(self, topic: str) -> bool:
-        found = self._matching.get(topic)
-        if found is None:
-            if len(self._matching) >= MATCHING_MAX:
-                self._matching.clear()
-            found = self._matching[topic] = any(each.matches(topic) for each in self._filters)
-        return found
-
     def _partition(self, key: Key, first_seen: int) -> Partition:
         """The state of a partition; a new one starts where ``reset`` says, seeing ``first_seen`` now."""
         part = self._delivery.find(key)
@@ -350,7 +354,7 @@ class LogConsumer:
         return part
 
     def _arrived(self, topic: str, partition: str, batch: Batch, now: float, *, live: bool) -> list[Action]:
-        if not self._wanted(topic):
+        if not self.wants(topic):
             return []
         key = (topic, partition)
         part = self._partition(key, batch.base)
@@ -370,10 +374,10 @@ class LogConsumer:
         return actions if gap.state is GapState.CLOSED else actions + self._gaps.pursue(key, gap, now)
 
     def _heard_head(self, topic: str, partition: str, sequence: int, now: float, *, live: bool) -> list[Action]:
-        if not self._wanted(topic) or sequence >= (1 << 63) - 1:
+        if not self.wants(topic) or sequence >= (1 << 63) - 1:
             return []
         key = (topic, partition)
-        self._ending.heard_at = min(self._ending.heard_at, now)
+        self._heard_at = min(self._heard_at, now)
         if self._delivery.find(key) is None and len(self._gaps.open) >= self._limits.unknown_partitions_max:
             return []  # its producer speaks of it again
         gap = self._partition(key, sequence + 1).gap
@@ -419,24 +423,4 @@ class LogConsumer:
         else:
             store.synced[wanted] = asked_at
             self._sources.rest(store, self._filters)
-        return actions + self._gaps.look(now) + self._look_for_absent(now)
-
-    # -- inside: what nobody has --------------------------------------------------------------------------
-
-    def _look_for_absent(self, now: float) -> list[Action]:
-        if self._absent.late(now):
-            return self._tell_absent(())
-        if not self._absent.look(self._filters, self._sources.listed_by_any, now) or not self._absent.found(
-            self._topics()
-        ):
-            return []
-        return self._sources.names(now)
-
-    def _tell_absent(self, names: Iterable[str]) -> list[Action]:
-        self._absent.found(self._topics())
-        return [Report(each) for each in self._absent.tell(names)]
-
-    def _topics(self) -> set[str]:
-        """Every topic that anybody has told us of."""
-        listed = (key for store in self._sources.stores.values() for key in store.heads)
-        return {topic for topic, _ in chain(self._delivery.partitions, self._delivery.settled, listed)}
+        return actions + self._gaps.look(now) + self._absent.look(self._filters, now)

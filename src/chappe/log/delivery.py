@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from chappe.core import Report
 from chappe.defaults import RETRY_S
@@ -13,11 +13,64 @@ from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Deliver
 from chappe.log.batch import Batch
 from chappe.log.events import OutOfRange, RecordsLost, RecordsMissing
-from chappe.log.gap import GIVE_UP_TRIES, Gap, Gaps, GapState
+from chappe.log.gap import GIVE_UP_TRIES, UNDECIDED, Gap, Gaps, GapState
 from chappe.log.sources import Key, Sources
-from chappe.log.starting import UNDECIDED, Reset
+from chappe.log.storage import PartitionInfo
 
 UNDECIDED_TRIES: Final = 4  # RETRY_S each, for a store to be found that knows where a time begins
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Where to start in a partition without a position: ``earliest``, ``latest``, ``offset`` or ``time``.
+
+    ``value`` is the offset, or the time in microseconds.
+    """
+
+    kind: Literal["earliest", "latest", "offset", "time"]
+    value: int = 0
+
+    @property
+    def strict(self) -> bool:
+        """Whether the user named the offset: out of range is an error then, not a reset."""
+        return self.kind == "offset"
+
+    def when_heard(self, offset: int, *, new: bool) -> int:
+        """Where to start in a partition that comes live at ``offset``; UNDECIDED if that takes a store to say.
+
+        ``new``: all stores listed what they had and this was not in it, so nothing of it is old.
+        """
+        match self.kind:
+            case "earliest":
+                return 0
+            case "latest":
+                return 0 if new else offset
+            case "offset":
+                return self.value
+            case "time":
+                return UNDECIDED
+
+    def when_listed(self, info: PartitionInfo, *, new: bool) -> int:
+        """Where to start in a partition that a store lists; UNDECIDED if the store must be asked for a time.
+
+        ``new``: the store listed all it had before, and this was not in it.
+        """
+        match self.kind:
+            case "earliest":
+                return info.first
+            case "latest":
+                return info.first if new else info.next
+            case "offset":
+                return self.value
+            case "time" if self.value <= info.timestamp_min:
+                return info.first
+            case "time" if self.value > info.timestamp_max:
+                return info.next
+        return UNDECIDED
+
+
+EARLIEST: Final = Reset("earliest")
+LATEST: Final = Reset("latest")
 
 
 @dataclass(slots=True)
@@ -32,15 +85,7 @@ class Partition:
 
 
 class Delivery:
-    """All partitions of a consumer; the ``GapOwner`` of their gaps.
-
-    Args:
-        address: The consumer's, to which FETCHes are answered.
-        reset: Where to go on if a position is not, or no longer, there.
-        sources: The stores, and what each of them has.
-        positions: Next offsets from an earlier life; what comes behind them is yet to be got.
-        limits: How much is held and asked for, and how many positions are kept.
-    """
+    """All partitions of a consumer, with its positions from an earlier life; the ``GapOwner`` of their gaps."""
 
     def __init__(
         self,
@@ -68,6 +113,16 @@ class Delivery:
         return self.queued_bytes >= self._limits.consumer_queue_bytes
 
     # -- partitions -------------------------------------------------------------------------------------
+
+    def heads(self) -> dict[Key, int]:
+        """The offset after the last one known to exist, of every partition."""
+        return {**self.settled, **{key: max(part.gap.head, part.gap.next) for key, part in self.partitions.items()}}
+
+    def lacks(self, key: Key, end: int) -> bool:
+        """Whether anything of a partition before offset ``end`` is still to be delivered, and may be."""
+        part = self.partitions.get(key)
+        # Not what nobody has of what was told of it, either.
+        return part is not None and not part.gap.complete and part.gap.next < end
 
     def find(self, key: Key) -> Partition | None:
         """The state of a partition, if it has one; one that was settled has all again."""

@@ -57,19 +57,53 @@ class IdentityRolledBack:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordsMissing:
-    """Offsets ``first``..``last`` cannot be had at the moment; everybody is asked until they are lost, or here."""
+class OffsetsEvent:
+    """Something happened to offsets ``first``..``last`` of a partition."""
 
     topic: str
     partition: str
     first: int
     last: int
 
+    def _told(self, what: str) -> str:
+        of = f"of topic {self.topic!r}, partition {shown(self.partition)}"
+        return f"records {self.first} to {self.last} {of}{what}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsMissing(OffsetsEvent):
+    """They cannot be had at the moment; everybody is asked until they are lost, or here."""
+
     def __str__(self) -> str:
-        return (
-            f"records {self.first} to {self.last} of topic {self.topic!r}, partition {self.partition}, "
-            "cannot be read at the moment; stores and producer are asked again"
-        )
+        return self._told(", cannot be read at the moment; stores and producer are asked again")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsLost(OffsetsEvent):
+    """They could not be had from anyone and were skipped."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self._told(f", are lost: {self.reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class DamageFound(OffsetsEvent):
+    """They are damaged on disk; they are fetched from another store if one has them."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self._told(f", are damaged on disk ({self.reason})")
+
+
+@dataclass(frozen=True, slots=True)
+class DamageHealed(OffsetsEvent):
+    """They were damaged, and were fetched again from another store."""
+
+    def __str__(self) -> str:
+        return self._told(", are whole again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,23 +134,6 @@ class TopicAbsent:
         names = ", ".join(map(repr, self.similar))
         others = f"; {names} {'is' if len(self.similar) == 1 else 'are'} there" if names else ""
         return f"nobody has a topic {self.topic!r} yet{others}; still waiting for it"
-
-
-@dataclass(frozen=True, slots=True)
-class RecordsLost:
-    """Offsets ``first``..``last`` could not be had from anyone and were skipped."""
-
-    topic: str
-    partition: str
-    first: int
-    last: int
-    reason: str
-
-    def __str__(self) -> str:
-        return (
-            f"records {self.first} to {self.last} of topic {self.topic!r}, partition {shown(self.partition)}, "
-            f"are lost: {self.reason}"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,39 +170,6 @@ class WritesResumed:
 
     def __str__(self) -> str:
         return "writes are accepted again"
-
-
-@dataclass(frozen=True, slots=True)
-class DamageFound:
-    """A part of a partition on disk is damaged; it is fetched from another store if one has it."""
-
-    topic: str
-    partition: str
-    first: int
-    last: int
-    reason: str
-
-    def __str__(self) -> str:
-        return (
-            f"records {self.first} to {self.last} of topic {self.topic!r}, partition {shown(self.partition)}, "
-            f"are damaged on disk ({self.reason})"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class DamageHealed:
-    """Damaged records were fetched again from another store."""
-
-    topic: str
-    partition: str
-    first: int
-    last: int
-
-    def __str__(self) -> str:
-        return (
-            f"records {self.first} to {self.last} of topic {self.topic!r}, partition {shown(self.partition)}, "
-            "are whole again"
-        )
 
 
 @dataclass(frozen=True, slots=True)

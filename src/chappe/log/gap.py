@@ -34,8 +34,8 @@ from chappe.log.messages import Fetch
 from chappe.log.queries import Answer, ReadAnswer
 from chappe.log.ranges import RangeSet
 from chappe.log.sources import Key, Question, Source, Sources
-from chappe.log.starting import UNDECIDED
 
+UNDECIDED: Final = -1  # an offset: it is not known yet where to begin
 LOOK_S: Final = 0.05  # how often open gaps are looked at
 QUIET_S: Final = 1.0  # what a store has and a partition's producer, heard this lately, did not speak of, may come live
 GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that no store can fill is passed over or given up
@@ -120,18 +120,14 @@ class GapOwner(Protocol):
 
 
 class Gaps:
-    """All open gaps of a member.
+    """All open gaps of the member with this address.
 
-    Args:
-        address: The member's, to which FETCHes are answered.
-        sources: The stores, and what each of them has.
-        limits: How much is asked for at once, and held.
-        eager: Whether stores are asked again what they have before everybody is asked for long: a store has time, and
-            a partition that was only spoken of is no reason to ask all others.
+    ``eager``: whether stores are asked again what they have before everybody is asked for long. A store has time, and a
+    partition that was only spoken of is no reason to ask all others.
     """
 
     def __init__(self, address: str, sources: Sources, limits: LogLimits, *, eager: bool) -> None:
-        self._address = address
+        self.address = address
         self._sources = sources
         self.owner: GapOwner  # who made it says so
         self._limits = limits
@@ -281,7 +277,7 @@ class Gaps:
         gap.state = GapState.FETCHING
         gap.fetched = gap.next + count
         gap.kept_from = 0
-        fetch = Publish(Fetch(key[1], self._address, key[0], gap.next, count))
+        fetch = Publish(Fetch(key[1], self.address, key[0], gap.next, count))
         return [*self.owner.fetching(key, gap, now), fetch]
 
     def _pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Action]:
@@ -313,8 +309,7 @@ class Gaps:
     def answered(self, store: Source, question: Question, answer: Answer, raws: list[bytes], now: float) -> list[Batch]:
         """A store answered a READ or SEEK; returns the records in it.
 
-        Raises:
-            ProtocolError: One of the batches is malformed; the store is passed over for a while.
+        Raises ProtocolError: one of the batches is malformed; the store is passed over for a while.
         """
         key = question.key
         assert key is not None

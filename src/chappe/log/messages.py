@@ -154,8 +154,7 @@ def _batch_header(id_: bytes, topic: str, address: str, subject: str) -> bytes:
 def encode(message: Message) -> list[bytes]:
     """Return the frames of a message.
 
-    Raises:
-        UsageError: A topic or address is longer than 255 bytes or contains NUL.
+    Raises UsageError: a topic or address is longer than 255 bytes or contains NUL.
     """
     match message:
         case RecordMessage(topic, address, subject, sequence, content, direct):
@@ -275,8 +274,7 @@ def decode(frames: Sequence[bytes]) -> Message:
 
     Frames after the ones that belong to the message are ignored, as are trailing octets of the header frame.
 
-    Raises:
-        ProtocolError: Unknown id or version, topic over 255 octets, NUL in a name, cut-off field, no content frame.
+    Raises ProtocolError: unknown id or version, topic over 255 octets, NUL in a name, cut-off field, no content frame.
     """
     if not frames:
         raise ProtocolError("message without frames")

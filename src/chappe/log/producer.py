@@ -19,6 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import TypeAlias
 
 from chappe.core import Report
 from chappe.data.topic import encode_topic
@@ -32,14 +33,14 @@ from chappe.defaults import (
 from chappe.errors import RecordTooLarge, UsageError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Persist, Progress, Publish, Subscribe, Trim
-from chappe.log.answering import Answering
+from chappe.log.answering import Answering, KeptBatches, KeptBytes
 from chappe.log.batch import Batch, Headers, encode_batch, encode_headers, rebase
 from chappe.log.events import IdentityRolledBack, WritesRefused, WritesResumed
-from chappe.log.kept import KeptBatches, KeptBytes
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, Message, RecordMessage, Stored
 from chappe.log.resuming import Resuming
 from chappe.log.subscriptions import Subscriptions
 
+_Extras: TypeAlias = tuple[bytes | None, Headers, int | None]  # key, headers and timestamp of a record
 ORIGINAL_STORES = ""  # all stores that acknowledge without a name count as one
 STORES = b"F"  # who subscribes to everybody's FETCHes is a store, or the reader of an original one
 RECORDS = b"M"  # who subscribes to everybody's records may be the writer of an original one
@@ -111,14 +112,12 @@ class LogProducer:
         self._head_at = math.inf
         self._pause_s = HEAD_INTERVAL_S  # until the HEAD after the next
         self._hurry = False
-        # The batch being gathered. ``keys`` and the like stay None until the first record that has one.
+        # The batch being gathered.
         self.next_offset = next_offset
         self.values: list[bytes | None] = []
         self._positions: list[int] | None = None
-        self._keys: list[bytes | None] | None = None
-        self._headers: list[Headers] | None = None
-        self._stamps: list[int | None] | None = None
-        self.extras = False  # whether any of these three is not None
+        self._extras: list[_Extras] = []  # of each record, or empty until the first one that has any
+        self.extras = False  # whether there are any
         self.plain = False  # for who calls ``append``: a value alone needs nothing but its place below, and ``room``
         self.room = self._batch_bytes  # bytes that the batch still takes; each record counts four more than its value
         self._many = 512  # records that probably fill a batch
@@ -187,8 +186,7 @@ class LogProducer:
         Takes about as many as fill a batch, at least one, and returns the index after the last one taken. Call
         ``flush`` and go on with the rest.
 
-        Raises:
-            RecordTooLarge: As ``append``.
+        Raises RecordTooLarge: as ``append``.
         """
         assert not self.values
         part = values[start : start + self._many]
@@ -232,12 +230,18 @@ class LogProducer:
         values = self.values
         if not values or self.held(now):
             return []
-        stamps = None
-        if self._stamps is not None:
-            stamps = [wall_us if stamp is None else stamp for stamp in self._stamps]
         base = self.next_offset - len(values)
+        keys: Sequence[bytes | None] | None = None
+        headers: Sequence[Headers] | None = None
+        stamps: Sequence[int] | None = None
+        if self.extras:
+            keys, headers, some = zip(*self._extras, strict=True)
+            keys = None if keys.count(None) == len(values) else keys
+            headers = headers if any(headers) else None
+            if some.count(None) < len(values):
+                stamps = [wall_us if each is None else each for each in some]
         body = encode_batch(
-            base, values, wall_us, timestamps=stamps, keys=self._keys, headers=self._headers, positions=self._positions
+            base, values, wall_us, timestamps=stamps, keys=keys, headers=headers, positions=self._positions
         )
         return self._durable(_Persisting(base, self.next_offset, body, values, gathered=True), now)
 
@@ -246,8 +250,7 @@ class LogProducer:
 
         They get the offsets that come next, with a journal once it has them; if it refuses, nothing was added.
 
-        Raises:
-            ProtocolError: It is not a batch; nothing was added.
+        Raises ProtocolError: it is not a batch; nothing was added.
         """
         assert not self.values
         assert not self.held(now)
@@ -266,15 +269,10 @@ class LogProducer:
             self._clear()
             self.next_offset = offset
             return
-        for index in range(keep, len(values)):
-            self.room += 4 + len(values[index] or b"")
-            self.room += 0 if self._keys is None else len(self._keys[index] or b"")
-            self.room += (
-                0 if self._headers is None or not self._headers[index] else len(encode_headers(self._headers[index]))
-            )
-        for column in (values, self._keys, self._headers, self._stamps):
-            if column is not None:
-                del column[keep:]
+        self.room += sum(4 + len(each or b"") for each in values[keep:])
+        for key, headers, _ in self._extras[keep:]:
+            self.room += len(key or b"") + len(encode_headers(headers))
+        del values[keep:], self._extras[keep:]
         self.next_offset = offset
 
     def hurry(self, now: float, waiting: bool) -> None:
@@ -353,29 +351,18 @@ class LogProducer:
         """When something is to be sent."""
         return min(self._head_at, self._answering.due)
 
-    # -- inside ---------------------------------------------------------------------------------------
-
     def _append_extras(self, size: int, key: bytes | None, headers: Headers, timestamp: int | None) -> int:
-        """Put what is not a value into its column; returns the size of the whole record."""
+        """Keep what is not the value; returns the size of the whole record."""
         size += (len(key) if key else 0) + (len(encode_headers(headers)) if headers else 0)
         if size > RECORD_BYTES_MAX:
             raise RecordTooLarge(f"the record has {size} bytes, at most {RECORD_BYTES_MAX} are possible")
         if timestamp is not None and not -(1 << 63) <= timestamp < 1 << 63:
             raise UsageError(f"the timestamp {timestamp} is out of range: microseconds since 1970 are wanted")
-        before = len(self.values)
-        if key is not None and self._keys is None:
-            self._keys = [None] * before
-        if headers and self._headers is None:
-            self._headers = [()] * before
-        if timestamp is not None and self._stamps is None:
-            self._stamps = [None] * before
-        self.extras = not (self._keys is None and self._headers is None and self._stamps is None)
-        if self._keys is not None:
-            self._keys.append(key)
-        if self._headers is not None:
-            self._headers.append(headers)
-        if self._stamps is not None:
-            self._stamps.append(timestamp)
+        if not self.extras and (key is not None or headers or timestamp is not None):
+            self._extras = [(None, (), None)] * len(self.values)
+            self.extras = True
+        if self.extras:
+            self._extras.append((key, headers, timestamp))
         return size
 
     def _durable(self, batch: _Persisting, now: float) -> list[Action]:
@@ -391,7 +378,10 @@ class LogProducer:
         if batch.gathered:
             self._clear()
         self.next_offset = batch.next
-        self._keep(batch)
+        self._kept.add(batch.base, batch.next, batch.body)
+        if self._min_acks == 0:
+            self._kept.shrink(self._limits.producer_ring_bytes)
+            self.stored = batch.next
         self._pause_s = HEAD_INTERVAL_S
         self._head_at = min(self._head_at, now + HEAD_INTERVAL_S)
         if self._subscriptions.count(STORES) or self._subscriptions.count(RECORDS):
@@ -454,15 +444,10 @@ class LogProducer:
     def _clear(self) -> None:
         """Begin a new batch."""
         self.values = []
-        self._positions = self._keys = self._headers = self._stamps = None
+        self._positions = None
+        self._extras = []
         self.extras = False
         self.room = self._batch_bytes
-
-    def _keep(self, batch: _Persisting) -> None:
-        self._kept.add(batch.base, batch.next, batch.body)
-        if self._min_acks == 0:
-            self._kept.shrink(self._limits.producer_ring_bytes)
-            self.stored = batch.next
 
     def _progress(self) -> list[Action]:
         """Tell whoever waits for a record, once it is stored."""

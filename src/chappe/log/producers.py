@@ -10,19 +10,14 @@ from __future__ import annotations
 import math
 
 from chappe.log.actions import Action
-from chappe.log.kept import KeptBytes
+from chappe.log.answering import KeptBytes
 from chappe.log.messages import Ack, Fetch, Message, Stored
 from chappe.log.producer import STORES, LogProducer, subscriptions_of
 from chappe.log.subscriptions import Subscriptions
 
 
 class LogProducers:
-    """All partitions with one address.
-
-    Args:
-        address: Name of each.
-        subscriptions: Of the node, where that counts them for several producers.
-    """
+    """All partitions with one address. ``subscriptions``: of the node, where that counts them for several producers."""
 
     def __init__(self, address: str, subscriptions: Subscriptions | None = None) -> None:
         self.address = address

@@ -238,17 +238,8 @@ def heads_answer(
 ) -> HeadsAnswer:
     """The answer for ``infos``, which the storage cut at ``limit``; ``scrubbed_us`` as in the storage port."""
     more = len(infos) >= limit
-    rows = [
-        (
-            encode_topic(i.topic),
-            encode_topic(i.partition),
-            i.first,
-            i.next,
-            i.bytes,
-            i.timestamp_min,
-            i.timestamp_max,
-            i.version,
-        )
-        for i in infos
-    ]
+    rows: list[tuple[bytes, bytes, int, int, int, int, int, int]] = []
+    for i in infos:
+        known = i.first, i.next, i.bytes, i.timestamp_min, i.timestamp_max, i.version
+        rows.append((encode_topic(i.topic), encode_topic(i.partition), *known))
     return HeadsAnswer(rows, rows[-1][-1] if more and rows else max(version, since), more, scrubbed_us)

@@ -21,13 +21,7 @@ from chappe.limits import LOG_LIMITS, LogLimits
 
 
 class Resuming:
-    """What stores were told of one partition, and what they answered.
-
-    Args:
-        first: The offset that the first new record gets.
-        resumed: Whether there was a life before; if not there is nothing to ask.
-        limits: How long stores are waited for.
-    """
+    """What stores were told of one partition, and what they answered; the first new record gets offset ``first``."""
 
     def __init__(self, first: int, *, resumed: bool, limits: LogLimits = LOG_LIMITS) -> None:
         self._limits = limits

@@ -64,12 +64,9 @@ class Question:
 
 
 class Sources:
-    """All stores, and requests under way.
+    """All stores, and requests under way, of which at most ``reads_max`` are READs and SEEKs.
 
-    Args:
-        reads_max: READs and SEEKs under way at once.
-        ever: Whether any store was heard of in an earlier life.
-        limits: How many stores, and how much is asked of one.
+    ``ever``: whether any store was heard of in an earlier life.
     """
 
     def __init__(self, reads_max: int, *, ever: bool = False, limits: LogLimits = LOG_LIMITS) -> None:

@@ -1,8 +1,7 @@
 """A store: writes every partition it hears of to disk, acknowledges, and answers who missed something.
 
 What arrived is gathered until the disk takes it (``writing``); an acknowledgement leaves only after the write that
-covers it. What was missed is fetched from its producer and from other stores (``gap``, ``backfill``); what was damaged
-is read again from other stores (``damage``).
+covers it. What was missed, or is damaged, is fetched from its producer and from other stores (``gap``, ``backfill``).
 
 Source: Dafka's store, writer and reader in one node. Departures: acknowledgements mean "on disk"; a repeated
 HEAD is acknowledged again; stores fetch from each other; answers are exact, bounded, and continue past 100,000.
@@ -10,21 +9,21 @@ HEAD is acknowledged again; stores fetch from each other; answers are exact, bou
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from chappe.core import Report
 from chappe.data.topic import Filter, encode_topic
-from chappe.defaults import RECORD_BYTES_MAX, RETRY_S
+from chappe.deadlines import Deadlines
+from chappe.defaults import POLL_HEADS_S, RECORD_BYTES_MAX, RETRY_S
 from chappe.errors import ChappeError, ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Publish, Subscribe
-from chappe.log.answering import Answering
+from chappe.log.actions import Action, Publish, Retain, Subscribe
+from chappe.log.answering import Answering, answer_fetch, answer_heads, answer_query
 from chappe.log.backfill import Backfill
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.damage import Damage
 from chappe.log.events import DamageHealed, ScrubEnded
 from chappe.log.exactly_once.staged import Intent, Kept
 from chappe.log.exactly_once.transactions import Transactions
@@ -43,11 +42,9 @@ from chappe.log.messages import (
     StoreInfo,
 )
 from chappe.log.queries import Answer, HeadsAnswer, HeadsRequest, ReadRequest, Request, SeekRequest
-from chappe.log.serving import answer_fetch, answer_heads, answer_query
 from chappe.log.sources import Key, Source, Sources
 from chappe.log.storage import LogStorage
 from chappe.log.subscriptions import Subscriptions, address_in
-from chappe.log.unfilled import Unfilled
 from chappe.log.writing import Writer
 
 GREET_S: Final = 0.005  # newcomers within this time share one STORE-INFO ...
@@ -83,15 +80,20 @@ class LogStore:
         self._subscriptions = Subscriptions()
         self._sources = Sources(limits.asks_max, limits=limits)
         self._gaps = Gaps(address, self._sources, limits, eager=False)
-        self._unfilled = Unfilled(limits)
-        self._writer = Writer(storage, self._gaps, limits, now=now)
-        self._backfill = Backfill(
-            address, self._gaps, self._writer, self._sources, self._unfilled, self._subscriptions, limits
-        )
-        self._damage = Damage(storage, self._sources, self._writer, limits, now=now)
+        self._timers: Deadlines[str] = Deadlines()  # what is due of ``_duties``
+        self._timers.set("heal", now)
+        self._timers.set("retain", now + limits.maintain_s)
+        self._writer = Writer(storage, self._gaps, self._timers, limits)
+        self._backfill = Backfill(storage, self._gaps, self._writer, self._sources, self._subscriptions, limits)
+        self._unfilled = self._backfill.unfilled
         self._answering = Answering(partial(answer_fetch, storage, limits), limits)
         self.transactions = Transactions(storage.store_id, kept or Kept(), self._writer.next_offset, limits, now=now)
-        self._info_at = math.inf
+        self._duties: dict[str, Callable[[float], list[Action]]] = {
+            "info": self._tell_newcomers,
+            "heal": self._heal,
+            "retain": lambda now: [Retain()],
+            "write": self._writer.write,
+        }
         self.written_records = 0
         self.written_bytes = 0
         self.duplicates = 0
@@ -106,7 +108,7 @@ class LogStore:
         holes = self.storage.holes()
         for hole in holes:
             self._unfilled.miss((hole.topic, hole.partition), hole.first, hole.last + 1)
-        return [*(Subscribe(prefix) for prefix in prefixes), *self._damage.found(holes)]
+        return [*(Subscribe(prefix) for prefix in prefixes), *self._backfill.report_damage(holes)]
 
     @property
     def paused(self) -> bool:
@@ -124,7 +126,7 @@ class LogStore:
         """A listener came or went: consumers and stores are told that we exist."""
         self._subscriptions.change(prefix, on)
         if on and prefix[:1] == b"I":
-            self._info_at = min(self._info_at, now + GREET_S)
+            self._timers.set("info", min(self._timers.at("info"), now + GREET_S))
         if on and prefix == b"G":
             return [Publish(GetHeads("", self.address))]  # only original stores answer; ours are asked by query
         consumer = address_in(prefix) if on and prefix[:1] == b"L" else None
@@ -164,7 +166,7 @@ class LogStore:
         if not isinstance(request, ReadRequest | HeadsRequest | SeekRequest):
             return self.transactions.handle_request(client, request_id, request, payload, now)
         reply, hole = answer_query(self.storage, self._limits, client, request_id, request)
-        return [reply, *self._damage.found([hole] if hole else [])]
+        return [reply, *self._backfill.report_damage([hole] if hole else [])]
 
     def handle_answer(self, request_id: int, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
         """Another store answered. Raises ProtocolError for a malformed batch."""
@@ -173,7 +175,7 @@ class LogStore:
             return []
         question, source = found
         if question.hole is not None:
-            return self._damage.answered(source, question.hole, answer, batches, now)
+            return self._backfill.healing(source, question.hole, answer, batches, now)
         if question.key is None:
             return self._listed(source, answer, now) if isinstance(answer, HeadsAnswer) else []
         actions: list[Action] = []
@@ -233,11 +235,11 @@ class LogStore:
 
     def handle_scrubbed(self, ended: ScrubEnded | None, now: float) -> list[Action]:
         """A scrub found something, or has read everything."""
-        return [*self._damage.found(self.storage.holes()), *([Report(ended)] if ended else [])]
+        return [*self._backfill.report_damage(self.storage.holes()), *([Report(ended)] if ended else [])]
 
     def handle_retained(self, now: float) -> list[Action]:
         """Retention ran; it runs again later."""
-        self._writer.retained(now)
+        self._timers.set("retain", now + self._limits.maintain_s)
         for key in self._unfilled:
             info = self.storage.partition(*key)
             self._unfilled.gone(key, 0 if info is None else info.first)
@@ -245,25 +247,26 @@ class LogStore:
 
     def handle_timeout(self, now: float) -> list[Action]:
         """Do what is due: tell newcomers of us, ask again, heal, keep the retention."""
-        actions: list[Action] = []
-        if now >= self._info_at:
-            self._info_at = now + INFO_S
-            actions.append(Publish(StoreInfo("", self.address, self.storage.store_id, self.endpoint)))
-        actions += self._writer.retain(now)
+        actions = [action for name in self._timers.due(now) for action in self._duties[name](now)]
         self._gaps.unanswered(self._sources.overdue(now))
         actions += self._sources.polls(EVERYTHING, now)
-        if now >= self._damage.due:
-            actions += self._damage.look(now)
         if now >= self._answering.due:
             actions += self._answering.serve(now)
-        if now >= self.transactions.next_timeout():
-            actions += self.transactions.handle_timeout(now)
+        actions += self.transactions.handle_timeout(now)
         return actions + self._gaps.look(now) + self._writer.write(now)
 
     def next_timeout(self) -> float:
         """When something is due."""
-        due = min(self._info_at, self._damage.due, self._sources.next_timeout(), self._answering.due)
-        return min(due, self.transactions.next_timeout(), self._writer.next_timeout(), self._gaps.next_timeout())
+        due = min(self._timers.next, self._answering.due, self.transactions.next_timeout())
+        return min(due, self._sources.next_timeout(), self._gaps.next_timeout())
+
+    def _tell_newcomers(self, now: float) -> list[Action]:
+        self._timers.set("info", now + INFO_S)
+        return [Publish(StoreInfo("", self.address, self.storage.store_id, self.endpoint))]
+
+    def _heal(self, now: float) -> list[Action]:
+        self._timers.set("heal", now + POLL_HEADS_S)
+        return self._backfill.heal(now)
 
     # -- for people and checkers --------------------------------------------------------------------------
 

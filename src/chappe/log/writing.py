@@ -1,34 +1,130 @@
-"""What a store has received and the disk has not: the streams of all partitions, and the one write under way.
+"""What a store has received and the disk has not: a stream for each partition with something on its way, and the write
+under way.
 
-Everything that arrived while one write ran goes into the next: one fsync for all of it.
+A stream knows the next offset that it accepts, counting what is staged or being written; pieces are gathered there and
+turned into few, large batches when the next write begins. Everything that arrived while one write ran goes into the
+next: one fsync for all of it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from chappe.core import Report
-from chappe.defaults import DISK_RETRY_S
+from chappe.deadlines import Deadlines
+from chappe.defaults import BATCH_RECORDS_MAX, DISK_RETRY_S
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Retain, Write
-from chappe.log.batch import Batch
+from chappe.log.actions import Action, Write
+from chappe.log.batch import Batch, encode_batch, merge
 from chappe.log.events import WritesRefused, WritesResumed
 from chappe.log.gap import Gap, Gaps, GapState
 from chappe.log.sources import Key
 from chappe.log.storage import Append, Hole, LogStorage
-from chappe.log.streams import Stream
+
+
+@dataclass(slots=True)
+class Stream:
+    """One partition with something staged, being written, or missing; what comes next is its gap's ``next``."""
+
+    gap: Gap
+    limits: LogLimits = LOG_LIMITS
+    staged: list[Batch] | None = None
+    records: list[bytes] | None = None  # single records of originals, behind ``staged``
+    records_us: int = 0  # when the first of them came
+    writing: bool = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether the storage knows everything that this stream knows."""
+        closed = self.gap.state is GapState.CLOSED
+        return closed and not (self.staged or self.records or self.writing)
+
+    def stage(self, batch: Batch) -> None:
+        """Take a batch that begins at or before ``next`` and ends after it."""
+        gap = self.gap
+        if batch.base < gap.next:
+            batch = Batch.parse(batch.slice(gap.next), check=False)
+        self._seal_records()
+        if self.staged is None:
+            self.staged = []
+        self.staged.append(batch)
+        gap.next = batch.next
+        gap.head = max(gap.head, gap.next)
+
+    def stage_record(self, content: bytes, wall_us: int) -> None:
+        """Take the record at ``next``."""
+        gap = self.gap
+        if self.records is not None and len(self.records) >= BATCH_RECORDS_MAX:
+            self._seal_records()
+        if self.records is None:
+            self.records, self.records_us = [], wall_us
+        self.records.append(content)
+        gap.next += 1
+        gap.head = max(gap.head, gap.next)
+
+    def drop_staged(self) -> None:
+        """Forget what was not written."""
+        self.staged = self.records = None
+
+    def _seal_records(self) -> None:
+        records, self.records = self.records, None
+        if not records:
+            return
+        if self.staged is None:
+            self.staged = []
+        for group in _groups(records, self.limits.batch_bytes):
+            base = self.gap.next - len(records) + group.start
+            batch = encode_batch(base, records[group.start : group.stop], self.records_us)
+            self.staged.append(Batch.parse(batch, check=False))
+
+    def take(self, key: Key) -> Iterator[Append]:
+        """Everything staged, small neighbours merged, as the next write's part of this partition."""
+        self._seal_records()
+        staged, self.staged = self.staged, None
+        for run in _runs(staged or (), self.limits):
+            body = merge(run)
+            low, high = min(b.timestamp_min for b in run), max(b.timestamp_max for b in run)
+            yield Append(key[0], key[1], run[0].base, run[-1].next - run[0].base, low, high, body)
+
+
+def _groups(records: Sequence[bytes], bytes_max: int) -> Iterator[range]:
+    """Index ranges of records that fit one batch each."""
+    start = size = 0
+    for index, record in enumerate(records):
+        if index > start and size + len(record) > bytes_max:
+            yield range(start, index)
+            start, size = index, 0
+        size += len(record)
+    yield range(start, len(records))
+
+
+def _runs(staged: Sequence[Batch], limits: LogLimits) -> Iterator[list[Batch]]:
+    """Neighbours that are worth merging: small ones, until they are no longer small."""
+    run: list[Batch] = []
+    size = count = 0
+    for batch in staged:
+        small = len(batch.raw) < limits.small_batch_bytes
+        fits = size + len(batch.raw) <= limits.batch_bytes and count + batch.count <= BATCH_RECORDS_MAX
+        if run and not (small and fits and run[-1].next == batch.base):
+            yield run
+            run, size, count = [], 0, 0
+        run.append(batch)
+        size = size + len(batch.raw) if small else limits.batch_bytes
+        count += batch.count
+    if run:
+        yield run
 
 
 class Writer:
-    """Streams, and what the disk is asked to do for them.
+    """Streams, which begin at what the storage has, and what the disk is asked to do for them.
 
-    Args:
-        storage: Where records are kept; what it has of a partition is where its stream begins.
-        gaps: Those of the streams.
-        limits: How much waits for the disk, and for what is missing.
+    Of ``timers``, ``retain`` is when retention runs, unless it does so; ``write`` when the disk may be asked again.
     """
 
-    def __init__(self, storage: LogStorage, gaps: Gaps, limits: LogLimits = LOG_LIMITS, *, now: float) -> None:
+    def __init__(self, storage: LogStorage, gaps: Gaps, timers: Deadlines[str], limits: LogLimits = LOG_LIMITS) -> None:
+        self._timers = timers
         self._gaps = gaps
         self._limits = limits
         self._storage = storage
@@ -39,7 +135,6 @@ class Writer:
         self._dirty: dict[Key, None] = {}  # streams with something staged
         self._heals: list[Append] = []
         self._in_flight: tuple[Append, ...] = ()
-        self._retain_at = now + self._limits.maintain_s
 
     @property
     def paused(self) -> bool:
@@ -92,8 +187,8 @@ class Writer:
     def begin(self, key: Key, offset: int, now: float) -> None:
         """Have an unknown partition begin here, so that what is missing behind it is a hole, which can be filled."""
         self._storage.reset(*key, offset)
-        if self._retain_at < math.inf:
-            self._retain_at = now  # that makes it last
+        if "retain" in self._timers:
+            self._timers.set("retain", now)  # that makes it last
 
     # -- receiving --------------------------------------------------------------------------------------
 
@@ -208,6 +303,7 @@ class Writer:
         self._heals.clear()
         self.staged_bytes = 0
         self.refusing_until = now + DISK_RETRY_S
+        self._timers.set("write", self.refusing_until)
         return forgotten
 
     def refuse(self, reason: str) -> list[Action]:
@@ -238,22 +334,3 @@ class Writer:
         if self.staged_bytes < 0 or (self.staged_bytes and not (self._dirty or self._heals or self._in_flight)):
             found.append(f"{self.staged_bytes} bytes are counted as staged, and nothing is")
         return found
-
-    # -- time -------------------------------------------------------------------------------------------
-
-    def retain(self, now: float) -> list[Action]:
-        """Run the retention, if it is time to and it does not run yet."""
-        if now < self._retain_at:
-            return []
-        self._retain_at = math.inf
-        return [Retain()]
-
-    def retained(self, now: float) -> None:
-        """Retention ran; it runs again later."""
-        self._retain_at = now + self._limits.maintain_s
-
-    def next_timeout(self) -> float:
-        """When retention, or the next write after a refused one, is due."""
-        if self._dirty and not self._in_flight:
-            return min(self._retain_at, self.refusing_until)
-        return self._retain_at

@@ -10,8 +10,7 @@ import zmq
 from chappe.defaults import BEACONS_MAX, HEARTBEAT_S
 from chappe.errors import ProtocolError
 from chappe.log.actions import Action, Forward, Relay
-from chappe.log.beacon import WELCOME
-from chappe.log.tower import TowerCore
+from chappe.log.beacon import WELCOME, TowerCore
 from chappe.runtime.turns import Ready, Turns
 from chappe.system import time
 from chappe.system.forking import own

@@ -38,12 +38,7 @@ def carry_out(staged: StagedStorage, job: Remember | Forget | StagePiece | Disca
 class Finishing:
     """What is to be done for an intent after the commit point, step by step.
 
-    Args:
-        staged: Where the pieces are.
-        storage: Where they go.
-        intent: The commit.
-        have: Offset after the last record that the log has of each topic's partition; what is before it is left out.
-        limits: How much is in memory at once.
+    ``have``: the offset after the last record that the log has of each topic's partition; what is before is left out.
     """
 
     def __init__(
@@ -70,8 +65,7 @@ class Finishing:
     def step(self) -> None:
         """Append the next chunk or, behind the last one, complete the intent.
 
-        Raises:
-            StorageError: This step did not happen, and is to be tried again until it does.
+        Raises StorageError: this step did not happen, and is to be tried again until it does.
         """
         chunk = self.next_chunk()
         if chunk:
@@ -115,8 +109,7 @@ class Finishing:
 def recover(staged: StagedStorage, storage: LogStorage, limits: LogLimits = LOG_LIMITS) -> Kept:
     """Finish what a crash interrupted, before the store answers anything; returns what is there then.
 
-    Raises:
-        StorageError: The disk refuses; to be tried again.
+    Raises StorageError: the disk refuses; to be tried again.
     """
     finished: list[Intent] = []
     for intent in staged.pending():

@@ -210,8 +210,7 @@ class _Rows:
 class MemoryStaged:
     """The port in memory, for the simulator and for tests: the object is the disk and outlives a crash.
 
-    Args:
-        capacity_bytes: Pieces beyond this are refused; None for no limit. May be changed.
+    Pieces beyond ``capacity_bytes``, which may be changed, are refused.
     """
 
     def __init__(self, capacity_bytes: int | None = None) -> None:

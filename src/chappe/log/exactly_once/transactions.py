@@ -15,12 +15,12 @@ whoever asked is answered when his is done.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from chappe.data.topic import decode_topic, encode_topic
+from chappe.deadlines import Deadlines
 from chappe.defaults import (
     ATTEMPTS_MAX,
     HEAD_INTERVAL_S,
@@ -122,13 +122,9 @@ class _Sink:
 
 
 class Transactions:
-    """The sinks of one store.
+    """The sinks of one store, with what it ``kept`` on its disk.
 
-    Args:
-        store_id: The store's lasting id.
-        kept: What it found on its disk.
-        next_offset: The next offset of a partition, counting what is on its way to the disk.
-        limits: How much waits for the disk.
+    ``next_offset`` tells the next offset of a partition, counting what is on its way to the disk.
     """
 
     def __init__(
@@ -145,8 +141,9 @@ class Transactions:
         self._last_ticket = 0
         self._bytes = 0
         self._heads: dict[tuple[str, str], tuple[int, float]] = {}  # next offset, and until when it is told
-        self._heads_at = math.inf
-        self._sweep_at = now  # what a crash left is removed at once
+        self._timers: Deadlines[str] = Deadlines()  # ``heads`` are told again; ``sweep`` removes what nobody needs
+        if kept.sinks or kept.attempts:
+            self._timers.set("sweep", now)  # what a crash left is removed at once
         self._stray: list[StagedAttempt] = []
         for attempt, topics in kept.attempts:
             sink = self._sinks.get(attempt.sink)
@@ -204,18 +201,19 @@ class Transactions:
     def handle_timeout(self, now: float) -> list[Action]:
         """Repeat heads, and remove what nobody needs."""
         actions: list[Action] = []
-        if now >= self._heads_at:
+        for timer in self._timers.due(now):
+            if timer == "sweep":
+                actions += self._sweep(now)
+                continue
             self._heads = {key: found for key, found in self._heads.items() if now <= found[1]}
-            self._heads_at = now + HEAD_INTERVAL_S if self._heads else math.inf
+            if self._heads:
+                self._timers.set("heads", now + HEAD_INTERVAL_S)
             actions += [Publish(Head(topic, part, topic, end - 1)) for (topic, part), (end, _) in self._heads.items()]
-        if now >= self._sweep_at:
-            self._sweep_at = now + self._limits.maintain_s
-            actions += self._sweep(now)
         return actions
 
     def next_timeout(self) -> float:
         """When something is due."""
-        return min(self._heads_at, self._sweep_at if self._sinks or self._stray else math.inf)
+        return self._timers.next
 
     # -- inside: who may write ------------------------------------------------------------------------
 
@@ -234,6 +232,8 @@ class Transactions:
                 raise _Refused(f"this store knows {SINKS_MAX} sinks, which is the most; choose another store")
             state = SinkState(request.sink, request.home, lasting=request.lasting)
             sink = self._sinks[request.sink] = _Sink(state, "", now)
+            if "sweep" not in self._timers:
+                self._timers.set("sweep", now + self._limits.maintain_s)
         actions: list[Action] = []
         if request.home == self._store_id:
             actions += self._make_current(sink, request.run)
@@ -378,7 +378,7 @@ class Transactions:
     def _announce(self, intent: Intent, now: float) -> None:
         for topic, partition, _, end in intent.ranges:
             self._heads[topic, partition] = (end, now + SINK_HEADS_S)
-            self._heads_at = now
+            self._timers.set("heads", now)
 
     def _done(self, asked: _Asked) -> SinkReply:
         request = asked.request
@@ -424,6 +424,8 @@ class Transactions:
                 forgotten.append(name)
         for name in forgotten:
             del self._sinks[name]
+        if self._sinks:
+            self._timers.set("sweep", now + self._limits.maintain_s)
         return [*actions, *(self._job(Forget(tuple(forgotten))) if forgotten else [])]
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from chappe.log.actions import Action, Beacon, Forward, Relay
-from chappe.log.beacon import BEACON, WELCOME
-from chappe.log.tower import TowerCore
+from chappe.log.beacon import BEACON, WELCOME, TowerCore
 from chappe.sim.network import Network
 from chappe.sim.world import World
 
