@@ -142,7 +142,7 @@ def test_a_defect_in_a_cores_state_is_found(joined: Joined) -> None:
         (lambda: setattr(router.seen, "size", 99), joined.members["a"].endpoint),
         (lambda: router.subscriptions.add(9, [b"s"], COMMAND), joined.members["a"].endpoint),
         (lambda: setattr(master._followers, "has_clones", False), master),
-        (lambda: setattr(master._followers._output, "_bytes", 10_000), master),
+        (lambda: setattr(master._followers.output, "_bytes", 10_000), master),
         (lambda: setattr(master.engine, "version", 0), master),
         (lambda: setattr(clone._following._input, "_end", 10_000), clone),
         (lambda: setattr(clone._writes, "_sent", 10_000), clone),

@@ -91,9 +91,7 @@ class KvPart:
             except BaseException:
                 self.close(now, wall_ns)
                 raise
-        actions += self._done(self.role.start(now, wall_ns), now)
-        self._plan(now, wall_ns)
-        return actions
+        return actions + self._answer(self.role.start(now, wall_ns), now, wall_ns)
 
     def write(
         self, method: Callable[..., list[KvAction]], args: Iterable[object], options: dict[str, Any], now: float,
@@ -113,16 +111,14 @@ class KvPart:
         actions = method(*args, now=now, wall_ns=wall_ns, **options)
         # Without expiry a write brings nothing that is due earlier.
         if "expiry_ns" in options or self.due > now + CHANNEL_TICK_S:
-            self._plan(now, wall_ns)
-        return self._done(actions, now) if actions else _NOTHING
+            return self._answer(actions, now, wall_ns)
+        return self._publish(actions, now) if actions else _NOTHING
 
     def ask(
         self, method: Callable[..., list[KvAction]], args: Iterable[object], now: float, wall_ns: int
     ) -> list[Action]:
         """Make one call of the role's that a ``Resolve`` answers."""
-        actions = self._done(method(*args, now=now), now)
-        self._plan(now, wall_ns)
-        return actions
+        return self._answer(method(*args, now=now), now, wall_ns)
 
     def room(self) -> bool:
         """Whether ``write`` takes another write, or refuses it for another reason than too little room."""
@@ -133,16 +129,13 @@ class KvPart:
 
         Returns whether ``Member.handle_full`` is to be told the same of this part: nothing is to be read either.
         """
-        if full:
-            self._full.add(watcher)
-        else:
-            self._full.discard(watcher)
+        (self._full.add if full else self._full.discard)(watcher)
         return bool(self._full) is full
 
     def close(self, now: float, wall_ns: int) -> list[Action]:
         """Take no part any more."""
         self.halt()
-        actions = self._done(self.role.leave(), now)
+        actions = self._publish(self.role.leave(), now)
         self._member.leave(self)
         for subscriber in self.topics:
             actions += self._member.call(self._endpoint.unsubscribe, subscriber, None, now=now, wall_ns=wall_ns)
@@ -156,42 +149,32 @@ class KvPart:
         """Command messages have come."""
         actions: list[KvAction] = []
         payloads = self._believed(topic, messages, now, actions)
-        if payloads:
-            actions += hear(payloads, now, wall_ns)
-            self._plan(now, wall_ns)
-        return self._done(actions, now)
+        if not payloads:
+            return self._publish(actions, now)
+        actions += hear(payloads, now, wall_ns)
+        return self._answer(actions, now, wall_ns)
 
     def handle_gone(self, endpoint: bytes, now: float, wall_ns: int) -> list[Action]:
         """An endpoint is out of reach, or was for a moment."""
-        actions = self._done(self.role.handle_gone(endpoint, now), now)
-        self._plan(now, wall_ns)
-        return actions
+        return self._answer(self.role.handle_gone(endpoint, now), now, wall_ns)
 
     def handle_network(self, holders: frozenset[bytes], now: float, wall_ns: int) -> list[Action]:
         """The network has changed: ``holders`` are all that may have the master."""
-        actions = self._done(self.role.handle_network(holders, self._router.topology.reaches, now), now)
-        self._plan(now, wall_ns)
-        return actions
+        return self._answer(self.role.handle_network(holders, self._router.topology.reaches, now), now, wall_ns)
 
     def handle_timeout(self, now: float, wall_ns: int) -> list[Action]:
         """Do what is due; called too early it does nothing."""
         if now < self.due:
             return []
-        actions = self._done(self.role.handle_timeout(now, wall_ns), now)
-        self._plan(now, wall_ns)
-        return actions
+        return self._answer(self.role.handle_timeout(now, wall_ns), now, wall_ns)
 
     def handle_committed(self, number: int, error: StorageError | None, now: float, wall_ns: int) -> list[Action]:
         """A ``Commit`` is durable, or was refused because of ``error``."""
         master = self.role
         assert isinstance(master, KvMaster)
         if error is None:
-            done = master.handle_committed(number, now, wall_ns)
-        else:
-            done = master.handle_commit_failed(number, error, now)
-        actions = self._done(done, now)
-        self._plan(now, wall_ns)
-        return actions
+            return self._answer(master.handle_committed(number, now, wall_ns), now, wall_ns)
+        return self._answer(master.handle_commit_failed(number, error, now), now, wall_ns)
 
     def halt(self) -> None:
         """Nothing can be read or written any more."""
@@ -237,7 +220,14 @@ class KvPart:
                 actions.append(Report(CommandRefused(self.role.name, reason)))
         return payloads
 
-    def _done(self, actions: Iterable[KvAction], now: float) -> list[Action]:
+    def _answer(self, actions: Sequence[KvAction], now: float, wall_ns: int) -> list[Action]:
+        """After nearly every call: when to call again, and whether the data may be read; then what was answered."""
+        role = self.role
+        self.due = role.next_timeout(now, wall_ns)
+        self.entries = role.engine.entries if role.readable and not self.closing else None
+        return self._publish(actions, now)
+
+    def _publish(self, actions: Sequence[KvAction], now: float) -> list[Action]:
         """Publish what is to be sent; what else was answered is for the driver, before the sockets are written to."""
         rest: list[Notify | Resolve | Commit | Report] = []
         flushes: dict[int, Flush] = {}
@@ -249,12 +239,6 @@ class KvPart:
             else:
                 rest.append(action)
         return [Serve(self.number, rest), *flushes.values()] if rest else list(flushes.values())
-
-    def _plan(self, now: float, wall_ns: int) -> None:
-        """After every call: when to call again, and whether the data may be read."""
-        role = self.role
-        self.due = role.next_timeout(now, wall_ns)
-        self.entries = role.engine.entries if role.readable and not self.closing else None
 
 
 class Member:
@@ -323,10 +307,7 @@ class Member:
 
     def handle_full(self, number: int, full: bool, now: float) -> None:
         """A subscriber, or a data store by its number, has no room, or has some again: see ``paused``."""
-        if full:
-            self._full.add(number)
-        else:
-            self._full.discard(number)
+        (self._full.add if full else self._full.discard)(number)
         if self.paused is not bool(self._full):
             self.paused = not self.paused
             self.endpoint.handle_paused(self.paused, now)

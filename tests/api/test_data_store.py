@@ -797,7 +797,7 @@ def test_nobody_speaks_in_the_name_of_another_endpoints_clone_or_master(make: Ma
     master.put("key", 1)
     until(lambda: clone.get("key") == 1)
     names, rules = core_of(clone).entity, master.core.entity
-    seq = core_of(clone)._writes.seq
+    seq = core_of(clone)._writes.channel.seq
 
     def say(topic: bytes, sender: Entity, number: int, command: cmd.Command) -> None:
         payload = cmd.encode_message(number, sender, NOBODY, cmd.encode_command(command))

@@ -168,11 +168,11 @@ def test_entries_expire_at_the_master_in_time_and_are_told() -> None:
     pair.write("master", "put", "b", 1, expiry_ns=NS // 2)
     pair.write("master", "put", "b", 2)
     pair.wait(0.49)
-    assert pair.clone.exists("a")
+    assert pair.clone.engine.exists("a")
     pair.wait(0.02)
 
-    assert not pair.clone.exists("a")
-    assert pair.clone.exists("b")
+    assert not pair.clone.engine.exists("a")
+    assert pair.clone.engine.exists("b")
     assert pair.seen["clone"][-1].kind == "expire"
     assert pair.seen["clone"][-1].publisher == pair.master.entity
 
@@ -194,7 +194,7 @@ def test_what_is_due_to_expire_is_told_although_the_write_that_came_upon_it_fail
         pair.do("master", pair.master.handle_committed(commit.number, **pair.times()))
 
     assert [each.kind for each in pair.seen["master"]] == ["insert", "expire"]
-    assert not pair.clone.exists("a")
+    assert not pair.clone.engine.exists("a")
     pair.wait(1.1)
     assert pair.master.idle()
 
@@ -248,7 +248,7 @@ def test_a_clone_that_misses_an_event_for_good_is_not_resumed_when_its_master_wa
     pair.cut = False
     pair.write("master", "put", "b", 1)
     assert not pair.clone.connected
-    assert not pair.clone.exists("b")
+    assert not pair.clone.engine.exists("b")
     pair.wait(1.0)
 
     assert pair.clone.connected
@@ -366,7 +366,7 @@ def test_reads_grow_stale_and_writes_are_refused_after_their_times() -> None:
     pair.cut = False
     pair.wait(11.0)
     assert pair.clone.get("a") == 1
-    assert not pair.clone.exists("waits")
+    assert not pair.clone.engine.exists("waits")
 
 
 def test_a_clone_without_a_master_can_neither_be_read_nor_become_idle() -> None:

@@ -155,7 +155,7 @@ def test_what_changes_meanwhile_follows_in_order_and_the_master_need_not_keep_it
     wire.wait(1.0)
     assert contents(clone) == contents(wire.master)
     assert clone.get("last") == changed
-    assert wire.master._followers._output.kept[0] < 300
+    assert wire.master._followers.output.kept[0] < 300
 
 
 def test_clones_that_come_about_the_same_time_share_one_snapshot(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,12 +390,12 @@ def test_a_store_that_grows_near_the_bound_of_originals_is_reported_before_it_is
         wire.put(f"key {number % 3}", number)
     for _ in range(70):
         wire.wait(1.0)
-        wire.hear(ORIGINAL, cmd.CumulativeAck(wire.master._followers.seq))
+        wire.hear(ORIGINAL, cmd.CumulativeAck(wire.master._followers.output.seq))
     assert wire.reported(StoreNearsBound) == []
     fill(wire, 150)
     for _ in range(70):
         wire.wait(1.0)
-        wire.hear(ORIGINAL, cmd.CumulativeAck(wire.master._followers.seq))
+        wire.hear(ORIGINAL, cmd.CumulativeAck(wire.master._followers.output.seq))
     (event,) = wire.reported(StoreNearsBound)
     assert 2_000 < event.size < 4_000
     assert "no clone of the original" in str(event)
@@ -409,5 +409,5 @@ def test_originals_that_ask_at_once_get_as_much_as_may_be_under_way(wire: Wire) 
     asking = [Entity(bytes((number + 1,)) * 16, 6) for number in range(200)]
     greeted = [each for each in asking if wire.hear(each, cmd.MissingEvents((0,)))]
     assert len(greeted) == 3
-    wire.hear(greeted[0], cmd.CumulativeAck(wire.master._followers.seq))
+    wire.hear(greeted[0], cmd.CumulativeAck(wire.master._followers.output.seq))
     assert sum(bool(wire.hear(each, cmd.MissingEvents((0,)))) for each in asking[3:]) == 1

@@ -1161,8 +1161,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "told-before-it-is-durable",
         "kv",
         "kv/ordering.py",
-        ("        if self.durable:\n            self._commits.add(done)\n        else:"),
-        ("        if self.durable and done.changes:\n            self._commits.add(done)\n        else:"),
+        ("        if self.durable:\n            self.commits.add(done)\n        else:"),
+        ("        if self.durable and done.changes:\n            self.commits.add(done)\n        else:"),
         "what is confirmed is durable",
     ),
     Plant(
@@ -1227,7 +1227,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "snapshot-of-what-is-not-durable",
         "kv",
         "kv/ordering.py",
-        "return self._engine.frozen(self._commits.changes())",
+        "return self._engine.frozen(self.commits.changes())",
         "return self._engine.frozen()",
         "nobody sees what is not durable",
     ),
@@ -1308,10 +1308,10 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "kv",
         "kv/clone_writes.py",
         (
-            "        actions += self._pending.fail(self._sent, WriteUnknown, lost)\n"
-            "        actions += self._pending.fail(self._channel.seq"
+            "        actions += self.pending.fail(self._sent, WriteUnknown, lost)\n"
+            "        actions += self.pending.fail(self.channel.seq"
         ),
-        "        actions += self._pending.fail(self._channel.seq",
+        "        actions += self.pending.fail(self.channel.seq",
         "what is refused is not done",
     ),
     Plant(
@@ -1326,8 +1326,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "outcomes-without-a-bound",
         "kv",
         "kv/taking.py",
-        "if writer.full or not self._ordering.room:",
-        "if not self._ordering.room:",
+        "if writer.full or self._ordering.commits.full:",
+        "if self._ordering.commits.full:",
         "what is remembered has a bound",
     ),
     Plant(
@@ -1340,9 +1340,9 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "who-waits-until-it-may-be-read-is-not-woken",
         "kv",
-        "kv/following.py",
-        ("        actions += [Resolve(ticket, None) for ticket in self.waits]\n        self.waits.clear()\n"),
-        "",
+        "kv/clone.py",
+        "        if self._unready and self.readable:\n            actions",
+        "        if False:\n            actions",
         "every call ends",
     ),
     Plant(

@@ -28,7 +28,7 @@ from chappe.defaults import (
 )
 from chappe.errors import ProtocolError, StaleData, UsageError
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action
+from chappe.kv.actions import Action, Resolve
 from chappe.kv.clone_writes import CloneWrites, Uplink
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused
@@ -85,6 +85,7 @@ class KvClone(KvRole):
             name, entity, uplink, self.engine, notices, self._writes, limits,
             now=now, resync_s=resync_s, stale_s=stale_s,
         )  # fmt: skip
+        self._unready: dict[int, float] = {}  # await_ready: until when
         self._tick_at = now  # when to look after everything; what happens brings it forward
 
     # -- looks --------------------------------------------------------------------------------------------------
@@ -101,7 +102,10 @@ class KvClone(KvRole):
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
-        return [*self.engine.invariants(), *self._following.invariants(), *self._writes.invariants()]
+        found = [*self.engine.invariants(), *self._following.invariants(), *self._writes.invariants()]
+        if self._unready and self.readable:
+            found.append("somebody waits until it may be read, and it may")
+        return found
 
     def story(self, key: object) -> str:
         """What is known of a key, for people."""
@@ -139,12 +143,12 @@ class KvClone(KvRole):
     @property
     def settled(self) -> bool:
         """Whether its master, if it is there, has confirmed all writes."""
-        return not self._following.connected or not self._writes.unconfirmed
+        return not self._following.connected or not self._writes.pending
 
     @property
     def unconfirmed(self) -> int:
-        """Writes whose outcome is not known yet."""
-        return self._writes.unconfirmed
+        """Writes whose outcome is not known yet, or not shown: at most twice ``KvLimits.writes_max``."""
+        return len(self._writes.pending)
 
     def unreadable(self) -> StaleData | None:
         """Why it may not be read."""
@@ -156,13 +160,15 @@ class KvClone(KvRole):
 
     def await_ready(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
         """Resolve the ticket with None once it may be read, with StaleData after ``timeout_s``."""
-        actions = self._following.await_ready(ticket, timeout_s, now)
+        if self.readable:
+            return [Resolve(ticket, None)]
+        self._unready[ticket] = now + timeout_s
         self._plan()
-        return actions
+        return []
 
     def hurry_idle(self, now: float) -> None:
         """Have its master say soon how far it is."""
-        self._writes.hurry(now)
+        self._writes.channel.hurry(now)
         self._plan()
 
     # -- world --------------------------------------------------------------------------------------------------
@@ -188,7 +194,7 @@ class KvClone(KvRole):
             except ProtocolError as problem:
                 actions.append(Report(CommandRefused(self.name, str(problem))))
         self._following.settle(actions)
-        if self._waits or self._following.waits:
+        if self._waits or self._unready:
             self._check_waits(now, actions)
         if self._following.calm:
             self._tick_at = min(self._tick_at, now + CHANNEL_TICK_S)
@@ -236,7 +242,7 @@ class KvClone(KvRole):
 
     def _plan(self) -> None:
         """When to look again."""
-        self._tick_at = min([self._following.next_timeout(), *self._waits.values()])
+        self._tick_at = min([self._following.next_timeout(), *self._waits.values(), *self._unready.values()])
 
     def _write(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
         if self._tick_at > now + CHANNEL_TICK_S:
@@ -246,4 +252,9 @@ class KvClone(KvRole):
     def _check_waits(self, now: float, actions: list[Action]) -> None:
         if self._waits:
             self._check_idle(now, actions)
-        self._following.check_waits(now, actions)
+        if self._unready and self.readable:
+            actions += [Resolve(ticket, None) for ticket in self._unready]
+            self._unready.clear()
+        for ticket in [ticket for ticket, until in self._unready.items() if now >= until]:
+            del self._unready[ticket]
+            actions.append(Resolve(ticket, self._following.stale()))

@@ -70,11 +70,11 @@ class CloneWrites:
         self._uplink = uplink
         self._buffer_s = buffer_s
         self._heartbeat_s = heartbeat_s
-        self._channel: ChannelProducer[Entity, bytes] = ChannelProducer(
+        self.channel: ChannelProducer[Entity, bytes] = ChannelProducer(
             len, now=now, heartbeat_s=heartbeat_s, events_max=limits.writes_max,
             bytes_max=CLONE_WRITES_BYTES_MAX, lasting=True, window=limits.window,
         )  # fmt: skip
-        self._pending = PendingWrites(name)
+        self.pending = PendingWrites(name)  # whose outcome is not known yet, or not shown
         self._unconfirmed_max = 2 * limits.writes_max  # a clone that lags shows late what is confirmed
         self._full_at = math.inf  # writes that were unconfirmed when one found no room
         self._sent = 0  # the last write that any master may have received
@@ -88,38 +88,28 @@ class CloneWrites:
         if self.refusing:
             return True
         if self._full_at < math.inf:
-            if len(self._pending) >= self._full_at:
+            if len(self.pending) >= self._full_at:
                 return False
             self._full_at = math.inf
-        return self._channel.room(0) and len(self._pending) < self._unconfirmed_max
-
-    @property
-    def unconfirmed(self) -> int:
-        """Writes whose outcome is not known yet, or not shown: at most twice ``KvLimits.writes_max``."""
-        return len(self._pending)
-
-    @property
-    def seq(self) -> int:
-        """The number of the last write."""
-        return self._channel.seq
+        return self.channel.room(0) and len(self.pending) < self._unconfirmed_max
 
     def idle(self) -> bool:
         """Whether all are confirmed and shown."""
-        return not self._pending and self._channel.floor == self._channel.seq
+        return not self.pending and self.channel.floor == self.channel.seq
 
     def greeting(self) -> cmd.AttachWriter:
         """What opens the channel at a master."""
-        return cmd.AttachWriter(self._channel.floor, cmd.ticks(self._heartbeat_s))
+        return cmd.AttachWriter(self.channel.floor, cmd.ticks(self._heartbeat_s))
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
-        found = self._channel.invariants()
-        if self._sent > self._channel.seq:
-            found.append(f"write {self._sent} was sent, the last one is {self._channel.seq}")
-        if self.refusing and self._channel.floor != self._channel.seq:
+        found = self.channel.invariants()
+        if self._sent > self.channel.seq:
+            found.append(f"write {self._sent} was sent, the last one is {self.channel.seq}")
+        if self.refusing and self.channel.floor != self.channel.seq:
             found.append("writes are refused, and some are kept")
-        if len(self._pending) > self._unconfirmed_max:
-            found.append(f"{len(self._pending)} writes wait for their outcome, at most {self._unconfirmed_max} may")
+        if len(self.pending) > self._unconfirmed_max:
+            found.append(f"{len(self.pending)} writes wait for their outcome, at most {self._unconfirmed_max} may")
         return found
 
     # -- application ------------------------------------------------------------------------------------------------
@@ -133,44 +123,32 @@ class CloneWrites:
             raise NoMaster(f"store {self._name!r} has no master, and keeps writes for {self._buffer_s:g} s only")
         actions: list[Action] = []
         try:
-            if len(self._pending) >= self._unconfirmed_max:
-                raise BufferFull(f"{len(self._pending)} writes are not confirmed and shown, at most that many may be")
-            produced = self._channel.produce(cmd.encode_command(command), now)
+            if len(self.pending) >= self._unconfirmed_max:
+                raise BufferFull(f"{len(self.pending)} writes are not confirmed and shown, at most that many may be")
+            produced = self.channel.produce(cmd.encode_command(command), now)
         except BufferFull:
-            self._full_at = len(self._pending)
+            self._full_at = len(self.pending)
             raise
         request = getattr(command, "request", None)  # of a put_unique
-        self._pending.add(self._channel.seq, Pending(ticket, f"{type(command).__name__} of {key!r:.60}", request))
+        self.pending.add(self.channel.seq, Pending(ticket, f"{type(command).__name__} of {key!r:.60}", request))
         self._apply(produced, actions)
         return actions
 
-    def hurry(self, now: float) -> None:
-        """Have the master say soon how far it is."""
-        self._channel.hurry(now)
-
     # -- masters come and go ----------------------------------------------------------------------------------------
-
-    def accept(self) -> None:
-        """There is a master: writes are taken."""
-        self.refusing = False
 
     def begin(self, master: Entity, now: float, actions: list[Action]) -> None:
         """Send a master all that is not confirmed, in order, and what is written from now on."""
-        self._apply(self._channel.add(master, now, replay=True), actions)
+        self._apply(self.channel.add(master, now, replay=True), actions)
 
     def end(self, master: Entity) -> None:
         """The master is gone, or is to be sent everything again."""
-        self._channel.drop(master, "")
+        self.channel.drop(master, "")
 
     def doubt(self, actions: list[Action]) -> None:
         """The master before may have done what it was sent, and the one that is there cannot know."""
         lost = "the master was lost, and whether it did the write cannot be known; read the key to see"
-        actions += self._pending.fail(self._sent, WriteUnknown, lost)
-        self._channel.skip_to(self._sent)
-
-    def settle_confirmed(self, actions: list[Action]) -> None:
-        """Tell callers of all that is confirmed: the clone shows it."""
-        actions += self._pending.settle(None)[1]
+        actions += self.pending.fail(self._sent, WriteUnknown, lost)
+        self.channel.skip_to(self._sent)
 
     def refuse_at(self, lost_at: float) -> float:
         """When writes are refused if the master that was lost at ``lost_at`` stays away; infinity if they are."""
@@ -179,12 +157,12 @@ class CloneWrites:
     def refuse(self, actions: list[Action]) -> None:
         """Without a master for too long: give up all writes that wait, and take no more."""
         self.refusing = True
-        self.settle_confirmed(actions)
-        count = len(self._pending)
+        actions += self.pending.settle(None)[1]
+        count = len(self.pending)
         lost = "the master was lost before it confirmed the write; read the key to see whether it was done"
-        actions += self._pending.fail(self._sent, WriteUnknown, lost)
-        actions += self._pending.fail(self._channel.seq, NoMaster, f"no master was found within {self._buffer_s:g} s")
-        self._channel.skip_to(self._channel.seq)
+        actions += self.pending.fail(self._sent, WriteUnknown, lost)
+        actions += self.pending.fail(self.channel.seq, NoMaster, f"no master was found within {self._buffer_s:g} s")
+        self.channel.skip_to(self.channel.seq)
         if count:
             actions.append(Report(WritesRefused(self._name, count)))
 
@@ -192,37 +170,33 @@ class CloneWrites:
 
     def handle_state(self, master: Entity, command: cmd.WriterState, now: float, actions: list[Action]) -> None:
         """A master of chappe says how far it is, and what went wrong."""
-        if produced := self._channel.handle_ack(master, command.applied, now):
+        if produced := self.channel.handle_ack(master, command.applied, now):
             self._apply(produced, actions)
-        self._pending.confirm(State(command.applied, command.output, dict(command.outcomes)))
+        self.pending.confirm(State(command.applied, command.output, dict(command.outcomes)))
 
     def handle_ack(self, master: Entity, seq: int, now: float, actions: list[Action]) -> None:
         """An original says how far it is."""
-        self._apply(self._channel.handle_ack(master, seq, now), actions)
-        actions += self._pending.acknowledged(seq)
+        self._apply(self.channel.handle_ack(master, seq, now), actions)
+        actions += self.pending.acknowledged(seq)
 
     def handle_nack(self, master: Entity, seqs: tuple[int, ...], now: float, actions: list[Action]) -> None:
         """A master misses writes; one of chappe has confirmed those before only when it says what became of them."""
-        self._apply(self._channel.handle_nack(master, seqs, now, confirms=not master.is_chappe), actions)
+        self._apply(self.channel.handle_nack(master, seqs, now, confirms=not master.is_chappe), actions)
 
     def handle_answer(self, answer: cmd.PutUniqueResult, actions: list[Action]) -> None:
         """An original says what became of a put_unique."""
-        actions += self._pending.answered(answer.request, answer.inserted)
+        actions += self.pending.answered(answer.request, answer.inserted)
 
     def settle(self, master: Entity, next_event: int, actions: list[Action]) -> None:
         """Tell callers what became of their writes, once this clone shows what is before ``next_event``."""
-        known, resolved = self._pending.settle(next_event)
+        known, resolved = self.pending.settle(next_event)
         actions += resolved
         if known:
             self._uplink.send(cmd.Settled(known), master, actions)
 
     def handle_timeout(self, now: float, actions: list[Action]) -> None:
         """Heartbeats."""
-        self._apply(self._channel.handle_timeout(now), actions)
-
-    def next_timeout(self) -> float:
-        """When ``handle_timeout`` is due."""
-        return self._channel.next_timeout()
+        self._apply(self.channel.handle_timeout(now), actions)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -244,6 +218,6 @@ class CloneWrites:
 
     def _beat(self, seq: int, actions: list[Action]) -> None:
         """Acknowledgements are a sign of life enough for a master of chappe that has confirmed all writes."""
-        (master,) = self._channel.consumers
+        (master,) = self.channel.consumers
         if not master.is_chappe or not self.idle():
             self._uplink.send(cmd.Keepalive(seq), master, actions)

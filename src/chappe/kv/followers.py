@@ -57,39 +57,29 @@ class Followers:
         self._wholes = Wholes(frozen, limits)  # ... and of originals
         self._originals: set[Entity] = set()
         self._heartbeat_s = heartbeat_s
-        self._output: ChannelProducer[Entity, bytes] = ChannelProducer(
+        self.output: ChannelProducer[Entity, bytes] = ChannelProducer(
             len, now=now, heartbeat_s=heartbeat_s, events_max=limits.events_max
         )
         self._greeted: set[Entity] = set()  # originals that have not said yet that they have everything
         self._beat_at = now + heartbeat_s
 
     @property
-    def clones(self) -> tuple[Entity, ...]:
-        """Those that are attached."""
-        return self._output.consumers
-
-    @property
-    def seq(self) -> int:
-        """The number of the last event."""
-        return self._output.seq
-
-    @property
     def endpoints(self) -> set[bytes]:
         """Where there are clones that something is expected of."""
-        return {clone.endpoint for clone in (*self.clones, *self._snapshots.takers)}
+        return {clone.endpoint for clone in (*self.output.consumers, *self._snapshots.takers)}
 
     def idle(self, gone: Collection[bytes]) -> bool:
         """Whether every clone has everything, but those at endpoints that are ``gone``."""
-        return self._output.idle(lambda clone: clone.endpoint in gone) and all(
+        return self.output.idle(lambda clone: clone.endpoint in gone) and all(
             clone.endpoint in gone for clone in self._snapshots.takers
         )
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
-        found = self._output.invariants()
-        if self.has_clones is not bool(self.clones):
-            found.append(f"clones are told: {self.has_clones}, {len(self.clones)} there are")
-        if not {*self._originals, *self._greeted, *self._snapshots.takers} <= set(self.clones):
+        found = self.output.invariants()
+        if self.has_clones is not bool(self.output.consumers):
+            found.append(f"clones are told: {self.has_clones}, {len(self.output.consumers)} there are")
+        if not {*self._originals, *self._greeted, *self._snapshots.takers} <= set(self.output.consumers):
             found.append("somebody is known as a clone and is not among them")
         return found
 
@@ -105,7 +95,7 @@ class Followers:
                     body = cmd.encode_command(command)
                 if self._originals:
                     self._wholes.changed(len(body))
-                self._apply(self._output.produce(body, now), now, actions)
+                self._apply(self.output.produce(body, now), now, actions)
             self.tick_at = min(self.tick_at, now + CHANNEL_TICK_S)
 
     def send(self, clone: Entity, command: cmd.Command, actions: list[Action]) -> None:
@@ -115,19 +105,19 @@ class Followers:
 
     def drop(self, clone: Entity, reason: str, now: float, actions: list[Action]) -> None:
         """Forget one, if it is known."""
-        self._apply(self._output.drop(clone, reason), now, actions)
+        self._apply(self.output.drop(clone, reason), now, actions)
 
     def hurry(self, now: float) -> None:
         """Have them say at once what they have."""
-        self._output.hurry(now)
+        self.output.hurry(now)
         self.tick_at = now
 
     # -- what clones say, and time ----------------------------------------------------------------------------------
 
     def handle_ack(self, clone: Entity, seq: int, now: float, actions: list[Action]) -> None:
         """One has everything up to ``seq``; the first time that an original says so it is attached."""
-        self._apply(self._output.handle_ack(clone, seq, now), now, actions)
-        if clone in self._greeted and clone in self._output.consumers:
+        self._apply(self.output.handle_ack(clone, seq, now), now, actions)
+        if clone in self._greeted and clone in self.output.consumers:
             self._greeted.discard(clone)
             self._wholes.close(clone)
             actions.append(Report(CloneAttached(self._name, clone)))
@@ -135,15 +125,15 @@ class Followers:
     def handle_nack(self, clone: Entity, seqs: tuple[int, ...], now: float, actions: list[Action]) -> None:
         """One misses events, or asks for everything."""
         if not seqs or seqs[0] != 0:
-            self._apply(self._output.handle_nack(clone, seqs, now), now, actions)
-        elif clone not in self._output.consumers and len(self._output.consumers) >= self._limits.clones_max:
+            self._apply(self.output.handle_nack(clone, seqs, now), now, actions)
+        elif clone not in self.output.consumers and len(self.output.consumers) >= self._limits.clones_max:
             reason = f"{self._limits.clones_max:,} follow it already"
             actions.append(Report(CloneDropped(self._name, clone, reason)))
         elif clone.is_chappe:
-            view = self._snapshots.open(clone, self._output.seq, self._output.floor, now)
+            view = self._snapshots.open(clone, self.output.seq, self.output.floor, now)
             if view is not None:
                 interval = cmd.ticks(self._heartbeat_s)
-                self._output.add(clone, now, behind=view.offset)
+                self.output.add(clone, now, behind=view.offset)
                 self.has_clones = True
                 self.send(clone, cmd.SnapshotOffer(view.number, view.offset, interval, len(view.entries)), actions)
                 for piece in self._snapshots.ahead(clone):
@@ -153,7 +143,7 @@ class Followers:
 
     def handle_taken(self, clone: Entity, command: cmd.SnapshotTaken, now: float, actions: list[Action]) -> None:
         """One says how much of its snapshot it has; with all of it, it is attached."""
-        if clone not in self._output.consumers:
+        if clone not in self.output.consumers:
             self.send(clone, cmd.RetransmitFailed(_STRANGER), actions)
         elif self._snapshots.takes(clone):
             for piece in self._snapshots.taken(clone, command, now):
@@ -163,19 +153,19 @@ class Followers:
 
     def handle_timeout(self, now: float, actions: list[Action]) -> None:
         """Heartbeats, clones that are gone, and how large the store is."""
-        self._apply(self._output.handle_timeout(now), now, actions)
+        self._apply(self.output.handle_timeout(now), now, actions)
         for clone in self._snapshots.silent(now):
             self.drop(clone, "it did not take what it asked for", now, actions)
         if self._originals:
             self._warn(self._wholes.measure(now), actions)
-        if not self._output.consumers and now >= self._beat_at:
-            self._beat(self._output.seq, now, actions)  # only another master can hear it
+        if not self.output.consumers and now >= self._beat_at:
+            self._beat(self.output.seq, now, actions)  # only another master can hear it
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` is due."""
-        if not self._output.consumers:
+        if not self.output.consumers:
             return self._beat_at
-        due = min(self._output.next_timeout(), self._snapshots.next_timeout())
+        due = min(self.output.next_timeout(), self._snapshots.next_timeout())
         return min(due, self._wholes.next_timeout()) if self._originals else due
 
     # -- inside -----------------------------------------------------------------------------------------------------
@@ -189,7 +179,7 @@ class Followers:
                 else:
                     actions.append(self._event(each.message, None))
             elif isinstance(each, Dropped):
-                self.has_clones = bool(self._output.consumers)
+                self.has_clones = bool(self.output.consumers)
                 self._forget(each.consumer)
                 self._writers.detach(each.consumer)
                 actions.append(Report(CloneDropped(self._name, each.consumer, each.reason)))
@@ -208,19 +198,19 @@ class Followers:
         self._beat_at = now + self._heartbeat_s
         body = cmd.encode_command(cmd.Keepalive(seq))
         actions.append(Send(self._topic, None, cmd.encode_message(0, self._entity, NOBODY, body)))
-        for clone in self._output.consumers:
+        for clone in self.output.consumers:
             if not clone.is_chappe:
                 actions.append(Send(self._topic, clone.endpoint, cmd.encode_message(0, self._entity, clone, body)))
 
     def _greet(self, clone: Entity, now: float, actions: list[Action]) -> None:
         """Send an original everything, as far as it is durable."""
-        seq = self._output.seq
+        seq = self.output.seq
         try:
             pairs = self._wholes.open(clone, seq, now)
         except TooLarge as problem:
-            self._output.drop(clone, "")
+            self.output.drop(clone, "")
             self._forget(clone)
-            self.has_clones = bool(self._output.consumers)
+            self.has_clones = bool(self.output.consumers)
             if problem.new:
                 bound = f"the {self._limits.snapshot_bytes_max:,} bytes that those can take"
                 reason = f"it is an original's, and the store has more than {bound}; clones of chappe can"
@@ -228,7 +218,7 @@ class Followers:
             return
         if pairs is None:
             return
-        self._output.add(clone, now)
+        self.output.add(clone, now)
         self.has_clones = True
         self._originals.add(clone)
         self._greeted.add(clone)

@@ -11,7 +11,7 @@ from chappe.core import Report
 from chappe.defaults import CHANNEL_NACK_S, CHANNEL_TICK_S, MASTER_SILENT_S
 from chappe.errors import ProtocolError, StaleData, StoreError
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Resolve
+from chappe.kv.actions import Action
 from chappe.kv.clone_writes import CloneWrites, Uplink
 from chappe.kv.engine import Change, Engine, Staged
 from chappe.kv.entity import NOBODY, Entity
@@ -68,7 +68,6 @@ class Following:
         self._search_s = CHANNEL_NACK_S
         self._resumed = False  # the master is there again, and it is not known yet whether changes were missed
         self._probe = False  # the next attempt asks the old master whether it still knows us
-        self.waits: dict[int, float] = {}  # await_ready: until when
         self._conflicts = Conflicts()
 
     def idle(self) -> bool:
@@ -85,8 +84,6 @@ class Following:
         found = self._input.invariants()
         if self.connected and (self.master is None or not self._input.initialized):
             found.append(f"it follows {self.master}, whose channel has not begun")
-        if self.waits and self.unreadable is None:
-            found.append("somebody waits until it may be read, and it may")
         return found
 
     @property
@@ -106,18 +103,11 @@ class Following:
 
     # -- application ------------------------------------------------------------------------------------------------
 
-    def await_ready(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
-        """Resolve the ticket with None once it may be read, with StaleData after ``timeout_s``."""
-        if self.unreadable is None:
-            return [Resolve(ticket, None)]
-        self.waits[ticket] = now + timeout_s
-        return []
-
     def leave(self, actions: list[Action]) -> None:
         """The end: a master of chappe need not wait for it any more."""
         master = self.master if self.connected or self._receiving is None else self._receiving.master
         if (self.connected or self._receiving is not None) and master is not None and master.is_chappe:
-            self._uplink.send(cmd.Leave(self._writes.seq), master, actions)
+            self._uplink.send(cmd.Leave(self._writes.channel.seq), master, actions)
 
     def hurry(self, now: float) -> None:
         """There may be a master now that was not before: look for it at the next ``handle_timeout``."""
@@ -196,7 +186,10 @@ class Following:
             if now >= self._writes.refuse_at(self.lost_at):
                 self._writes.refuse(actions)
         if self._receiving is not None:
-            self._tend(self._receiving, now, actions)
+            try:
+                self._receiving.handle_timeout(now, actions)
+            except GivenUp as problem:
+                self._give_up(str(problem), now, actions)
         if now >= self._stale_from + self._stale_s and self.unreadable is None:
             what = "changes" if self._syncing or self._resumed else "its master"
             self.unreadable = f"it lost {what} more than {self._stale_s:g} s ago"
@@ -209,17 +202,11 @@ class Following:
         """Whether it asks for a snapshot now and then."""
         return (not self.connected or self._syncing) and self._receiving is None
 
-    def check_waits(self, now: float, actions: list[Action]) -> None:
-        """Those who have waited too long until it may be read."""
-        for ticket in [ticket for ticket, until in self.waits.items() if now >= until]:
-            del self.waits[ticket]
-            actions.append(Resolve(ticket, self.stale()))
-
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` is due, and ``check_waits``."""
-        due = [*self.waits.values()]
+        """When ``handle_timeout`` is due."""
+        due = []
         if self.connected:
-            due += [self._heard_at + MASTER_SILENT_S, self._writes.next_timeout()]
+            due += [self._heard_at + MASTER_SILENT_S, self._writes.channel.next_timeout()]
             if not self._syncing:
                 due.append(self._input.next_timeout())
         else:
@@ -272,18 +259,16 @@ class Following:
         """It is there, again or for the first time, and writes go to it."""
         self.connected = True
         self._search_s = CHANNEL_NACK_S
-        self._writes.accept()
+        self._writes.refusing = False
         self.master = master
 
     def _current(self, actions: list[Action]) -> None:
-        """The data are its master's as they are now: they may be read, and those who waited for that hear of it."""
+        """The data are its master's as they are now: they may be read."""
         assert self.master is not None
         self._resumed = False
         self._stale_from = math.inf
         self.unreadable = None
         actions.append(Report(MasterFound(self._name, self.master)))
-        actions += [Resolve(ticket, None) for ticket in self.waits]
-        self.waits.clear()
 
     def _is_current(self, seq: int, actions: list[Action]) -> None:
         """The master's last event is ``seq``; behind an interruption that tells whether nothing is missing."""
@@ -317,7 +302,7 @@ class Following:
         for key, value in pairs:
             staged.add(key, value)
         self._become(master, staged, actions)
-        self._writes.settle_confirmed(actions)
+        actions += self._writes.pending.settle(None)[1]  # shown by now
         self._take(self._input.handle_handshake(command.offset, command.ticks * CHANNEL_TICK_S, now), now, actions)
         self._writes.begin(master, now, actions)
 
@@ -356,10 +341,10 @@ class Following:
             return
         if known:
             self._heard_at = now
-        self._receiving = receiving = Receiving(master, offer, self._engine, self._limits, now)
-        for each in receiving.begin(now):
-            self._uplink.send(each.message, master, actions)
+        self._receiving = receiving = Receiving(master, offer, self._uplink, self._engine, self._limits, now)
+        receiving.begin(now, actions)
         if receiving.whole:
+            receiving.tell(actions)
             self._complete(receiving, now, actions)
 
     def _decline(self, offer: cmd.SnapshotOffer, master: Entity, actions: list[Action]) -> None:
@@ -375,16 +360,13 @@ class Following:
         try:
             if isinstance(command, cmd.SnapshotPiece):
                 if message.receiver == self._entity and receiving.handle_piece(command, now):
+                    receiving.tell(actions)
                     if receiving.whole:
                         self._complete(receiving, now, actions)
-                    else:
-                        taken = cmd.SnapshotTaken(receiving.offer.snapshot, receiving.taken)
-                        self._uplink.send(taken, receiving.master, actions)
                 return False
             if isinstance(command, cmd.RetransmitFailed) and message.receiver != self._entity:
                 return False
-            for each in receiving.handle(message, size, now):
-                self._uplink.send(each.message, receiving.master, actions)
+            receiving.handle(message, size, now, actions)
         except GivenUp as problem:
             self._give_up(str(problem), now, actions)
             return False
@@ -394,29 +376,15 @@ class Following:
         follows = self.connected and receiving.master == self.master
         return follows and isinstance(command, cmd.WriterState | cmd.CumulativeAck | cmd.MissingEvents)
 
-    def _tend(self, receiving: Receiving, now: float, actions: list[Action]) -> None:
-        """Acknowledge, and ask again for what does not come."""
-        try:
-            said, ask = receiving.handle_timeout(now)
-        except GivenUp as problem:
-            self._give_up(str(problem), now, actions)
-            return
-        for each in said:
-            self._uplink.send(each.message, receiving.master, actions)
-        if ask:
-            taken = cmd.SnapshotTaken(receiving.offer.snapshot, receiving.taken, again=True)
-            self._uplink.send(taken, receiving.master, actions)
-
     def _complete(self, receiving: Receiving, now: float, actions: list[Action]) -> None:
         """All of it is here: become it, and do what has changed since."""
         master = receiving.master
         again = master == self.master
-        self._uplink.send(cmd.SnapshotTaken(receiving.offer.snapshot, receiving.taken), master, actions)
         self._input = receiving.input
         self._heard_at = now
         self._become(master, receiving.staged, actions)
         if not again:
-            self._writes.settle_confirmed(actions)
+            actions += self._writes.pending.settle(None)[1]  # shown by now
         for command in receiving.events:
             self._do(command, now, actions)
         self._writes.begin(master, now, actions)

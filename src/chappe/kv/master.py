@@ -84,7 +84,7 @@ class KvMaster(KvRole):
     @property
     def position(self) -> int:
         """The number of the last event that clones were told."""
-        return self._followers.seq
+        return self._followers.output.seq
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
@@ -98,21 +98,21 @@ class KvMaster(KvRole):
     @property
     def clones(self) -> tuple[Entity, ...]:
         """Those that are attached."""
-        return self._followers.clones
+        return self._followers.output.consumers
 
     @property
     def room(self) -> bool:
         """Whether the backend keeps up; if not, the driver lets writers wait."""
-        return self._ordering.room
+        return not self._ordering.commits.full
 
     @property
     def settled(self) -> bool:
         """Whether all that was written is durable."""
-        return self._ordering.settled
+        return not self._ordering.commits.count
 
     def idle(self) -> bool:
         """Whether every clone in reach has everything, nothing of theirs is missing, and all is durable."""
-        return self._ordering.settled and self._followers.idle(self._gone) and self._taking.idle(self._gone)
+        return self.settled and self._followers.idle(self._gone) and self._taking.idle(self._gone)
 
     # -- application: writing -----------------------------------------------------------------------------------
 

@@ -61,24 +61,14 @@ class Ordering:
         self._name = name
         self._entity = entity
         self._engine = engine
-        self._commits = Committing(limits)
+        self.commits = Committing(limits)
         self._writers = writers
         self._followers = followers
         self._expire_from = now  # not before, since the disk was full
 
-    @property
-    def settled(self) -> bool:
-        """Whether all that was done is durable."""
-        return not self._commits.count
-
-    @property
-    def room(self) -> bool:
-        """Whether the backend keeps up."""
-        return not self._commits.full
-
     def frozen(self) -> list[Entry]:
         """All entries that are durable, as they are now and stay."""
-        return self._engine.frozen(self._commits.changes())
+        return self._engine.frozen(self.commits.changes())
 
     # -- writes -----------------------------------------------------------------------------------------------------
 
@@ -145,21 +135,21 @@ class Ordering:
 
     def start_commit(self, actions: list[Action]) -> None:
         """Ask for the next commit, if something waits for one."""
-        if self.durable and self._commits.count:
-            commit = self._commits.start(self._writers.row)
+        if self.durable and self.commits.count:
+            commit = self.commits.start(self._writers.row)
             if commit is not None:
                 actions.append(commit)
 
     def committed(self, number: int, now: float, wall_ns: int, actions: list[Action]) -> None:
         """A commit is durable."""
-        for done in self._commits.committed(number):
+        for done in self.commits.committed(number):
             self._release(done, now, actions)
         self.catch_up()
         self.expire(now, wall_ns, actions)
 
     def failed(self, number: int, error: StorageError, now: float, actions: list[Action]) -> None:
         """A commit was refused: everything that waits is undone and refused."""
-        undone = self._commits.failed(number, self._engine)
+        undone = self.commits.failed(number, self._engine)
         self._expire_from = now + DISK_RETRY_S
         actions.append(Report(CommitFailed(self._name, len(undone), str(error))))
         failure = BackendFailure(f"the write is not done: {error}")
@@ -170,13 +160,9 @@ class Ordering:
 
     def catch_up(self) -> None:
         """With nothing on its way to the disk, all that was taken from clones is applied."""
-        if not self._commits.count:
+        if not self.commits.count:
             for writer in self._writers.attached.values():
                 writer.applied = max(writer.applied, writer.taken)
-
-    def forget(self, writer: Entity) -> None:
-        """With the next commit, what the backend keeps of a clone's writes goes."""
-        self._commits.forget(writer)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -228,7 +214,7 @@ class Ordering:
     def _finish(self, done: Done, now: float, actions: list[Action]) -> None:
         """An operation was done in memory; with a backend it is told later."""
         if self.durable:
-            self._commits.add(done)
+            self.commits.add(done)
         else:
             self._release(done, now, actions)
 

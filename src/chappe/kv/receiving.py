@@ -17,6 +17,8 @@ from chappe.defaults import (
 )
 from chappe.errors import ProtocolError
 from chappe.kv import commands as cmd
+from chappe.kv.actions import Action
+from chappe.kv.clone_writes import Uplink
 from chappe.kv.engine import Engine, Staged
 from chappe.kv.entity import Entity
 from chappe.kv.role import new_input
@@ -37,16 +39,20 @@ class Receiving:
     Args:
         master: Who sends it.
         offer: What it has said of it.
+        uplink: Addresses what is sent to it.
         engine: What the clone has now; it does not change meanwhile.
     """
 
-    def __init__(self, master: Entity, offer: cmd.SnapshotOffer, engine: Engine, limits: KvLimits, now: float) -> None:
+    def __init__(
+        self, master: Entity, offer: cmd.SnapshotOffer, uplink: Uplink, engine: Engine, limits: KvLimits, now: float
+    ) -> None:
         self.master = master
         self.offer = offer
         self.staged = Staged(engine)
         self.events: list[cmd.Action] = []  # behind the snapshot, in order
         self.input = new_input(limits, now)
         self.taken = 0  # entries
+        self._uplink = uplink
         self._limits = limits
         self._events_bytes = 0  # of what came, some of it perhaps twice
         self._heard_at = now
@@ -59,9 +65,14 @@ class Receiving:
         """Whether all entries have come."""
         return self.taken == self.offer.entries
 
-    def begin(self, now: float) -> list[ToProducer]:
+    def begin(self, now: float, actions: list[Action]) -> None:
         """The channel begins behind the snapshot."""
-        return self._gather(self.input.handle_handshake(self.offer.offset, self.offer.ticks * CHANNEL_TICK_S, now))
+        begun = self.input.handle_handshake(self.offer.offset, self.offer.ticks * CHANNEL_TICK_S, now)
+        self._gather(begun, actions)
+
+    def tell(self, actions: list[Action], again: bool = False) -> None:
+        """Tell the master how much has come; with ``again`` it is to send what follows again."""
+        self._uplink.send(cmd.SnapshotTaken(self.offer.snapshot, self.taken, again), self.master, actions)
 
     def handle_piece(self, piece: cmd.SnapshotPiece, now: float) -> bool:
         """Some entries have come; whether they were the next ones. Raises ProtocolError for what is no piece of it."""
@@ -81,49 +92,48 @@ class Receiving:
         self._ask_at = now + self._ask_s
         return True
 
-    def handle(self, message: cmd.Message, size: int, now: float) -> list[ToProducer]:
+    def handle(self, message: cmd.Message, size: int, now: float, actions: list[Action]) -> None:
         """Something else for the channel has come, of so many bytes. Raises GivenUp."""
         command = message.command
         if isinstance(command, cmd.ACTIONS):
             if message.seq >= self.input.next:
                 self._events_bytes += size
-            return self._gather(self.input.handle_event(message.seq, command, now))
-        if isinstance(command, cmd.Keepalive):
-            return self._gather(self.input.handle_heartbeat(command.seq, now))
-        if isinstance(command, cmd.RetransmitFailed):
+            self._gather(self.input.handle_event(message.seq, command, now), actions)
+        elif isinstance(command, cmd.Keepalive):
+            self._gather(self.input.handle_heartbeat(command.seq, now), actions)
+        elif isinstance(command, cmd.RetransmitFailed):
             if not command.seq:
                 raise GivenUp("its master does not send it any more")
-            return self._gather(self.input.handle_retransmit_failed(command.seq, now))
-        return []
+            self._gather(self.input.handle_retransmit_failed(command.seq, now), actions)
 
     def heard(self, now: float) -> None:
         """The master has said something."""
         self._heard_at = now
 
-    def handle_timeout(self, now: float) -> tuple[list[ToProducer], bool]:
-        """What the channel has to say, and whether to ask again for what does not come. Raises GivenUp."""
+    def handle_timeout(self, now: float, actions: list[Action]) -> None:
+        """Acknowledge events, and ask again for what does not come. Raises GivenUp."""
         if now >= self._heard_at + MASTER_SILENT_S:
             raise GivenUp(f"nothing was heard of it for {MASTER_SILENT_S:g} s")
-        ask = now >= self._ask_at
-        if ask:
+        self._gather(self.input.handle_timeout(now), actions)
+        if now >= self._ask_at:
             self._ask_s = min(2 * self._ask_s, _ASK_MAX_S)
             self._ask_at = now + self._ask_s
-        return self._gather(self.input.handle_timeout(now)), ask
+            self.tell(actions, again=True)
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` is due."""
         return min(self._heard_at + MASTER_SILENT_S, self._ask_at, self.input.next_timeout())
 
-    def _gather(self, actions: list[ConsumerAction[cmd.Action]]) -> list[ToProducer]:
-        said = []
-        for each in actions:
+    def _gather(self, taken: list[ConsumerAction[cmd.Action]], actions: list[Action]) -> None:
+        said: list[Action] = []
+        for each in taken:
             if isinstance(each, Consume):
                 self.events.append(each.payload)
             elif isinstance(each, Lost):
                 raise GivenUp("changes that followed it can no longer be had")
             elif isinstance(each, ToProducer):
-                said.append(each)
+                self._uplink.send(each.message, self.master, said)
         limits = self._limits
         if len(self.events) > limits.staged_events_max or self._events_bytes > limits.staged_bytes_max:
             raise GivenUp("more has changed meanwhile than a clone keeps")
-        return said
+        actions += said

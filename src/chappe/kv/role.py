@@ -127,22 +127,10 @@ class KvRole(ABC):
 
     def get(self, key: object) -> Value:
         """The value under a key; raises NoSuchKey or StaleData."""
-        return self.readable_engine().get(key if type(key) is str else to_value(key))
-
-    def get_index(self, key: object, index: object) -> Value:
-        """What lies at an index of the value under a key; raises NoSuchKey, TypeClash or StaleData."""
-        return self.readable_engine().get_index(to_value(key), to_value(index))
-
-    def exists(self, key: object) -> bool:
-        """Whether there is a value under a key; raises StaleData."""
-        return self.readable_engine().exists(to_value(key))
-
-    def readable_engine(self) -> Engine:
-        """All data, to be read only; raises StaleData."""
         stale = self.unreadable()
         if stale is not None:
             raise stale
-        return self.engine
+        return self.engine.get(key if type(key) is str else to_value(key))
 
     # -- application: writing -----------------------------------------------------------------------------------
 

@@ -92,7 +92,7 @@ class Taking:
         if writer is None or writer.channel is None:
             return
         if isinstance(command, cmd.ACTIONS):
-            if writer.full or not self._ordering.room:
+            if writer.full or self._ordering.commits.full:
                 return
             if entity.is_chappe:  # an original names an object of another number
                 command = cmd.bound(command, entity)
@@ -117,7 +117,7 @@ class Taking:
             writer = self._writers.known.get(entity)
             if writer is not None and entity.is_chappe:
                 self._followers.send(
-                    entity, cmd.WriterState(writer.applied, self._followers.seq, writer.told()), actions
+                    entity, cmd.WriterState(writer.applied, self._followers.output.seq, writer.told()), actions
                 )
         self._writers.due.clear()
 
@@ -126,7 +126,7 @@ class Taking:
         for writer in list(self._writers.attached.values()):
             if writer.channel is not None:
                 self._take(writer, writer.channel.handle_timeout(now), now, wall_ns, actions)
-            if wall_ns - writer.heard_ns > _FORGET_NS and writer.entity not in self._followers.clones:
+            if wall_ns - writer.heard_ns > _FORGET_NS and writer.entity not in self._followers.output.consumers:
                 self._writers.detach(writer.entity)
         if now >= self._forget_at:
             self.forget(now, wall_ns)
@@ -140,7 +140,7 @@ class Taking:
         """Forget clones that have been away for very long."""
         self._forget_at = now + STORE_WRITER_FORGET_S / 24
         for entity in self._writers.forget(wall_ns):
-            self._ordering.forget(entity)
+            self._ordering.commits.forget(entity)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Losses told to those whom they concern: who published the messages, and who would have got them.
+"""Messages that were dropped: reported here, and told to those who published them or would have got them.
 
 An endpoint that drops messages on their way to a peer tells their origins and, once it reads again, that peer, which
 passes it on to those behind it. Once a second at most, and one message for each peer, origin and reason. What was
@@ -20,7 +20,7 @@ from chappe.core import Report
 from chappe.defaults import DROPS_REPORT_S, LOSSES_MAX
 from chappe.errors import ProtocolError
 from chappe.mesh.actions import Action
-from chappe.mesh.events import LostElsewhere
+from chappe.mesh.events import LostElsewhere, MessagesDropped
 from chappe.mesh.messages import NOBODY
 
 _LOSS: Final = struct.Struct(">16s16sQB")
@@ -70,6 +70,31 @@ class Loss:
 
 
 _REASONS: Final = frozenset(Why)
+
+
+class Drops:
+    """Counts by place, which is a part of a sentence: where and why."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.due = inf  # when a report is
+        self._counts: dict[str, int] = {}
+        self._reported_at = -inf
+
+    def add(self, where: str, count: int = 1) -> None:
+        """Count. The places are few: a peer and a reason."""
+        self.total += count
+        self.due = self._reported_at + DROPS_REPORT_S
+        self._counts[where] = self._counts.get(where, 0) + count
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """Report what is due."""
+        if now < self.due:
+            return []
+        self.due = inf
+        counts, self._counts = self._counts, {}
+        self._reported_at = now
+        return [Report(MessagesDropped(where, count)) for where, count in counts.items()]
 
 
 class Losses:

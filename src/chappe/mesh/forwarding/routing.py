@@ -19,10 +19,9 @@ from chappe.mesh.actions import Action, Deliver, Flush
 from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, PeerBlocked
 from chappe.mesh.filters import EVERYTHING, LOCAL_PREFIX, NOTHING, Filter, minimal
 from chappe.mesh.forwarding.congestion import Congestion
-from chappe.mesh.forwarding.drops import Drops
 from chappe.mesh.forwarding.duplicates import Seen
 from chappe.mesh.forwarding.echoes import MESH, TOO_OFTEN, Echoes
-from chappe.mesh.forwarding.losses import Loss, Losses, Why
+from chappe.mesh.forwarding.losses import Drops, Loss, Losses, Why
 from chappe.mesh.link_states import Verdict
 from chappe.mesh.links.link import EndpointOptions, Link
 from chappe.mesh.messages import (
