@@ -96,6 +96,7 @@ class MeshLimits:
 
     seen_max: int = 32_768  # publications of one origin remembered, so many to twice that; what is older is not taken
     seen_total_max: int = 8 * 32_768  # of all origins together: about 20 MiB
+    doubts_max: int = 256  # link states from where their endpoint is not, kept for each neighbour; the oldest give way
     routes_max: int = 16_384  # topics for which it is remembered who wants them; then all are found out again
 
 

@@ -7,7 +7,6 @@ from tests.mesh.rogue_rig import VICTIM, Peer, Rig
 
 from chappe.defaults import (
     DOUBTS_BYTES_MAX,
-    DOUBTS_MAX,
     LIFE_NUMBERS,
     LINK_STATE_AHEAD,
     LINK_STATE_KEPT_S,
@@ -15,7 +14,7 @@ from chappe.defaults import (
     TELL_PAUSE_MAX_S,
     TTL,
 )
-from chappe.limits import MeshLimits
+from chappe.limits import MESH_LIMITS, MeshLimits
 from chappe.mesh import topology
 from chappe.mesh.events import PeerRemoved
 from chappe.mesh.messages import (
@@ -295,7 +294,7 @@ def test_doubts_are_bounded_for_each_neighbour(rig: Rig) -> None:
     rogue.send(*[rogue.state(each, 2, (b"x" * 60_000,)) for each in (FAR, *ids)])
 
     doubts = rig.core.router.topology._states._doubts[GREATER]
-    assert len(doubts) <= DOUBTS_MAX
+    assert len(doubts) <= MESH_LIMITS.doubts_max
     assert sum(len(each.frame) for each in doubts.values()) <= DOUBTS_BYTES_MAX
     rig.do(rig.core.handle_closed(rogue.conn, "it left", rig.now))
     assert GREATER not in rig.core.router.topology._states._doubts

@@ -16,7 +16,6 @@ from tests.mesh.rogue_rig import PREFIX, Peer, Rig, frame_of
 
 from chappe.defaults import (
     CONTROL_BYTES_MAX,
-    DOUBTS_MAX,
     ENDPOINTS_MAX,
     LINK_STATES_BYTES_MAX,
     ROUTES_BYTES_MAX,
@@ -290,7 +289,7 @@ class World:
         states = router.topology._states
         assert states._size == sum(len(each.frame) for each in states.known.values()) <= LINK_STATES_BYTES_MAX
         assert len(states.known) <= ENDPOINTS_MAX
-        assert all(len(doubts) <= DOUBTS_MAX for doubts in states._doubts.values())
+        assert all(len(doubts) <= MESH_LIMITS.doubts_max for doubts in states._doubts.values())
         assert set(states._doubts) <= {link.peer_id for link in router.links.values()} or router.topology.changed
         assert router.seen.size <= MESH_LIMITS.seen_total_max
         assert router._routes_bytes <= ROUTES_BYTES_MAX

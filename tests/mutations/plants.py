@@ -756,7 +756,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "doubts-without-a-bound",
         "mesh",
         "mesh/link_states.py",
-        "while len(doubts) > DOUBTS_MAX or (len(doubts) > 1",
+        "while len(doubts) > self._doubts_max or (len(doubts) > 1",
         "while (len(doubts) > 1",
         "what is remembered has a bound",
     ),

@@ -22,12 +22,12 @@ from math import inf
 from chappe.defaults import (
     DOUBT_S,
     DOUBTS_BYTES_MAX,
-    DOUBTS_MAX,
     ENDPOINTS_MAX,
     LINK_STATE_KEPT_S,
     LINK_STATE_STEP_MAX,
     LINK_STATES_BYTES_MAX,
 )
+from chappe.limits import MeshLimits
 from chappe.mesh.messages import ENVELOPE_BYTES, RESERVED_TOPIC, LinkState
 
 _HEAD_BYTES = 4 + ENVELOPE_BYTES + len(RESERVED_TOPIC)  # of a frame, in front of the payload
@@ -72,7 +72,8 @@ def may_follow(version: int, former: int | None, limit: int) -> bool:
 class LinkStates:
     """The table. ``refused`` counts link states beyond the bounds."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: MeshLimits) -> None:
+        self._doubts_max = limits.doubts_max
         self.known: dict[bytes, Known] = {}
         self.refused = 0
         self._size = 0  # bytes of all frames
@@ -152,6 +153,13 @@ class LinkStates:
             self._forget(endpoint)
         return forgotten
 
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        most = max(map(len, self._doubts.values()), default=0)
+        size = sum([len(each.frame) for each in self.known.values()])
+        found = [f"{most} link states of one neighbour are in doubt"] if most > self._doubts_max else []
+        return found if size == self._size else [*found, f"{self._size} bytes of link states are counted, {size} known"]
+
     # -- inside -----------------------------------------------------------------------------------
 
     def _put(self, made: Known) -> bool:
@@ -172,7 +180,7 @@ class LinkStates:
         doubts = self._doubts.setdefault(peer, OrderedDict())
         doubts.pop(made.state.origin, None)
         doubts[made.state.origin] = made
-        while len(doubts) > DOUBTS_MAX or (len(doubts) > 1 and _size(doubts) > DOUBTS_BYTES_MAX):
+        while len(doubts) > self._doubts_max or (len(doubts) > 1 and _size(doubts) > DOUBTS_BYTES_MAX):
             doubts.popitem(last=False)
 
     def _forget(self, origin: bytes) -> None:

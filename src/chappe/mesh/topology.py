@@ -38,6 +38,7 @@ from chappe.defaults import (
     TELL_PAUSE_S,
     TTL,
 )
+from chappe.limits import MESH_LIMITS, MeshLimits
 from chappe.mesh.filters import EVERYTHING, NOTHING, Filter, matches, union
 from chappe.mesh.link_states import Known, LinkStates, Verdict, may_follow
 from chappe.mesh.messages import NOBODY, LinkState, Neighbour, pack_filter
@@ -78,9 +79,12 @@ class Topology:
         forwards: Whether messages pass through it.
         version: Of its first link state; higher than any that an earlier life of this id told.
         now: Monotonic seconds.
+        limits: How much is remembered.
     """
 
-    def __init__(self, own: bytes, forwards: bool, version: int, now: float = 0.0) -> None:
+    def __init__(
+        self, own: bytes, forwards: bool, version: int, now: float = 0.0, limits: MeshLimits = MESH_LIMITS
+    ) -> None:
         self._first_version = version
         self._born = now
         self.own = own
@@ -94,7 +98,7 @@ class Topology:
         self._filter: Filter = NOTHING
         self._links: dict[bytes, Filter] = {}  # endpoints of chappe beside us; the filter of the handshake
         self._originals: dict[bytes, Filter] = {}  # originals beside us, and what they want
-        self._states = LinkStates()
+        self._states = LinkStates(limits)
         self._known = self._states.known
         self._sides: dict[bytes, _Side] = {}  # by neighbour; those that reach each other have the same
         self._hops: dict[bytes, int] | None = None  # of everybody in reach, once somebody asks
@@ -300,6 +304,15 @@ class Topology:
         if self._hops is None:
             self._hops = self._count_hops()
         return self._hops.get(endpoint, 1) > TTL + 1
+
+    @property
+    def remembered(self) -> frozenset[bytes]:
+        """The endpoints whose link states are kept, those out of reach included."""
+        return frozenset(self._known)
+
+    def invariants(self) -> list[str]:
+        """See ``EndpointCore.invariants``."""
+        return self._states.invariants()
 
     def reaches(self, endpoint: bytes) -> bool:
         """Whether there is a path to an endpoint."""

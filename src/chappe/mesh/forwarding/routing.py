@@ -111,7 +111,7 @@ class Router:
     """
 
     def __init__(self, own: bytes, options: EndpointOptions, control: Control, contain: Contain, now: float) -> None:
-        self.topology = Topology(own, options.forwarding, options.first_number, now)
+        self.topology = Topology(own, options.forwarding, options.first_number, now, options.limits)
         self.subscriptions = Subscriptions()
         self.drops = Drops()
         self.losses = Losses()
@@ -255,7 +255,7 @@ class Router:
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
-        found = self.seen.invariants()
+        found = [*self.seen.invariants(), *self.topology.invariants()]
         known = {peer: (link.chappe, link.conn) for peer, link in self.links.items()}
         if self.topology.neighbours != {peer: chappe for peer, (chappe, _) in known.items()}:
             found.append("links and the network's picture of them differ")

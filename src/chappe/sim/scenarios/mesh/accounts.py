@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 
-from chappe.mesh.events import LinkEnded, PeerLost
-from chappe.mesh.messages import BYE, COMMAND, DATA, ORIGIN_COMMAND, ORIGIN_DATA, PING, parse_message
+from chappe.mesh.events import LinkEnded, LostElsewhere, PeerAdded, PeerLost
+from chappe.mesh.forwarding.losses import Loss, Why
+from chappe.mesh.messages import (
+    BYE,
+    COMMAND,
+    DATA,
+    ORIGIN_COMMAND,
+    ORIGIN_DATA,
+    ORIGIN_LOSS,
+    PING,
+    Message,
+    parse_message,
+)
 from chappe.sim.scenarios.mesh.base import MeshHost
-from chappe.sim.scenarios.mesh.checkers import LATE_S, MeshChecker
+from chappe.sim.scenarios.mesh.checkers import BEFORE_S, LATE_S, MeshChecker
 from chappe.sim.scenarios.mesh.hosts import EndpointHost
+from chappe.sim.scenarios.mesh.rogues import NAME as ROGUE
 from chappe.sim.scenarios.mesh.world import MeshWorld
 from chappe.sim.streams import PREFIX, Side
 from chappe.sim.world import Checker
 
 _KIND_AT = 32  # of a body
+STANDS_S = 6.0  # a network without faults stands by then
 _MESSAGES = frozenset({DATA, COMMAND, ORIGIN_DATA, ORIGIN_COMMAND})
 
 
@@ -106,6 +119,112 @@ class Calls(MeshChecker):
                 self.fail(f"{host.life} still waits for {waiting}")
 
 
+class Names(MeshChecker):
+    """Nobody speaks for others."""
+
+    name = "names"
+    promise = "what somebody publishes in the name of another endpoint is taken from nobody who is not on the way to it"
+
+    def on_delivered(self, host: MeshHost, message: Message) -> None:
+        """Look whose name a rogue has used, where it is a leaf of a network that stands."""
+        world = self.world
+        publication = world.record.publications.get(message.payload)
+        if not world.rogue_alone or publication is None or publication.publisher != ROGUE or world.now < STANDS_S:
+            return
+        known = {each.own_id for each in world.hosts.values() if each.alive and not each.original}
+        if message.origin in known and world.record.is_quiet(publication.at - BEFORE_S, world.now):
+            self.fail(f"{host.life} takes from a rogue what says that it is of {world.lives[message.origin]}")
+
+
+class Losses(MeshChecker):
+    """What is lost on its way is told to those whom it concerns, and told once."""
+
+    name = "losses"
+    promise = "who misses messages, or published them, is told of as many as were dropped elsewhere, and no more"
+
+    def __init__(self, world: MeshWorld) -> None:
+        super().__init__(world)
+        self._told: dict[tuple[bytes, int], Loss] = {}  # by place and number
+        self._heard: Counter[tuple[str, bytes, bytes, bytes, str]] = Counter()
+        self._owed: Counter[tuple[str, bytes]] = Counter()  # life and peer: messages that waited when a link ended
+        self._due: Counter[tuple[str, bytes]] = Counter()  # of these, to be told: the peer is back
+        self._told_of: Counter[tuple[str, bytes]] = Counter()
+
+    def on_written(self, side: Side, frames: list[bytes]) -> None:
+        """Note what is told to others."""
+        host = side.host
+        for frame in frames:
+            if (
+                len(frame) <= PREFIX + _KIND_AT
+                or frame[PREFIX + _KIND_AT] != ORIGIN_LOSS
+                or not isinstance(host, EndpointHost)
+            ):
+                continue
+            message = parse_message(frame[PREFIX:])
+            if message.origin != host.own_id:
+                continue
+            loss = Loss.parse(message.payload)
+            self._told[message.origin, message.sequence] = loss
+            if loss.why is Why.LINK_ENDED:
+                self._told_of[host.life, loss.towards] += loss.count
+
+    def on_report(self, host: EndpointHost, event: object) -> None:
+        """Count what is reported of losses elsewhere, and what is owed to peers."""
+        match event:
+            case LostElsewhere() if not self.world.rogue_comes:
+                key = (event.place, event.towards, event.origin, event.reason)
+                self._heard[host.life, *key] += event.count
+                told = [
+                    each.count for (place, _), each in self._told.items()
+                    if (place, each.towards, each.origin, each.why.text) == key
+                ]  # fmt: skip
+                if self._heard[host.life, *key] > sum(told):
+                    self.fail(
+                        f"{host.life} reports {self._heard[host.life, *key]} messages lost, {sum(told)} are: {event}"
+                    )
+            case LinkEnded():
+                self._owed[host.life, event.peer_id] += event.lost
+            case PeerAdded():
+                self._due[host.life, event.peer_id] = self._owed[host.life, event.peer_id]
+
+    def at_end(self) -> None:
+        """Everything is told that could be."""
+        for host in self.world.alive(EndpointHost):
+            for peer in sorted(host.peered):
+                due, told = self._due[host.life, peer], self._told_of[host.life, peer]
+                if told < due and self.world.lives[peer] not in self.world.record.originals:
+                    self.fail(f"{host.life} never told {self.world.lives[peer]} that it misses some messages")
+
+
+class TooFar(MeshChecker):
+    """Who publishes what goes no further hears of it."""
+
+    name = "hops"
+    promise = "who publishes what somebody wants who is too far away is told that it does not arrive"
+
+    def __init__(self, world: MeshWorld) -> None:
+        super().__init__(world)
+        self._told: set[str] = set()  # lives, in quiet
+        self._due: set[str] = set()
+
+    def on_report(self, host: EndpointHost, event: object) -> None:
+        """Note who is told."""
+        if isinstance(event, LostElsewhere) and event.reason == Why.TOO_FAR.text and event.origin == host.own_id:
+            self._told.add(host.life)
+
+    def on_quiet(self) -> None:
+        """Note whose messages do not get to all: those of everybody, if the others want anything."""
+        self._told.clear()
+        for host in self.world.alive(EndpointHost):
+            if any(host.core.is_too_far(each.own_id) and b"" in each.topics for each in self.world.reachable(host)):
+                self._due.add(host.life)
+
+    def at_end(self) -> None:
+        """Compare."""
+        for life in sorted(self._due - self._told):
+            self.fail(f"{life} is not told that what it publishes does not get to all who want it")
+
+
 def accounts(world: MeshWorld) -> list[Checker]:
     """Every checker of what is said."""
-    return [Unconfirmed(world), Goodbyes(world), Calls(world)]
+    return [Unconfirmed(world), Goodbyes(world), Calls(world), Losses(world), TooFar(world), Names(world)]

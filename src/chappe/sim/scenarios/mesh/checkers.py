@@ -270,7 +270,9 @@ class Completeness(MeshChecker):
             wanting = {
                 host.life
                 for host in self.world.reachable(publisher)
-                if any(map(publication.topic.startswith, host.topics)) and publication.receiver in (None, host.life)
+                if not (isinstance(publisher, EndpointHost) and publisher.core.is_too_far(host.own_id))
+                and any(map(publication.topic.startswith, host.topics))
+                and publication.receiver in (None, host.life)
             }
             got = {life: count for life, count in publication.delivered.items() if life in lives}
             if got != dict.fromkeys(wanting, 1):

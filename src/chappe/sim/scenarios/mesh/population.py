@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
-from chappe.defaults import PEER_BYTES_MAX
+from chappe.defaults import PEER_BYTES_MAX, TTL
 from chappe.mesh.endpoint import EndpointOptions
 from chappe.mesh.messages import COMMAND, DATA
 from chappe.mesh.policy import Policy
@@ -17,7 +18,7 @@ from chappe.sim.scenarios.mesh.world import TOPICS, MeshWorld
 PREFIXES = (b"", b"/a", b"/a/x", b"/b", b"/c")
 BYTES_MAX = (8_192, 32_768, PEER_BYTES_MAX)  # that wait for one peer
 RETRY_S = (0.3, 1.0)
-SET_BACK = 1_000_000  # microseconds
+SET_BACK = (300, 1_000_000)  # microseconds: more than a life changes its link state, and a second
 
 
 class PopulatedMesh(MeshWorld):
@@ -35,6 +36,9 @@ class PopulatedMesh(MeshWorld):
     def populate(self) -> None:
         """Make the first hosts, and wires that connect them all, with loops."""
         rng = self.rng
+        if self.far:
+            self._make_chain()
+            return
         for number in range(max(2, self.few(rng.choice((2, 3, 3, 4, 5, 6, 8, 10))))):
             self._make(f"e{number}")
         names = list(self.hosts)
@@ -48,6 +52,15 @@ class PopulatedMesh(MeshWorld):
         for name in list(self.hosts):
             self.clock.after(rng.random(), self._dial_all, name)
             self.clock.after(rng.random(), self._publish_some, name)
+
+    def _make_chain(self) -> None:
+        names = [self._make(f"e{number}", forwarding=True).name for number in range(self.few(TTL + 4))]
+        self.wires.update(pairwise(names))
+        self.hosts[names[-1]].want((b"",))
+        for name in names:
+            self.clock.after(self.rng.random(), self._dial_all, name)
+        for name in (names[0], names[-1]):
+            self.clock.after(self.rng.random(), self._publish_some, name)
 
     def _add_originals(self, names: list[str]) -> None:
         rng = self.rng
@@ -106,7 +119,7 @@ class PopulatedMesh(MeshWorld):
         if isinstance(host, EndpointHost):
             number = None
             if own_id is not None and not self.settings.plain and self.more_rng.random() < 0.5:
-                number = host.options.first_number - SET_BACK
+                number = host.options.first_number - self.more_rng.choice(SET_BACK)
                 self._set_back.add(own_id)  # once: its next life would not know which numbers this one had
             self._make(name, forwarding=host.options.forwarding, own_id=own_id, first_number=number)
         else:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 
+from chappe.defaults import TTL
 from chappe.mesh.messages import DATA
 
 
@@ -86,20 +87,20 @@ class Record:
                 linked.setdefault(two, []).append(one)
         found = {publication.publisher}
         edge = [publication.publisher] if self._is_sound(publication.publisher, start, stop) else []
-        while edge:
-            at = edge.pop()
-            if at in self.originals or (at != publication.publisher and not self.forwards[at]):
-                continue
-            for other in linked.get(at, ()):
-                if other not in found:
-                    found.add(other)
-                    edge.append(other)
+        for _ in range(TTL + 1):
+            at_edge, edge = edge, []
+            for at in at_edge:
+                if at in self.originals or (at != publication.publisher and not self.forwards[at]):
+                    continue
+                new = [each for each in linked.get(at, ()) if each not in found]
+                found.update(new)
+                edge += new
         found.discard(publication.publisher)
         if publication.receiver is not None:  # it takes the direct link as long as that seems to stand
-            found &= {publication.receiver} if self._is_quiet(start, stop) else set()
+            found &= {publication.receiver} if self.is_quiet(start, stop) else set()
         return {life for life in found - self.originals if self._wants(life, publication.topic, start, stop)}
 
-    def _is_quiet(self, start: float, stop: float) -> bool:
+    def is_quiet(self, start: float, stop: float) -> bool:
         """Whether no link came or went in between."""
         return all(
             (a <= start and stop <= b) or b < start or stop < a for spans in self.links.values() for a, b in spans

@@ -111,7 +111,7 @@ class RogueHost(MeshHost):
 
     def dial(self) -> None:
         """Connect to anybody."""
-        if self.alive and len(self.sides) < 2:
+        if self.alive and len(self.sides) < (1 if self.world.rogue_alone else 2):
             self.world.streams.dial(self, 0, self._rng.choice(self.world.alive(EndpointHost) or [self]).address)
 
     def peer(self, address: tuple[str, int], retry_s: float) -> None:

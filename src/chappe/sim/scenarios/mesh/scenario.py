@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from chappe.defaults import LINK_STATE_KEPT_S
 from chappe.sim.scenarios.mesh.accounts import accounts
 from chappe.sim.scenarios.mesh.checkers import Completeness, all_checkers
 from chappe.sim.scenarios.mesh.faults import MeshFaults
@@ -29,7 +30,8 @@ class Mesh(PopulatedMesh):
         """Plan the faults, and perhaps have a rogue among them."""
         if not self.settings.disturb:
             return until
-        until = self._faults.plan(until)
+        if not self.rogue_alone or self.loops:
+            until = self._faults.plan(until)
         self.invite()
         return until
 
@@ -44,14 +46,38 @@ class Mesh(PopulatedMesh):
         self.pass_time(self.now + 6.0)
         self.quiet_since = self.now
         self.calm = True
+        self.see("on_quiet")
         topics = TOPICS if self.settings.plain else (*TOPICS, MANY[7] + b"x")
         sent = [self.publish(host, topic) for host in self.hosts.values() for topic in topics]
+        if not self.settings.plain:
+            self.pass_time(self.now + 2.0)  # small memories do not take so many at once
+        for host in self.alive(EndpointHost) if not self.settings.plain else ():
+            others = [each for each in self.reachable(host) if not each.original]
+            sent += [self.publish(host, topic, receiver=self.more_rng.choice(others)) for topic in TOPICS if others]
         self.pass_time(self.now + 5.0)
         if not self.loops:
             self._completeness.expect([each for each in sent if each is not None])
         self.calm = False
+        if self.rests:
+            self._rest()
         for host in self.alive(EndpointHost):
             host.want(())
         self.settle()
         self.see("at_end")
         return took_s
+
+    def _rest(self) -> None:
+        """Wait until what is gone is forgotten."""
+        for _ in range(2):  # an endpoint notes at the first change that one is gone, and forgets it at a later one
+            for host in self.alive(EndpointHost):
+                host.want((b"/b",))
+                host.want((b"/c",))
+            self.pass_time(self.now + LINK_STATE_KEPT_S + 1.0)
+        for host in self.alive(EndpointHost):
+            host.want((b"/b",))
+        self.pass_time(self.now + 3.0)
+        living = {host.own_id for host in self.hosts.values()}
+        for host in self.alive(EndpointHost):
+            gone = host.core.router.topology.remembered - living
+            if gone:
+                self.fail("bounds", f"{host.life} still remembers {sorted(gone)[0].hex()}")

@@ -20,6 +20,8 @@ DIRECTED = 0.2  # of what is published, as far as somebody wants it
 NUMBERS = (2**24, 2**24, 2**32, 2**53, 2**62)  # that endpoints begin behind
 LOOP_COPIES = 100  # of one message at one host, once every loop has been found
 ROGUES = 0.25  # of the worlds have one
+FAR = 0.04  # of the worlds are long chains
+RESTS = 0.08  # of the worlds go on until what is gone is forgotten
 PLAIN_WINDOWS_BYTES = (16_384, 16_384, 131_072, 1_048_576)
 
 
@@ -45,12 +47,19 @@ class MeshWorld(World):
         self.more_rng = more = Random(f"more {seed}")  # for what plain worlds do not have
         self.numbers_from = 0 if self.settings.plain else more.choice(NUMBERS)
         self.rogue_comes = self.rogue_rng.random() < ROGUES
+        # A rogue with one connection, in a world in which nothing else goes wrong, can speak for nobody else.
+        self.rogue_alone = self.rogue_comes and not self.settings.plain and more.random() < 0.4
         self.mesh_limits = MESH_LIMITS
-        if not self.settings.plain and not self.rogue_comes:  # its numbers would drive out what little is remembered
+        self.far = not self.settings.plain and more.random() < FAR  # a chain that is longer than a message goes
+        self.rests = not self.settings.plain and more.random() < RESTS
+        if self.rogue_comes and not self.settings.plain:  # its numbers would drive out what little is remembered
+            self.mesh_limits = MeshLimits(doubts_max=more.choice((4, MESH_LIMITS.doubts_max)))
+        elif not self.settings.plain:
             self.mesh_limits = MeshLimits(
-                more.choice((8, 60, MESH_LIMITS.seen_max)), more.choice((300, MESH_LIMITS.seen_total_max)),
-                more.choice((3, MESH_LIMITS.routes_max)),
-            )  # fmt: skip
+                seen_max=more.choice((8, 60, MESH_LIMITS.seen_max)),
+                seen_total_max=more.choice((300, MESH_LIMITS.seen_total_max)),
+                routes_max=more.choice((3, MESH_LIMITS.routes_max)),
+            )
         self.net = Network(self)
         windows = PLAIN_WINDOWS_BYTES if self.settings.plain else None
         self.streams = Streams(self.net, self._written, windows)
