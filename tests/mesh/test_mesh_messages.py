@@ -22,6 +22,7 @@ from chappe.defaults import (
 from chappe.errors import ProtocolError, UsageError
 from chappe.mesh.filters import minimal
 from chappe.mesh.messages import (
+    BYE,
     COMMAND,
     DATA,
     LINK_STATE,
@@ -33,7 +34,6 @@ from chappe.mesh.messages import (
     LinkState,
     Message,
     Neighbour,
-    bye_token,
     pack_filter,
     pack_hop,
     pack_link_state,
@@ -45,6 +45,7 @@ from chappe.mesh.messages import (
     parse_filter,
     parse_link_state,
     parse_message,
+    ping_token,
 )
 
 ONES = bytes.fromhex("11111111222233334444555555555555")
@@ -75,7 +76,7 @@ def body_of(frame: bytes) -> bytes:
 
 def test_the_messages_of_the_original_are_packed_byte_for_byte() -> None:
     golden = {name: framed(body) for name, body in bodies().items()}
-    token = bye_token(0x0102030405060708)
+    token = ping_token(BYE, 0x0102030405060708)
     assert pack_message(ONES, NOBODY, DATA, 16, b"/test", b"\x05\x04ping") == golden["data"]
     assert pack_message(ONES, AAS, DATA, 16, b"/test", b"\x02" + bytes(7) + b"\1") == golden["data_unicast"]
     assert pack_routing_update(ONES, AAS, (b"/a", b"/b/c")) == golden["routing_update"]
@@ -86,7 +87,7 @@ def test_the_messages_of_the_original_are_packed_byte_for_byte() -> None:
 def test_the_messages_of_the_original_are_parsed() -> None:
     golden = {name: body for name, body in bodies().items() if len(body) >= 37 and not name.startswith("drop")}
     parsed = {name: parse_message(body) for name, body in golden.items()}
-    token = bye_token(0x0102030405060708)
+    token = ping_token(BYE, 0x0102030405060708)
     assert parsed == {
         "data": Message(b"/test", b"\x05\x04ping", DATA, ONES),
         "data_unicast": Message(b"/test", b"\x02" + bytes(7) + b"\1", DATA, ONES, AAS),
@@ -95,7 +96,7 @@ def test_the_messages_of_the_original_are_parsed() -> None:
         "pong_bye": Message(RESERVED_TOPIC, token, PONG, AAS, ONES),
     }
     assert parse_filter(parsed["routing_update"].payload) == (b"/a", b"/b/c")
-    assert token == bye_token(int.from_bytes(token[3:]))
+    assert token == ping_token(BYE, int.from_bytes(token[3:]))
 
 
 @pytest.mark.parametrize("name", ["session_hs_client_smaller.json", "session_hs_server_smaller.json"])

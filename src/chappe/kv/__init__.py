@@ -9,15 +9,13 @@ master        all writes in one order
 ordering      a master's writes are done, made durable and told
 group_commit  what waits for the backend
 followers     the clones that are sent every change
-snapshots     ... and before that all there is, in pieces
-wholes        ... and in one message to those of the original
+snapshots     ... and before that all there is, in pieces or, to an original, in one message
 taking        the writes that clones send
 writers       what is known of the clones that write
 clone         all data, and writes that go to the master
 following     a clone's master, found, found again, and followed
 receiving     a snapshot that comes
-clone_writes  a clone's writes on their way
-pending       those whose outcome is not known
+clone_writes  a clone's writes on their way, until their outcome is known
 role          what a master and a clone have in common
 backend       where a master's entries last
 events        what masters and clones report

@@ -22,9 +22,8 @@ from chappe.kv.actions import Action, Send
 from chappe.kv.engine import Entry
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CloneAttached, CloneDropped, StoreNearsBound
-from chappe.kv.snapshots import Snapshots
+from chappe.kv.snapshots import Snapshots, TooLarge, Wholes
 from chappe.kv.topics import check_name, clone_topic
-from chappe.kv.wholes import TooLarge, Wholes
 from chappe.kv.writers import Writers
 from chappe.limits import KvLimits
 
@@ -145,10 +144,10 @@ class Followers:
         """One says how much of its snapshot it has; with all of it, it is attached."""
         if clone not in self.output.consumers:
             self.send(clone, cmd.RetransmitFailed(_STRANGER), actions)
-        elif self._snapshots.takes(clone):
+        elif clone in self._snapshots.takers:
             for piece in self._snapshots.taken(clone, command, now):
                 self.send(clone, piece, actions)
-            if not self._snapshots.takes(clone):
+            if clone not in self._snapshots.takers:
                 actions.append(Report(CloneAttached(self._name, clone)))
 
     def handle_timeout(self, now: float, actions: list[Action]) -> None:

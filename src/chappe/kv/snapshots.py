@@ -1,4 +1,4 @@
-"""What a master has, on its way to clones of chappe: in pieces, each sent when the clone has room for it.
+"""What a master has, on its way to clones: in pieces, each sent when a clone of chappe has room for it.
 
 A *view* is all entries as they were behind one event, held and not copied: entries are replaced, never changed. Clones
 that come about the same time share it and its encoded pieces; what changes meanwhile reaches them as events, in order.
@@ -7,20 +7,28 @@ clones, and never more than a few milliseconds at a time.
 
 Bounds: views, pieces that are kept, takers and offers of one endpoint, pieces sent ahead. Beyond them nothing is
 answered: who asks for a snapshot asks again. A taker that is not heard of for ``MASTER_SILENT_S`` is given up.
+
+Clones of the original get all of it in one message, which has a bound. The encoded store is kept while it does not
+change and somebody still takes it. What is on its way at once is bounded in bytes, and a store that is too large is
+measured again only after a while: an original asks five times a second. With such clones a master looks at how large
+its store grows, and warns before no further one can be served.
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from chappe.data.binary import encode
 from chappe.defaults import (
     CHANNEL_NACK_S,
     MASTER_SILENT_S,
+    MIB,
     STORE_OFFERS_PER_S,
+    STORE_SNAPSHOT_MEASURE_S,
+    STORE_SNAPSHOT_PAUSE_S,
     STORE_SNAPSHOT_SHARED_S,
     STORE_TAKERS_MAX,
 )
@@ -29,7 +37,8 @@ from chappe.kv.engine import Entry
 from chappe.kv.entity import Entity
 from chappe.limits import KvLimits
 
-_ASK_AGAIN_S: Final = 1.0  # a clone that asks again meanwhile has its snapshot under way
+_AGAIN_S: Final = 1.0  # a clone that asks again meanwhile has its snapshot under way ...
+_AGAIN_BYTES_PER_S: Final = 10 * MIB  # ... and longer if it is large, and for an original
 
 
 class View:
@@ -94,26 +103,17 @@ class Snapshots:
         self._frozen = frozen
         self._limits = limits
         self._views: list[View] = []
-        self._takers: dict[Entity, _Taker] = {}
+        self.takers: dict[Entity, _Taker] = {}  # the clones that have not everything yet
         self._offered: dict[bytes, tuple[float, int]] = {}  # by endpoint: since when, how many
         self._number = 0
-
-    @property
-    def takers(self) -> tuple[Entity, ...]:
-        """The clones that have not everything yet."""
-        return tuple(self._takers)
-
-    def takes(self, clone: Entity) -> bool:
-        """Whether a clone has not everything yet."""
-        return clone in self._takers
 
     def open(self, clone: Entity, seq: int, floor: int, now: float) -> View | None:
         """A clone asks for everything: what it is to take, or None if it has to ask again.
 
         ``seq`` is the master's last event, and those behind ``floor`` can still be had.
         """
-        taker = self._takers.get(clone)
-        if taker is not None and now < taker.opened_at + _ASK_AGAIN_S:
+        taker = self.takers.get(clone)
+        if taker is not None and now < taker.opened_at + _AGAIN_S:
             return None
         self.close(clone)
         if not self._may_open(clone.endpoint, now):
@@ -121,12 +121,12 @@ class Snapshots:
         view = self._view(seq, floor, now)
         if view is not None:
             view.takers += 1
-            self._takers[clone] = _Taker(view, now)
+            self.takers[clone] = _Taker(view, now)
         return view
 
     def close(self, clone: Entity) -> None:
         """A clone takes no more, if it did."""
-        taker = self._takers.pop(clone, None)
+        taker = self.takers.pop(clone, None)
         if taker is not None:
             taker.view.takers -= 1
             if not taker.view.takers:
@@ -134,7 +134,7 @@ class Snapshots:
 
     def taken(self, clone: Entity, command: cmd.SnapshotTaken, now: float) -> list[cmd.SnapshotPiece]:
         """A taker says how far it is: the pieces that follow. With everything it is no taker any more."""
-        taker = self._takers[clone]
+        taker = self.takers[clone]
         if taker.view.number != command.snapshot or command.entries > len(taker.view.entries):
             return []
         taker.heard_at = now
@@ -153,7 +153,7 @@ class Snapshots:
 
     def ahead(self, clone: Entity) -> list[cmd.SnapshotPiece]:
         """The pieces that a taker has room for."""
-        taker = self._takers[clone]
+        taker = self.takers[clone]
         found = []
         while len(taker.under_way) < self._limits.pieces_ahead and taker.next < len(taker.view.entries):
             piece, taker.next = taker.view.piece(taker.next)
@@ -164,16 +164,16 @@ class Snapshots:
     def silent(self, now: float) -> list[Entity]:
         """The takers that were not heard of for too long."""
         self._offered = {each: since for each, since in self._offered.items() if now < since[0] + 1.0}
-        return [clone for clone, taker in self._takers.items() if now >= taker.heard_at + MASTER_SILENT_S]
+        return [clone for clone, taker in self.takers.items() if now >= taker.heard_at + MASTER_SILENT_S]
 
     def next_timeout(self) -> float:
         """When to look for silent takers."""
-        return min([taker.heard_at for taker in self._takers.values()], default=math.inf) + MASTER_SILENT_S
+        return min([taker.heard_at for taker in self.takers.values()], default=math.inf) + MASTER_SILENT_S
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _may_open(self, endpoint: bytes, now: float) -> bool:
-        if sum([clone.endpoint == endpoint for clone in self._takers]) >= STORE_TAKERS_MAX:
+        if sum([clone.endpoint == endpoint for clone in self.takers]) >= STORE_TAKERS_MAX:
             return False
         since, count = self._offered.get(endpoint, (now, 0))
         if now >= since + 1.0:
@@ -196,3 +196,128 @@ class Snapshots:
         view = View(self._number, seq, self._frozen(), self._limits, now)
         self._views.append(view)
         return view
+
+
+# -- for clones of the original ------------------------------------------------------------------------------------
+
+
+class TooLarge(Exception):
+    """The store does not fit into one message; ``new`` says whether it was just found out."""
+
+    def __init__(self, new: bool) -> None:
+        self.new = new
+        super().__init__()
+
+
+class Wholes:
+    """Whole snapshots, and how large the store is.
+
+    Args:
+        frozen: All entries that are durable, as they are now.
+    """
+
+    def __init__(self, frozen: Callable[[], list[Entry]], limits: KvLimits) -> None:
+        self._frozen = frozen
+        self._limits = limits
+        self._warned = False  # of the store's size, until it is smaller again
+        self._whole: tuple[int, bytes] | None = None  # behind which event, and the bytes
+        self._under_way: dict[Entity, tuple[float, int]] = {}  # until when, how many bytes
+        self._too_large_until = -math.inf
+        self._measured_bytes = 0  # when it was measured last
+        self._grown_bytes = 0  # at most, since
+        self._measured_at = -math.inf
+        self._measuring: Iterator[int] | None = None
+
+    def open(self, clone: Entity, seq: int, now: float) -> bytes | None:
+        """All entries behind the master's event ``seq``, encoded; None if the clone has to ask again.
+
+        Raises:
+            TooLarge: They do not fit.
+        """
+        self._expire(now)
+        if clone in self._under_way:
+            return None
+        if now < self._too_large_until:
+            raise TooLarge(new=False)
+        raw = self._encoded(seq, now)
+        waiting = sum([size for _, size in self._under_way.values()])
+        if self._under_way and waiting + len(raw) > self._limits.snapshots_bytes_max:
+            return None
+        self._under_way[clone] = (now + _AGAIN_S + len(raw) / _AGAIN_BYTES_PER_S, len(raw))
+        return raw
+
+    def close(self, clone: Entity) -> None:
+        """A clone has it, or is gone."""
+        self._under_way.pop(clone, None)
+        if not self._under_way:
+            self._whole = None
+
+    def changed(self, event_bytes: int) -> None:
+        """An event was told, of so many bytes: the store has grown by that at most."""
+        self._grown_bytes += event_bytes
+
+    def measure(self, now: float) -> int | None:
+        """Look at a part of what may have grown near the bound; the size, if it is near and was not before."""
+        self._expire(now)
+        if self._measuring is None:
+            if self._measured_bytes + self._grown_bytes < self._limits.snapshot_bytes_near:
+                return None
+            if now < self._measured_at + STORE_SNAPSHOT_MEASURE_S:
+                return None
+            self._measured_at = now
+            self._grown_bytes = 0
+            self._measuring = _sizes(self._frozen(), self._limits.piece_bytes)
+        size = next(self._measuring)
+        if size < 0:
+            return None
+        self._measuring = None
+        return self.measured(size)
+
+    def next_timeout(self) -> float:
+        """When to call ``measure``."""
+        if self._measuring is not None:
+            return -math.inf
+        if self._measured_bytes + self._grown_bytes < self._limits.snapshot_bytes_near:
+            return math.inf
+        return self._measured_at + STORE_SNAPSHOT_MEASURE_S
+
+    def measured(self, size: int) -> int | None:
+        """The store has that size: it, if that is near the bound and was not before."""
+        self._measured_bytes = size
+        was, self._warned = self._warned, size >= self._limits.snapshot_bytes_near
+        return size if self._warned and not was else None
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _expire(self, now: float) -> None:
+        for clone in [clone for clone, (until, _) in self._under_way.items() if now >= until]:
+            self.close(clone)
+
+    def _encoded(self, seq: int, now: float) -> bytes:
+        if self._whole is None or self._whole[0] != seq:
+            pairs: list[bytes] = []
+            size = 0
+            for entry in self._frozen():
+                pairs.append(encode(entry.key) + encode(entry.value))
+                size += len(pairs[-1])
+                if size > self._limits.snapshot_bytes_max:
+                    self._whole = None
+                    self._too_large_until = now + STORE_SNAPSHOT_PAUSE_S
+                    raise TooLarge(new=True)
+            self._whole = (seq, cmd.encode_pairs(pairs))
+            self._measured_at = now
+            self._grown_bytes = 0
+        return self._whole[1]
+
+
+def _sizes(entries: list[Entry], part_bytes: int) -> Iterator[int]:
+    """The size of all entries, at the end; -1 after each part of the work before."""
+    size = part = 0
+    for entry in entries:
+        found = len(encode(entry.key)) + len(encode(entry.value))
+        size += found
+        part += found
+        if part >= part_bytes:
+            part = 0
+            yield -1
+    yield size

@@ -71,16 +71,14 @@ class Taking:
             actions.append(Report(CommandRefused(self._name, f"{entity} is one writing clone too many")))
             return
         writer.heard_ns = wall_ns
+        writer.taken = max(writer.taken, command.offset)
         if writer.channel is None:
-            self._writers.attach(writer, new_input(self._limits, now))
-            assert writer.channel is not None
-            writer.taken = max(writer.taken, command.offset)
-            heartbeat_s = command.ticks * CHANNEL_TICK_S
-            taken = writer.channel.handle_handshake(writer.taken, heartbeat_s, now)
-            self._take(writer, taken, now, wall_ns, actions)
+            writer.channel = new_input(self._limits, now)
+            self._writers.attached[entity] = writer
+            taken = writer.channel.handle_handshake(writer.taken, command.ticks * CHANNEL_TICK_S, now)
         else:
-            writer.taken = max(writer.taken, command.offset)
-            self._take(writer, writer.channel.skip_to(command.offset, now), now, wall_ns, actions)
+            taken = writer.channel.skip_to(command.offset, now)
+        self._take(writer, taken, now, wall_ns, actions)
         self._ordering.catch_up()
         self._writers.due[entity] = None
 

@@ -6,8 +6,6 @@ back repeats what was not confirmed to it, and nothing may be done twice.
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from chappe.channel import ChannelConsumer
 from chappe.defaults import STORE_OUTCOMES_MAX, STORE_WRITER_FORGET_S, STORE_WRITERS_MAX
 from chappe.kv.backend import WriterRow
@@ -15,7 +13,6 @@ from chappe.kv.commands import Action
 from chappe.kv.entity import Entity
 
 NS: int = 1_000_000_000
-Channel: TypeAlias = ChannelConsumer[Action]
 
 
 class Writer:
@@ -32,16 +29,12 @@ class Writer:
         self.taken = applied
         self.outcomes: dict[int, int] = {}  # by the number of the write; in order
         self.heard_ns = heard_ns
-        self.channel: Channel | None = None  # while it is attached
+        self.channel: ChannelConsumer[Action] | None = None  # while it is attached
 
     @property
     def full(self) -> bool:
         """Whether it must first settle what went wrong."""
         return len(self.outcomes) >= STORE_OUTCOMES_MAX
-
-    def row(self) -> WriterRow:
-        """As a backend keeps it, all that was taken included."""
-        return WriterRow(self.entity, self.taken, tuple(self.outcomes.items()), self.heard_ns)
 
     def told(self) -> tuple[tuple[int, int], ...]:
         """The outcomes that it may be told."""
@@ -86,13 +79,8 @@ class Writers:
 
     def row(self, entity: Entity) -> WriterRow | None:
         """What a backend keeps of a clone that writes, or has left since; None if it is forgotten."""
-        writer = self.known.get(entity)
-        return None if writer is None else writer.row()
-
-    def attach(self, writer: Writer, channel: Channel) -> None:
-        """Its channel begins."""
-        writer.channel = channel
-        self.attached[writer.entity] = writer
+        each = self.known.get(entity)
+        return None if each is None else WriterRow(entity, each.taken, tuple(each.outcomes.items()), each.heard_ns)
 
     def apply(self, entity: Entity, seq: int) -> None:
         """Its write ``seq`` may be confirmed."""

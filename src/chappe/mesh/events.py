@@ -114,7 +114,6 @@ class PeerBlocked(Status):
     """Messages came back through an original: nothing passes between us and it for ``seconds``, to cut the loop."""
 
     seconds: float
-    code: ClassVar[int] = 0
     _text: ClassVar[str] = "messages run in a loop through"
 
     def __str__(self) -> str:

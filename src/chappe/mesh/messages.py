@@ -64,8 +64,8 @@ NOBODY: Final = bytes(ID_BYTES)  # as receiver: everybody who subscribed; as ori
 RESERVED_TOPIC: Final = b"<$>"  # of routing updates, pings, pongs and link states
 ENVELOPE_BYTES: Final = 37  # and the topic
 ORIGIN_BYTES: Final = 24
-BYE: Final = b"BYE"
-_ASKED: Final = b"ping"
+BYE: Final = b"BYE"  # of the ping before a connection is closed: once its pong is back, nothing is on the way
+ASKED: Final = b"ping"  # of a ping that an application asked for
 
 _ORIGIN_BIT: Final = 0x10
 _PLAIN: Final = frozenset({DATA, COMMAND, ROUTING_UPDATE, PING, PONG, LINK_STATE})
@@ -242,14 +242,9 @@ def pack_pong(sender: bytes, receiver: bytes, token: bytes) -> bytes:
     return pack_message(sender, receiver, PONG, TTL, RESERVED_TOPIC, token)
 
 
-def bye_token(number: int) -> bytes:
-    """Return the token of the ping before a connection is closed: once its pong is back, nothing is on the way."""
-    return BYE + _U64.pack(number)
-
-
-def ping_token(number: int) -> bytes:
-    """Return the token of a ping that an application asked for."""
-    return _ASKED + _U64.pack(number)
+def ping_token(kind: bytes, number: int) -> bytes:
+    """Return the token of a ping that is ``BYE`` or ``ASKED``, which its pong repeats."""
+    return kind + _U64.pack(number)
 
 
 def pack_link_state(sender: bytes, state: LinkState) -> bytes:

@@ -241,21 +241,13 @@ class Handshake:
                 drop = DropConn(self._own, Code.REDUNDANT, "redundant connection")
                 return [_send(drop), *self._end(Redundant(self.peer_id))]
 
-    def _handle_syn(self, syn: OriginatorSyn) -> list[Step]:
-        self._note_filter(syn.filter)
+    def _handle_filter(self, syn: OriginatorSyn | ResponderSynAck) -> list[Step]:
+        self._chappe = CHAPPE_MARK in syn.filter
+        self._peer_filter = announced([topic for topic in syn.filter if topic != CHAPPE_MARK])
+        if isinstance(syn, ResponderSynAck):
+            return [_send(OriginatorAck()), *self._establish(OriginatorAck())]
         self.state = State.AWAIT_ORIGINATOR_ACK
         return [_send(ResponderSynAck(self._filter_to_send()))]
-
-    def _handle_syn_ack(self, syn_ack: ResponderSynAck) -> list[Step]:
-        self._note_filter(syn_ack.filter)
-        return [_send(OriginatorAck()), *self._establish()]
-
-    def _handle_ack(self, _ack: OriginatorAck) -> list[Step]:
-        return self._establish()
-
-    def _note_filter(self, received: Filter) -> None:
-        self._chappe = CHAPPE_MARK in received
-        self._peer_filter = announced([topic for topic in received if topic != CHAPPE_MARK])
 
     def _filter_to_send(self) -> Filter:
         self.filter_sent = _fitting(self._filter)
@@ -263,7 +255,7 @@ class Handshake:
 
     # -- ends -------------------------------------------------------------------------------------
 
-    def _establish(self) -> list[Step]:
+    def _establish(self, _ack: OriginatorAck) -> list[Step]:
         assert self.peer_id is not None
         assert self.role is not None
         self.state = State.ESTABLISHED
@@ -301,7 +293,7 @@ _TRANSITIONS: Final[dict[tuple[State, type], Callable[[Handshake, Any], list[Ste
     (State.AWAIT_HELLO_OR_VERSION_SELECT, Hello): Handshake._handle_hello,
     (State.AWAIT_HELLO_OR_VERSION_SELECT, VersionSelect): Handshake._handle_version_select,
     (State.AWAIT_VERSION_SELECT, VersionSelect): Handshake._handle_version_select,
-    (State.AWAIT_ORIGINATOR_SYN, OriginatorSyn): Handshake._handle_syn,
-    (State.AWAIT_RESPONDER_SYN_ACK, ResponderSynAck): Handshake._handle_syn_ack,
-    (State.AWAIT_ORIGINATOR_ACK, OriginatorAck): Handshake._handle_ack,
+    (State.AWAIT_ORIGINATOR_SYN, OriginatorSyn): Handshake._handle_filter,
+    (State.AWAIT_RESPONDER_SYN_ACK, ResponderSynAck): Handshake._handle_filter,
+    (State.AWAIT_ORIGINATOR_ACK, OriginatorAck): Handshake._establish,
 }

@@ -71,36 +71,6 @@ class PeerInfo:
 class Link:
     """One connection, from its first byte on."""
 
-    __slots__ = (
-        "address",
-        "announced",
-        "blocked",
-        "bye",
-        "chappe",
-        "confirmed",
-        "conn",
-        "dropped_told",
-        "ended",
-        "established_at",
-        "filter",
-        "flush",
-        "handshake",
-        "heard_at",
-        "left",
-        "moved_at",
-        "outbox",
-        "peer_id",
-        "pinged_at",
-        "pings",
-        "probes",
-        "progress_at",
-        "received",
-        "target",
-        "tickets",
-        "told",
-        "unprobed",
-    )
-
     def __init__(
         self, conn: int, address: Address, target: Target | None, handshake: Handshake, outbox: Outbox, now: float
     ) -> None:

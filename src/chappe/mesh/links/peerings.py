@@ -21,7 +21,7 @@ from chappe.mesh.links.handshake import Established, Failed, Handshake, Redundan
 from chappe.mesh.links.heartbeats import HEARTBEAT, Heartbeats
 from chappe.mesh.links.link import EndpointOptions, Link, PeerInfo
 from chappe.mesh.links.peers import PeerStatus, PeerTable
-from chappe.mesh.messages import BYE, PING, Message, bye_token, pack_ping, pack_pong, ping_token
+from chappe.mesh.messages import ASKED, BYE, PING, Message, pack_ping, pack_pong, ping_token
 
 _FINAL: Final = {Code.PEER_INCOMPATIBLE: PeerIncompatible, Code.PEER_INVALID: PeerInvalid}  # dialling again is no use
 _STALE: Final = frozenset({Code.REDUNDANT, Code.LOGIC_ERROR})  # it believes in a connection that we know to be gone
@@ -259,7 +259,7 @@ class Peerings:
         if link.bye is not None:
             return []
         self._byes += 1
-        link.bye = bye_token(self._byes)
+        link.bye = ping_token(BYE, self._byes)
         self._deadlines.set(("leave", link.conn), now + UNPEER_S)
         link.outbox.put_control(pack_ping(self.own_id, link.peer_id, link.bye))
         return [link.flush]
@@ -295,9 +295,9 @@ class Peerings:
         """Resolves to True once the direct peer has answered a ping, or to PeerInvalid or PeerUnavailable."""
         for link in self.links.values():
             if link.established_at is not None and link.peer_id == peer_id:
-                token = ping_token(ticket)
-                link.pings[token] = ticket
-                if not link.outbox.put_control(pack_ping(self.own_id, peer_id, token)):
+                asked = ping_token(ASKED, ticket)
+                link.pings[asked] = ticket
+                if not link.outbox.put_control(pack_ping(self.own_id, peer_id, asked)):
                     self.router.overflowed[link.conn] = link
                 return [link.flush]
         return [Resolve(ticket, PeerInvalid(f"{UUID(bytes=peer_id)} is no direct peer", None, peer_id))]
