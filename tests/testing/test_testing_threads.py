@@ -23,7 +23,7 @@ def test_a_thread_of_the_program_takes_part(chappe_log: Log) -> None:
     thread = threading.Thread(target=read)
     thread.start()
     chappe_log.write("readings", "1", "2")
-    time.sleep(500)
+    time.sleep(100)
     chappe_log.write("readings", "end")
     thread.join()
     assert found == [b"1", b"2", b"end"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from chappe.system import machine
-from chappe.testing.ground import File, Ground, Station
+from chappe.testing.ground import FIRST_FILE, File, Ground, Station
 from chappe.testing.pubsub import KINDS
 from chappe.testing.scheduler import Scheduler, Thread
 from chappe.testing.streams import new_listener, new_stream
@@ -23,58 +23,71 @@ if TYPE_CHECKING:
 
 
 class Selector(selectors.BaseSelector, File):
-    """Waits for files, and is one itself: readable while one of its files is ready."""
+    """Waits for files, and is one itself: readable while one of its files is ready. For its methods see ``selectors``.
 
-    def __init__(self, ground: Ground) -> None:
+    Args:
+        real: Of an event loop: waits for descriptors of the system.
+    """
+
+    def __init__(self, ground: Ground, real: selectors.BaseSelector | None = None) -> None:
         File.__init__(self, ground)
+        self._real = real
         self._keys: dict[int, tuple[selectors.SelectorKey, File]] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        """See ``selectors``."""
+        """Of the world or of the system."""
         number = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        if self._real is not None and number < FIRST_FILE:
+            return self._real.register(fileobj, events, data)
         key = selectors.SelectorKey(fileobj, number, events, data)
         self._keys[number] = key, self.ground.files[number]
         return key
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        """See ``selectors``."""
-        key = self.get_key(fileobj)
-        del self._keys[key.fd]
-        return key
-
-    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
-        """See ``selectors``."""
-        found = [key for key, _ in self._keys.values() if fileobj in (key.fileobj, key.fd)]
-        if not found:
+        """Also of what was closed."""
+        for number, (key, _) in self._keys.items():
+            if fileobj in (number, key.fileobj):
+                del self._keys[number]
+                return key
+        if self._real is None:
             raise KeyError(fileobj)
-        return found[0]
+        return self._real.unregister(fileobj)
 
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        """See ``selectors``."""
-        return {number: key for number, (key, _) in self._keys.items()}
+        """By descriptor."""
+        real = {} if self._real is None else {key.fd: key for key in (self._real.get_map() or {}).values()}
+        return {**real, **{number: key for number, (key, _) in self._keys.items()}}
 
     def mask(self) -> int:
         """Whether one is ready."""
-        return selectors.EVENT_READ if self.is_ready() else 0
+        return selectors.EVENT_READ if self._is_ready() else 0
 
-    def is_ready(self) -> bool:
-        """Whether one is ready."""
-        return any(file.mask() & key.events for key, file in list(self._keys.values()))
+    def _is_ready(self) -> bool:
+        ready = any(file.mask() & key.events for key, file in list(self._keys.values()))
+        return ready or (self._real is not None and bool(self._real.select(0)))
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Those that are ready, after waiting for one on the world's clock."""
         if timeout is None or timeout > 0:
-            self.ground.scheduler.wait(self.is_ready, timeout)
-        found = []
+            self.ground.scheduler.wait(self._is_ready, timeout)
+        elif self._real is not None:
+            self.ground.scheduler.run_now()  # an event loop that never waits lets others go on
+        found = [] if self._real is None else self._real.select(0)
         for key, file in list(self._keys.values()):
             if mask := file.mask() & key.events:
                 found.append((key, mask))
                 file.readable = file.readable and not file.tells_once
         return found
 
+    def leave(self) -> None:
+        """Forget all that are of the world."""
+        self.ground.files.pop(self.number, None)
+
     def close(self) -> None:
         """Forget all."""
-        self.ground.files.pop(self.number, None)
+        self.leave()
+        if self._real is not None:
+            self._real.close()
 
 
 class _Wakeup(File):

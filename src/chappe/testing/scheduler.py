@@ -40,29 +40,23 @@ class Killed(BaseException):
 class _Waiter:
     """A thread that waits."""
 
-    __slots__ = ("current", "deadline", "goes", "thread", "until")
-
     def __init__(self, until: Callable[[], bool], deadline: float) -> None:
         self.until = until
         self.deadline = deadline
         self.goes = False  # its wait is over
-        self.thread = threading.get_ident()
-        self.current = threading.current_thread()
+        self.thread = threading.current_thread()
 
     def is_over(self, now: float) -> bool:
         """Whether it is to wait no longer."""
-        return now >= self.deadline or self.until() or getattr(self.current, "killed", False)
+        return now >= self.deadline or self.until() or getattr(self.thread, "killed", False)
 
 
 class _Place:
     """What is known of a member."""
 
-    __slots__ = ("asked", "at", "watched")
-
-    def __init__(self) -> None:
-        self.asked = True
-        self.at = math.inf  # when to look at it
-        self.watched = False  # its descriptor is
+    asked = True
+    at = math.inf  # when to look at it
+    watched = False  # its descriptor is
 
 
 class Scheduler:
@@ -86,24 +80,10 @@ class Scheduler:
         self._places: dict[Member, _Place] = {}
         self._steps = 0
         self._driving = False
-        self._stands: dict[int, tuple[object, float]] = {}  # where a thread stands that goes on, and since when
-        self._stuck: set[int] = set()
+        self._stands: dict[threading.Thread, tuple[object, float]] = {}  # where each stands that goes on; since when
         self._ended = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="chappe-testing", daemon=True)
         self._ticker.start()
-
-    def end(self) -> None:
-        """For the test's end, and for ``runtime.loop.leave``."""
-
-    def forget(self, members: list[Any]) -> None:
-        """Drive these no more, though they have not left."""
-        for each in members:
-            if each in self._places:
-                del self._places[each]
-
-    def finish(self) -> None:
-        """Wait until all threads of killed hosts have ended."""
-        self.wait(lambda: not any(isinstance(each, Thread) and each.killed for each in threading.enumerate()), 1.0)
 
     def close(self) -> None:
         """Let no more time pass."""
@@ -151,6 +131,9 @@ class Scheduler:
         if place is not None:
             place.asked = True
 
+    def end(self) -> None:
+        """No member is left; the world goes on."""
+
     # -- waiting --------------------------------------------------------------------------------------
 
     def wait(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
@@ -164,7 +147,6 @@ class Scheduler:
             return True
         waiter = _Waiter(until, math.inf if timeout_s is None else self.clock.now + timeout_s)
         with self._change:
-            self._stuck.discard(waiter.thread)
             self._waiters.append(waiter)
             self._change.notify_all()
         try:
@@ -204,22 +186,17 @@ class Scheduler:
 
     def _others_go_on(self) -> bool:
         """Whether a thread does something that is not known to wait for something else."""
-        waiting = {each.thread for each in self._waiters if not each.goes}
-        going = {each.ident for each in threading.enumerate() if each is not self._ticker}
-        going -= self.outside | waiting | self._stuck
-        if not going:
-            self._stands.clear()
-            return False
+        waiting = [each.thread for each in self._waiters if not each.goes] + [self._ticker]
         frames, now = sys._current_frames(), monotonic()
-        for ident in going - {None}:
-            assert ident is not None
-            frame = frames.get(ident)
-            at = None if frame is None else (id(frame), frame.f_lasti)
-            if (before := self._stands.get(ident)) is None or before[0] != at:
-                self._stands[ident] = (at, now)
-            elif now - before[1] > STUCK_S:
-                self._stuck.add(ident)
-        return True
+        stands: dict[threading.Thread, tuple[object, float]] = {}
+        for thread in threading.enumerate():
+            if thread.ident not in self.outside and thread not in waiting:
+                frame = frames.get(thread.ident or 0)
+                at = frame and (id(frame), frame.f_lasti)
+                before, since = self._stands.get(thread, (None, now))
+                stands[thread] = at, since if at == before else now
+        self._stands = stands
+        return any(now - since <= STUCK_S for _, since in stands.values())
 
     def told(self) -> None:
         """A thread has ended."""
@@ -268,10 +245,12 @@ class Scheduler:
         finally:
             machine.drive(before)
 
-    def _jump(self) -> None:
-        deadlines = [each.deadline for each in self._waiters]
+    def _next(self, until: float = math.inf) -> float:
         dues = [each.at - self._began for each in list(self._places.values())]
-        to = min([self.clock.next, *deadlines, *dues])
+        return min([until, self.clock.next, *(each.deadline for each in self._waiters), *dues])
+
+    def _jump(self) -> None:
+        to = self._next()
         if to > self.since + self.patience_s:
             self.since = to  # who cleans up may wait again
             raise NothingHappens(
@@ -290,8 +269,7 @@ class Scheduler:
 
     def _pass(self, end: float) -> bool:
         if not self._let_go_on() and not self._do_now():
-            dues = [each.at - self._began for each in list(self._places.values())]
-            self.clock.run(min([self.clock.next, end, *dues]))
+            self.clock.run(self._next(end))
         return self.clock.now >= end
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -89,7 +90,7 @@ class World:
         try:
             for name in list(self._hosts):
                 self.kill(name)
-            self._scheduler.finish()
+            self._scheduler.wait(lambda: not any(getattr(each, "killed", False) for each in threading.enumerate()), 1.0)
         finally:
             for each in reversed(self._restore):
                 each()
@@ -180,8 +181,8 @@ class World:
         for sock in list(host.sockets):
             sock.kill()
         members = [each for ref in host.members if (each := ref()) is not None]
-        self._scheduler.forget(members)
         for each in members:
+            self._scheduler.remove(each)
             at_exit.remove(each)
         forking.abandon(members, "of a killed host", _killed)
 
