@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any, Final
 
 from chappe.sim.network import Network
@@ -77,7 +78,7 @@ class Socket(File):
         """Bind to a port, ``*`` for any that is free; whether it was."""
         ports = self.ground.ports
         if port == "*":
-            port = str(next(each for each in range(FIRST_PORT, 65_536) if str(each) not in ports))
+            port = str(next(each for each in self.ground.free_ports if str(each) not in ports))
         if port in ports:
             return False
         self.port = port
@@ -108,4 +109,5 @@ class Ground:
         self.files: dict[int, File] = {}
         self.ports: dict[str, Any] = {}  # sockets that listen; all names and addresses are one machine's
         self.next_file = FIRST_FILE
+        self.free_ports = cycle(range(FIRST_PORT, 65_536))  # one that was closed is not given to another one soon
         self.scheduler = Scheduler(world.clock, lambda number: number in self.files and bool(self.files[number].mask()))

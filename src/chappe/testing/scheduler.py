@@ -239,7 +239,7 @@ class Scheduler:
         before = machine.drive(getattr(member, "machine", None))
         try:
             place.watched, place.at = member.look()
-        except BaseException as error:
+        except Exception as error:  # not a Ctrl-C: it is for whoever waits here
             member.halt(error)
             place.watched, place.at = False, math.inf
         finally:

@@ -9,7 +9,7 @@ from collections import deque
 from typing import Any, Final, cast
 
 from chappe.sim.streams import PREFIX, Side
-from chappe.testing.ground import Socket, Station
+from chappe.testing.ground import DELAY_S, Socket, Station
 
 UNREAD_MAX: Final = 256  # pieces that wait to be read; further ones wait on the way
 _LENGTH: Final = bytes(PREFIX)  # the simulator's connections carry frames, of which the length is not looked at here
@@ -116,6 +116,7 @@ class _Stream(Socket):
 
     def connected(self, dial: int, side: Side) -> None:
         self._side = side
+        side.delay_s = DELAY_S
         self.writable = True
         if self.closed:
             side.close()
