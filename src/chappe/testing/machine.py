@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from chappe.runtime.worker import CALLBACKS
 from chappe.system import machine
 from chappe.testing.ground import FIRST_FILE, File, Ground, Station
 from chappe.testing.pubsub import KINDS
@@ -131,6 +132,7 @@ class _Pool:
     def __init__(self, host: Host, name: str) -> None:
         self._host = host
         self._name = name
+        self._ends = name != CALLBACKS.name
 
     def open(self, lane: Lane) -> None:
         pass
@@ -145,7 +147,7 @@ class _Pool:
             while lane.step():
                 pass
 
-        self._host.thread(work, self._name).start()
+        Thread(self._host.ground.scheduler, self._host, work, self._name, ends=self._ends).start()
 
 
 class Host(machine.Machine, Station):

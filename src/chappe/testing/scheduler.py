@@ -24,7 +24,7 @@ from chappe.system import machine
 
 STEP_S: Final = 1e-6  # what each step takes, so that nothing happens for ever in one moment
 LOOK_S: Final = 0.001  # how often it is looked whether a thread that goes on has come to wait; real seconds
-STUCK_S: Final = 0.05  # one that stands at the same instruction for so long waits for something else; real seconds
+STUCK_S: Final = 0.2  # one that stands at the same instruction for so long waits for something else; real seconds
 TICK_S: Final = 0.01  # how long no thread waits for chappe until the clock goes as the real one
 PATIENCE_S: Final = 600.0  # a test that waits so long, on its clock, waits for what never comes
 
@@ -194,7 +194,7 @@ class Scheduler:
                 frame = frames.get(thread.ident or 0)
                 at = frame and (id(frame), frame.f_lasti)
                 before, since = self._stands.get(thread, (None, now))
-                stands[thread] = at, since if at == before else now
+                stands[thread] = at, since if at == before and not getattr(thread, "ends", False) else now
         self._stands = stands
         return any(now - since <= STUCK_S for _, since in stands.values())
 
@@ -274,10 +274,17 @@ class Scheduler:
 
 
 class Thread(threading.Thread):
-    """A thread of the program: it belongs to a host, and is waited for by the world's clock."""
+    """A thread of the program: it belongs to a host, and is waited for by the world's clock.
 
-    def __init__(self, scheduler: Scheduler, host: Any, target: Callable[[], object], name: str) -> None:
+    Args:
+        ends: It waits for nothing that others have to do, however long a disk takes.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, host: Any, target: Callable[[], object], name: str, *, ends: bool = False
+    ) -> None:
         super().__init__(name=name, daemon=True)
+        self.ends = ends
         self._scheduler = scheduler
         self._host = host
         self._work = target
