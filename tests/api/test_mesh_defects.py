@@ -243,7 +243,7 @@ def test_threads_that_wait_for_an_answer_are_woken(make: Make) -> None:
 
     thread = threading.Thread(target=ask)
     thread.start()
-    until(lambda: bool(endpoint._questions))
+    until(lambda: bool(endpoint._asked))
     halt(endpoint)
     thread.join(PATIENCE_S)
     assert [type(each) for each in outcomes] == [MemberStopped]

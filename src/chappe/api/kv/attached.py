@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from chappe.api.faces import Seconds, Steps
+from chappe.api.faces import Closeable, Seconds, Steps
 from chappe.api.mesh.arguments import expiry_ns
-from chappe.api.mesh.waiting import Asked, Questions, deadline_after, time_left
+from chappe.api.mesh.waiting import Asked, deadline_after, time_left
 from chappe.data.convert import to_python, to_value
 from chappe.defaults import CLOSE_S
 from chappe.errors import BufferFull, Closed, MemberStopped, StaleData, TimedOut, WriteUnknown
@@ -38,15 +38,11 @@ Args = tuple[object, ...]
 Items = Mapping[Any, Any] | Iterable[tuple[object, object]]
 
 
-class Closing(Protocol):
-    """What ends with its store."""
+class Watching(Protocol):
+    """What is told of changes, and ends with its store."""
 
     def close(self) -> None:
         """End it."""
-
-
-class Watching(Closing, Protocol):
-    """What is told of changes."""
 
     def notify(self, action: Notify) -> None:
         """A key has changed; the lock is held."""
@@ -73,9 +69,9 @@ class AttachedStore:
         self._node = endpoint.node
         self._lock = endpoint.node.lock
         self._turns = endpoint.node.turns
-        self._questions = Questions()
+        self._asked: dict[int, Asked] = {}
         self._watches: list[Watching] = []
-        self._proxies: list[Closing] = []
+        self._proxies: list[Closeable] = []
         self.node = KvNode(endpoint.node, core, next(endpoint.numbers), self, backend)
         self.part = self.node.part
 
@@ -196,12 +192,12 @@ class AttachedStore:
             return None
         with self._lock:
             ticket = next(self.endpoint.numbers)
-            asked = self._questions.begin(self._node, ticket)
+            asked = Asked(self._turns, self._asked, ticket)
             options["ticket"] = ticket
             try:
                 self.node.write(method, args, options, True)
             except BaseException:
-                self._questions.forget(ticket)
+                asked.forget()
                 raise
             if found is not None:
                 self._look(args, found)
@@ -262,7 +258,7 @@ class AttachedStore:
 
     def _ask(self, method: Method, timeout: float | None) -> Asked:
         ticket = next(self.endpoint.numbers)
-        asked = self._questions.begin(self._node, ticket)
+        asked = Asked(self._turns, self._asked, ticket)
         self.node.ask(method, ticket, math.inf if timeout is None else timeout)
         return asked
 
@@ -284,9 +280,10 @@ class AttachedStore:
         with self._lock:
             unconfirmed = self.unconfirmed
             lost = WriteUnknown(f"store {self.name!r} was closed before its master had confirmed the write")
-            if unconfirmed and not self._questions:
+            if unconfirmed and not self._asked:
                 self.endpoint.report(WriteFailed(self.name, f"{unconfirmed} writes", lost))
-            self._questions.end(lost)
+            for asked in list(self._asked.values()):
+                asked.answer(lost)
             self._turns.news = True
             self.endpoint.forget_store(self)
         for watch in watches:
@@ -311,13 +308,13 @@ class AttachedStore:
             self._watches.remove(watch)
         self.core.notify = bool(self._watches)
 
-    def add_proxy(self, proxy: Closing) -> None:
+    def add_proxy(self, proxy: Closeable) -> None:
         """Have a proxy closed with the store. Raises Closed."""
         with self._lock:
             self.check()
             self._proxies.append(proxy)
 
-    def forget_proxy(self, proxy: Closing) -> None:
+    def forget_proxy(self, proxy: Closeable) -> None:
         """A proxy is closed; the lock is held."""
         if proxy in self._proxies:
             self._proxies.remove(proxy)
@@ -332,8 +329,8 @@ class AttachedStore:
 
     def resolved(self, ticket: int, outcome: object) -> None:
         """A call is over."""
-        if self._questions.resolve(ticket, outcome):
-            self._turns.news = True
+        if (asked := self._asked.get(ticket)) is not None:
+            asked.answer(outcome)
 
     def notified(self, action: Notify) -> None:
         """A key has changed."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from chappe.api.mesh.arguments import as_id, chunks, encode_topic, encode_value, own_id
-from chappe.api.mesh.waiting import Asked, Questions, Waiting
+from chappe.api.mesh.waiting import Asked, Waiting
 from chappe.core import Report
 from chappe.defaults import KIB, TTL
 from chappe.errors import Closed, Unreachable
@@ -50,7 +50,7 @@ class Host:
         self._chunk_bytes = min(CHUNK_BYTES, options.peer_bytes_max)
         self.core = EndpointCore(raw_id, options, time.monotonic())
         self.numbers = count(1)  # of tickets and subscribers
-        self._questions = Questions()
+        self._asked: dict[int, Asked] = {}
         self._subscribers: dict[int, Any] = {}
         self._statuses: list[Any] = []
         self.stores: list[Any] = []
@@ -211,7 +211,9 @@ class Host:
     def _ask(self, method: Callable[..., Any], *args: object) -> Asked:
         with self._lock:
             self.check()
-            return self._questions.ask(self.node, next(self.numbers), method, *args)
+            asked = Asked(self._turns, self._asked, ticket := next(self.numbers))
+            self.node.call(method, *args, ticket)
+            return asked
 
     def _done(self) -> None:
         self._turns.tell()  # publishing brings nothing that is due earlier than who sleeps looks anyway
@@ -229,8 +231,8 @@ class Host:
             subscriber.deliver(action.messages)
 
     def _resolve(self, action: Resolve) -> None:
-        if self._questions.resolve(action.ticket, action.outcome):
-            self._turns.news = True
+        if (asked := self._asked.get(action.ticket)) is not None:
+            asked.answer(action.outcome)
 
     def _report(self, action: Report) -> None:
         self.report(action.event)

@@ -7,12 +7,10 @@ import math
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from chappe.errors import ChappeError, Closed, TimedOut
-from chappe.mesh.actions import Action
-from chappe.runtime.mesh_node import MeshNode
 from chappe.runtime.turns import Turns
 from chappe.system import machine, time
 
@@ -123,54 +121,22 @@ class Waiting:
 _PENDING: Final = object()
 
 
-class Questions:
-    """The questions that somebody waits for; ``resolve`` takes the answers."""
-
-    def __init__(self) -> None:
-        self._asked: dict[int, Asked] = {}
-
-    def ask(self, node: MeshNode, ticket: int, method: Callable[..., Sequence[Action]], *args: object) -> Asked:
-        """Make a call into the core that takes ``ticket`` as its last argument."""
-        made = self.begin(node, ticket)
-        node.call(method, *args, ticket)
-        return made
-
-    def begin(self, node: MeshNode, ticket: int) -> Asked:
-        """A question with ``ticket`` is being asked."""
-        made = self._asked[ticket] = Asked(node, self, ticket)
-        return made
-
-    def resolve(self, ticket: int, outcome: object) -> bool:
-        """An answer came; the lock is held. False if nobody waits for it."""
-        asked = self._asked.pop(ticket, None)
-        if asked is None:
-            return False
-        asked.answer(outcome)
-        return True
-
-    def end(self, error: ChappeError) -> None:
-        """Nothing will be answered any more; the lock is held."""
-        ended, self._asked = list(self._asked.values()), {}
-        for asked in ended:
-            asked.answer(error)
-
-    def __bool__(self) -> bool:
-        return bool(self._asked)
-
-    def forget(self, ticket: int) -> None:
-        """Nobody waits any more."""
-        self._asked.pop(ticket, None)
-
-
 class Asked:
-    """One question."""
+    """A question to a core that ``Resolve`` answers later.
 
-    def __init__(self, node: MeshNode, questions: Questions, ticket: int) -> None:
+    Args:
+        turns: Of the endpoint.
+        asked: All that somebody waits for, by ticket; this one is among them until it is answered or forgotten.
+        ticket: Its own.
+    """
+
+    def __init__(self, turns: Turns, asked: dict[int, Asked], ticket: int) -> None:
         self.outcome: Any = _PENDING
-        self._turns = node.turns
-        self._questions = questions
+        self._turns = turns
+        self._asked = asked
         self._ticket = ticket
         self._then: Callable[[], None] | None = None
+        asked[ticket] = self
 
     def done(self) -> bool:
         """Whether the answer is there."""
@@ -178,7 +144,9 @@ class Asked:
 
     def answer(self, outcome: object) -> None:
         """The answer is there; the lock is held."""
+        self.forget()
         self.outcome = outcome
+        self._turns.news = True
         if self._then is not None:
             self._then()
 
@@ -194,12 +162,12 @@ class Asked:
         try:
             self._turns.wait(self.done, timeout)
         except BaseException:  # Ctrl-C
-            self._questions.forget(self._ticket)
+            self.forget()
             raise
 
     def forget(self) -> None:
         """Nobody will wait for the answer."""
-        self._questions.forget(self._ticket)
+        self._asked.pop(self._ticket, None)
 
     def take(self, too_late: str) -> Any:
         """The answer, after a wait.
@@ -210,7 +178,7 @@ class Asked:
             Closed: The endpoint was closed before there was an answer.
             TimedOut: There is none yet; ``too_late`` is the text.
         """
-        self._questions.forget(self._ticket)
+        self.forget()
         if isinstance(self.outcome, BaseException):
             raise self.outcome
         if self.outcome is not _PENDING:
