@@ -48,6 +48,8 @@ class LogLimits:
 
     # -- consumer
     consumer_queue_bytes: int = 32 * MIB  # delivered but not taken by the user; then reading pauses
+    # So many of a node ask stores for news themselves; where there are more, the node asks for all.
+    apart_max: int = 15
     settled_s: float = 60.0  # a partition silent for this long is kept as its position alone, a tenth of the memory
     # Such positions; beyond it those go first that no store lists: nothing of them can come but from their producer.
     settled_max: int = 200_000

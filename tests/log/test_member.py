@@ -25,7 +25,7 @@ from chappe.log.actions import (
 )
 from chappe.log.batch import encode_batch
 from chappe.log.consumer import EARLIEST, LogConsumer
-from chappe.log.member import AT_ONCE, MANY, REQUESTS, ConsumingMember, ProducingMember
+from chappe.log.member import AT_ONCE, REQUESTS, ConsumingMember, ProducingMember
 from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, Head, RecordMessage, Stored, StoreInfo
 from chappe.log.producer import GREET_S, LogProducer
 from chappe.log.producers import LogProducers
@@ -36,6 +36,7 @@ NOW = 100.0
 WALL = 1_700_000_000_000_000
 STORE = StoreInfo("", "STORE", "id", "tcp://127.0.0.1:7000")
 LIMITS = LogLimits(consumer_queue_bytes=1_000)
+MANY = LIMITS.apart_max + 1
 
 
 def batch(topic: str, base: int, count: int = 1, *, to: str = "") -> BatchMessage:

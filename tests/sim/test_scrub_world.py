@@ -14,7 +14,7 @@ from chappe.sim.scenarios.log.world import Cores
 def survivors(seed: int, disk: type[SimDisk]) -> tuple[int, int]:
     """Damage every third block of one of two stores, then take the other away; returns what is left of how much."""
     world = Log(seed, cores=Cores(disk=disk))
-    world.limits = small_limits(world.rng, world.sink_rng)
+    world.limits = small_limits(world.rng, world.sink_rng, world.rng)
     damaged, other = world.add_store(), world.add_store()
     world.add_producer()
     world.pass_time(5.0)

@@ -37,7 +37,6 @@ from chappe.log.subscriptions import Subscriptions
 
 AT_ONCE: Final = 64  # parts whose time-outs are handled in one go: nobody waits longer for the lock
 MATCHING_MAX: Final = 10_000  # topics whose consumers are remembered
-MANY: Final = 16  # so many consumers do not ask for news themselves: their node does
 REQUESTS: Final = 1 << 32  # numbers of requests that each part has; the first are the node's
 
 
@@ -283,6 +282,7 @@ class ConsumingMember(_Carrying[LogConsumer]):
     def __init__(self, name: str, limits: LogLimits = LOG_LIMITS) -> None:
         super().__init__(CONSUMING + name)
         self._stores_max = limits.stores_max
+        self._apart_max = limits.apart_max
         self._exact: dict[str, dict[str, LogConsumer]] = {}  # by the topic that they want
         self._prefixed: dict[str, LogConsumer] = {}  # those that want topics by their beginning
         self._matching: dict[str, list[str]] = {}  # who wants a topic, as found before
@@ -307,9 +307,9 @@ class ConsumingMember(_Carrying[LogConsumer]):
                 self._prefixed[part.address] = part
             else:
                 self._exact.setdefault(each.name, {})[part.address] = part
-        if len(self._parts) + 1 >= MANY:
-            for other in (part, *(self._parts.values() if len(self._parts) + 1 == MANY else ())):
-                other.listen_for_news()
+        if len(self._parts) >= self._apart_max:
+            for each in (part, *(self._parts.values() if len(self._parts) == self._apart_max else ())):
+                each.listen_for_news()
         actions = self._begin(part, now)
         for prefix in self._listening:
             actions += self._tell(part, part.handle_subscription, prefix, True, now, now=now)

@@ -28,9 +28,12 @@ FIXED: Final[dict[str, int]] = {"settled_s": 2, "resume_wait_s": 20}  # longer t
 # Drawn from a source of their own: a world without sinks is what it was before there were any.
 SINK_CHOICES: Final[dict[str, tuple[int, ...]]] = {"commit_chunk_bytes": (100, 500, 1_000_000)}
 
+NEWS_CHOICES: Final[dict[str, tuple[int, ...]]] = {"apart_max": (0, 15)}  # likewise: worlds of before nodes asked
 
-def small_limits(rng: Random, sink_rng: Random) -> LogLimits:
-    """Limits drawn from ``rng`` and ``sink_rng``."""
+
+def small_limits(rng: Random, sink_rng: Random, news_rng: Random) -> LogLimits:
+    """Limits drawn from these."""
     drawn = {name: rng.choice(choices) for name, choices in CHOICES.items()}
     drawn |= {name: sink_rng.choice(choices) for name, choices in SINK_CHOICES.items()}
+    drawn |= {name: news_rng.choice(choices) for name, choices in NEWS_CHOICES.items()}
     return LogLimits(**drawn, **FIXED)

@@ -1,6 +1,7 @@
 """The promise of the end: what stores had when it was sought is in front of it, and is delivered before it is reached.
 
-It is only listened to what consumers hear anyhow: a world with this checker is the same as one without.
+It is only listened to what consumers hear anyhow: a world with this checker is the same as one without. Those that
+leave it to their node to ask for news have to ask what there is, as programs do; they do it now and then.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from chappe.sim.scenarios.log.members import ConsumerHost
 from chappe.sim.scenarios.log.stores import StoreHost
 from chappe.sim.scenarios.log.world import LogWorld
 from chappe.sim.world import Checker
+
+PAUSE_S = 3.0  # those that have to ask seek the end this long after they have reached it
 
 
 @dataclass(slots=True)
@@ -42,7 +45,11 @@ class Ends(Checker):
         for host in consumers:
             sought = self._sought.get(host)
             if sought is None or self._over(host, sought):
-                self._sought[host] = self._seek(host)
+                if self.world.limits.apart_max:
+                    self._sought[host] = self._seek(host)
+                elif sought is None or self.world.now > sought.since + PAUSE_S:
+                    self._sought[host] = self._seek(host)
+                    host.seek_end()
 
     def _seek(self, host: ConsumerHost) -> Sought:
         known = host.core.store_addresses

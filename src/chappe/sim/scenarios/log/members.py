@@ -293,6 +293,11 @@ class ConsumerHost(NodeHost):
             self._taking = True
             self.world.clock.after(self.slow_s * self.world.rng.random(), self._take)
 
+    def seek_end(self) -> None:
+        """The application asks what there is."""
+        self.perform(self.member.carry(self.core, self.core.seek_end(self.world.now)))
+        self.arm()
+
     def carry_taken(self, size: int) -> None:
         """The application has taken a batch of this size."""
         self.perform(self.member.carry(self.core, self.core.taken(size, self.world.now)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 from chappe.sim.scenarios.log.bounds import small_limits
@@ -22,7 +23,7 @@ class Log(PopulatedLog):
 
     def begin(self) -> None:
         """Make the first members."""
-        self.limits = small_limits(self.rng, self.sink_rng)
+        self.limits = small_limits(self.rng, self.sink_rng, Random(f"news {self.seed}"))
         self.trace(None, "%s, queues %d", self.limits, self.net.queue_max)
         self.populate()
         self._faults = LogFaults(self)
