@@ -15,7 +15,8 @@ A record without that header was not recorded from the mesh.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -30,9 +31,6 @@ PIECE_BYTES: Final = 512 * KIB  # of records in one batch: each is synced to the
 ROW_BYTES: Final = 128  # counted for each record beside topic and value
 SENDERS_MAX: Final = 4096  # whose headers are kept ready
 
-_by_sender: dict[bytes, bytes] = {}
-_recorded: dict[bytes, bool] = {}
-
 
 class Played(NamedTuple):
     """Messages of one partition, in order. Times are in microseconds since 1970 and never go back."""
@@ -46,17 +44,32 @@ def fits(message: Message) -> bool:
     return len(message.topic) + len(message.payload) + ROW_BYTES <= RECORD_BYTES_MAX
 
 
+def pieces(sizes: Iterable[int]) -> Iterator[slice]:
+    """Records of these sizes, none of which is 0, cut into batches."""
+    start = size = index = 0
+    for index, each in enumerate(sizes):
+        if index > start and (size + each > PIECE_BYTES or index - start == BATCH_RECORDS_MAX):
+            yield slice(start, index)
+            start, size = index, 0
+        size += each
+    if size:
+        yield slice(start, index + 1)
+
+
 def pack(messages: Sequence[Message], base: int, now_us: int) -> Iterator[tuple[int, bytes]]:
     """Messages, all of which fit, as batches from offset ``base`` on: how many messages, and the batch of them."""
-    start = size = 0
-    for index, each in enumerate(messages):
-        row = len(each.topic) + len(each.payload) + ROW_BYTES
-        if index > start and (size + row > PIECE_BYTES or index - start == BATCH_RECORDS_MAX):
-            yield index - start, _batch(messages[start:index], base + start, now_us)
-            start, size = index, 0
-        size += row
-    if start < len(messages):
-        yield len(messages) - start, _batch(messages[start:], base + start, now_us)
+    for place in pieces(len(each.topic) + len(each.payload) + ROW_BYTES for each in messages):
+        piece = messages[place]
+        yield (
+            len(piece),
+            encode_batch(
+                base + place.start,
+                [each.payload for each in piece],
+                now_us,
+                keys=[each.topic for each in piece],
+                headers=[_header(each.origin if each.origin != NOBODY else each.sender) for each in piece],
+            ),
+        )
 
 
 def unpack(batch: Batch, start: int, end: int, not_before: int) -> tuple[Played, int]:
@@ -95,26 +108,9 @@ def _is_surely_recorded(raw: bytes) -> bool:
         return False
 
 
-def _batch(messages: Sequence[Message], base: int, now_us: int) -> bytes:
-    headers = [_by_sender.get(each.origin if each.origin != NOBODY else each.sender) for each in messages]
-    if None in headers:
-        headers = [_header(each.origin if each.origin != NOBODY else each.sender) for each in messages]
-    return encode_batch(
-        base,
-        [each.payload for each in messages],
-        now_us,
-        keys=[each.topic for each in messages],
-        headers=headers,  # type: ignore[arg-type]  # none is None
-    )
-
-
+@lru_cache(SENDERS_MAX)
 def _header(sender: bytes) -> bytes:
-    found = _by_sender.get(sender)
-    if found is None:
-        if len(_by_sender) >= SENDERS_MAX:
-            _by_sender.clear()
-        found = _by_sender[sender] = encode_headers(((SENDER, str(UUID(bytes=sender)).encode()),))
-    return found
+    return encode_headers(((SENDER, str(UUID(bytes=sender)).encode()),))
 
 
 def _raw_headers(batch: Batch) -> list[bytes] | None:
@@ -125,10 +121,6 @@ def _raw_headers(batch: Batch) -> list[bytes] | None:
     return [data[a:b] for a, b in pairwise(array("i", column.positions.tobytes()))]
 
 
+@lru_cache(SENDERS_MAX)
 def _is_recorded(raw: bytes) -> bool:
-    found = _recorded.get(raw)
-    if found is None:
-        if len(_recorded) >= SENDERS_MAX:
-            _recorded.clear()
-        found = _recorded[raw] = any(name == SENDER for name, _ in decode_headers(raw))
-    return found
+    return any(name == SENDER for name, _ in decode_headers(raw))

@@ -16,20 +16,19 @@ header come from elsewhere, such as a producer or ``chappe.spark.write_table``: 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from chappe.bridges.form import ROW_BYTES, pieces
 from chappe.data.binary import decode, encode
 from chappe.data.convert import to_value
 from chappe.data.values import Value
-from chappe.defaults import BATCH_RECORDS_MAX, KIB, RECORD_BYTES_MAX
+from chappe.defaults import RECORD_BYTES_MAX
 from chappe.errors import InvalidData
 from chappe.log.batch import Headers, encode_batch
 
 VERSION: Final = "store-version"
 EXPIRES: Final = "store-expires"
-PIECE_BYTES: Final = 512 * KIB  # of records in one batch: each is synced to the journal
-ROW_BYTES: Final = 128  # counted for each record beside key and value
 _DIGITS_MAX: Final = 20  # of a 64-bit number
 POSITION: Final = "chappe/from-topic"  # begins the keys under which it is kept how far a topic was taken
 QUERY: Final = "chappe/query"  # ... and those of how far Spark's queries are
@@ -71,28 +70,12 @@ def fits(row: Row) -> bool:
     return row.size <= RECORD_BYTES_MAX
 
 
-def pack(rows: Iterable[Row], timestamp: int) -> Iterator[tuple[int, bytes]]:
+def pack(rows: Sequence[Row], timestamp: int) -> Iterator[tuple[int, bytes]]:
     """Rows, all of which fit, as batches: how many rows, and the batch of them. Its offsets have no meaning."""
-    piece: list[Row] = []
-    size = 0
-    for row in rows:
-        if piece and (size + row.size > PIECE_BYTES or len(piece) == BATCH_RECORDS_MAX):
-            yield len(piece), _batch(piece, timestamp)
-            piece, size = [], 0
-        piece.append(row)
-        size += row.size
-    if piece:
-        yield len(piece), _batch(piece, timestamp)
-
-
-def _batch(rows: list[Row], timestamp: int) -> bytes:
-    return encode_batch(
-        0,
-        [row.value for row in rows],
-        timestamp,
-        keys=[row.key for row in rows],
-        headers=[_headers(row) for row in rows],
-    )
+    for place in pieces(row.size for row in rows):
+        piece = rows[place]
+        keys, values, headers = [row.key for row in piece], [row.value for row in piece], [*map(_headers, piece)]
+        yield len(piece), encode_batch(0, values, timestamp, keys=keys, headers=headers)
 
 
 def _headers(row: Row) -> Headers:

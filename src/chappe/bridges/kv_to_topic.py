@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
-from chappe.api.log.producer import Producer
+from chappe.bridges.keeping import LOOK_S, Keeper, Sender
 from chappe.bridges.kv_form import EXPIRES, Row, fits, is_mark, pack, row_of
 from chappe.bridges.latest import NOWHERE, Place, TopicNow, place_of
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
-from chappe.errors import BufferFull, ChappeError, Closed, OffsetOutOfRange, StaleData, TimedOut, UsageError
+from chappe.errors import BufferFull, ChappeError, Closed, StaleData, TimedOut, UsageError
 from chappe.kv.engine import Change
 from chappe.system import time
 from chappe.system.forking import own
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_S: Final = 0.25  # how often it checks whether to end, and whether there is room again
 STALE_S: Final = 1.0  # a clone without data is asked again
 ROWS_MAX: Final = 4096  # of a whole store, made records at once
 
@@ -49,7 +47,7 @@ class Fed:
     ready: bool = False
 
 
-class DataStoreToTopic:
+class DataStoreToTopic(Keeper):
     """Writes the changes of a data store to a topic, until it is closed; a context.
 
     What the topic holds is read when this starts, and what differs from the store is written; from then on each change
@@ -89,37 +87,21 @@ class DataStoreToTopic:
         directory: str | Path | None = None,
     ) -> None:
         own(self)
-        if min_acks < 1:
-            raise UsageError("min_acks is at least 1 where nothing is to be lost")
         if compact_s is not None and not compact_s > 0:
             raise UsageError(f"compact_s is a number of seconds above 0, or None, not {compact_s!r}")
         if topic.endswith("*"):
             raise UsageError(f"a store is written to one topic, not to all of {topic}")
         name = identity or f"store-{hashlib.sha256(repr((store.name, topic)).encode()).hexdigest()[:24]}"
-        self.topic = topic
-        self._store = store
-        self._tower = tower
+        super().__init__(store, topic, tower, to_topic=True)
         self._compact_s = compact_s
-        self._producer = Producer(
-            topic,
-            tower=tower,
-            listen=listen,
-            min_acks=min_acks,
-            identity=name,
-            directory=directory,
-            on_full="error",  # so that ``close`` is heard while stores are away
-        )
+        self._sender = Sender(topic, tower, listen, min_acks, name, directory)
+        self._producer = self._sender.producer
         self._held: dict[bytes, bytes] = {}  # what the topic holds: keys, and digests of their values
         self._version: int | None = None  # of the store, as far as it is written; None: look at all of it
         self._stamp = 0  # no record is older: what comes later counts, whatever the clock does
         self._anew_at = 0.0
-        self._first, self._first_stored = self._producer.next_offset, self._producer.stored
         self._dropped = 0
         self._ready = False
-        self._stopping = False
-        self._error: ChappeError | None = None
-        self._news = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name=f"chappe store {store.name} to {topic}", daemon=True)
         self._thread.start()
 
     @property
@@ -129,14 +111,7 @@ class DataStoreToTopic:
 
     def progress(self) -> Fed:
         """How far it is."""
-        producer = self._producer
-        return Fed(
-            producer.next_offset - self._first,
-            producer.stored - self._first_stored,
-            producer.next_offset - producer.stored,
-            self._dropped,
-            self._ready,
-        )
+        return Fed(*self._sender.account(), self._dropped, self._ready)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything that the store holds now is in the topic and stored.
@@ -148,16 +123,7 @@ class DataStoreToTopic:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         wanted = self._store.version
-        with self._news:
-            while not self._written(wanted):
-                self._check()
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    raise TimedOut(
-                        f"topic {self.topic!r} does not have all of store {self._store.name!r} after {timeout:g} s: "
-                        "is a store of the log running, and connected to the same tower?"
-                    )
-                self._news.wait(LOOK_S if left is None else min(left, LOOK_S))
+        self._flush(lambda: self._version is not None and self._version >= wanted, timeout)
         self._producer.flush(None if deadline is None else max(deadline - time.monotonic(), 0.0))
 
     def close(self, timeout: float | None = 10.0) -> Fed:
@@ -175,35 +141,21 @@ class DataStoreToTopic:
             self._stopping = True
             self._thread.join()
         found = self.progress()
-        self._leave()
+        self._sender.leave()
         return found
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         self.close(10.0 if kind is None else 0.0)
 
-    # -- inside: the thread -----------------------------------------------------------------------------------
+    # -- inside -----------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _turn(self) -> None:
         try:
-            self._begin()
-            while not self._stopping:
-                try:
-                    self._feed()
-                except StaleData:
-                    self._wait(STALE_S)  # a clone whose master is away
-                else:
-                    self._wait_for_changes()
-        except Closed:
-            pass  # the store went first
-        except ChappeError as error:
-            logger.warning("store %r is no longer written to topic %r: %s", self._store.name, self.topic, error)
-            self._error = error
-        finally:
-            with self._news:
-                self._news.notify_all()
+            self._feed()
+        except StaleData:
+            self._wait(STALE_S)  # a clone whose master is away
+        else:
+            self._wait_for_changes()
 
     def _wait_for_changes(self) -> None:
         with self._store.watch():  # nobody reads it: a change that somebody watches ends the wait at once
@@ -216,21 +168,8 @@ class DataStoreToTopic:
         return self._compact_s is not None and time.monotonic() >= self._anew_at
 
     def _begin(self) -> None:
-        """Find out what the topic holds; waits for stores of the log."""
-        told = False
-        while not self._stopping:
-            try:
-                self._producer.flush(LOOK_S)  # what an earlier run had left
-                self._read_topic()
-            except (TimedOut, OffsetOutOfRange) as error:  # the latter: retention was faster than the reading
-                if not told:
-                    told = True
-                    logger.warning("store %r waits to be written to topic %r: %s", self._store.name, self.topic, error)
-            else:
-                self._ready = True
-                return
-
-    def _read_topic(self) -> None:
+        """Find out what the topic holds."""
+        self._producer.flush(LOOK_S)  # what an earlier run had left
         now = TopicNow(self.topic, self._tower)
         ours = now.known.get(self.partition)
         if (ours.next if ours else 0) < self._producer.next_offset:
@@ -243,6 +182,7 @@ class DataStoreToTopic:
                 places[key] = place
                 self._stamp = max(self._stamp, place.timestamp + 1)
                 self._hold(key, record.value, dict(record.headers).get(EXPIRES, b""))
+        self._ready = True
 
     def _feed(self) -> None:
         """Write what is new in the store."""
@@ -252,8 +192,7 @@ class DataStoreToTopic:
             self._write_all(anew)
         elif changes:
             self._write_changes(changes)
-        with self._news:
-            self._news.notify_all()
+        self._tell()
 
     def _write_all(self, anew: bool) -> None:
         """Write the whole store: what differs from the topic, or everything."""
@@ -292,7 +231,7 @@ class DataStoreToTopic:
                     self._producer.send_batch(raw)
                     break
                 except BufferFull:
-                    self._wait_for_room()
+                    self._sender.flush(LOOK_S)
             for row in kept[at : at + count]:
                 self._hold(row.key, row.value, row.expires)
             at += count
@@ -312,37 +251,6 @@ class DataStoreToTopic:
             self.topic,
         )
         return row._replace(value=None)
-
-    def _wait_for_room(self) -> None:
-        try:
-            self._producer.flush(LOOK_S)
-        except TimedOut:
-            pass
-
-    def _wait(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        with self._news:
-            while not self._stopping and (left := end - time.monotonic()) > 0:
-                self._news.wait(min(left, LOOK_S))
-
-    # -- inside: whoever waits --------------------------------------------------------------------------------
-
-    def _written(self, wanted: int) -> bool:
-        return self._version is not None and self._version >= wanted
-
-    def _check(self) -> None:
-        if self._error is not None:
-            raise self._error
-        if not self._thread.is_alive():
-            raise Closed(f"store {self._store.name!r} is no longer written to topic {self.topic!r}: it was closed")
-
-    def _leave(self) -> None:
-        try:
-            self._producer.close(0.0)
-        except TimedOut:
-            pass  # the journal has the rest
-        except ChappeError as error:
-            logger.warning("%s", error)
 
 
 def _row(event: DataStoreEvent) -> Row:

@@ -72,6 +72,15 @@ class TopicNow:
                         if record.offset < end:
                             yield record
 
+    def places(self, before: Mapping[str, int]) -> dict[bytes, Place]:
+        """Where the latest record of each key stands, of those that ``records`` has."""
+        found: dict[bytes, Place] = {}
+        for record in self.records(before):
+            key, place = record.key, place_of(record)
+            if key is not None and place > found.get(key, NOWHERE):
+                found[key] = place
+        return found
+
 
 def place_of(record: Record) -> Place:
     """Where a record stands."""

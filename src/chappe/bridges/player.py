@@ -12,6 +12,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
+from operator import itemgetter
 from typing import Final, Literal, TypeAlias
 
 from chappe.api.mesh.arguments import Encoded
@@ -30,9 +32,10 @@ from chappe.system import time
 
 Start: TypeAlias = Literal["earliest"] | int | datetime
 PIECE: Final = 1024  # messages published at once
-TOPICS_MAX: Final = 4096  # whose names are kept ready
 AT_FIRST: Final = -(1 << 63)
 AT_LAST: Final = (1 << 63) - 1
+
+_name = lru_cache(4096)(decode_topic)
 
 
 @dataclass(slots=True)
@@ -97,7 +100,6 @@ class Player:
         self._waiting = self._plan(start if isinstance(start, int) else None)
         last = max([at for _, at, _ in self._waiting], default=0)
         self._last = last if end is None else min(last, as_micros(end))
-        self._names: dict[bytes, str] = {}
         self._began = self._shown_at = time.monotonic()
         self.progress = Progress(total=sum(len(each) for _, _, each in self._waiting))
         self.show: Callable[[Progress], None] = lambda progress: None
@@ -131,7 +133,8 @@ class Player:
             view.close()
         if offset is not None:
             found = [each.part(max(each.start, offset), each.end) for each in found if each.end > offset]
-        return sorted([(*times[each.topic, each.partition], each) for each in found], key=_begin, reverse=True)
+        planned = [(*times[each.topic, each.partition], each) for each in found]
+        return sorted(planned, key=lambda each: (each[0], each[2].partition), reverse=True)
 
     def _in_order(self) -> Iterator[Played]:
         """All messages in the order of their times."""
@@ -170,20 +173,11 @@ class Player:
                 self._pace.wait(times[at], self._look)
                 continue
             end = min(end, at + PIECE)
-            name = self._name
-            self._endpoint.publish_batch([(name(topic), Encoded(raw)) for topic, raw in messages[at:end]])
+            self._endpoint.publish_batch([(_name(topic), Encoded(raw)) for topic, raw in messages[at:end]])
             self.progress.sent += end - at
             self.progress.at_us = times[end - 1]
             at = end
             self._look()
-
-    def _name(self, topic: bytes) -> str:
-        found = self._names.get(topic)
-        if found is None:
-            if len(self._names) >= TOPICS_MAX:
-                self._names.clear()
-            found = self._names[topic] = decode_topic(topic)
-        return found
 
     def _look(self, now: bool = False) -> None:
         moment = time.monotonic()
@@ -210,12 +204,11 @@ class _Stream:
 
     @property
     def next_time(self) -> int:
-        """The time of the next message."""
         return self._block.times[self._at]
 
     @property
     def last_time(self) -> int:
-        """The time of the last message that was read."""
+        """Of the messages that were read."""
         return self._block.times[-1]
 
     def fill(self) -> bool:
@@ -235,13 +228,8 @@ def _merged(parts: list[Played]) -> Played:
     filled = [each for each in parts if each.times]
     if len(filled) == 1:
         return filled[0]
-    rows = [row for each in filled for row in zip(each.times, each.messages, strict=True)]
-    rows.sort(key=lambda row: row[0])
+    rows = sorted((row for each in filled for row in zip(*each, strict=True)), key=itemgetter(0))
     return Played([at for at, _ in rows], [message for _, message in rows])
-
-
-def _begin(planned: tuple[int, int, Range]) -> tuple[int, str]:
-    return planned[0], planned[2].partition
 
 
 def _bound(start: Start) -> Bound:

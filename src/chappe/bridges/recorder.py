@@ -9,19 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from chappe.api.log.producer import Producer
 from chappe.api.mesh.endpoint import Endpoint
+from chappe.api.pace import SHOW_S
 from chappe.bridges.form import fits, pack
+from chappe.bridges.keeping import LOOK_S, Sender
 from chappe.defaults import SUBSCRIBER_BYTES_MAX, SUBSCRIBER_MESSAGES_MAX, TOWER_HOST, TOWER_SUB_PORT
-from chappe.errors import BufferFull, ChappeError, Closed, TimedOut, UsageError
+from chappe.errors import BufferFull, Closed, UsageError
 from chappe.mesh.messages import Message
 from chappe.system import time
 from chappe.system.forking import own
 
 logger = logging.getLogger(__name__)
 
-LOOK_S: Final = 0.25  # ``run`` looks this often whether it is to end
-SHOW_S: Final = 0.1
 TAKEN_MAX: Final = 8192  # messages on their way from the subscriber to the producer
 
 
@@ -91,18 +90,9 @@ class Recorder:
         own(self)
         if not topics:
             raise UsageError("name at least one topic of the mesh to record, or '' for all")
-        if min_acks < 1:
-            raise UsageError("min_acks is at least 1 where nothing is to be lost")
         name = identity or f"record-{hashlib.sha256(repr((to, sorted(topics))).encode()).hexdigest()[:24]}"
-        self._producer = Producer(
-            to,
-            tower=tower,
-            listen=listen,
-            min_acks=min_acks,
-            identity=name,
-            directory=directory,
-            on_full="error",  # so that ``stop`` is heard while stores are away
-        )
+        self._sender = Sender(to, tower, listen, min_acks, name, directory)
+        self._producer = self._sender.producer
         try:
             self._subscriber = endpoint.subscribe(
                 *topics, on_full="block", messages_max=messages_max, bytes_max=bytes_max
@@ -110,8 +100,6 @@ class Recorder:
         except BaseException:
             self._producer.close(0.0)
             raise
-        self._first_stored = self._producer.stored
-        self._first = self._producer.next_offset
         self._taken: list[Message] = []  # from the subscriber, no records yet
         self._too_large = 0
         self._bytes = 0
@@ -150,23 +138,17 @@ class Recorder:
         while self._taken and (deadline is None or time.monotonic() < deadline):
             self._record()
         if not self._taken:
-            try:
-                self._producer.flush(None if deadline is None else max(deadline - time.monotonic(), 0.0))
-            except TimedOut:
-                pass  # the account says so
+            self._sender.flush(None if deadline is None else max(deadline - time.monotonic(), 0.0))
         found = self.progress()
         found.waiting, found.dropped = 0, found.dropped + found.waiting
         self._taken.clear()
-        self._leave()
+        self._sender.leave()
         return found
 
     def progress(self) -> Recorded:
         """How far it is."""
-        producer = self._producer
         return Recorded(
-            producer.next_offset - self._first,
-            producer.stored - self._first_stored,
-            producer.next_offset - producer.stored,
+            *self._sender.account(),
             self._bytes,
             len(self._taken) + self._subscriber.available,
             self._subscriber.dropped + self._too_large,
@@ -186,7 +168,7 @@ class Recorder:
             self.finish()
         else:
             self._subscriber.close()
-            self._leave()
+            self._sender.leave()
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -196,10 +178,7 @@ class Recorder:
             self._send()
         except BufferFull:
             self._show()
-            try:
-                self._producer.flush(LOOK_S)
-            except TimedOut:
-                pass
+            self._sender.flush(LOOK_S)
 
     def _send(self) -> None:
         taken = self._taken
@@ -222,11 +201,3 @@ class Recorder:
         if now - self._shown_at >= SHOW_S:
             self._shown_at = now
             self.show(self.progress())
-
-    def _leave(self) -> None:
-        try:
-            self._producer.close(0.0)
-        except TimedOut:
-            pass  # the journal has the rest
-        except ChappeError as error:
-            logger.warning("%s", error)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.log.consumer import Consumer
+from chappe.bridges.keeping import LOOK_S, Keeper
 from chappe.bridges.kv_form import POSITION, Entry, entry_of, is_mark
 from chappe.bridges.latest import NOWHERE, Place, TopicNow, place_of
 from chappe.data.topic import Filter
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
-from chappe.errors import BackendFailure, ChappeError, Closed, InvalidData, OffsetOutOfRange, TimedOut, UsageError
+from chappe.errors import BackendFailure, InvalidData, OffsetOutOfRange, UsageError
 from chappe.system import time
 from chappe.system.forking import own
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_S: Final = 0.25  # how often it checks whether to end
 RECORDS_MAX: Final = 16_384  # taken into the store at once
 RETRY_S: Final = 1.0  # what a store's disk has refused is tried again after this long
 POSITION_S: Final = 1.0  # how often the position is written down while records come; and when they pause
@@ -46,7 +45,7 @@ class Taken:
     ready: bool = False
 
 
-class TopicToDataStore:
+class TopicToDataStore(Keeper):
     """Keeps a topic as a table in a data store, until it is closed; a context.
 
     A record sets its key, one without a value erases it. The latest counts, as in ``chappe.spark.read_table``: by
@@ -83,27 +82,20 @@ class TopicToDataStore:
             raise UsageError(f"a topic is kept in the master of a store; here {store.name!r} is a clone")
         if Filter.parse(topic).prefix:
             raise UsageError(f"a store is kept from one topic, not from all of {topic}")
-        self.topic = topic
-        self._store = store
-        self._tower = tower
+        super().__init__(store, topic, tower, to_topic=False)
         self._positions = self._kept()
         self._saved: dict[str, int] = dict(self._positions)
         self._saved_at = time.monotonic()
         self._places: dict[bytes, Place] = {}
         self._done = Taken()
-        self._stopping = False
-        self._error: ChappeError | None = None
-        self._news = threading.Condition()
         self._consumer = Consumer(topic, tower=tower, listen=listen, reset="earliest")
         for partition, offset in self._positions.items():
             self._consumer.seek(topic, partition, offset)
-        self._thread = threading.Thread(target=self._run, name=f"chappe topic {topic} to {store.name}", daemon=True)
         self._thread.start()
 
     def progress(self) -> Taken:
         """How far it is."""
-        done = self._done
-        return Taken(done.records, done.changes, done.skipped, done.ready)
+        return replace(self._done)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every record that is known to be in the topic is in the store.
@@ -113,17 +105,7 @@ class TopicToDataStore:
             Closed: This, the store or its endpoint was closed.
             ChappeError: It has failed for good; the text says why.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        with self._news:
-            while not self._is_at_end():
-                self._check()
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    raise TimedOut(
-                        f"store {self._store.name!r} does not have all of topic {self.topic!r} after {timeout:g} s: "
-                        "is a store of the log running, and connected to the same tower?"
-                    )
-                self._news.wait(LOOK_S if left is None else min(left, LOOK_S))
+        self._flush(self._is_at_end, timeout)
 
     def close(self) -> Taken:
         """Leave, after what was taken is done and its place written down; returns the account. Safe to call twice."""
@@ -132,49 +114,16 @@ class TopicToDataStore:
         self._consumer.close()
         return self.progress()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        try:
-            self._begin()
-            while not self._stopping:
-                self._turn()
-            self._save()
-        except Closed:
-            pass  # the store went first
-        except ChappeError as error:
-            logger.warning("topic %r is no longer kept in store %r: %s", self.topic, self._store.name, error)
-            self._error = error
-        finally:
-            with self._news:
-                self._news.notify_all()
-
     def _begin(self) -> None:
-        """Find out which records of the keys are in the store; waits for stores of the log."""
-        told = False
-        while self._positions and not self._stopping:
-            try:
-                self._read_places()
-                break
-            except (TimedOut, OffsetOutOfRange) as error:
-                if not told:
-                    told = True
-                    logger.warning("topic %r waits to be kept in %r: %s", self.topic, self._store.name, error)
-                self._wait(LOOK_S)
+        """Find out which records of the keys are in the store."""
+        if self._positions:
+            self._places = TopicNow(self.topic, self._tower).places(self._positions)
         self._done.ready = True
-
-    def _read_places(self) -> None:
-        self._places = {}
-        for record in TopicNow(self.topic, self._tower).records(self._positions):
-            key, place = record.key, place_of(record)
-            if key is not None and place > self._places.get(key, NOWHERE):
-                self._places[key] = place
 
     def _turn(self) -> None:
         """Take what is there, or wait a while for more."""
@@ -197,8 +146,10 @@ class TopicToDataStore:
         self._done.changes += len(found)
         if not count or time.monotonic() >= self._saved_at + POSITION_S:
             self._save()
-        with self._news:
-            self._news.notify_all()
+        self._tell()
+
+    def _end(self) -> None:
+        self._save()
 
     def _take(self, batch: ConsumedBatch, found: dict[bytes, Entry]) -> None:
         for record in batch:
@@ -262,18 +213,8 @@ class TopicToDataStore:
                 found[str(key[2])] = int(offset)
         return found
 
-    def _wait(self, seconds: float) -> None:
-        with self._news:
-            self._news.wait(seconds)
-
     def _is_at_end(self) -> bool:
         if not self._done.ready or not self._consumer.at_end():
             return False
         taken = self._positions
         return all(taken.get(partition, 0) >= head for (_, partition), head in self._consumer.heads().items())
-
-    def _check(self) -> None:
-        if self._error is not None:
-            raise self._error
-        if not self._thread.is_alive():
-            raise Closed(f"topic {self.topic!r} is no longer kept in store {self._store.name!r}: it was closed")

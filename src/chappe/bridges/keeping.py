@@ -1,0 +1,156 @@
+"""What bridges have in common: a producer that loses nothing, and a thread that keeps a store and a topic alike."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from chappe.api.log.producer import Producer
+from chappe.errors import ChappeError, Closed, OffsetOutOfRange, TimedOut, UsageError
+from chappe.system import time
+
+if TYPE_CHECKING:
+    from chappe.api.kv.data_store import DataStore
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.25  # how often it is checked whether to end, and whether there is room again
+
+
+class Sender:
+    """A producer whose records wait in a journal while stores are away, and what it has sent in this run."""
+
+    def __init__(
+        self, topic: str, tower: str, listen: str, min_acks: int, identity: str, directory: str | Path | None
+    ) -> None:
+        if min_acks < 1:
+            raise UsageError("min_acks is at least 1 where nothing is to be lost")
+        self.producer = Producer(
+            topic,
+            tower=tower,
+            listen=listen,
+            min_acks=min_acks,
+            identity=identity,
+            directory=directory,
+            on_full="error",  # so that a wish to end is heard while stores are away
+        )
+        self._first, self._first_stored = self.producer.next_offset, self.producer.stored
+
+    def account(self) -> tuple[int, int, int]:
+        """Records of this run; those that enough stores have since it began; those that they do not have yet."""
+        sent, stored = self.producer.next_offset, self.producer.stored
+        return sent - self._first, stored - self._first_stored, sent - stored
+
+    def flush(self, timeout_s: float | None) -> None:
+        """Wait until everything is stored, or so long."""
+        try:
+            self.producer.flush(timeout_s)
+        except TimedOut:
+            pass  # the account says so
+
+    def leave(self) -> None:
+        """Close at once; the journal keeps what is not stored."""
+        try:
+            self.producer.close(0.0)
+        except TimedOut:
+            pass
+        except ChappeError as error:
+            logger.warning("%s", error)
+
+
+class Keeper:
+    """A thread that makes what a store and a topic hold the same, until it is closed; a context.
+
+    Args:
+        store: The store.
+        topic: The topic.
+        tower: Where stores of the log are found.
+        to_topic: Whether the topic follows the store, or the store the topic.
+    """
+
+    def __init__(self, store: DataStore, topic: str, tower: str, *, to_topic: bool) -> None:
+        self.topic = topic
+        self._store = store
+        self._tower = tower
+        ours, theirs = f"store {store.name!r}", f"topic {topic!r}"
+        self._ended = (
+            f"{ours} is no longer written to {theirs}" if to_topic else f"{theirs} is no longer kept in {ours}"
+        )
+        self._waits = f"{ours} waits to be written to {theirs}" if to_topic else f"{theirs} waits to be kept in {ours}"
+        self._lacks = f"{theirs} does not have all of {ours}" if to_topic else f"{ours} does not have all of {theirs}"
+        self._stopping = False
+        self._error: ChappeError | None = None
+        self._news = threading.Condition()
+        name = f"chappe store {store.name} to {topic}" if to_topic else f"chappe topic {topic} to {store.name}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    # -- what the thread does -----------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Find out how far the one is that follows; raises TimedOut or OffsetOutOfRange if it cannot be told yet."""
+        raise NotImplementedError
+
+    def _turn(self) -> None:
+        """Take over what is new, or wait a while for it."""
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        """Asked to end, after the last turn."""
+
+    def _run(self) -> None:
+        try:
+            told = False
+            while not self._stopping:
+                try:
+                    self._begin()
+                    break
+                except (TimedOut, OffsetOutOfRange) as error:  # the latter: retention was faster than the reading
+                    if not told:
+                        told = True
+                        logger.warning("%s: %s", self._waits, error)
+                self._wait(LOOK_S)
+            while not self._stopping:
+                self._turn()
+            self._end()
+        except Closed:
+            pass  # the store went first
+        except ChappeError as error:
+            logger.warning("%s: %s", self._ended, error)
+            self._error = error
+        finally:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Wake up who waits in ``_flush``."""
+        with self._news:
+            self._news.notify_all()
+
+    def _wait(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        with self._news:
+            while not self._stopping and (left := end - time.monotonic()) > 0:
+                self._news.wait(min(left, LOOK_S))
+
+    # -- whoever waits ------------------------------------------------------------------------------------------
+
+    def _flush(self, is_done: Callable[[], bool], timeout: float | None) -> None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._news:
+            while not is_done():
+                if self._error is not None:
+                    raise self._error
+                if not self._thread.is_alive():
+                    raise Closed(f"{self._ended}: it was closed")
+                left = LOOK_S if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    raise TimedOut(
+                        f"{self._lacks} after {timeout:g} s: "
+                        "is a store of the log running, and connected to the same tower?"
+                    )
+                self._news.wait(min(left, LOOK_S))
