@@ -121,9 +121,17 @@ def _archive(directory: Path) -> None:
     """A hundred records, one a second."""
     import pyarrow as pa
 
-    from chappe.spark.archive.layout import directory_of, file_name, file_schema
-    from chappe.spark.archive.manifest import ArchivedFile, ArchiveWriter, Move, Span, followed_by
-    from chappe.spark.archive.parquet import FileWriter
+    from chappe.spark.archive.manifest import (
+        ArchivedFile,
+        ArchiveWriter,
+        Move,
+        Span,
+        directory_of,
+        file_name,
+        file_schema,
+        followed_by,
+    )
+    from chappe.spark.archive.tasks import FileWriter
 
     with ArchiveWriter(directory) as archive:
         staged = f"{archive.run}/0.staged"

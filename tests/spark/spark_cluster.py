@@ -24,7 +24,7 @@ import pyspark
 from tests.waiting import SPARK_S
 
 from chappe.spark.java import find_java
-from chappe.spark.python import worker_python
+from chappe.spark.session import worker_python
 
 SPARK: Final = Path(pyspark.__file__).parent
 SOURCES: Final = Path(__file__).parents[2] / "src"

@@ -17,8 +17,8 @@ from chappe.defaults import BATCH_BYTES_MAX, RECORD_BYTES_MAX
 from chappe.errors import RecordTooLarge, UsageError
 from chappe.log.batch import KEYS, TIMESTAMPS, Batch, Headers
 from chappe.spark import encode
+from chappe.spark.columns import Columns
 from chappe.spark.encode import Encoder, Piece, sort_rows
-from chappe.spark.sink_columns import Columns
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TIMES = pa.timestamp("us", tz="Europe/Berlin")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from chappe.spark import python
-from chappe.spark.python import worker_python
+from chappe.spark import session
+from chappe.spark.session import worker_python
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the script is for a POSIX shell")
 
 
 def test_zips_are_taken_out_of_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(python, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(session, "cache_dir", lambda: tmp_path)
     command = worker_python("local[2]")
     assert command != sys.executable
     assert worker_python("local[*]") == command
@@ -32,7 +32,7 @@ def test_zips_are_taken_out_of_the_path(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_other_machines_get_a_plain_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(python, "cache_dir", lambda: tmp_path / "file")
+    monkeypatch.setattr(session, "cache_dir", lambda: tmp_path / "file")
     assert worker_python("spark://host:7077") == sys.executable
     assert worker_python("local-cluster[2,1,1024]") == sys.executable
     (tmp_path / "file").write_text("")  # no folder can be made there

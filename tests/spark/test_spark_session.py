@@ -10,9 +10,8 @@ import pytest
 from chappe.errors import SparkUnavailable, UsageError
 from chappe.spark import class_archive, session
 from chappe.spark.java import JavaFound
-from chappe.spark.masters import await_master, check_master
-from chappe.spark.noise import worth_saying
-from chappe.spark.session import _cores, _defaults, _server, spark_session
+from chappe.spark.sentences import worth_saying
+from chappe.spark.session import _cores, _defaults, _server, await_master, check_master, spark_session
 
 
 @pytest.fixture

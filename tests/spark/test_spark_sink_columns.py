@@ -9,7 +9,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import StructType
 
 from chappe.errors import UsageError
-from chappe.spark.sink_columns import Columns
+from chappe.spark.columns import Columns
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]  # Spark parses the columns' types
 

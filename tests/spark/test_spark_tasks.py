@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 import pyarrow as pa
 import pytest
 
-from chappe.spark.tasks import _while_read
+from chappe.spark.batch import _while_read
 
 
 class Ended(BaseException):

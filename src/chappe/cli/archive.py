@@ -41,8 +41,8 @@ def archive(
     as_json: options.Json = False,
 ) -> None:
     """Keep topics as Parquet files, each record exactly once; the same command again goes on."""
-    from chappe.spark.archive.live import parse_wanted
-    from chappe.spark.masters import check_master
+    from chappe.spark.archive.reading import parse_wanted
+    from chappe.spark.session import check_master
 
     wanted = parse_wanted(topic)
     if master is not None and master.startswith("sc://"):

@@ -49,8 +49,8 @@ def run(
 ) -> None:
     """Run a pipeline until Ctrl-C, SIGTERM or `stop`; a batch under way is finished first."""
     from chappe.cli.pipeline_run import Run
-    from chappe.spark.masters import check_master
     from chappe.spark.pipeline.metrics import parse_address
+    from chappe.spark.session import check_master
 
     where = parse_address(metrics) if metrics is not None else None
     with _problems(as_json):
@@ -150,9 +150,9 @@ def stop(name: Name) -> None:
 
 
 def _read(file: Path, towers: str) -> Pipeline:
+    from chappe.spark.pipeline.frames import option_problems
     from chappe.spark.pipeline.model import PipelineInvalid
     from chappe.spark.pipeline.reading import read_pipeline
-    from chappe.spark.pipeline.wiring import option_problems
 
     pipeline = read_pipeline(file)
     problems = list(option_problems(pipeline, towers))

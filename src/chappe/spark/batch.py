@@ -1,17 +1,32 @@
-"""Reading topics in a batch: what is there when the query starts."""
+"""Reading topics in a batch: what is there when the query starts, narrowed by what filters leave to be read.
+
+A filter on topic, partition, offset or timestamp only ever narrows: Spark applies all of them again. Times of records
+need not rise within a partition, so a lower bound drops what comes before the first batch that reaches it, and an upper
+bound drops single batches behind it.
+"""
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import datasource as ds
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from chappe.api.times import as_micros
+from chappe.arrow import shown
 from chappe.reading.bounds import bounded
+from chappe.reading.fetch import Task, read_task
+from chappe.reading.moments import offsets_at
+from chappe.reading.offsets import Range, cut
+from chappe.reading.view import StoresView
 from chappe.spark.options import Options
-from chappe.spark.pushdown import Narrowing
-from chappe.spark.tasks import read_partition, tasks_of
+from chappe.system.memory import keep_freed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,3 +81,170 @@ class _PushFilters:
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
         return self._push(filters)
+
+
+class TopicPartition(InputPartition):
+    """One task's ranges, on their way to an executor."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(None)
+        self.task = task
+
+
+def tasks_of(
+    wanted: Sequence[Range], count: int | None, task: Callable[[tuple[Range, ...]], Task]
+) -> list[InputPartition]:
+    """Share ranges out among ``count`` tasks; None: as many as there are processors, and none that is tiny."""
+    shared = cut(wanted, _processors()) if count is None else cut(wanted, count, bytes_min=1)
+    return [TopicPartition(replace(task(each), turn=turn)) for turn, each in enumerate(shared)]
+
+
+def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Called in the executors."""
+    if not isinstance(partition, TopicPartition):  # Spark's stand-in for a batch without any partition
+        return iter(())
+    _settle()
+    return _while_read(read_task(partition.task))
+
+
+def _while_read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches; a worker whose task Spark has ended meanwhile, because of a LIMIT, ends without a word.
+
+    Spark closes the worker's socket, and what is written next fails. The worker is of no use then, and without this
+    its last words would be the traceback of a BrokenPipeError. Spark looks for errors of its own before it closes.
+    """
+    try:
+        yield from batches
+    except GeneratorExit as end:
+        if isinstance(end.__context__, (BrokenPipeError, ConnectionResetError)):
+            os._exit(0)
+        raise
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def _settle() -> None:
+    """Take what a worker has loaded out of the garbage collector's rounds, which cost it a fifth of its time."""
+    gc.freeze()
+    keep_freed()
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """What may be left; None: no limit.
+
+    Args:
+        topics: Names, as they are shown.
+        partitions: The same.
+        prefixes: What a topic's name starts with.
+        first: The smallest offset.
+        end: The offset behind the largest.
+        since: The earliest timestamp in microseconds since 1970.
+        until: The latest.
+    """
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[str] | None = None
+    prefixes: tuple[str, ...] = ()
+    first: int | None = None
+    end: int | None = None
+    since: int | None = None
+    until: int | None = None
+
+    @classmethod
+    def of(cls, filters: Iterable[Filter]) -> Narrowing:
+        """All filters together; those that say nothing of use here are passed over."""
+        found = cls()
+        for each in filters:
+            found = found._with(each)
+        return found
+
+    def fits(self, topic: str, partition: str) -> bool:
+        """Whether anything of a partition may be left."""
+        topic, partition = shown(topic), shown(partition)
+        return (
+            (self.topics is None or topic in self.topics)
+            and (self.partitions is None or partition in self.partitions)
+            and all(topic.startswith(each) for each in self.prefixes)
+        )
+
+    def apply(self, wanted: Sequence[Range], view: StoresView) -> list[Range]:
+        """What is left of the ranges."""
+        found = [each for each in map(self._offsets, wanted) if len(each) > 0]
+        found = [each for each in found if self._may_be_in_time(each, view)]
+        if self.since is None:
+            return found
+        keys = [(each.topic, each.partition) for each in found if (each.topic, each.partition) in view.known]
+        reached = offsets_at(view, self.since, keys, exact=False)
+        found = [each.part(max(each.start, reached.get((each.topic, each.partition), 0)), each.end) for each in found]
+        return [each for each in found if each.start < each.end]
+
+    def _with(self, given: Filter) -> Narrowing:
+        match given:
+            case ds.EqualTo(("topic",), str(name)) | ds.EqualNullSafe(("topic",), str(name)):
+                return replace(self, topics=_both(self.topics, {name}))
+            case ds.EqualTo(("partition",), str(name)) | ds.EqualNullSafe(("partition",), str(name)):
+                return replace(self, partitions=_both(self.partitions, {name}))
+            case ds.In(("topic",), names):
+                return replace(self, topics=_both(self.topics, {each for each in names if isinstance(each, str)}))
+            case ds.In(("partition",), names):
+                return replace(
+                    self, partitions=_both(self.partitions, {each for each in names if isinstance(each, str)})
+                )
+            case ds.StringStartsWith(("topic",), prefix):
+                return replace(self, prefixes=(*self.prefixes, prefix))
+            case _:
+                return self._within(given)
+
+    def _within(self, given: Filter) -> Narrowing:
+        """The same with a filter on a number or a time."""
+        match given:
+            case ds.EqualTo((name,), value) | ds.EqualNullSafe((name,), value):
+                low, high = _number(value), _number(value)
+            case ds.GreaterThan((name,), value) | ds.GreaterThanOrEqual((name,), value):
+                low, high = _number(value), None
+            case ds.LessThan((name,), value) | ds.LessThanOrEqual((name,), value):
+                low, high = None, _number(value)
+            case _:
+                return self
+        if name == "offset":
+            low = low + 1 if isinstance(given, ds.GreaterThan) and low is not None else low
+            end = None if high is None else high + (not isinstance(given, ds.LessThan))
+            return replace(self, first=_most(self.first, low), end=_least(self.end, end))
+        if name == "timestamp":
+            return replace(self, since=_most(self.since, low), until=_least(self.until, high))
+        return self
+
+    def _offsets(self, each: Range) -> Range:
+        start = max(each.start, self.first or 0)
+        end = each.end if self.end is None else min(each.end, self.end)
+        return each.part(min(start, each.end), max(end, min(start, each.end)))
+
+    def _may_be_in_time(self, each: Range, view: StoresView) -> bool:
+        have = view.known.get((each.topic, each.partition))
+        if have is None:
+            return True
+        return (self.since is None or have.timestamp_max >= self.since) and (
+            self.until is None or have.timestamp_min <= self.until
+        )
+
+
+def _both(one: frozenset[str] | None, other: set[str]) -> frozenset[str]:
+    return frozenset(other) if one is None else one & other
+
+
+def _number(value: object) -> int | None:
+    if isinstance(value, datetime):
+        return as_micros(value) if value.tzinfo is not None else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _most(one: int | None, other: int | None) -> int | None:
+    return max((each for each in (one, other) if each is not None), default=None)
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((each for each in (one, other) if each is not None), default=None)

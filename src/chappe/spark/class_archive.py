@@ -10,7 +10,6 @@ Source: Java's class data sharing (``-XX:ArchiveClassesAtExit``, JDK 13) and ahe
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import shlex
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from chappe.errors import SparkUnavailable
-from chappe.spark.java import JavaFound, cache_dir, ensure_java
+from chappe.spark.java import JavaFound, cache_dir, ensure_java, short_hash
 
 MAKE_S: Final = 300.0  # Java gets this long to write the archive
 _AOT_MAJOR: Final = 25
@@ -64,7 +63,7 @@ def archive_path(java: JavaFound) -> Path:
     """Where the archive of this Java and this PySpark belongs; it fits no other."""
     spec = importlib.util.find_spec("pyspark")
     parts = [str(java.home), _build(java), version("pyspark"), str(spec and spec.origin)]
-    return cache_dir() / "archive" / (hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16] + ".jsa")
+    return cache_dir() / "archive" / f"{short_hash(chr(10).join(parts))}.jsa"
 
 
 def make_archive() -> Path:
@@ -82,11 +81,9 @@ def make_archive() -> Path:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
         option = f'"-XX:{flag}={made}" -Xlog:disable -Xlog:all=off'
-        script = _TRAINING.format(option=option, folder=folder)
-        # in the folder, where Spark may leave things; in a new group, so that it ends as a whole
-        done = _run([sys.executable, "-c", script], folder)
+        said = _run([sys.executable, "-c", _TRAINING.format(option=option, folder=folder)], folder)
         if not made.exists():
-            raise SparkUnavailable(f"Java did not write its archive: {done or 'no reason given'}")
+            raise SparkUnavailable(f"Java did not write its archive: {said or 'no reason given'}")
         os.replace(made, path)
     return path
 

@@ -1,42 +1,156 @@
-"""The columns of a topic as Spark types."""
+"""The columns of a topic as Spark types, and which columns of a DataFrame become what of a record.
+
+The latter is checked before a single row is written.
+"""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as t
 
 from chappe.errors import UsageError
 
-_TYPES: Final[dict[str, DataType]] = {
-    "topic": StringType(),
-    "partition": StringType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+_TYPES: Final[dict[str, t.DataType]] = {
+    "topic": t.StringType(),
+    "partition": t.StringType(),
+    "offset": t.LongType(),
+    "timestamp": t.TimestampType(),
+    "key": t.BinaryType(),
+    "value": t.BinaryType(),
+    "headers": t.ArrayType(t.StructType().add("key", t.StringType()).add("value", t.BinaryType())),
 }
 
 
-def schema_of(columns: tuple[str, ...]) -> StructType:
+def schema_of(columns: tuple[str, ...]) -> t.StructType:
     """The schema of a read with these columns."""
-    return StructType([StructField(name, _TYPES[name]) for name in columns])
+    return t.StructType([t.StructField(name, _TYPES[name]) for name in columns])
 
 
-def check_schema(given: StructType, columns: tuple[str, ...]) -> None:
+def check_schema(given: t.StructType, columns: tuple[str, ...]) -> None:
     """Raises UsageError if the user gave a schema of another shape."""
     wanted = schema_of(columns)
     if given.simpleString() != wanted.simpleString():
         raise UsageError(
             f"the columns here are {wanted.simpleString()}: leave out .schema(...) and choose with `columns`"
         )
+
+
+WRITTEN: Final = ("value", "key", "topic", "headers", "timestamp")
+# A topic that was read has them: they say where records came from, and the new ones lie elsewhere.
+PASSED_OVER: Final = frozenset({"partition", "offset"})
+_SORTABLE: Final = (t.NumericType, t.StringType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType)
+_EXAMPLES: Final = {
+    "value": "string or binary, for example to_json(struct(*))",
+    "key": "string or binary",
+    "topic": "string",
+    "headers": "array<struct<key:string,value:binary>> or map<string,binary>",
+    "timestamp": "timestamp",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Where each part of a record is found: indexes of the DataFrame's columns, None for what it has not.
+
+    ``topic`` is None where an option names the topic, whatever the columns. ``order`` are the columns that each
+    task's rows are sorted by.
+    """
+
+    value: int
+    topic: int | None
+    key: int | None
+    headers: int | None
+    timestamp: int | None
+    order: tuple[int, ...] = ()
+
+    @classmethod
+    def find(cls, schema: t.StructType, topic: str | None, order: Sequence[str] = ()) -> Columns:
+        """Find them by name, upper or lower case.
+
+        Args:
+            schema: The columns of the DataFrame.
+            topic: What the option ``topic`` says.
+            order: The names that ``orderBy`` gives.
+
+        Raises:
+            UsageError: One is missing, has a type that cannot be written, or is of no use; the text names it.
+        """
+        places = _places(schema)
+        if "value" not in places:
+            raise UsageError(f"there is no column `value` to write: there are {', '.join(schema.fieldNames())}")
+        if topic is None and "topic" not in places:
+            raise UsageError("nothing says which topic to write to: give the option `topic`, or a column `topic`")
+        for name, index in places.items():
+            if name in WRITTEN and not (name == "topic" and topic is not None):
+                _check(name, schema.fields[index])
+        _refuse_others(places, order)
+        return cls(
+            places["value"],
+            places.get("topic") if topic is None else None,
+            places.get("key"),
+            places.get("headers"),
+            places.get("timestamp"),
+            tuple(_sorted_by(name, schema, places) for name in order),
+        )
+
+
+def _places(schema: t.StructType) -> dict[str, int]:
+    places: dict[str, int] = {}
+    for index, each in enumerate(schema.fields):
+        name = each.name.lower()
+        if name in places:
+            raise UsageError(f"there are two columns named `{name}`; drop one")
+        places[name] = index
+    return places
+
+
+def _check(name: str, column: t.StructField) -> None:
+    kind = column.dataType
+    fits = {
+        "value": isinstance(kind, t.StringType | t.BinaryType),
+        "key": isinstance(kind, t.StringType | t.BinaryType),
+        "topic": isinstance(kind, t.StringType),
+        "headers": _are_headers(kind),
+        "timestamp": isinstance(kind, t.TimestampType),
+    }
+    if not fits[name]:
+        raise UsageError(
+            f"column `{name}` is {kind.simpleString()}, which cannot be written; make it {_EXAMPLES[name]}"
+        )
+
+
+def _are_headers(kind: t.DataType) -> bool:
+    if isinstance(kind, t.MapType):
+        return isinstance(kind.keyType, t.StringType) and isinstance(kind.valueType, t.StringType | t.BinaryType)
+    if not isinstance(kind, t.ArrayType) or not isinstance(kind.elementType, t.StructType):
+        return False
+    fields = kind.elementType.fields
+    return (
+        [each.name for each in fields] == ["key", "value"]
+        and isinstance(fields[0].dataType, t.StringType)
+        and isinstance(fields[1].dataType, t.StringType | t.BinaryType)
+    )
+
+
+def _refuse_others(places: dict[str, int], order: Sequence[str]) -> None:
+    """A column that would be left out in silence is more likely a mistake than a wish."""
+    expected = {*WRITTEN, *PASSED_OVER, *(each.lower() for each in order)}
+    for name in places:
+        if name not in expected:
+            close = difflib.get_close_matches(name, [each for each in WRITTEN if each not in places], 1)
+            hint = f"did you mean `{close[0]}`?" if close else "drop it, or put it into `value`"
+            raise UsageError(f"column `{name}` has no place in a record: {hint}")
+
+
+def _sorted_by(name: str, schema: t.StructType, places: dict[str, int]) -> int:
+    index = places.get(name.lower())
+    if index is None:
+        raise UsageError(f"`orderBy` names `{name}`, and there are only {', '.join(schema.fieldNames())}")
+    kind = schema.fields[index].dataType
+    if not isinstance(kind, _SORTABLE):
+        raise UsageError(f"`orderBy` names `{name}`, which is {kind.simpleString()} and cannot be sorted by")
+    return index

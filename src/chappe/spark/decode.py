@@ -9,7 +9,7 @@ from chappe.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql import types as t
 
 CORRUPT: Final = "_corrupt"
 SAMPLE: Final = 1_000  # records looked at for a schema
@@ -18,7 +18,7 @@ _FAULTS: Final = 3  # of a sample, named in the error
 
 def decode_json(
     df: DataFrame,
-    schema: StructType | str | None = None,
+    schema: t.StructType | str | None = None,
     sample: DataFrame | int = SAMPLE,
     *,
     column: str = "value",
@@ -42,12 +42,12 @@ def decode_json(
         UsageError: A schema is needed and none can be found, or names collide.
     """
     from pyspark.sql import functions as sf
-    from pyspark.sql.types import StructType
+    from pyspark.sql import types as t
 
     if column not in df.columns:
         raise UsageError(f"the DataFrame has no column {column}: it has {', '.join(df.columns)}")
     wanted = _parsed(df, schema) if schema is not None else _inferred(df, sample, column)
-    if not isinstance(wanted, StructType) or not wanted.fields:
+    if not isinstance(wanted, t.StructType) or not wanted.fields:
         raise UsageError('the schema has no fields; name them, for example "host string, load double"')
     decoded = sf.from_json(_text(column), wanted, {"columnNameOfCorruptRecord": CORRUPT})
     kept = [sf.col(f"`{name}`") for name in df.columns if name != column]
@@ -76,18 +76,18 @@ def _refuse(names: set[str], df: DataFrame, column: str) -> None:
         )
 
 
-def _parsed(df: DataFrame, schema: StructType | str) -> StructType:
-    from pyspark.sql.types import StructType
+def _parsed(df: DataFrame, schema: t.StructType | str) -> t.StructType:
+    from pyspark.sql import types as t
 
-    if isinstance(schema, StructType):
+    if isinstance(schema, t.StructType):
         return schema
     return df.sparkSession.createDataFrame([], schema).schema
 
 
-def _inferred(df: DataFrame, sample: DataFrame | int, column: str) -> StructType:
+def _inferred(df: DataFrame, sample: DataFrame | int, column: str) -> t.StructType:
     """The fields of all objects in a sample, with types that fit all of them."""
     from pyspark.sql import functions as sf
-    from pyspark.sql.types import ArrayType, StructType
+    from pyspark.sql import types as t
 
     source = df.limit(sample) if isinstance(sample, int) else sample
     if source.isStreaming:
@@ -106,8 +106,8 @@ def _inferred(df: DataFrame, sample: DataFrame | int, column: str) -> StructType
     ddl = source.sparkSession.range(1).select(sf.schema_of_json(sf.lit(f"[{','.join(objects)}]"))).first()
     assert ddl is not None
     found = source.sparkSession.createDataFrame([], f"found {ddl[0]}").schema["found"].dataType
-    assert isinstance(found, ArrayType)
-    assert isinstance(found.elementType, StructType)
+    assert isinstance(found, t.ArrayType)
+    assert isinstance(found.elementType, t.StructType)
     return found.elementType
 
 

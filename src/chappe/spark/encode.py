@@ -38,7 +38,7 @@ from chappe.log.batch import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from chappe.spark.sink_columns import Columns
+    from chappe.spark.columns import Columns
 
 PIECE_BYTES: Final = 768 * KIB  # a batch is cut here; with one record of the largest size it is still within bounds
 PIECE_BYTES_MIN: Final = 384 * KIB  # fewer wait for more rows of their topic ...

@@ -8,42 +8,28 @@ from functools import reduce
 from itertools import zip_longest
 from typing import Final, TypeAlias, Union
 
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DataType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as t
 
 from chappe.data.scalars import INTEGER_MAX, Address, Count, EnumValue, Port, Subnet, Timespan, Timestamp
 from chappe.data.values import Set, Table, Value
 
-Node: TypeAlias = Union[DataType, "_Items", "_Members", "_Pairs", None]
+Node: TypeAlias = Union[t.DataType, "_Items", "_Members", "_Pairs", None]
 
-_PORT: Final = StructType([StructField("number", IntegerType()), StructField("protocol", StringType())])
-_LARGE: Final = DecimalType(20, 0)  # every count
-_WHOLE: Final = frozenset({LongType(), _LARGE})
-_SCALARS: Final[dict[type, DataType]] = {
-    bool: BooleanType(),
-    int: LongType(),
-    float: DoubleType(),
-    str: StringType(),
-    bytes: StringType(),
-    Address: StringType(),
-    Subnet: StringType(),
+_PORT: Final = t.StructType([t.StructField("number", t.IntegerType()), t.StructField("protocol", t.StringType())])
+_LARGE: Final = t.DecimalType(20, 0)  # every count
+_WHOLE: Final = frozenset({t.LongType(), _LARGE})
+_SCALARS: Final[dict[type, t.DataType]] = {
+    bool: t.BooleanType(),
+    int: t.LongType(),
+    float: t.DoubleType(),
+    str: t.StringType(),
+    bytes: t.StringType(),
+    Address: t.StringType(),
+    Subnet: t.StringType(),
     Port: _PORT,
-    Timestamp: TimestampType(),
-    Timespan: DayTimeIntervalType(),
-    EnumValue: StringType(),
+    Timestamp: t.TimestampType(),
+    Timespan: t.DayTimeIntervalType(),
+    EnumValue: t.StringType(),
 }
 
 
@@ -78,7 +64,7 @@ class _Pairs:
 _MIXED: Final = _Mixed()
 
 
-def inferred(samples: Iterable[tuple[Value, ...]]) -> StructType:
+def inferred(samples: Iterable[tuple[Value, ...]]) -> t.StructType:
     """The fields ``_1``, ``_2``, ... that the elements of all samples fit into."""
     whole = reduce(_merged, map(_node, samples), None)
     nodes = whole.nodes if isinstance(whole, _Items) else ()
@@ -90,7 +76,7 @@ def _node(value: Value) -> Node | _Mixed:
         return None
     kind = type(value)
     if kind is Count:
-        return LongType() if value <= INTEGER_MAX else _LARGE  # type: ignore[operator]
+        return t.LongType() if value <= INTEGER_MAX else _LARGE  # type: ignore[operator]
     if isinstance(value, tuple) and kind is tuple:
         return _Items(tuple([_node(each) for each in value]), frozenset({len(value)}))
     if isinstance(value, Set):
@@ -116,26 +102,26 @@ def _merged(a: Node | _Mixed, b: Node | _Mixed) -> Node | _Mixed:
             return _Members(_merged(a.node, b.node))
         case _Pairs(), _Pairs():
             return _Pairs(_merged(a.key, b.key), _merged(a.value, b.value))
-        case DataType(), DataType() if a in _WHOLE and b in _WHOLE:
+        case t.DataType(), t.DataType() if a in _WHOLE and b in _WHOLE:
             return _LARGE
         case _:
             return _MIXED
 
 
-def _type(node: Node | _Mixed) -> DataType:
+def _type(node: Node | _Mixed) -> t.DataType:
     match node:
         case None | _Mixed():
-            return StringType()
+            return t.StringType()
         case _Items():
             common = _common(node.nodes)
-            return _by_position(node.nodes) if isinstance(common, _Mixed) else ArrayType(_type(common))
+            return _by_position(node.nodes) if isinstance(common, _Mixed) else t.ArrayType(_type(common))
         case _Members():
-            return ArrayType(_type(node.node))
+            return t.ArrayType(_type(node.node))
         case _Pairs():
-            return MapType(_type(node.key), _type(node.value))
+            return t.MapType(_type(node.key), _type(node.value))
         case _:
             return node
 
 
-def _by_position(nodes: Iterable[Node | _Mixed]) -> StructType:
-    return StructType([StructField(f"_{n}", _type(each)) for n, each in enumerate(nodes, 1)])
+def _by_position(nodes: Iterable[Node | _Mixed]) -> t.StructType:
+    return t.StructType([t.StructField(f"_{n}", _type(each)) for n, each in enumerate(nodes, 1)])

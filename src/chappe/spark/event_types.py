@@ -38,25 +38,7 @@ from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as t
 
 from chappe.data.scalars import Count, EnumValue, Port, Timespan, Timestamp
 from chappe.data.text import to_text
@@ -64,7 +46,7 @@ from chappe.data.values import Set, Table, Value, type_name
 from chappe.errors import UsageError
 
 Convert: TypeAlias = Callable[[Any], Any]
-_BITS: Final[dict[type[DataType], int]] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+_BITS: Final[dict[type[t.DataType], int]] = {t.ByteType: 8, t.ShortType: 16, t.IntegerType: 32, t.LongType: 64}
 _WHOLE: Final = frozenset({int, Count})
 _NUMBERS: Final = frozenset({int, Count, float})
 _TIMES: Final = frozenset({Timestamp, Timespan})
@@ -74,47 +56,47 @@ _SHOWN: Final = 60  # characters of a value that an error names
 class Unfit(Exception):
     """A value that cannot be in a column of the declared type; the text is a sentence's beginning."""
 
-    def __init__(self, value: Value, wanted: DataType) -> None:
+    def __init__(self, value: Value, wanted: t.DataType) -> None:
         text = to_text(value)
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
         super().__init__(f"{type_name(value)} {shown!r} does not fit into {wanted.simpleString()}")
 
 
-def compiled(wanted: DataType) -> tuple[pa.DataType, Convert]:
+def compiled(wanted: t.DataType) -> tuple[pa.DataType, Convert]:
     """The Arrow type of a Spark type, and what makes of a value the Python object that Arrow takes for it.
 
     The latter raises Unfit. Raises UsageError for a type that no value can have.
     """
     match wanted:
-        case StringType():
+        case t.StringType():
             return pa.string(), _text
-        case BinaryType():
+        case t.BinaryType():
             return pa.binary(), _only(_binary, wanted, str, bytes, EnumValue)
-        case BooleanType():
+        case t.BooleanType():
             return pa.bool_(), _only(bool, wanted, bool)
-        case ByteType() | ShortType() | IntegerType() | LongType():
+        case t.ByteType() | t.ShortType() | t.IntegerType() | t.LongType():
             return _integer(wanted)
-        case FloatType() | DoubleType():
-            return pa.float32() if isinstance(wanted, FloatType) else pa.float64(), _real(wanted)
-        case DecimalType():
+        case t.FloatType() | t.DoubleType():
+            return pa.float32() if isinstance(wanted, t.FloatType) else pa.float64(), _real(wanted)
+        case t.DecimalType():
             return pa.decimal128(wanted.precision, wanted.scale), _decimal(wanted)
-        case TimestampType():
+        case t.TimestampType():
             return pa.timestamp("us", "UTC"), _only(_micros, wanted, Timestamp)
-        case TimestampNTZType():
+        case t.TimestampNTZType():
             return pa.timestamp("us"), _only(_micros, wanted, Timestamp)
-        case DayTimeIntervalType():
+        case t.DayTimeIntervalType():
             return pa.duration("us"), _only(_micros, wanted, Timespan)
-        case ArrayType():
+        case t.ArrayType():
             return _array(wanted)
-        case MapType():
+        case t.MapType():
             return _map(wanted)
-        case StructType():
+        case t.StructType():
             return _struct(wanted)
         case _:
             raise UsageError(f"no value of the mesh can be a {wanted.simpleString()}; declare string, or another type")
 
 
-def positional(wanted: StructType) -> tuple[pa.DataType, Callable[[tuple[Value, ...]], tuple[Any, ...]]]:
+def positional(wanted: t.StructType) -> tuple[pa.DataType, Callable[[tuple[Value, ...]], tuple[Any, ...]]]:
     """As ``compiled``, for elements that become fields by their position."""
     inner = [compiled(field.dataType) for field in wanted.fields]
     converts = [convert for _, convert in inner]
@@ -143,7 +125,7 @@ def _unfit_field(converts: list[Convert], items: tuple[Value, ...], names: list[
     raise AssertionError("one of them did not fit")
 
 
-def _only(convert: Convert, wanted: DataType, *kinds: type) -> Convert:
+def _only(convert: Convert, wanted: t.DataType, *kinds: type) -> Convert:
     allowed = frozenset(kinds)
 
     def checked(value: Any) -> Any:
@@ -171,7 +153,7 @@ def _micros(value: int) -> int:
     return int(value) // 1000
 
 
-def _integer(wanted: DataType) -> tuple[pa.DataType, Convert]:
+def _integer(wanted: t.DataType) -> tuple[pa.DataType, Convert]:
     bits = _BITS[type(wanted)]
     low, high = -(1 << bits - 1), (1 << bits - 1) - 1
     nanoseconds = bits == 64
@@ -191,7 +173,7 @@ def _integer(wanted: DataType) -> tuple[pa.DataType, Convert]:
     return {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[bits], convert
 
 
-def _real(wanted: DataType) -> Convert:
+def _real(wanted: t.DataType) -> Convert:
     def convert(value: Any) -> Any:
         kind = type(value)
         if kind is float:
@@ -207,7 +189,7 @@ def _real(wanted: DataType) -> Convert:
     return convert
 
 
-def _decimal(wanted: DecimalType) -> Convert:
+def _decimal(wanted: t.DecimalType) -> Convert:
     bound = 10 ** (wanted.precision - wanted.scale)
     quantum = Decimal(1).scaleb(-wanted.scale)
 
@@ -221,7 +203,7 @@ def _decimal(wanted: DecimalType) -> Convert:
     return convert
 
 
-def _array(wanted: ArrayType) -> tuple[pa.DataType, Convert]:
+def _array(wanted: t.ArrayType) -> tuple[pa.DataType, Convert]:
     inner, convert = compiled(wanted.elementType)
 
     def converted(value: Any) -> Any:
@@ -236,7 +218,7 @@ def _array(wanted: ArrayType) -> tuple[pa.DataType, Convert]:
     return pa.list_(pa.field("element", inner)), converted
 
 
-def _map(wanted: MapType) -> tuple[pa.DataType, Convert]:
+def _map(wanted: t.MapType) -> tuple[pa.DataType, Convert]:
     key_type, key = compiled(wanted.keyType)
     value_type, value = compiled(wanted.valueType)
 
@@ -252,7 +234,7 @@ def _map(wanted: MapType) -> tuple[pa.DataType, Convert]:
     return pa.map_(key_type, value_type), converted
 
 
-def _struct(wanted: StructType) -> tuple[pa.DataType, Convert]:
+def _struct(wanted: t.StructType) -> tuple[pa.DataType, Convert]:
     found, convert = positional(wanted)
     names = wanted.fieldNames()
     is_port = [field.dataType.simpleString() for field in wanted.fields] == ["int", "string"]

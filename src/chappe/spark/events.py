@@ -17,7 +17,7 @@ from chappe.errors import InvalidData, UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql import types as t
 
     from chappe.spark.event_types import Convert
 
@@ -30,7 +30,7 @@ _NAMED: Final = 10  # events in one error
 
 def decode_events(
     df: DataFrame,
-    schema: StructType | str | None = None,
+    schema: t.StructType | str | None = None,
     sample: DataFrame | int = SAMPLE,
     *,
     event: str | None = None,
@@ -80,28 +80,28 @@ def decode_events(
     return df.select(*[f"`{name}`" for name in columns]).mapInArrow(work, _columns(df, kept, wanted))
 
 
-def _columns(df: DataFrame, kept: list[str], wanted: StructType) -> StructType:
-    from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType, TimestampType
+def _columns(df: DataFrame, kept: list[str], wanted: t.StructType) -> t.StructType:
+    from pyspark.sql import types as t
 
-    types = (StringType(), StringType(), StringType(), wanted, TimestampType())
-    new = [StructField(name, each) for name, each in zip(NEW, types, strict=False)]
-    metadata = StructField("metadata", MapType(LongType(), StringType()))
-    return StructType([*[df.schema[name] for name in kept], *new, metadata, StructField(CORRUPT, StringType())])
+    types = (t.StringType(), t.StringType(), t.StringType(), wanted, t.TimestampType())
+    new = [t.StructField(name, each) for name, each in zip(NEW, types, strict=False)]
+    metadata = t.StructField("metadata", t.MapType(t.LongType(), t.StringType()))
+    return t.StructType([*[df.schema[name] for name in kept], *new, metadata, t.StructField(CORRUPT, t.StringType())])
 
 
 # -- the schema -----------------------------------------------------------------------------------------
 
 
-def _given(df: DataFrame, schema: StructType | str) -> StructType:
-    from pyspark.sql.types import StructType
+def _given(df: DataFrame, schema: t.StructType | str) -> t.StructType:
+    from pyspark.sql import types as t
 
-    found = schema if isinstance(schema, StructType) else df.sparkSession.createDataFrame([], schema).schema
+    found = schema if isinstance(schema, t.StructType) else df.sparkSession.createDataFrame([], schema).schema
     if not found.fields:
         raise UsageError('the schema has no fields; name the arguments, for example "uid string, bytes bigint"')
     return found
 
 
-def _sampled(df: DataFrame, sample: DataFrame | int, event: str | None) -> StructType:
+def _sampled(df: DataFrame, sample: DataFrame | int, event: str | None) -> t.StructType:
     from chappe.spark.event_schema import inferred
 
     source = df.limit(sample) if isinstance(sample, int) else sample
@@ -137,7 +137,7 @@ def _sampled(df: DataFrame, sample: DataFrame | int, event: str | None) -> Struc
 
 
 def _decoded(
-    batches: Iterable[pa.RecordBatch], *, wanted: StructType, kept: int, event: str | None
+    batches: Iterable[pa.RecordBatch], *, wanted: t.StructType, kept: int, event: str | None
 ) -> Iterator[pa.RecordBatch]:
     """What a task does."""
     import pyarrow as pa

@@ -110,6 +110,11 @@ def cache_dir() -> Path:
     return platformdirs.user_cache_path("chappe")
 
 
+def short_hash(text: str) -> str:
+    """The name of what is made from a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def _tell(refused: list[str], instead: str) -> None:
     if refused:
         logger.warning("%s; using %s", "; ".join(refused), instead)
@@ -152,9 +157,8 @@ def _home(probe: _Probe) -> Path:
     if probe.vector and probe.java.name == "java" and probe.java.parent.name == "bin":
         return probe.java.parent.parent
     home = _shim_home(probe.java)
-    script = _SHIM.format(vector=shlex.quote(VECTOR), java=shlex.quote(str(probe.java)))
     try:
-        _write_script(home / "bin" / "java", script)
+        write_script(home / "bin" / "java", _SHIM.format(vector=shlex.quote(VECTOR), java=shlex.quote(str(probe.java))))
     except OSError as error:
         raise SparkUnavailable(
             f"cannot write {home}: {error.strerror}; set XDG_CACHE_HOME to a directory that you can write"
@@ -163,11 +167,11 @@ def _home(probe: _Probe) -> Path:
 
 
 def _shim_home(java: Path) -> Path:
-    return cache_dir() / "java" / hashlib.sha256(str(java).encode()).hexdigest()[:16]
+    return cache_dir() / "java" / short_hash(str(java))
 
 
-def _write_script(path: Path, text: str) -> None:
-    """Replaced in one step: another process may be starting it."""
+def write_script(path: Path, text: str) -> None:
+    """Have an executable file with a text, replaced in one step: another process may be starting it."""
     try:
         if path.read_text() == text and os.access(path, os.X_OK):
             return

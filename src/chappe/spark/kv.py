@@ -1,18 +1,40 @@
 """Data stores of the mesh as DataFrames: what they hold now, what their topics hold, and rows written into them.
 
 Stores are read and written by the driver, with the master or clone that it holds; a store is in its memory already.
-``chappe.spark.event_types`` has the table of types, ``kv_rows.py`` that of the way back.
+``chappe.spark.event_types`` has the table of types. That of the way back is this; null is none:
+
+============================ ==================================
+column of Spark              value
+============================ ==================================
+string, binary               string
+boolean                      boolean
+whole number, ``decimal(n)`` integer; count above 2**63-1
+float, double                real
+timestamp, timestamp_ntz     timestamp; the latter is UTC
+interval day to second       timespan
+array                        vector
+map                          table
+struct                       table, by name
+============================ ==================================
+
+A key of one column is its value, one of several a vector of them. If ``value`` is the only other column it is the
+value; otherwise all others together are a table by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql import types as t
+from pyspark.sql.utils import is_remote
 
-from chappe.bridges.kv_form import EXPIRES, VERSION, Entry, entry_of, is_mark
+from chappe.bridges.kv_form import EXPIRES, QUERY, VERSION, Entry, entry_of, is_mark
+from chappe.data.scalars import INTEGER_MAX, INTEGER_MIN, Count
 from chappe.data.text import to_text
 from chappe.data.values import Value
 from chappe.errors import InvalidData, UsageError
@@ -23,17 +45,19 @@ from chappe.spark.tables import KEY, PLACE, VALUE, latest
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from chappe.api.kv.data_store import DataStore
+
 
 SAMPLE: Final = 1_000  # entries of a topic looked at for a schema
 ROWS: Final = 10_000  # in one Arrow batch
 CORRUPT: Final = "_corrupt"
 HEADERS: Final = "headers"
-_EXTRAS: Final = (StructField("expiry", TimestampType()), StructField("version", LongType()))
+_EXTRAS: Final = (t.StructField("expiry", t.TimestampType()), t.StructField("version", t.LongType()))
 
 
-def read_store(spark: SparkSession, store: DataStore, schema: str | StructType | None = None) -> DataFrame:
+def read_store(spark: SparkSession, store: DataStore, schema: str | t.StructType | None = None) -> DataFrame:
     """What a store holds now: the columns key, value, expiry and version.
 
     ``expiry`` is when an entry expires; null if it does not, or if nobody but the master knows. ``version`` is the
@@ -68,7 +92,7 @@ def read_store(spark: SparkSession, store: DataStore, schema: str | StructType |
 
 
 def read_store_topic(
-    spark: SparkSession, topic: str, schema: str | StructType | None = None, **source_options: Any
+    spark: SparkSession, topic: str, schema: str | t.StructType | None = None, **source_options: Any
 ) -> DataFrame:
     """The store that a topic holds: the columns key, value, expiry, version, and ``_corrupt``, which says why key or
     value is null in a row that does not fit.
@@ -94,7 +118,7 @@ def read_store_topic(
     table = latest(reader.option("columns", columns).load(), HEADERS).select(KEY, VALUE, HEADERS)
     wanted = _given(schema) if schema is not None else _sampled(table)
     found = table.mapInArrow(
-        partial(_decoded, wanted=wanted), StructType([*_schema(wanted), StructField(CORRUPT, StringType())])
+        partial(_decoded, wanted=wanted), t.StructType([*_schema(wanted), t.StructField(CORRUPT, t.StringType())])
     )
     return found.where(f.col("expiry").isNull() | (f.col("expiry") > f.current_timestamp()))
 
@@ -102,20 +126,20 @@ def read_store_topic(
 # -- the schema -------------------------------------------------------------------------------------------
 
 
-def _given(schema: str | StructType) -> StructType:
-    found = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
-    if not isinstance(found, StructType) or found.fieldNames() != [KEY, VALUE]:
+def _given(schema: str | t.StructType) -> t.StructType:
+    found = schema if isinstance(schema, t.StructType) else t.StructType.fromDDL(schema)
+    if not isinstance(found, t.StructType) or found.fieldNames() != [KEY, VALUE]:
         raise UsageError(f"`schema` has the columns key and value, such as 'key string, value int', not {schema!r}")
-    return StructType([StructField(each.name, each.dataType) for each in found.fields])
+    return t.StructType([t.StructField(each.name, each.dataType) for each in found.fields])
 
 
-def _fitting(entries: Iterable[Entry]) -> StructType:
+def _fitting(entries: Iterable[Entry]) -> t.StructType:
     types = [field.dataType for field in inferred((each.key, each.value) for each in entries).fields]
-    types = types or [StringType(), StringType()]
-    return StructType([StructField(KEY, types[0]), StructField(VALUE, types[1])])
+    types = types or [t.StringType(), t.StringType()]
+    return t.StructType([t.StructField(KEY, types[0]), t.StructField(VALUE, types[1])])
 
 
-def _sampled(table: DataFrame) -> StructType:
+def _sampled(table: DataFrame) -> t.StructType:
     entries = []
     for row in table.limit(SAMPLE).collect():
         try:
@@ -125,11 +149,11 @@ def _sampled(table: DataFrame) -> StructType:
     return _fitting(entries)
 
 
-def _schema(wanted: StructType) -> StructType:
-    return StructType([*wanted.fields, *_EXTRAS])
+def _schema(wanted: t.StructType) -> t.StructType:
+    return t.StructType([*wanted.fields, *_EXTRAS])
 
 
-def _converter(wanted: StructType) -> tuple[list[pa.Field], Callable[[Entry], tuple[Any, ...]]]:
+def _converter(wanted: t.StructType) -> tuple[list[pa.Field], Callable[[Entry], tuple[Any, ...]]]:
     """The Arrow fields of a table of entries, and what makes a row of an entry; it raises Unfit."""
     import pyarrow as pa
 
@@ -163,7 +187,7 @@ def _shown(key: Value) -> str:
 # -- rows of a topic --------------------------------------------------------------------------------------
 
 
-def _decoded(batches: Iterable[pa.RecordBatch], *, wanted: StructType) -> Iterator[pa.RecordBatch]:
+def _decoded(batches: Iterable[pa.RecordBatch], *, wanted: t.StructType) -> Iterator[pa.RecordBatch]:
     """What a task does."""
     import pyarrow as pa
 
@@ -188,3 +212,153 @@ def _decoded_row(
 
 def _pairs(headers: Sequence[Any] | None) -> list[tuple[str, bytes]]:
     return [(each["key"], bytes(each["value"])) for each in headers or () if each["key"] in (VERSION, EXPIRES)]
+
+
+WRITTEN_ROWS: Final = 4096  # written at once
+_SAME: Final = (t.StringType, t.BinaryType, t.BooleanType, t.IntegralType, t.TimestampType, t.DayTimeIntervalType)
+_COUNT_MAX: Final = 2**64 - 1
+
+
+def write_store(
+    df: DataFrame,
+    store: DataStore,
+    key: str | Sequence[str],
+    delete: str | None = None,
+    *,
+    expiry_s: float | None = None,
+    checkpoint: str | None = None,
+) -> DataStreamWriter | None:
+    """Upsert rows into a store, and delete others.
+
+    A batch is written at once; this returns when all of it is done, durably on a master that lasts. For a stream its
+    writer is returned: set the trigger and start it. A batch of a stream that Spark repeats, after a failure or a
+    restart, is written again if it was not wholly written before, and left out otherwise: how far a query is stands in
+    the store, under a vector that begins with ``chappe/query``. Rows set values, so that repeating them does no harm.
+
+    All rows of a batch pass through the driver's memory. Of rows with one key the last one wins.
+
+    Args:
+        df: A batch, or a stream in append or update mode.
+        store: A master or a clone that the driver holds.
+        key: One or several columns.
+        delete: A boolean column, which is no part of the value: rows where it is true erase their key.
+        expiry_s: Rows expire so long after they are written.
+        checkpoint: Of a stream: where Spark keeps how far it is (``checkpointLocation``).
+
+    Raises:
+        UsageError: A column is not there, or has a type that no value has.
+        StoreError: The store did not take a row; those before it may be written.
+    """
+    names = (key,) if isinstance(key, str) else tuple(key)
+    rows = _Rows(df.schema, names, delete)
+    if not df.isStreaming:
+        _write(df, store, rows, expiry_s)
+        return None
+    if checkpoint is None:
+        raise UsageError("a stream needs a `checkpoint`: the directory where Spark keeps how far it is")
+    if is_remote():
+        raise UsageError(
+            "over Spark Connect a stream runs where the store is not: "
+            "use write_table, and TopicToDataStore for the store"
+        )
+
+    def write(batch: DataFrame, number: int) -> None:
+        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        mark = (QUERY, query or checkpoint)
+        if number <= store.get(mark, -1):
+            return  # it was written, and Spark does not know
+        _write(batch, store, rows, expiry_s)
+        store.put(mark, number)
+
+    return df.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+
+
+def _write(df: DataFrame, store: DataStore, rows: _Rows, expiry_s: float | None) -> None:
+    source = rows.of(df)
+    while chunk := list(islice(source, WRITTEN_ROWS)):
+        kept: list[tuple[Any, Any]] = []
+        for name, value, gone in chunk:
+            if not gone:
+                kept.append((name, value))
+                continue
+            store.put_many(kept, expiry_s=expiry_s)
+            kept = []
+            store.erase(name)
+        store.put_many(kept, expiry_s=expiry_s)
+
+
+class _Rows:
+    """Makes keys and values of rows; raises UsageError for columns that cannot be."""
+
+    def __init__(self, schema: t.StructType, key: Sequence[str], delete: str | None) -> None:
+        self._key = [(name, _from_spark(_type(schema, name))) for name in key]
+        if not key:
+            raise UsageError("a store needs a key: name one column or several")
+        if delete is not None and not isinstance(_type(schema, delete), t.BooleanType):
+            raise UsageError(f"column `{delete}` says which rows to erase, and is not boolean")
+        self._delete = delete
+        rest = [name for name in schema.fieldNames() if name not in {*key, delete}]
+        self._rest = [(name, _from_spark(schema[name].dataType)) for name in rest]
+        self._plain = rest == [VALUE]
+
+    def of(self, df: DataFrame) -> Iterator[tuple[Any, Any, bool]]:
+        """Key, value, and whether it is to be erased."""
+        for batch in df.toArrow().to_batches(WRITTEN_ROWS):
+            for row in batch.to_pylist():
+                key = tuple([convert(row[name]) for name, convert in self._key])
+                gone = self._delete is not None and row[self._delete] is True
+                yield key[0] if len(key) == 1 else key, None if gone else self._value(row), gone
+
+    def _value(self, row: dict[str, Any]) -> Any:
+        if self._plain:
+            return self._rest[0][1](row[VALUE])
+        return {name: convert(row[name]) for name, convert in self._rest}
+
+
+def _type(schema: t.StructType, name: str) -> t.DataType:
+    if name not in schema.fieldNames():
+        raise UsageError(f"there is no column `{name}`: there are {', '.join(schema.fieldNames())}")
+    return schema[name].dataType
+
+
+def _from_spark(kind: t.DataType) -> Callable[[Any], Any]:
+    """What makes of an object, as Arrow hands it out for a type of Spark, one that a store takes."""
+    match kind:
+        case t.ArrayType():
+            element = _from_spark(kind.elementType)
+            return lambda found: found if found is None else tuple([element(each) for each in found])
+        case t.MapType():
+            key, value = _from_spark(kind.keyType), _from_spark(kind.valueType)
+            return lambda found: found if found is None else {key(name): value(each) for name, each in found}
+        case t.StructType():
+            fields = [(field.name, _from_spark(field.dataType)) for field in kind.fields]
+            return lambda found: found if found is None else {name: convert(found[name]) for name, convert in fields}
+        case t.DecimalType() if kind.scale == 0:
+            return _whole
+        case t.TimestampNTZType():
+            return lambda found: found if found is None else _in_utc(found)
+        case t.FractionalType() if not isinstance(kind, t.DecimalType):
+            return _same
+        case _ if isinstance(kind, _SAME):
+            return _same
+        case _:
+            raise UsageError(f"no value of a store is a {kind.simpleString()}: cast it, for example to string")
+
+
+def _same(found: Any) -> Any:
+    return found
+
+
+def _in_utc(found: datetime) -> datetime:
+    return found.replace(tzinfo=UTC)
+
+
+def _whole(found: Decimal | None) -> int | None:
+    if found is None:
+        return None
+    number = int(found)
+    if INTEGER_MIN <= number <= INTEGER_MAX:
+        return number
+    if 0 <= number <= _COUNT_MAX:
+        return Count(number)
+    raise UsageError(f"{number} is larger than the numbers of a store: cast it to string")

@@ -23,30 +23,19 @@ from chappe.reading.offsets import EARLIEST, LATEST, Offsets, sort_offsets
 from chappe.reading.selection import Selection
 
 NAMES: Final = (
-    "stores",
-    "towers",
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "endingOffsets",
-    "startingTimestamp",
-    "endingTimestamp",
-    "maxRecordsPerTrigger",
-    "maxBytesPerTrigger",
-    "minPartitions",
-    "failOnDataLoss",
-    "includeHeaders",
-    "columns",
-    "fetchTimeout",
-)
+    "stores", "towers", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
+    "startingTimestamp", "endingTimestamp", "maxRecordsPerTrigger", "maxBytesPerTrigger", "minPartitions",
+    "failOnDataLoss", "includeHeaders", "columns", "fetchTimeout",
+)  # fmt: skip
 PLAIN: Final = COLUMNS[:-1]  # without headers, as Kafka's
 _DIGITS_MAX: Final = 19  # of a number below 2**63
 # Kafka's name -> what to say, where a user of Kafka would look for it
-_ELSEWHERE: Final = {
+_ANYWHERE: Final = {
     "kafka.bootstrap.servers": "did you mean `towers` or `stores`?",
     "tower": "did you mean `towers`?",
     "store": "did you mean `stores`?",
+}
+_ELSEWHERE: Final = {
     "topic": "did you mean `subscribe`?",
     "topics": "did you mean `subscribe`?",
     "maxoffsetspertrigger": "did you mean `maxRecordsPerTrigger`?",
@@ -86,11 +75,7 @@ class Options:
         """Raises UsageError; its text names the option."""
         options = {name.lower(): value for name, value in given.items()}
         refuse_unknown(options, NAMES, _ELSEWHERE)
-        stores, towers = stores_of(options.get("stores")), options.get("towers")
-        if stores and towers:
-            raise UsageError("give `stores` or `towers`, not both")
-        if not stores and not towers:
-            towers = f"{TOWER_HOST}:{TOWER_SUB_PORT}"
+        stores, towers = place_of(options)
         selection = _selection(options)
         # as Kafka's: a moment wins over offsets
         starting = _moment(options, "startingTimestamp") or _offsets(options, "startingOffsets", selection)
@@ -113,7 +98,7 @@ def refuse_unknown(options: Mapping[str, str], names: Sequence[str], elsewhere: 
     for name in options:
         if name in known:
             continue
-        hint = elsewhere.get(name)
+        hint = elsewhere.get(name, _ANYWHERE.get(name))
         if hint is None and name.startswith("kafka."):
             hint = "chappe has no Kafka clients to configure; leave it out"
         if hint is None:
@@ -122,14 +107,20 @@ def refuse_unknown(options: Mapping[str, str], names: Sequence[str], elsewhere: 
         raise UsageError(f"unknown option `{name}` of format chappe: {hint}")
 
 
-def stores_of(text: str | None) -> tuple[str, ...]:
-    """The endpoints that ``stores`` names. Raises UsageError."""
-    found = tuple(part.strip() for part in (text or "").split(",") if part.strip())
-    for each in found:
+def place_of(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+    """The endpoints that ``stores`` names, or else what ``towers`` says. Raises UsageError."""
+    stores, towers = _words(options.get("stores")), options.get("towers")
+    for each in stores:
         host, _, port = each.removeprefix("tcp://").rpartition(":")
         if not each.startswith("tcp://") or not host or not port.isdigit():
             raise UsageError(f"`stores` wants tcp://host:port,... and not {each!r}")
-    return tuple(dict.fromkeys(found))
+    if stores and towers:
+        raise UsageError("give `stores` or `towers`, not both")
+    return tuple(dict.fromkeys(stores)), towers or (None if stores else f"{TOWER_HOST}:{TOWER_SUB_PORT}")
+
+
+def _words(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def _selection(options: Mapping[str, str]) -> Selection:
@@ -146,7 +137,7 @@ def _selection(options: Mapping[str, str]) -> Selection:
             return Selection.of_pattern(pattern.strip())
         except UsageError as error:
             raise UsageError(f"`subscribePattern`: {error}") from None
-    names = [part.strip() for part in (topics or "").split(",") if part.strip()]
+    names = _words(topics)
     if not names:
         raise UsageError("`subscribe` names no topic")
     if any(name.endswith("*") for name in names):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
+import socket
 import subprocess
 import sys
 import threading
@@ -17,16 +19,12 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
-from chappe.errors import SparkUnavailable
+from chappe.errors import SparkUnavailable, UsageError
 from chappe.spark.class_archive import archive_options
-from chappe.spark.java import ensure_java
-from chappe.spark.masters import await_master, check_master, connect
-from chappe.spark.noise import forward
-from chappe.spark.python import worker_python
-from chappe.spark.sentences import sentence
+from chappe.spark.java import cache_dir, ensure_java, short_hash, write_script
+from chappe.spark.sentences import forward, sentence
 
 if TYPE_CHECKING:
-    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 CONNECT_PORT: Final = 15002  # of a Spark Connect server, by default
@@ -85,20 +83,16 @@ def spark_session(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", os.environ["PYSPARK_PYTHON"])
     settings = _defaults(master) | dict(conf or {})
     options = "spark.driver.extraJavaOptions"
-    settings[options] = " ".join(filter(None, [_log_option(), archive_options(java), settings.get(options)]))
+    log = f'"-Dlog4j2.configurationFile={resources.files("chappe.spark") / "log4j2.properties"}"'
+    settings[options] = " ".join(filter(None, [log, archive_options(java), settings.get(options)]))
     settings |= {"spark.master": master, "spark.app.name": app_name}
     spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     _launch(spark_conf, apart)
-    return _started(spark_conf, master)
-
-
-def _started(conf: SparkConf, master: str) -> SparkSession:
-    """The session, once Java runs. Raises SparkUnavailable with Spark's reason where it has one."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
     try:
-        return SparkSession.builder.config(conf=conf).getOrCreate()
+        return SparkSession.builder.config(conf=spark_conf).getOrCreate()
     except Py4JError as error:
         raise SparkUnavailable(f"Spark did not start at {master}: {sentence(error)}") from error
 
@@ -154,11 +148,8 @@ def _server(url: str) -> tuple[str, int]:
 
 def session_runs() -> bool:
     """Whether this process has a session in a Java of its own already."""
-    if "pyspark" not in sys.modules:
-        return False
-    from pyspark import SparkContext
-
-    return SparkContext._active_spark_context is not None
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
 
 
 def _defaults(master: str) -> dict[str, str]:
@@ -190,11 +181,6 @@ def _cores(master: str) -> int:
     return int(number) if number.isdecimal() and int(number) else os.cpu_count() or 1
 
 
-def _log_option() -> str:
-    path = resources.files("chappe.spark") / "log4j2.properties"
-    return f'"-Dlog4j2.configurationFile={path}"'
-
-
 def _launch(conf: object, apart: bool) -> None:
     """Start the JVM ourselves, since only so its first words can be kept from the terminal."""
     from pyspark import SparkContext
@@ -216,3 +202,80 @@ def _launch(conf: object, apart: bool) -> None:
         raise SparkUnavailable(f"Java did not start Spark: {sentence(words)}; see `chappe doctor`") from error
     os.close(write)
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+ANSWER_S: Final = 5.0  # a server on the network that has not answered by then is not there
+
+_THREADS: Final = r"(?:[1-9][0-9]{0,4}|\*)"
+_MASTERS: Final = re.compile(
+    rf"local(\[{_THREADS}(, *[1-9][0-9]{{0,4}})?\])?|local-cluster\[.+\]|(spark|k8s|sc)://.+|yarn"
+)
+_PLACE: Final = r"[^/?#,]+:[0-9]{1,5}"
+_SPARK: Final = re.compile(f"spark://{_PLACE}(,{_PLACE})*")
+
+
+def check_master(text: str) -> str:
+    """The same text if it can be where Spark runs; raises UsageError."""
+    if not _MASTERS.fullmatch(text):
+        raise UsageError(
+            f"{text[:200]!r} is not where Spark runs: local[*] (here), spark://HOST:PORT, yarn, k8s://HOST, "
+            "or sc://HOST:PORT for Spark Connect"
+        )
+    return text
+
+
+def await_master(master: str) -> None:
+    """See that something listens at ``spark://host:port,host:port``; Spark would go on trying for a minute.
+
+    Raises:
+        UsageError: It is no such address.
+        SparkUnavailable: Nobody answers.
+    """
+    if not _SPARK.fullmatch(master):
+        raise UsageError(f"{master[:200]!r} is not an address of Spark's masters: spark://HOST:PORT[,HOST:PORT]")
+    problem = ""
+    for each in master.removeprefix("spark://").split(","):
+        host, _, port = each.rpartition(":")
+        problem = connect(host.strip("[]"), int(port))
+        if not problem:
+            return
+    raise SparkUnavailable(f"no Spark master answers at {master}: {problem}")
+
+
+def connect(host: str, port: int) -> str:
+    """Why nothing can be reached there; empty if something can."""
+    try:
+        socket.create_connection((host, port), ANSWER_S).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        return str(error)
+    return ""
+
+
+_SCRIPT: Final = """#!/bin/sh
+kept=
+old=$IFS; IFS=:
+for each in $PYTHONPATH; do
+  case $each in */pyspark.zip|*/py4j-*.zip) ;; *) kept=${{kept:+$kept:}}$each ;; esac
+done
+IFS=$old
+PYTHONPATH=$kept
+export PYTHONPATH
+exec {python} "$@"
+"""
+
+
+def worker_python(master: str) -> str:
+    """This Python, or for a session on this machine a script that takes PySpark's zips out of the path first.
+
+    Spark puts its own sources before the installed ones, packed in a zip, and Python compiles what comes from a zip
+    anew in each process: 0.7 s of processor time whenever a query starts, or the first worker of a kind.
+    """
+    if os.name != "posix" or not (master == "local" or master.startswith("local[")):
+        return sys.executable
+    text = _SCRIPT.format(python=shlex.quote(sys.executable))
+    path = cache_dir() / "python" / short_hash(text) / "python"
+    try:
+        write_script(path, text)
+    except OSError:  # no place to keep it
+        return sys.executable
+    return str(path)

@@ -20,13 +20,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from chappe.errors import ChappeError, UsageError
+from chappe.spark.columns import Columns
 from chappe.spark.encode import Encoder, sort_rows
 from chappe.spark.home import Home, Sink, Stores, settle
 from chappe.spark.origins import Origin, begin
-from chappe.spark.sink_columns import Columns
-from chappe.spark.sink_commit import Staged, abort, commit
 from chappe.spark.sink_options import SinkOptions
-from chappe.spark.sink_rows import Staging
+from chappe.spark.sink_rows import Staged, Staging, abort, commit
 
 if TYPE_CHECKING:
     import pyarrow as pa

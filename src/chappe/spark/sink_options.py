@@ -8,29 +8,17 @@ from typing import Final
 from uuid import UUID
 
 from chappe.data.topic import check_topic
-from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import UsageError
 from chappe.reading.fetch import PATIENCE_S
-from chappe.spark.options import positive, refuse_unknown, seconds, stores_of, whole_number
+from chappe.spark.options import place_of, positive, refuse_unknown, seconds, whole_number
 
 NAMES: Final = (
-    "stores",
-    "towers",
-    "topic",
-    "minAcks",
-    "writeId",
-    "writeBatch",
-    "writeAgain",
-    "orderBy",
-    "fetchTimeout",
-)
+    "stores", "towers", "topic", "minAcks", "writeId", "writeBatch", "writeAgain", "orderBy", "fetchTimeout"
+)  # fmt: skip
 # Spark hands these over too: they are for itself.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 # Kafka's name, or the reader's -> what to say
 _ELSEWHERE: Final = {
-    "kafka.bootstrap.servers": "did you mean `towers` or `stores`?",
-    "tower": "did you mean `towers`?",
-    "store": "did you mean `stores`?",
     "topics": "did you mean `topic`?",
     "subscribe": "that is for reading; did you mean `topic`? (SQL inserts into tables, not into views)",
     "kafka.acks": "did you mean `minAcks`?",
@@ -73,11 +61,7 @@ class SinkOptions:
         """Raises UsageError; its text names the option."""
         options = {name.lower(): value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
         refuse_unknown(options, NAMES, _ELSEWHERE)
-        stores, towers = stores_of(options.get("stores")), options.get("towers")
-        if stores and towers:
-            raise UsageError("give `stores` or `towers`, not both")
-        if not stores and not towers:
-            towers = f"{TOWER_HOST}:{TOWER_SUB_PORT}"
+        stores, towers = place_of(options)
         min_acks = positive(options, "minAcks") or 1
         if stores and min_acks > len(stores):
             raise UsageError(f"`minAcks` is {min_acks}, and `stores` names only {len(stores)}")

@@ -9,32 +9,19 @@ Spark makes these objects in one process and pickles them into others: they hold
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-)
+from pyspark.sql import datasource as ds
 from pyspark.sql.types import StructType
 
 from chappe.errors import UsageError
+from chappe.spark import sql_tables
 from chappe.spark.batch import TopicReader
 from chappe.spark.columns import check_schema, schema_of
 from chappe.spark.options import Options
 from chappe.spark.sink_options import SinkOptions
-from chappe.spark.sql_tables import (
-    created,
-    is_creation,
-    reading_options,
-    streamed_options,
-    without_marks,
-    writing_options,
-)
 from chappe.spark.stream import TopicStreamReader
 
 
-class ChappeDataSource(DataSource):
+class ChappeDataSource(ds.DataSource):
     """What Spark makes for ``format("chappe")``; the options are in ``options.py``."""
 
     @classmethod
@@ -44,22 +31,20 @@ class ChappeDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns that are wanted; of a table that is created, see ``sql_tables.py``."""
-        if is_creation(self.options):
-            return created(self.options)
+        if sql_tables.is_creation(self.options):
+            return sql_tables.created(self.options)
         return schema_of(Options.parse(self.options).reading.columns)
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> ds.DataSourceReader:
         """For ``spark.read``."""
         options = self._for_reading(schema)
-        for value, name in (
-            (options.max_records, "maxRecordsPerTrigger"),
-            (options.max_bytes, "maxBytesPerTrigger"),
-        ):
+        limits = {"maxRecordsPerTrigger": options.max_records, "maxBytesPerTrigger": options.max_bytes}
+        for name, value in limits.items():
             if value is not None:
                 raise UsageError(f"`{name}` is for streams; a batch is bounded by `endingOffsets`")
         return TopicReader(options)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:
         """For ``spark.readStream``."""
         options = self._for_reading(schema)
         if options.reading.ending is not None:
@@ -68,22 +53,22 @@ class ChappeDataSource(DataSource):
             )
         return TopicStreamReader(options)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:
         """For ``df.write``; the options are in ``sink_options.py``."""
         from chappe.spark.sink import TopicWriter  # readers, which are started more often, do without
 
-        options = SinkOptions.parse(writing_options(self.options, schema))
-        return TopicWriter(options, without_marks(schema), overwrite)
+        options = SinkOptions.parse(sql_tables.writing_options(self.options, schema))
+        return TopicWriter(options, sql_tables.without_marks(schema), overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ds.DataSourceStreamWriter:
         """For ``df.writeStream``. ``overwrite`` is output mode complete: all results are appended every time."""
         from chappe.spark.origins import origins_of
         from chappe.spark.sink import TopicStreamWriter
 
-        options = SinkOptions.parse(streamed_options(self.options, schema))
-        return TopicStreamWriter(options, without_marks(schema), origins_of(self.options, options.topic))
+        options = SinkOptions.parse(sql_tables.streamed_options(self.options, schema))
+        return TopicStreamWriter(options, sql_tables.without_marks(schema), origins_of(self.options, options.topic))
 
     def _for_reading(self, schema: StructType) -> Options:
-        options = Options.parse(reading_options(self.options, schema))
-        check_schema(without_marks(schema), options.reading.columns)
+        options = Options.parse(sql_tables.reading_options(self.options, schema))
+        check_schema(sql_tables.without_marks(schema), options.reading.columns)
         return options

@@ -13,38 +13,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming import datasource as ds
 
 from chappe.errors import OffsetOutOfRange, UnknownTopic, UsageError
+from chappe.reading import offsets as places
 from chappe.reading.bounds import Moment, check_ends, offsets_at, without_lost
-from chappe.reading.offsets import (
-    AT_LATEST,
-    FROM_LATEST,
-    LATEST,
-    SYMBOLS,
-    TIME,
-    Key,
-    Known,
-    Offsets,
-    check_offsets,
-    flatten,
-    from_moment,
-    is_symbolic,
-    latest,
-    ranges,
-    resolve,
-    unflatten,
-    without_retired,
-)
+from chappe.reading.offsets import LATEST, SYMBOLS, TIME, Key, Known, Offsets
 from chappe.reading.view import StoresView
+from chappe.spark.batch import read_partition, tasks_of
 from chappe.spark.options import Options
-from chappe.spark.tasks import read_partition, tasks_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +31,7 @@ logger = logging.getLogger(__name__)
 REPORTED_MAX: Final = 10_000  # partitions in a progress report; with more of them, only those that lag
 
 
-class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
     """Follows topics; executors only use ``read``."""
 
     def __init__(self, options: Options) -> None:
@@ -72,26 +49,26 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query starts; symbols stay symbols, see ``offsets.py``."""
         starting = self._options.reading.starting or LATEST
         if isinstance(starting, Moment):
-            return from_moment(starting.timestamp)
+            return places.from_moment(starting.timestamp)
         if isinstance(starting, dict):
-            given = {key: n for key, n in flatten(starting).items() if n >= AT_LATEST}
+            given = {key: n for key, n in places.flatten(starting).items() if n >= places.AT_LATEST}
             check_ends(given, self._refreshed().known, "startingOffsets")
-            return unflatten(given)
-        return FROM_LATEST if starting == LATEST else {}
+            return places.unflatten(given)
+        return places.FROM_LATEST if starting == LATEST else {}
 
-    def getDefaultReadLimit(self) -> ReadLimit:
+    def getDefaultReadLimit(self) -> ds.ReadLimit:
         """One of the limits, so that Spark knows of any; ``latestOffset`` keeps to both."""
         if self._options.max_records is not None:
-            return ReadMaxRows(self._options.max_records)
+            return ds.ReadMaxRows(self._options.max_records)
         if self._options.max_bytes is not None:
-            return ReadMaxBytes(self._options.max_bytes)
-        return ReadAllAvailable()
+            return ds.ReadMaxBytes(self._options.max_bytes)
+        return ds.ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is where the query ends."""
         self._target = {key: each.next for key, each in self._refreshed().known.items()}
 
-    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+    def latestOffset(self, start: Offsets, limit: ds.ReadLimit) -> Offsets:
         """How far the next batch reads.
 
         Raises:
@@ -102,20 +79,20 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         self._check(start)
         view = self._refreshed() if self._view is None or self._target is None else self._view
-        if is_symbolic(start):
+        if places.is_symbolic(start):
             known = self._bounded(view, view.known)
             moment = start.get(SYMBOLS, {}).get(TIME)
-            end = resolve(start, known, None if moment is None else offsets_at(view, moment, known))
+            end = places.resolve(start, known, None if moment is None else offsets_at(view, moment, known))
             return self._planned(start, end, set(view.known), view)
         # usually the start is the last end: then only what is new needs a look
-        keys = self._news if self._start is not None and start == self._end else {*view.known, *flatten(start)}
+        keys = self._news if self._start is not None and start == self._end else {*view.known, *places.flatten(start)}
         self._check_left(start, view, keys)
         known = self._bounded(view, keys)
-        limited = not isinstance(limit, ReadAllAvailable)  # Trigger.Once wants everything
+        limited = not isinstance(limit, ds.ReadAllAvailable)  # Trigger.Once wants everything
         rows_max = self._options.max_records if limited else None
         bytes_max = self._options.max_bytes if limited else None
-        begin = without_retired(start, view.known, keys) if view.whole else start
-        return self._planned(start, latest(begin, known, rows_max, bytes_max, keys), keys, view)
+        begin = places.without_retired(start, view.known, keys) if view.whole else start
+        return self._planned(start, places.latest(begin, known, rows_max, bytes_max, keys), keys, view)
 
     def reportLatestOffset(self) -> Offsets | None:
         """The heads, for the lag in the query's progress."""
@@ -123,7 +100,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         known = self._view.known
         keys = known if len(known) <= REPORTED_MAX else self._news  # Spark keeps a hundred reports in memory
-        return unflatten({key: known[key].next for key in keys if key in known})
+        return places.unflatten({key: known[key].next for key in keys if key in known})
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Cut what lies between two offsets into tasks; on a restart these come from the checkpoint."""
@@ -132,7 +109,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reading = self._options.reading
         planned = self._view is not None and self._start == start and self._end == end
         view = self._view if self._view is not None and planned else self._refreshed()
-        wanted = ranges(start, end, view.known, view.endpoints, self._looked_at if planned else None)
+        wanted = places.ranges(start, end, view.known, view.endpoints, self._looked_at if planned else None)
         wanted = without_lost(wanted, view.known, reading.fail_on_data_loss)
         return tasks_of(wanted, self._options.tasks, reading.task)
 
@@ -188,7 +165,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check(self, offsets: Offsets) -> None:
         """Look at what comes from a checkpoint."""
-        check_offsets(offsets)
+        places.check_offsets(offsets)
         selection = self._options.reading.selection
         others = [topic for topic in offsets if topic != SYMBOLS and not selection.has_topic(topic)]
         if others and self._options.reading.fail_on_data_loss:

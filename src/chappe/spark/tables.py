@@ -21,17 +21,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    IntegralType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql import types as t
 
 from chappe.errors import UsageError
 from chappe.spark.options import refuse_unknown
@@ -44,15 +34,15 @@ if TYPE_CHECKING:
 KEY: Final = "key"
 VALUE: Final = "value"
 PLACE: Final = ("timestamp", "partition", "offset")  # what decides which record of a key is the latest
-_PLAIN: Final = (StringType, BinaryType)  # the only column of a key with such a type is the key itself
+_PLAIN: Final = (t.StringType, t.BinaryType)  # the only column of a key with such a type is the key itself
 # The text of other types depends on the session's time zone, or is not the same for equal values.
-_KEY_TYPES: Final = (*_PLAIN, IntegralType, BooleanType, DateType, DecimalType)
+_KEY_TYPES: Final = (*_PLAIN, t.IntegralType, t.BooleanType, t.DateType, t.DecimalType)
 
 
 def read_table(
     spark: SparkSession,
     topic: str,
-    schema: str | StructType | None = None,
+    schema: str | t.StructType | None = None,
     *,
     key: str | Sequence[str] = (),
     **source_options: Any,
@@ -82,8 +72,8 @@ def read_table(
     table = latest(reader.option("columns", ",".join((*PLACE, KEY, VALUE))).load())
     if schema is None:
         return table
-    wanted = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
-    if not isinstance(wanted, StructType):
+    wanted = schema if isinstance(schema, t.StructType) else t.StructType.fromDDL(schema)
+    if not isinstance(wanted, t.StructType):
         raise UsageError(f"`schema` has to name columns, such as 'user string, score int', not {schema!r}")
     _check_key(wanted, names)
     return _typed(table, wanted, names)
@@ -172,11 +162,11 @@ def _quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def _all(schema: StructType) -> str:
+def _all(schema: t.StructType) -> str:
     return ", ".join(schema.fieldNames())
 
 
-def _check_key(schema: StructType, names: Sequence[str]) -> None:
+def _check_key(schema: t.StructType, names: Sequence[str]) -> None:
     for name in names:
         if name not in schema.fieldNames():
             raise UsageError(f"there is no column `{name}` to be the key: there are {_all(schema)}")
@@ -185,11 +175,11 @@ def _check_key(schema: StructType, names: Sequence[str]) -> None:
             raise UsageError(f"column `{name}` is {kind.simpleString()}, which cannot be a key: make it a string")
 
 
-def _is_plain(kinds: Sequence[DataType]) -> bool:
+def _is_plain(kinds: Sequence[t.DataType]) -> bool:
     return len(kinds) == 1 and isinstance(kinds[0], _PLAIN)
 
 
-def _key_of(schema: StructType, names: Sequence[str]) -> Column:
+def _key_of(schema: t.StructType, names: Sequence[str]) -> Column:
     columns = [f.col(_quoted(name)) for name in names]
     if _is_plain([schema[name].dataType for name in names]):
         missing = f.raise_error(f.lit(f"column `{names[0]}` is null in a row: a table needs every key"))
@@ -197,18 +187,18 @@ def _key_of(schema: StructType, names: Sequence[str]) -> Column:
     return f.to_json(f.struct(*columns), {"ignoreNullFields": "false"}).cast("binary")
 
 
-def _typed(table: DataFrame, schema: StructType, names: Sequence[str]) -> DataFrame:
-    fields = [StructField(each.name, each.dataType) for each in schema.fields]
+def _typed(table: DataFrame, schema: t.StructType, names: Sequence[str]) -> DataFrame:
+    fields = [t.StructField(each.name, each.dataType) for each in schema.fields]
     of_key = [each for each in fields if each.name in names]
     of_value = [each for each in fields if each.name not in names]
     found: dict[str, Column] = {}
     if _is_plain([each.dataType for each in of_key]):
         found[of_key[0].name] = f.col(KEY).cast(of_key[0].dataType)
     elif of_key:
-        parsed = f.from_json(f.col(KEY).cast("string"), StructType(of_key))
+        parsed = f.from_json(f.col(KEY).cast("string"), t.StructType(of_key))
         found |= {each.name: parsed.getField(each.name) for each in of_key}
     if of_value:
-        parsed = f.from_json(f.col(VALUE).cast("string"), StructType(of_value))
+        parsed = f.from_json(f.col(VALUE).cast("string"), t.StructType(of_value))
         found |= {each.name: parsed.getField(each.name) for each in of_value}
     columns = [found[each.name].alias(each.name) for each in fields]
     return table.select(*([] if names else [f.col(KEY)]), *columns)

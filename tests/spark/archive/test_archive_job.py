@@ -13,8 +13,7 @@ from tests.spark.fake_store import FakeStore
 
 from chappe.errors import OffsetOutOfRange, UnknownTopic, UsageError
 from chappe.log.batch import encode_batch
-from chappe.spark.archive.layout import file_schema
-from chappe.spark.archive.manifest import load
+from chappe.spark.archive.manifest import file_schema, load
 
 pytest.importorskip("pyspark")
 

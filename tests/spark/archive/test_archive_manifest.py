@@ -12,22 +12,26 @@ from chappe.data.topic import Filter
 from chappe.errors import OffsetOutOfRange, StorageError, StorageFormat, StorageLocked, UnknownTopic, UsageError
 from chappe.reading.offsets import Known
 from chappe.reading.selection import Selection
-from chappe.spark.archive.layout import DAY_US, check_topic_fits, day_text, directory_of
-from chappe.spark.archive.live import pattern_of, rest_of
 from chappe.spark.archive.manifest import (
+    DAY_US,
+    SMALL_BYTES,
     ArchivedFile,
     ArchiveWriter,
     Manifest,
     Move,
     Span,
+    check_topic_fits,
+    day_text,
+    directory_of,
     followed_by,
     load,
     path_of,
 )
+from chappe.spark.archive.reading import pattern_of, rest_of
 
 pytest.importorskip("pyspark")
 
-from chappe.spark.archive.job import SMALL_BYTES, check_spans, merged_spans, plan_files
+from chappe.spark.archive.job import check_spans, merged_spans, plan_files
 from chappe.spark.archive.tasks import StagedFile
 
 PLACE = "topic=t/date=2024-10-04/00000001-000.parquet"

@@ -9,10 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from chappe.spark.archive.layout import DAY_US, file_schema
-from chappe.spark.archive.manifest import ArchivedFile
+from chappe.spark.archive.manifest import DAY_US, ArchivedFile, file_schema
 from chappe.spark.archive.order import EARLIEST_US, LATEST_US, Wanted, plan, sweep
-from chappe.spark.archive.parquet import FileWriter
+from chappe.spark.archive.tasks import FileWriter
 
 Row = tuple[str, int, int]  # partition, offset, timestamp
 

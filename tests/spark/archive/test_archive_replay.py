@@ -22,10 +22,19 @@ from chappe.api.log.tower import Tower
 from chappe.api.pace import Pace
 from chappe.errors import UnknownTopic, UsageError
 from chappe.log.batch import Record
-from chappe.spark.archive.layout import DAY_US, directory_of, file_name, file_schema
-from chappe.spark.archive.manifest import ArchivedFile, ArchiveWriter, Move, Span, followed_by
-from chappe.spark.archive.parquet import FileWriter
+from chappe.spark.archive.manifest import (
+    DAY_US,
+    ArchivedFile,
+    ArchiveWriter,
+    Move,
+    Span,
+    directory_of,
+    file_name,
+    file_schema,
+    followed_by,
+)
 from chappe.spark.archive.replay import Order, Progress, Replay
+from chappe.spark.archive.tasks import FileWriter
 
 ROOT = Path(__file__).parents[3]
 

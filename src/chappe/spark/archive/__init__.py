@@ -1,11 +1,9 @@
 """Topics kept as Parquet, and brought back.
 
-layout.py     names of directories and files; the columns
-manifest.py   what has been archived: the one truth, and how it changes in one step
-parquet.py    one Parquet file being written
+manifest.py   names and columns; what has been archived: the one truth, and how it changes in one step
 tasks.py      what Spark's tasks do: records into staged files, small files into one
 job.py        the streaming query that archives
-reading.py    ``read_archive``: the archive and the live log as one DataFrame
+reading.py    where the live log goes on; ``read_archive``: the archive and the log as one DataFrame
 order.py      archived records in the order of their times, each partition in its own order
 replay.py     records on their way back into topics; pacing.py says when each is due
 

@@ -14,23 +14,25 @@ import msgspec
 from chappe.data.topic import Filter
 from chappe.defaults import MIB
 from chappe.errors import ChappeError, OffsetOutOfRange, StorageError, UnknownTopic
-from chappe.spark.archive.layout import check_topic_fits, directory_of, file_name
-from chappe.spark.archive.live import Rest, look, pattern_of, starting_offsets
 from chappe.spark.archive.manifest import (
+    SMALL_BYTES,
     ArchivedFile,
     ArchiveWriter,
     Manifest,
     Move,
     Span,
+    check_topic_fits,
+    directory_of,
+    file_name,
     followed_by,
 )
+from chappe.spark.archive.reading import Rest, look, pattern_of, starting_offsets
 from chappe.spark.archive.tasks import REPORT, Merge, Report, StagedFile, merge_files, stage_records
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-SMALL_BYTES: Final = 32 * MIB  # a file below this is written anew together with what comes next
 BATCH_BYTES: Final = 256 * MIB  # of the log, in one micro-batch: what a killed job has to do again
 FOLLOW_S: Final = 10  # between two micro-batches of a job that keeps running: each rewrites the small files
 LOOK_S: Final = 0.05

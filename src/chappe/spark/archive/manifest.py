@@ -11,17 +11,25 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterable
+from datetime import date
+from functools import cache
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
+from urllib.parse import quote
 
 import msgspec
 
+from chappe.arrow import COLUMNS, schema
 from chappe.data.topic import Filter
+from chappe.defaults import MIB
 from chappe.errors import StorageError, StorageFormat, StorageFull, StorageLocked, UnknownTopic, UsageError
-from chappe.spark.archive.layout import LOCK, META, STAGING
 from chappe.system.disk import FULL, FileLock, sync_directory, sync_file
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 FORMAT: Final = 1
+SMALL_BYTES: Final = 32 * MIB  # a file below this is written anew together with what comes next
 KEEP: Final = 2  # manifests: a reader may have listed the one before the newest
 _NAME: Final = re.compile(r"manifest-(\d{8,})\.json")
 
@@ -262,3 +270,52 @@ class _Disk:
             full = error.errno in FULL
             reason = f"{error.filename or self._directory}: {error.strerror}"
             raise (StorageFull if full else StorageError)(f"cannot write the archive: {reason}") from error
+
+
+META: Final = "_chappe"
+STAGING: Final = "staging"
+LOCK: Final = "lock"
+DAY_US: Final = 86_400_000_000
+NAME_BYTES_MAX: Final = 255  # of one directory, on every usual file system
+FILE_COLUMNS: Final = COLUMNS[1:]  # the topic is in the path
+_EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
+
+
+def file_schema() -> pa.Schema:
+    """The columns of every file, for ever: partition, offset, timestamp, key, value, headers."""
+    return schema(FILE_COLUMNS)
+
+
+def directory_of(topic: str, day: int) -> str:
+    """Where the records of a topic and a day (days since 1970) lie, below the archive.
+
+    Raises:
+        UsageError: The topic's name does not fit into that of a directory.
+    """
+    return f"{_topic_directory(topic)}/date={day_text(day)}"
+
+
+@cache
+def _topic_directory(topic: str) -> str:
+    try:
+        name = f"topic={quote(topic, safe='')}"
+    except UnicodeEncodeError:
+        raise UsageError(f"topic {topic!r} cannot be archived: its name is not UTF-8") from None
+    if len(name) > NAME_BYTES_MAX:
+        raise UsageError(f"topic {topic} cannot be archived: its name is too long for a directory")
+    return name
+
+
+def day_text(day: int) -> str:
+    """A day as ``2026-01-31``; what is before year 1 or after year 9999 is counted to the first or last day."""
+    return date.fromordinal(min(max(day + _EPOCH_ORDINAL, 1), date.max.toordinal())).isoformat()
+
+
+def file_name(version: int, number: int) -> str:
+    """The name of a file that first came with a version of the manifest."""
+    return f"{version:08d}-{number:03d}.parquet"
+
+
+def check_topic_fits(topic: str) -> None:
+    """Raises UsageError if the topic cannot be archived."""
+    _topic_directory(topic)

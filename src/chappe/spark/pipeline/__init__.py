@@ -1,11 +1,9 @@
 """Pipelines as files: topics in, SQL or Python, topics, tables or Parquet out, run by Spark.
 
-locate.py     on which line of a TOML text a key stands
-model.py      what a file says, checked and complete
+model.py      what a file says, checked and complete, and on which line
 tables.py     typed access to the tables of a TOML file, gathering complaints
 reading.py    a file becomes the model, or a list of what is wrong with it; without Spark
-wiring.py     the options of source and sink that the model means
-frames.py     views, rows and records as DataFrames; analysed, not started
+frames.py     options of source and sink; views, rows and records as DataFrames; analysed, not started
 progress.py   Spark's query progress as numbers: rates, lag, state
 running.py    the queries of a pipeline, from session to end, on a thread of their own
 states.py     which pipelines of this user run, and how they are: small files

@@ -8,16 +8,18 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from chappe.errors import ChappeError, UsageError
-from chappe.spark.pipeline.model import RECORD_COLUMNS, Input, Output, Pipeline, PipelineInvalid, Problem, Query
+from chappe.reading.pattern import escaped
+from chappe.spark.options import Options
+from chappe.spark.pipeline.model import RECORD_COLUMNS, Input, Output, Pipeline, PipelineInvalid, Place, Problem, Query
 from chappe.spark.pipeline.reading import FUNCTION
-from chappe.spark.pipeline.wiring import source_options
 from chappe.spark.sentences import line_in_sql, sentence
+from chappe.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -113,10 +115,10 @@ def _input(spark: SparkSession, pipeline: Pipeline, given: Input, towers: str) -
 def _typed(frame: DataFrame, schema: str) -> DataFrame:
     """The members of a JSON value, and the record's own columns, named ``record_...`` where a member has the name."""
     from pyspark.sql import functions as f
-    from pyspark.sql.types import StructType
+    from pyspark.sql import types as t
 
-    kind = StructType.fromDDL(schema)
-    if not isinstance(kind, StructType):
+    kind = t.StructType.fromDDL(schema)
+    if not isinstance(kind, t.StructType):
         raise UsageError("it is one type; write columns with their types, such as metric STRING, value DOUBLE")
     taken = {each.lower() for each in kind.fieldNames()}
     names = {each: f"record_{each}" if each in taken else each for each in RECORD_COLUMNS}
@@ -198,7 +200,7 @@ def _checked(query: Query, rows: DataFrame) -> DataFrame:
         raise UsageError(f"query {query.name} has two columns named `{doubled}`; give one another name with AS")
     records = _records(query.output, rows)
     if query.output.kind in ("topic", "table"):
-        from chappe.spark.sink_columns import Columns
+        from chappe.spark.columns import Columns
 
         Columns.find(records.schema, query.output.topic)
     _check_mode(records, query)
@@ -251,12 +253,12 @@ def _json(output: Output, rows: DataFrame) -> DataFrame:
 
 def _key(rows: DataFrame, name: str) -> Any:
     from pyspark.sql import functions as f
-    from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
+    from pyspark.sql import types as t
 
     column, kind = f.col(f"`{name}`"), rows.schema[name].dataType
-    if isinstance(kind, StructType | ArrayType | MapType):
+    if isinstance(kind, t.StructType | t.ArrayType | t.MapType):
         return f.to_json(column)
-    return column if isinstance(kind, BinaryType) else column.cast("string")
+    return column if isinstance(kind, t.BinaryType) else column.cast("string")
 
 
 def _check_mode(records: DataFrame, query: Query) -> None:
@@ -269,3 +271,37 @@ def _check_mode(records: DataFrame, query: Query) -> None:
     mode = getattr(java.org.apache.spark.sql.streaming.OutputMode, query.output.mode.title())()
     checker = java.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     checker.checkForStreaming(records._jdf.queryExecution().analyzed(), mode)
+
+
+def source_options(given: Input, towers: str) -> dict[str, str]:
+    """Options of ``format("chappe")`` for an input; ``towers`` is asked where the file names no stores."""
+    pattern = f"{escaped(given.prefix or '')}.*"
+    what = {"subscribe": ",".join(given.topics)} if given.topics else {"subscribePattern": pattern}
+    return {**_place(given.place, towers), **what, **given.starting, **given.options}
+
+
+def sink_options(given: Output, towers: str) -> dict[str, str]:
+    """Options of ``format("chappe")`` for an output to a topic or table."""
+    topic = {"topic": given.topic} if given.topic else {}
+    return {**_place(given.place, towers), **topic, **given.options}
+
+
+def option_problems(pipeline: Pipeline, towers: str) -> Iterator[Problem]:
+    """Options that source or sink refuse."""
+    for each in pipeline.inputs:
+        try:
+            Options.parse(source_options(each, towers))
+        except UsageError as error:
+            yield pipeline.problem(("inputs", each.name), f"input {each.name}: {error}")
+    for query in pipeline.queries:
+        if query.output.kind in ("topic", "table"):
+            try:
+                SinkOptions.parse(sink_options(query.output, towers))
+            except UsageError as error:
+                yield pipeline.problem((*query.at, "output"), f"output of {query.name}: {error}")
+
+
+def _place(place: Place, towers: str) -> dict[str, str]:
+    if place.stores:
+        return {"stores": ",".join(place.stores)}
+    return {"towers": ",".join(place.towers) or towers}

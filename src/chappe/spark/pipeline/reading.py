@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Final, cast
 
 from chappe.errors import UsageError
-from chappe.spark.masters import check_master
-from chappe.spark.pipeline.locate import Lines, toml_problem
 from chappe.spark.pipeline.model import (
     AVAILABLE_NOW,
     BACK_TO_BACK,
@@ -20,6 +18,7 @@ from chappe.spark.pipeline.model import (
     MODES,
     Input,
     Kind,
+    Lines,
     Mode,
     Output,
     Pipeline,
@@ -31,8 +30,10 @@ from chappe.spark.pipeline.model import (
     Trigger,
     Watermark,
     duration_ms,
+    toml_problem,
 )
 from chappe.spark.pipeline.tables import Complaints, Table
+from chappe.spark.session import check_master
 
 FILE_BYTES_MAX: Final = 1 << 20  # a larger file is no pipeline
 DIRECTORY: Final = "chappe-data/pipelines"  # of checkpoints, beside the file

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from chappe.errors import ChappeError, UsageError
-from chappe.spark.pipeline.frames import Prepared, prepare
+from chappe.spark.pipeline.frames import Prepared, prepare, sink_options
 from chappe.spark.pipeline.model import Output, Pipeline, Trigger
 from chappe.spark.pipeline.progress import Numbers, Tracker
-from chappe.spark.pipeline.wiring import sink_options
 from chappe.spark.sentences import failure
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from chappe.errors import UsageError
-from chappe.spark.pipeline.locate import Keys, Lines
-from chappe.spark.pipeline.model import Problem
+from chappe.spark.pipeline.model import Keys, Lines, Problem
 
 T = TypeVar("T")
 
