@@ -65,7 +65,7 @@ class FaultyWriter(TopicStreamWriter):
             raise RuntimeError("everything is staged, and the attempt fails")
         return message
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
         hurry()
         if self.fault == "stores":
             self._mark(f"committing-{batchId}")

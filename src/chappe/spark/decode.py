@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import functions as sf
+from pyspark.sql import types as t
+
 from chappe.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql import types as t
 
 CORRUPT: Final = "_corrupt"
 SAMPLE: Final = 1_000  # records looked at for a schema
@@ -41,12 +43,9 @@ def decode_json(
     Raises:
         UsageError: A schema is needed and none can be found, or names collide.
     """
-    from pyspark.sql import functions as sf
-    from pyspark.sql import types as t
-
     if column not in df.columns:
         raise UsageError(f"the DataFrame has no column {column}: it has {', '.join(df.columns)}")
-    wanted = _parsed(df, schema) if schema is not None else _inferred(df, sample, column)
+    wanted = parsed(df, schema) if schema is not None else _inferred(df, sample, column)
     if not isinstance(wanted, t.StructType) or not wanted.fields:
         raise UsageError('the schema has no fields; name them, for example "host string, load double"')
     decoded = sf.from_json(_text(column), wanted, {"columnNameOfCorruptRecord": CORRUPT})
@@ -61,8 +60,6 @@ def decode_json(
 
 
 def _text(column: str) -> Column:
-    from pyspark.sql import functions as sf
-
     return sf.col(f"`{column}`").cast("string")
 
 
@@ -76,25 +73,25 @@ def _refuse(names: set[str], df: DataFrame, column: str) -> None:
         )
 
 
-def _parsed(df: DataFrame, schema: t.StructType | str) -> t.StructType:
-    from pyspark.sql import types as t
+def parsed(df: DataFrame, schema: t.StructType | str) -> t.StructType:
+    """A schema of fields, however it was given."""
+    return schema if isinstance(schema, t.StructType) else df.sparkSession.createDataFrame([], schema).schema
 
-    if isinstance(schema, t.StructType):
-        return schema
-    return df.sparkSession.createDataFrame([], schema).schema
+
+def sampled(df: DataFrame, sample: DataFrame | int, caller: str) -> DataFrame:
+    """What is looked at for a schema. Raises UsageError for a stream, in the name of the function ``caller``."""
+    source = df.limit(sample) if isinstance(sample, int) else sample
+    if source.isStreaming:
+        raise UsageError(
+            f"a stream cannot be looked at before it runs: give {caller} a schema, or a batch DataFrame of the topic "
+            'as sample=spark.read.format("chappe").option("subscribe", ...).load().limit(1000)'
+        )
+    return source
 
 
 def _inferred(df: DataFrame, sample: DataFrame | int, column: str) -> t.StructType:
     """The fields of all objects in a sample, with types that fit all of them."""
-    from pyspark.sql import functions as sf
-    from pyspark.sql import types as t
-
-    source = df.limit(sample) if isinstance(sample, int) else sample
-    if source.isStreaming:
-        raise UsageError(
-            "a stream cannot be looked at before it runs: give decode_json a schema, or a batch DataFrame of the topic "
-            'as sample=spark.read.format("chappe").option("subscribe", ...).load().limit(1000)'
-        )
+    source = sampled(df, sample, "decode_json")
     rows = [row[0] for row in source.select(_text(column)).collect()]
     objects = [text for text in rows if text is not None and _is_object(text)]
     if not objects:

@@ -15,7 +15,8 @@ from chappe.data.values import Set, Table, Value
 
 Node: TypeAlias = Union[t.DataType, "_Items", "_Members", "_Pairs", None]
 
-_PORT: Final = t.StructType([t.StructField("number", t.IntegerType()), t.StructField("protocol", t.StringType())])
+_PORT: Final = t.StructType().add("number", t.IntegerType()).add("protocol", t.StringType())
+_MIXED: Final = t.NullType()  # values of types that have none in common but text
 _LARGE: Final = t.DecimalType(20, 0)  # every count
 _WHOLE: Final = frozenset({t.LongType(), _LARGE})
 _SCALARS: Final[dict[type, t.DataType]] = {
@@ -34,15 +35,10 @@ _SCALARS: Final[dict[type, t.DataType]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Mixed:
-    """Values of types that have none in common but text."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Items:
     """A vector, by position."""
 
-    nodes: tuple[Node | _Mixed, ...]
+    nodes: tuple[Node, ...]
     lengths: frozenset[int]
 
 
@@ -50,18 +46,15 @@ class _Items:
 class _Members:
     """A set."""
 
-    node: Node | _Mixed
+    node: Node
 
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
     """A table."""
 
-    key: Node | _Mixed
-    value: Node | _Mixed
-
-
-_MIXED: Final = _Mixed()
+    key: Node
+    value: Node
 
 
 def inferred(samples: Iterable[tuple[Value, ...]]) -> t.StructType:
@@ -71,7 +64,7 @@ def inferred(samples: Iterable[tuple[Value, ...]]) -> t.StructType:
     return _by_position(nodes)
 
 
-def _node(value: Value) -> Node | _Mixed:
+def _node(value: Value) -> Node:
     if value is None:
         return None
     kind = type(value)
@@ -87,11 +80,11 @@ def _node(value: Value) -> Node | _Mixed:
     return _SCALARS[kind]
 
 
-def _common(nodes: Iterable[Node | _Mixed]) -> Node | _Mixed:
+def _common(nodes: Iterable[Node]) -> Node:
     return reduce(_merged, nodes, None)
 
 
-def _merged(a: Node | _Mixed, b: Node | _Mixed) -> Node | _Mixed:
+def _merged(a: Node, b: Node) -> Node:
     if a is None or b is None or a == b:
         return b if a is None else a
     match a, b:
@@ -108,13 +101,13 @@ def _merged(a: Node | _Mixed, b: Node | _Mixed) -> Node | _Mixed:
             return _MIXED
 
 
-def _type(node: Node | _Mixed) -> t.DataType:
+def _type(node: Node) -> t.DataType:
     match node:
-        case None | _Mixed():
+        case None | t.NullType():
             return t.StringType()
         case _Items():
             common = _common(node.nodes)
-            return _by_position(node.nodes) if isinstance(common, _Mixed) else t.ArrayType(_type(common))
+            return _by_position(node.nodes) if common == _MIXED else t.ArrayType(_type(common))
         case _Members():
             return t.ArrayType(_type(node.node))
         case _Pairs():
@@ -123,5 +116,5 @@ def _type(node: Node | _Mixed) -> t.DataType:
             return node
 
 
-def _by_position(nodes: Iterable[Node | _Mixed]) -> t.StructType:
+def _by_position(nodes: Iterable[Node]) -> t.StructType:
     return t.StructType([t.StructField(f"_{n}", _type(each)) for n, each in enumerate(nodes, 1)])

@@ -6,6 +6,10 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as t
+
 from chappe.bridges.form import SENDER
 from chappe.data import zeek
 from chappe.data.binary import decode
@@ -13,18 +17,14 @@ from chappe.data.scalars import INTEGER_MAX
 from chappe.data.text import to_text
 from chappe.data.values import Value
 from chappe.errors import InvalidData, UsageError
+from chappe.spark.decode import CORRUPT, SAMPLE, parsed, sampled
+from chappe.spark.event_schema import inferred
+from chappe.spark.event_types import Convert, Unfit, compiled, positional
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql import types as t
 
-    from chappe.spark.event_types import Convert
-
-SAMPLE: Final = 1_000  # records looked at for a schema
-CORRUPT: Final = "_corrupt"
 RECORD: Final = ("key", "value", "headers")  # what the new columns stand for
-NEW: Final = ("mesh_topic", "sender", "event", "args", "network_time", "metadata", CORRUPT)
 _NAMED: Final = 10  # events in one error
 
 
@@ -64,52 +64,42 @@ def decode_events(
     Raises:
         UsageError: A schema is needed and none can be found, a type that no value has, or a column is missing.
     """
-    from chappe.spark.event_types import positional
-
     for name in ("key", "value"):
         if name not in df.columns:
             raise UsageError(f"the DataFrame has no column {name}: read it with format('chappe')")
     wanted = _given(df, schema) if schema is not None else _sampled(df, sample, event)
-    positional(wanted)  # finds out now what cannot be
+    new = _new(wanted)
+    positional(new)  # finds out now what cannot be
     kept = [name for name in df.columns if name not in RECORD]
-    both = sorted({name.lower() for name in kept} & set(NEW))
+    both = sorted({name.lower() for name in kept} & set(new.fieldNames()))
     if both:
         raise UsageError(f"the DataFrame has a column {', '.join(both)} already: rename or drop it first")
     columns = [*kept, *[name for name in RECORD if name in df.columns]]
     work = partial(_decoded, wanted=wanted, kept=len(kept), event=event)
-    return df.select(*[f"`{name}`" for name in columns]).mapInArrow(work, _columns(df, kept, wanted))
+    schema = t.StructType([*[df.schema[name] for name in kept], *new])
+    return df.select(*[f"`{name}`" for name in columns]).mapInArrow(work, schema)
 
 
-def _columns(df: DataFrame, kept: list[str], wanted: t.StructType) -> t.StructType:
-    from pyspark.sql import types as t
-
-    types = (t.StringType(), t.StringType(), t.StringType(), wanted, t.TimestampType())
-    new = [t.StructField(name, each) for name, each in zip(NEW, types, strict=False)]
-    metadata = t.StructField("metadata", t.MapType(t.LongType(), t.StringType()))
-    return t.StructType([*[df.schema[name] for name in kept], *new, metadata, t.StructField(CORRUPT, t.StringType())])
+def _new(args: t.StructType) -> t.StructType:
+    """The columns that stand for the record."""
+    text = t.StringType()
+    new = t.StructType().add("mesh_topic", text).add("sender", text).add("event", text).add("args", args)
+    metadata = t.MapType(t.LongType(), text)
+    return new.add("network_time", t.TimestampType()).add("metadata", metadata).add(CORRUPT, text)
 
 
 # -- the schema -----------------------------------------------------------------------------------------
 
 
 def _given(df: DataFrame, schema: t.StructType | str) -> t.StructType:
-    from pyspark.sql import types as t
-
-    found = schema if isinstance(schema, t.StructType) else df.sparkSession.createDataFrame([], schema).schema
+    found = parsed(df, schema)
     if not found.fields:
         raise UsageError('the schema has no fields; name the arguments, for example "uid string, bytes bigint"')
     return found
 
 
 def _sampled(df: DataFrame, sample: DataFrame | int, event: str | None) -> t.StructType:
-    from chappe.spark.event_schema import inferred
-
-    source = df.limit(sample) if isinstance(sample, int) else sample
-    if source.isStreaming:
-        raise UsageError(
-            "a stream cannot be looked at before it runs: give decode_events a schema, or a batch DataFrame of the "
-            'topic as sample=spark.read.format("chappe").option("subscribe", ...).load().limit(1000)'
-        )
+    source = sampled(df, sample, "decode_events")
     found: dict[str | None, list[tuple[Value, ...]]] = {}
     rows = [row[0] for row in source.select("value").collect()]
     for raw in rows:
@@ -140,90 +130,44 @@ def _decoded(
     batches: Iterable[pa.RecordBatch], *, wanted: t.StructType, kept: int, event: str | None
 ) -> Iterator[pa.RecordBatch]:
     """What a task does."""
-    import pyarrow as pa
-
-    from chappe.spark.event_types import positional
-
-    args_type, convert = positional(wanted)
-    types = {
-        "event": pa.string(),
-        "args": args_type,
-        "network_time": pa.timestamp("us", "UTC"),
-        "metadata": pa.map_(pa.int64(), pa.string()),
-        CORRUPT: pa.string(),
-    }
+    _, convert = positional(wanted)
+    types = {field.name: compiled(field.dataType)[0] for field in _new(wanted).fields[2:]}
     for batch in batches:
-        rows = _Rows(convert, event)
-        for index, raw in enumerate(batch.column("value").to_pylist()):
-            rows.add(index, raw)
-        if len(rows.index) != batch.num_rows or rows.several:
-            batch = batch.take(pa.array(rows.index, pa.int32()))
-        senders = _senders(batch)
+        rows = [
+            row
+            for index, raw in enumerate(batch.column("value").to_pylist())
+            for row in _rows(index, raw, convert, event)
+        ]
+        indices, *found = zip(*rows, strict=True) if rows else [()] * (1 + len(types))
+        if indices != tuple(range(batch.num_rows)):
+            batch = batch.take(pa.array(indices, pa.int32()))
         columns = dict(zip(batch.schema.names[:kept], batch.columns[:kept], strict=True))
         columns["mesh_topic"] = _texts(batch.column("key"))
-        columns["sender"] = senders
-        found = (rows.events, rows.args, rows.times, rows.metadata, rows.corrupt)
+        columns["sender"] = _senders(batch)
         for (name, kind), column in zip(types.items(), found, strict=True):
             columns[name] = pa.array(column, kind)
         yield pa.RecordBatch.from_pydict(columns)
 
 
-class _Rows:
-    """Columns as they grow."""
-
-    def __init__(self, convert: Convert, event: str | None) -> None:
-        self._convert = convert
-        self._event = event
-        self.several = False  # rows of one record
-        self.index: list[int] = []
-        self.events: list[str | None] = []
-        self.args: list[tuple[Any, ...] | None] = []
-        self.times: list[int | None] = []
-        self.metadata: list[list[tuple[int, str]] | None] = []
-        self.corrupt: list[str | None] = []
-
-    def add(self, index: int, raw: bytes | None) -> None:
-        """A record."""
-        if raw is None:
-            self._add(index, None)
-            return
-        try:
-            messages = _messages(raw)
-        except InvalidData as problem:
-            self._add(index, None, corrupt=str(problem))
-            return
-        self.several = self.several or len(messages) > 1
-        for each in messages:
-            self._add_message(index, each)
-
-    def _add_message(self, index: int, message: zeek.Message | Value) -> None:
-        from chappe.spark.event_types import Unfit
-
+def _rows(index: int, raw: bytes | None, convert: Convert, event: str | None) -> Iterator[tuple[Any, ...]]:
+    """The rows of a record: its number, and the new columns from ``event`` on."""
+    if raw is None:
+        yield index, None, None, None, None, None
+        return
+    try:
+        messages = _messages(raw)
+    except InvalidData as problem:
+        yield index, None, None, None, None, str(problem)
+        return
+    for message in messages:
         name = message.name if type(message) is zeek.Event else None
-        if self._event is not None and name != self._event:
-            return
+        if event is not None and name != event:
+            continue
         try:
             _, args, metadata = _taken_apart(message)
-            time, others = _of_metadata(metadata)
-            self._add(index, name, self._convert(args), time, others)
+            yield index, name, convert(args), *_of_metadata(metadata), None
         except (InvalidData, Unfit) as problem:
-            self._add(index, name, corrupt=str(problem))
-
-    def _add(
-        self,
-        index: int,
-        name: str | None,
-        args: tuple[Any, ...] | None = None,
-        time: int | None = None,
-        metadata: list[tuple[int, str]] | None = None,
-        corrupt: str | None = None,
-    ) -> None:
-        self.index.append(index)
-        self.events.append(name)
-        self.args.append(args)
-        self.times.append(time)
-        self.metadata.append(metadata)
-        self.corrupt.append(corrupt)
+            yield index, name, None, None, None, str(problem)
 
 
 def _messages(raw: bytes) -> list[zeek.Message | Value]:
@@ -272,8 +216,6 @@ def _of_metadata(metadata: zeek.Metadata) -> tuple[int | None, list[tuple[int, s
 
 def _texts(column: pa.Array) -> pa.Array:
     """Bytes as text, quickly where they are UTF-8."""
-    import pyarrow as pa
-
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
@@ -282,8 +224,6 @@ def _texts(column: pa.Array) -> pa.Array:
 
 
 def _senders(batch: pa.RecordBatch) -> pa.Array:
-    import pyarrow as pa
-
     if "headers" not in batch.schema.names:
         return pa.nulls(batch.num_rows, pa.string())
     column = batch.column("headers")
@@ -295,7 +235,5 @@ def _senders(batch: pa.RecordBatch) -> pa.Array:
 
 def _is_recorded(column: pa.Array) -> bool:
     """Whether each row has the one header that a recorder writes."""
-    import pyarrow.compute as pc
-
     one_each = column.null_count == 0 and pc.all(pc.equal(pc.list_value_length(column), 1)).as_py()
     return bool(one_each and pc.all(pc.equal(column.flatten().field(0), SENDER)).as_py())

@@ -24,35 +24,35 @@ value; otherwise all others together are a table by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from decimal import Decimal
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.utils import is_remote
 
 from chappe.bridges.kv_form import EXPIRES, QUERY, VERSION, Entry, entry_of, is_mark
-from chappe.data.scalars import INTEGER_MAX, INTEGER_MIN, Count
+from chappe.data.scalars import COUNT_MAX, INTEGER_MAX, INTEGER_MIN, Count, Timestamp
 from chappe.data.text import to_text
 from chappe.data.values import Value
 from chappe.errors import InvalidData, UsageError
+from chappe.spark.decode import CORRUPT, SAMPLE
 from chappe.spark.event_schema import inferred
-from chappe.spark.event_types import Convert, Unfit, compiled
+from chappe.spark.event_types import Unfit, positional
 from chappe.spark.tables import KEY, PLACE, VALUE, latest
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from chappe.api.kv.data_store import DataStore
 
 
-SAMPLE: Final = 1_000  # entries of a topic looked at for a schema
 ROWS: Final = 10_000  # in one Arrow batch
-CORRUPT: Final = "_corrupt"
 HEADERS: Final = "headers"
 _EXTRAS: Final = (t.StructField("expiry", t.TimestampType()), t.StructField("version", t.LongType()))
 
@@ -73,21 +73,19 @@ def read_store(spark: SparkSession, store: DataStore, schema: str | t.StructType
         UsageError: The schema is malformed, or an entry does not fit.
         StaleData: A clone was without its master for too long.
     """
-    import pyarrow as pa
-
     found = [each.typed for each in store.snapshot() if not is_mark(each.key)]
     entries = [Entry(each.key, each.value, False, each.expires_ns, each.version) for each in found]
     wanted = _given(schema) if schema is not None else _fitting(entries)
-    arrow, convert = _converter(wanted)
+    arrow, convert = positional(_schema(wanted))
     batches = []
     for start in range(0, max(len(entries), 1), ROWS):
         rows = []
         for entry in entries[start : start + ROWS]:
             try:
-                rows.append(convert(entry))
+                rows.append(convert(_row(entry)))
             except Unfit as problem:
                 raise UsageError(f"key {_shown(entry.key)} of store {store.name!r}: {problem}") from None
-        batches.append(pa.RecordBatch.from_struct_array(pa.array(rows, pa.struct(arrow))))
+        batches.append(pa.RecordBatch.from_struct_array(pa.array(rows, arrow)))
     return spark.createDataFrame(pa.Table.from_batches(batches), _schema(wanted))
 
 
@@ -110,8 +108,6 @@ def read_store_topic(
     Raises:
         UsageError: The schema is malformed.
     """
-    from pyspark.sql import functions as f
-
     options = {name: str(value) for name, value in source_options.items()}
     columns = ",".join((*PLACE, KEY, VALUE, HEADERS))
     reader = spark.read.format("chappe").options(**options).option("subscribe", topic)
@@ -153,31 +149,9 @@ def _schema(wanted: t.StructType) -> t.StructType:
     return t.StructType([*wanted.fields, *_EXTRAS])
 
 
-def _converter(wanted: t.StructType) -> tuple[list[pa.Field], Callable[[Entry], tuple[Any, ...]]]:
-    """The Arrow fields of a table of entries, and what makes a row of an entry; it raises Unfit."""
-    import pyarrow as pa
-
-    (key_type, key), (value_type, value) = [compiled(field.dataType) for field in wanted.fields]
-    arrow = [
-        pa.field(KEY, key_type),
-        pa.field(VALUE, value_type),
-        pa.field("expiry", pa.timestamp("us", "UTC")),
-        pa.field("version", pa.int64()),
-    ]
-
-    def convert(entry: Entry) -> tuple[Any, ...]:
-        expiry = None if entry.expires_ns is None else entry.expires_ns // 1000
-        return _named(KEY, key, entry.key), _named(VALUE, value, entry.value), expiry, entry.version
-
-    return arrow, convert
-
-
-def _named(name: str, convert: Convert, value: Value) -> Any:
-    try:
-        return convert(value)
-    except Unfit as problem:
-        problem.args = (f"{name}: {problem}",)
-        raise
+def _row(entry: Entry) -> tuple[Value, ...]:
+    expiry = None if entry.expires_ns is None else Timestamp(entry.expires_ns)
+    return entry.key, entry.value, expiry, entry.version
 
 
 def _shown(key: Value) -> str:
@@ -189,25 +163,17 @@ def _shown(key: Value) -> str:
 
 def _decoded(batches: Iterable[pa.RecordBatch], *, wanted: t.StructType) -> Iterator[pa.RecordBatch]:
     """What a task does."""
-    import pyarrow as pa
-
-    arrow, convert = _converter(wanted)
-    arrow.append(pa.field(CORRUPT, pa.string()))
+    found, convert = positional(_schema(wanted))
+    arrow = pa.struct([*found, pa.field(CORRUPT, pa.string())])
     for batch in batches:
-        rows = []
+        rows: list[tuple[Any, ...]] = []
         columns = (batch.column(name).to_pylist() for name in (KEY, VALUE, HEADERS))
         for key, value, headers in zip(*columns, strict=True):
-            rows.append(_decoded_row(key, value, _pairs(headers), convert))
-        yield pa.RecordBatch.from_struct_array(pa.array(rows, pa.struct(arrow)))
-
-
-def _decoded_row(
-    key: bytes, value: bytes, headers: list[tuple[str, bytes]], convert: Callable[[Entry], tuple[Any, ...]]
-) -> tuple[Any, ...]:
-    try:
-        return (*convert(entry_of(key, value, headers)), None)
-    except (InvalidData, Unfit) as problem:
-        return (None, None, None, None, str(problem))
+            try:
+                rows.append((*convert(_row(entry_of(key, value, _pairs(headers)))), None))
+            except (InvalidData, Unfit) as problem:
+                rows.append((None, None, None, None, str(problem)))
+        yield pa.RecordBatch.from_struct_array(pa.array(rows, arrow))
 
 
 def _pairs(headers: Sequence[Any] | None) -> list[tuple[str, bytes]]:
@@ -215,8 +181,10 @@ def _pairs(headers: Sequence[Any] | None) -> list[tuple[str, bytes]]:
 
 
 WRITTEN_ROWS: Final = 4096  # written at once
-_SAME: Final = (t.StringType, t.BinaryType, t.BooleanType, t.IntegralType, t.TimestampType, t.DayTimeIntervalType)
-_COUNT_MAX: Final = 2**64 - 1
+_SAME: Final = (
+    t.StringType | t.BinaryType | t.BooleanType | t.IntegralType | t.FloatType | t.DoubleType | t.TimestampType
+    | t.DayTimeIntervalType
+)  # fmt: skip
 
 
 def write_store(
@@ -336,21 +304,11 @@ def _from_spark(kind: t.DataType) -> Callable[[Any], Any]:
         case t.DecimalType() if kind.scale == 0:
             return _whole
         case t.TimestampNTZType():
-            return lambda found: found if found is None else _in_utc(found)
-        case t.FractionalType() if not isinstance(kind, t.DecimalType):
-            return _same
+            return lambda found: found if found is None else found.replace(tzinfo=UTC)
         case _ if isinstance(kind, _SAME):
-            return _same
+            return lambda found: found
         case _:
             raise UsageError(f"no value of a store is a {kind.simpleString()}: cast it, for example to string")
-
-
-def _same(found: Any) -> Any:
-    return found
-
-
-def _in_utc(found: datetime) -> datetime:
-    return found.replace(tzinfo=UTC)
 
 
 def _whole(found: Decimal | None) -> int | None:
@@ -359,6 +317,6 @@ def _whole(found: Decimal | None) -> int | None:
     number = int(found)
     if INTEGER_MIN <= number <= INTEGER_MAX:
         return number
-    if 0 <= number <= _COUNT_MAX:
+    if 0 <= number <= COUNT_MAX:
         return Count(number)
     raise UsageError(f"{number} is larger than the numbers of a store: cast it to string")

@@ -51,7 +51,21 @@ class _Plan:
         return cls(columns, options.topic, stores, options.min_acks)
 
 
-class TopicWriter(DataSourceArrowWriter):
+class _Ending:
+    """How a write ends, in the driver."""
+
+    _plan: _Plan
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
+        """Called once all tasks have ended well."""
+        commit(self._plan.stores, [each for each in messages if isinstance(each, Staged)], self._plan.min_acks)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
+        """Called if a task or the commit failed."""
+        abort([each for each in messages if isinstance(each, Staged)])
+
+
+class TopicWriter(_Ending, DataSourceArrowWriter):
     """Writes one DataFrame. Spark makes it once, in the driver."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
@@ -69,16 +83,8 @@ class TopicWriter(DataSourceArrowWriter):
         """Called in the executors."""
         return _write(iterator, self._plan, self._sink, _homes.get(self._sink, self._home), self._batch)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Called in the driver once all tasks have ended well."""
-        commit(self._plan.stores, _staged(messages), self._plan.min_acks)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Called in the driver if a task or the commit failed."""
-        abort(_staged(messages))
-
-
-class TopicStreamWriter(DataSourceStreamArrowWriter):
+class TopicStreamWriter(_Ending, DataSourceStreamArrowWriter):
     """Writes one micro-batch. Spark makes it twice for each: for the tasks, and for the commit."""
 
     def __init__(self, options: SinkOptions, schema: StructType, origins: Sequence[Origin] = ()) -> None:
@@ -94,18 +100,6 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         batch = int(_property("streaming.sql.batchId"))
         home = _homes.get(sink) or begin(self._plan.stores, sink, batch, self._origins, self._again)
         return _write(iterator, self._plan, sink, home, batch)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Called in the driver once all tasks have ended well."""
-        commit(self._plan.stores, _staged(messages), self._plan.min_acks)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Called in the driver if a task or the commit failed."""
-        abort(_staged(messages))
-
-
-def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    return [each for each in messages if isinstance(each, Staged)]
 
 
 def _context() -> TaskContext:

@@ -217,12 +217,7 @@ def merged_spans(found: Iterable[Mapping[str, Mapping[str, Span]]]) -> dict[str,
         for topic, partitions in each.items():
             into = spans.setdefault(topic, {})
             for partition, span in partitions.items():
-                have = into.get(partition)
-                into[partition] = (
-                    span
-                    if have is None
-                    else Span(min(span.first, have.first), max(span.next, have.next), span.rows + have.rows)
-                )
+                into[partition] = span.joined(into.get(partition))
     return spans
 
 

@@ -41,6 +41,12 @@ class Span(msgspec.Struct, array_like=True, frozen=True):
     next: int
     rows: int
 
+    def joined(self, other: Span | None) -> Span:
+        """Together with another span of the partition, if there is one."""
+        if other is None:
+            return self
+        return Span(min(self.first, other.first), max(self.next, other.next), self.rows + other.rows)
+
 
 class ArchivedFile(msgspec.Struct, frozen=True):
     """A Parquet file: its place below the archive, and what is in it; timestamps in microseconds since 1970."""

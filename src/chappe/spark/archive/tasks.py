@@ -22,6 +22,8 @@ from chappe.system.disk import sync_file
 OPEN_MAX: Final = 64  # files that a task writes at once; with more, the one that was written to longest ago is closed
 WAITING_BYTES_MAX: Final = 64 * MIB  # of all files of a task together, not yet written
 REPORT: Final = "report string"
+GROUP_BYTES: Final = 8 * MIB  # of a row group, before it is compressed: replay holds one of each partition in memory
+GROUP_ROWS: Final = 131_072
 _MERGE_ROWS: Final = 65_536
 
 
@@ -187,7 +189,8 @@ def _take(
             keep = np.ones(batch.num_rows, np.bool_) if keep is None else keep
             keep[start : start + skip] = False
         if start + skip < end:
-            _note(spans, key, int(offsets[start + skip]), int(offsets[end - 1]) + 1, end - start - skip)
+            found = Span(int(offsets[start + skip]), int(offsets[end - 1]) + 1, end - start - skip)
+            spans[key] = found.joined(spans.get(key))
     stamps = batch.column("timestamp").cast(pa.int64()).to_numpy()
     rows = pa.RecordBatch.from_arrays(
         [batch.column(each.name).cast(each.type) for each in file_schema()], schema=file_schema()
@@ -219,18 +222,6 @@ def _share_out(
         files.add(topics[code], day + first_day, rows.take(pa.array(chosen)), stamps[chosen])
 
 
-def _note(spans: dict[tuple[str, str], Span], key: tuple[str, str], first: int, next_: int, rows: int) -> None:
-    have = spans.get(key)
-    if have is not None:
-        first, next_, rows = min(first, have.first), max(next_, have.next), rows + have.rows
-    spans[key] = Span(first, next_, rows)
-
-
-GROUP_BYTES: Final = 8 * MIB  # of a row group, before it is compressed: replay holds one of each partition in memory
-GROUP_ROWS: Final = 131_072
-_NUMBERED: Final = ("partition", "offset", "timestamp")  # have statistics, by which readers leave out what they can
-
-
 class FileWriter:
     """Writes records to a file; rows gather until they fill a row group.
 
@@ -251,7 +242,7 @@ class FileWriter:
             compression="zstd",
             use_dictionary=["partition"],
             column_encoding={"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
-            write_statistics=list(_NUMBERED),
+            write_statistics=["partition", "offset", "timestamp"],  # by which readers leave out what they can
         )
 
     def add(self, batch: pa.RecordBatch) -> None:

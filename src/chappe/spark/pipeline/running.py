@@ -273,9 +273,6 @@ def _listener(running: Running) -> Any:
         def onQueryProgress(self, event: Any) -> None:
             running.heard(event.progress.name or "", json.loads(event.progress.json))
 
-        def onQueryIdle(self, event: Any) -> None:
-            pass
-
         def onQueryTerminated(self, event: Any) -> None:
             running.heard_end(str(event.runId))
 

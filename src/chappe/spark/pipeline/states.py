@@ -134,10 +134,8 @@ class States:
     def _path(self, name: str) -> Path:
         return self.directory / f"{name}.json"
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with FileLock(self.directory / "lock", wait=True):
-            yield
+    def _locked(self) -> FileLock:
+        return FileLock(self.directory / "lock", wait=True)
 
     def _load(self, path: Path) -> State | None:
         """A file's state if its process lives; else the file is removed."""
