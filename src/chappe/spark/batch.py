@@ -183,38 +183,31 @@ class Narrowing:
         return [each for each in found if each.start < each.end]
 
     def _with(self, given: Filter) -> Narrowing:
+        names: Iterable[object] | None = None
+        low = high = None
         match given:
-            case ds.EqualTo(("topic",), str(name)) | ds.EqualNullSafe(("topic",), str(name)):
-                return replace(self, topics=_both(self.topics, {name}))
-            case ds.EqualTo(("partition",), str(name)) | ds.EqualNullSafe(("partition",), str(name)):
-                return replace(self, partitions=_both(self.partitions, {name}))
-            case ds.In(("topic",), names):
-                return replace(self, topics=_both(self.topics, {each for each in names if isinstance(each, str)}))
-            case ds.In(("partition",), names):
-                return replace(
-                    self, partitions=_both(self.partitions, {each for each in names if isinstance(each, str)})
-                )
+            case ds.EqualTo((column,), value) | ds.EqualNullSafe((column,), value):
+                names = [value] if isinstance(value, str) else None
+                low = high = _number(value)
+            case ds.In((column,), values):
+                names = values
+            case ds.GreaterThan((column,), value) | ds.GreaterThanOrEqual((column,), value):
+                low = _number(value)
+            case ds.LessThan((column,), value) | ds.LessThanOrEqual((column,), value):
+                high = _number(value)
             case ds.StringStartsWith(("topic",), prefix):
                 return replace(self, prefixes=(*self.prefixes, prefix))
             case _:
-                return self._within(given)
-
-    def _within(self, given: Filter) -> Narrowing:
-        """The same with a filter on a number or a time."""
-        match given:
-            case ds.EqualTo((name,), value) | ds.EqualNullSafe((name,), value):
-                low, high = _number(value), _number(value)
-            case ds.GreaterThan((name,), value) | ds.GreaterThanOrEqual((name,), value):
-                low, high = _number(value), None
-            case ds.LessThan((name,), value) | ds.LessThanOrEqual((name,), value):
-                low, high = None, _number(value)
-            case _:
                 return self
-        if name == "offset":
+        if column == "topic" and names is not None:
+            return replace(self, topics=_both(self.topics, names))
+        if column == "partition" and names is not None:
+            return replace(self, partitions=_both(self.partitions, names))
+        if column == "offset":
             low = low + 1 if isinstance(given, ds.GreaterThan) and low is not None else low
             end = None if high is None else high + (not isinstance(given, ds.LessThan))
             return replace(self, first=_most(self.first, low), end=_least(self.end, end))
-        if name == "timestamp":
+        if column == "timestamp":
             return replace(self, since=_most(self.since, low), until=_least(self.until, high))
         return self
 
@@ -232,8 +225,9 @@ class Narrowing:
         )
 
 
-def _both(one: frozenset[str] | None, other: set[str]) -> frozenset[str]:
-    return frozenset(other) if one is None else one & other
+def _both(one: frozenset[str] | None, names: Iterable[object]) -> frozenset[str]:
+    found = frozenset(each for each in names if isinstance(each, str))
+    return found if one is None else one & found
 
 
 def _number(value: object) -> int | None:

@@ -23,6 +23,17 @@ _TYPES: Final[dict[str, t.DataType]] = {
     "value": t.BinaryType(),
     "headers": t.ArrayType(t.StructType().add("key", t.StringType()).add("value", t.BinaryType())),
 }
+WRITTEN: Final = ("value", "key", "topic", "headers", "timestamp")
+# A topic that was read has them: they say where records came from, and the new ones lie elsewhere.
+PASSED_OVER: Final = frozenset({"partition", "offset"})
+_SORTABLE: Final = (t.NumericType, t.StringType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType)
+_EXAMPLES: Final = {
+    "value": "string or binary, for example to_json(struct(*))",
+    "key": "string or binary",
+    "topic": "string",
+    "headers": "array<struct<key:string,value:binary>> or map<string,binary>",
+    "timestamp": "timestamp",
+}
 
 
 def schema_of(columns: tuple[str, ...]) -> t.StructType:
@@ -37,19 +48,6 @@ def check_schema(given: t.StructType, columns: tuple[str, ...]) -> None:
         raise UsageError(
             f"the columns here are {wanted.simpleString()}: leave out .schema(...) and choose with `columns`"
         )
-
-
-WRITTEN: Final = ("value", "key", "topic", "headers", "timestamp")
-# A topic that was read has them: they say where records came from, and the new ones lie elsewhere.
-PASSED_OVER: Final = frozenset({"partition", "offset"})
-_SORTABLE: Final = (t.NumericType, t.StringType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType)
-_EXAMPLES: Final = {
-    "value": "string or binary, for example to_json(struct(*))",
-    "key": "string or binary",
-    "topic": "string",
-    "headers": "array<struct<key:string,value:binary>> or map<string,binary>",
-    "timestamp": "timestamp",
-}
 
 
 @dataclass(frozen=True, slots=True)

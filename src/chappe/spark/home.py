@@ -129,10 +129,6 @@ def ask_all(endpoints: Iterable[str], sink: str) -> dict[str, SinkAnswer]:
     return found
 
 
-def _nothing(_stores: Stores) -> None:
-    pass
-
-
 class _Patience:
     """Rounds with growing pauses, until a deadline."""
 
@@ -155,8 +151,8 @@ def settle(
     sink: Sink,
     batch: int,
     *,
-    on_first: Callable[[Stores], None] = _nothing,
-    on_settled: Callable[[Stores], None] = _nothing,
+    on_first: Callable[[Stores], None] = lambda stores: None,
+    on_settled: Callable[[Stores], None] = lambda stores: None,
 ) -> Home:
     """Find the sink's home, or choose it, and make this run the current one.
 

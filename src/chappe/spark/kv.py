@@ -55,6 +55,11 @@ if TYPE_CHECKING:
 ROWS: Final = 10_000  # in one Arrow batch
 HEADERS: Final = "headers"
 _EXTRAS: Final = (t.StructField("expiry", t.TimestampType()), t.StructField("version", t.LongType()))
+WRITTEN_ROWS: Final = 4096  # written at once
+_SAME: Final = (
+    t.StringType | t.BinaryType | t.BooleanType | t.IntegralType | t.FloatType | t.DoubleType | t.TimestampType
+    | t.DayTimeIntervalType
+)  # fmt: skip
 
 
 def read_store(spark: SparkSession, store: DataStore, schema: str | t.StructType | None = None) -> DataFrame:
@@ -178,13 +183,6 @@ def _decoded(batches: Iterable[pa.RecordBatch], *, wanted: t.StructType) -> Iter
 
 def _pairs(headers: Sequence[Any] | None) -> list[tuple[str, bytes]]:
     return [(each["key"], bytes(each["value"])) for each in headers or () if each["key"] in (VERSION, EXPIRES)]
-
-
-WRITTEN_ROWS: Final = 4096  # written at once
-_SAME: Final = (
-    t.StringType | t.BinaryType | t.BooleanType | t.IntegralType | t.FloatType | t.DoubleType | t.TimestampType
-    | t.DayTimeIntervalType
-)  # fmt: skip
 
 
 def write_store(

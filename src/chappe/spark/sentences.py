@@ -30,6 +30,19 @@ _CHECKPOINT: Final = re.compile(
 )
 _NO_OFFSETS: Final = re.compile(r"streaming_source_runner\.py.*json\.decoder\.JSONDecodeError", re.DOTALL)
 _IN_USE: Final = re.compile(r"CONCURRENT_(?:QUERY|STREAM)\w*|[Cc]oncurrently using|CONCURRENT_STREAM_LOG_UPDATE")
+_NOISE: Final = (
+    b"WARNING: Using incubator modules",
+    b"WARNING: package sun.security.action not in java.base",
+    b"NOTE: Picked up JDK_JAVA_OPTIONS",
+    b"Picked up _JAVA_OPTIONS",
+)
+_STACK: Final = re.compile(rb"\s+at |\s*\.\.\. \d+ more")  # of no use to whoever reads one sentence
+# A worker whose task Spark has ended early, because of a LIMIT, says so with the traceback of its last write.
+_STOPPED: Final = b"PySpark daemon failed to flush the output to the worker process:"  # before it, with a setting
+_TRACEBACK: Final = b"Traceback (most recent call last):"
+_FRAME: Final = b"  File "
+_LAST_WRITE: Final = re.compile(rb'  File ".*daemon\.py", line \d+, in (?:manager|worker)\s*$')
+_GONE: Final = (b"BrokenPipeError: ", b"ConnectionResetError: ")
 
 
 def sentence(error: BaseException | str) -> str:
@@ -79,21 +92,6 @@ def failure(error: BaseException | str, query: str, checkpoint: str) -> str:
 def _short(text: str) -> str:
     words = " ".join(text.split()).rstrip(" ;.")
     return words if len(words) <= LONGEST else words[: LONGEST - 4] + " ..."
-
-
-_NOISE: Final = (
-    b"WARNING: Using incubator modules",
-    b"WARNING: package sun.security.action not in java.base",
-    b"NOTE: Picked up JDK_JAVA_OPTIONS",
-    b"Picked up _JAVA_OPTIONS",
-)
-_STACK: Final = re.compile(rb"\s+at |\s*\.\.\. \d+ more")  # of no use to whoever reads one sentence
-# A worker whose task Spark has ended early, because of a LIMIT, says so with the traceback of its last write.
-_STOPPED: Final = b"PySpark daemon failed to flush the output to the worker process:"  # before it, with a setting
-_TRACEBACK: Final = b"Traceback (most recent call last):"
-_FRAME: Final = b"  File "
-_LAST_WRITE: Final = re.compile(rb'  File ".*daemon\.py", line \d+, in (?:manager|worker)\s*$')
-_GONE: Final = (b"BrokenPipeError: ", b"ConnectionResetError: ")
 
 
 def forward(source: Iterable[bytes], said: deque[bytes]) -> None:

@@ -32,6 +32,24 @@ INSTALL_CONNECT: Final = "run: pip install 'chappe[spark,connect]'"
 
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit tells so where its Java listens
 _TAIL_LINES: Final = 5  # of Java's last words, in the error when it does not start
+ANSWER_S: Final = 5.0  # a server on the network that has not answered by then is not there
+_THREADS: Final = r"(?:[1-9][0-9]{0,4}|\*)"
+_MASTERS: Final = re.compile(
+    rf"local(\[{_THREADS}(, *[1-9][0-9]{{0,4}})?\])?|local-cluster\[.+\]|(spark|k8s|sc)://.+|yarn"
+)
+_PLACE: Final = r"[^/?#,]+:[0-9]{1,5}"
+_SPARK: Final = re.compile(f"spark://{_PLACE}(,{_PLACE})*")
+_SCRIPT: Final = """#!/bin/sh
+kept=
+old=$IFS; IFS=:
+for each in $PYTHONPATH; do
+  case $each in */pyspark.zip|*/py4j-*.zip) ;; *) kept=${{kept:+$kept:}}$each ;; esac
+done
+IFS=$old
+PYTHONPATH=$kept
+export PYTHONPATH
+exec {python} "$@"
+"""
 
 
 def spark_session(
@@ -204,16 +222,6 @@ def _launch(conf: object, apart: bool) -> None:
     SparkContext._ensure_initialized(gateway=gateway)
 
 
-ANSWER_S: Final = 5.0  # a server on the network that has not answered by then is not there
-
-_THREADS: Final = r"(?:[1-9][0-9]{0,4}|\*)"
-_MASTERS: Final = re.compile(
-    rf"local(\[{_THREADS}(, *[1-9][0-9]{{0,4}})?\])?|local-cluster\[.+\]|(spark|k8s|sc)://.+|yarn"
-)
-_PLACE: Final = r"[^/?#,]+:[0-9]{1,5}"
-_SPARK: Final = re.compile(f"spark://{_PLACE}(,{_PLACE})*")
-
-
 def check_master(text: str) -> str:
     """The same text if it can be where Spark runs; raises UsageError."""
     if not _MASTERS.fullmatch(text):
@@ -249,19 +257,6 @@ def connect(host: str, port: int) -> str:
     except (OSError, OverflowError, UnicodeError) as error:
         return str(error)
     return ""
-
-
-_SCRIPT: Final = """#!/bin/sh
-kept=
-old=$IFS; IFS=:
-for each in $PYTHONPATH; do
-  case $each in */pyspark.zip|*/py4j-*.zip) ;; *) kept=${{kept:+$kept:}}$each ;; esac
-done
-IFS=$old
-PYTHONPATH=$kept
-export PYTHONPATH
-exec {python} "$@"
-"""
 
 
 def worker_python(master: str) -> str:

@@ -27,6 +27,9 @@ from chappe.transports.queries import StoreClient
 logger = logging.getLogger(__name__)
 
 UNANSWERED_MAX: Final = 8  # pieces under way
+POLL_S: Final = 0.02  # between two questions how far the other stores are, doubled up to ...
+POLL_MAX_S: Final = 0.5
+_BEHIND_ALL: Final = (1 << 63) - 1  # no record has this offset
 
 
 class Staging:
@@ -99,11 +102,6 @@ class Staging:
         again, self._unanswered = self._unanswered, deque()
         for _, stage, raw in again:
             self._send(stage, raw)
-
-
-POLL_S: Final = 0.02  # between two questions how far the other stores are, doubled up to ...
-POLL_MAX_S: Final = 0.5
-_BEHIND_ALL: Final = (1 << 63) - 1  # no record has this offset
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from chappe.spark.archive.manifest import (
     Manifest,
     Move,
     Span,
-    check_topic_fits,
     day_text,
     directory_of,
     followed_by,
@@ -182,7 +181,7 @@ def test_names_of_directories() -> None:
 @pytest.mark.parametrize("topic", ["x" * 255, "\udcff"])
 def test_topics_that_no_directory_can_be_named_after(topic: str) -> None:
     with pytest.raises(UsageError, match="cannot be archived"):
-        check_topic_fits(topic)
+        directory_of(topic, 0)
 
 
 def test_the_pattern_reads_what_was_named() -> None:

@@ -14,20 +14,11 @@ import msgspec
 from chappe.data.topic import Filter
 from chappe.defaults import MIB
 from chappe.errors import ChappeError, OffsetOutOfRange, StorageError, UnknownTopic
-from chappe.spark.archive.manifest import (
-    SMALL_BYTES,
-    ArchivedFile,
-    ArchiveWriter,
-    Manifest,
-    Move,
-    Span,
-    check_topic_fits,
-    directory_of,
-    file_name,
-    followed_by,
-)
+from chappe.spark.archive import manifest as kept
+from chappe.spark.archive.manifest import SMALL_BYTES, ArchivedFile, Manifest, Move, Span
 from chappe.spark.archive.reading import Rest, look, pattern_of, starting_offsets
 from chappe.spark.archive.tasks import REPORT, Merge, Report, StagedFile, merge_files, stage_records
+from chappe.spark.sentences import sentence
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +68,7 @@ class ArchiveJob:
     def __init__(
         self,
         spark: SparkSession,
-        archive: ArchiveWriter,
+        archive: kept.ArchiveWriter,
         wanted: Filter,
         *,
         stores: tuple[str, ...] = (),
@@ -94,7 +85,7 @@ class ArchiveJob:
         self._follow = follow
         self._skip_lost = skip_lost
         self._on_progress = on_progress
-        self._error: Exception | None = None
+        self._error: ChappeError | None = None
         self._records = 0
         self._rest = Rest((), {}, {}, 0)
         self._began = 0.0
@@ -111,11 +102,11 @@ class ArchiveJob:
         """
         self._rest = self._look(self._archive.manifest)
         for topic in self._rest.topics:
-            check_topic_fits(topic)
+            kept.directory_of(topic, 0)  # raises UsageError if it has no place in the archive
         if not self._rest.topics and not self._follow:
             raise UnknownTopic(f"no store has a topic {self._wanted}; see what there is with: chappe topics")
         self._began = time.monotonic()
-        self._report()
+        self._on_progress(self._progress())
         with tempfile.TemporaryDirectory(prefix="chappe-archive-", ignore_cleanup_errors=True) as checkpoint:
             query = self._start(checkpoint)
             try:
@@ -143,14 +134,11 @@ class ArchiveJob:
         }
         rows = self._spark.readStream.format("chappe").options(**options).load()
         writer = rows.writeStream.foreachBatch(self._batch).option("checkpointLocation", checkpoint)
-        writer = (
-            writer.trigger(processingTime=f"{FOLLOW_S} seconds") if self._follow else writer.trigger(availableNow=True)
-        )
-        return writer.start()
+        if self._follow:
+            return writer.trigger(processingTime=f"{FOLLOW_S} seconds").start()
+        return writer.trigger(availableNow=True).start()
 
     def _explained(self, text: str) -> ChappeError:
-        from chappe.spark.sentences import sentence
-
         found = sentence(text)
         if "data loss" in found:
             found = found.split(";")[0]
@@ -162,9 +150,8 @@ class ArchiveJob:
     def _batch(self, rows: DataFrame, number: int) -> None:
         try:
             self._commit(rows)
-        except Exception as error:
-            if isinstance(error, ChappeError):
-                self._error = error
+        except ChappeError as error:
+            self._error = error
             raise
 
     def _commit(self, rows: DataFrame) -> None:
@@ -186,9 +173,9 @@ class ArchiveJob:
             each if each.bytes else msgspec.structs.replace(each, bytes=sizes[move.staged])
             for each, move in zip(files, moves, strict=True)
         ]
-        archive.commit(followed_by(archive.manifest, files, spans, moves))
+        archive.commit(kept.followed_by(archive.manifest, files, spans, moves))
         self._records += sum(each.rows for report in reports for each in report.files)
-        self._report()
+        self._on_progress(self._progress())
 
     def _merge(self, merges: list[Merge]) -> dict[str, int]:
         if not merges:
@@ -199,9 +186,6 @@ class ArchiveJob:
         for each in numbers.mapInArrow(merge, REPORT).collect():
             sizes |= msgspec.json.decode(each.report, type=dict[str, int])
         return sizes
-
-    def _report(self) -> None:
-        self._on_progress(self._progress())
 
     def _progress(self) -> Progress:
         manifest = self._archive.manifest
@@ -261,10 +245,10 @@ def plan_files(
 
     def new_path(directory: str) -> str:
         number = numbers[directory] = numbers.get(directory, -1) + 1
-        return f"{directory}/{file_name(version, number)}"
+        return f"{directory}/{kept.file_name(version, number)}"
 
     for each in staged:
-        directory = directory_of(each.topic, each.day)
+        directory = kept.directory_of(each.topic, each.day)
         if each.bytes < SMALL_BYTES:
             small.setdefault(directory, []).append(each)
             continue

@@ -10,7 +10,8 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,13 @@ FORMAT: Final = 1
 SMALL_BYTES: Final = 32 * MIB  # a file below this is written anew together with what comes next
 KEEP: Final = 2  # manifests: a reader may have listed the one before the newest
 _NAME: Final = re.compile(r"manifest-(\d{8,})\.json")
+META: Final = "_chappe"
+STAGING: Final = "staging"
+LOCK: Final = "lock"
+DAY_US: Final = 86_400_000_000
+NAME_BYTES_MAX: Final = 255  # of one directory, on every usual file system
+FILE_COLUMNS: Final = COLUMNS[1:]  # the topic is in the path
+_EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
 
 
 class Span(msgspec.Struct, array_like=True, frozen=True):
@@ -162,7 +170,7 @@ class ArchiveWriter:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        with _Disk(directory):
+        with _writing(directory):
             meta = directory / META
             if directory.exists() and not meta.exists() and any(directory.iterdir()):
                 raise StorageFormat(f"{directory} holds something else; choose an empty directory for the archive")
@@ -173,7 +181,7 @@ class ArchiveWriter:
                 raise StorageLocked(f"another job archives to {directory}; wait for it or stop it") from None
         try:
             self.manifest = load(directory) if _versions(directory) else Manifest(uuid.uuid4().hex)
-            with _Disk(directory):
+            with _writing(directory):
                 self._settle()
                 shutil.rmtree(meta / STAGING, ignore_errors=True)
                 self.run = f"{META}/{STAGING}/{uuid.uuid4().hex}"
@@ -192,7 +200,7 @@ class ArchiveWriter:
             StorageFull, StorageError: The disk. If the version does not count yet, nothing is visible.
         """
         assert following.version == self.manifest.version + 1
-        with _Disk(self.directory):
+        with _writing(self.directory):
             meta = self.directory / META
             name = f"manifest-{following.version:08d}.json"
             temporary = meta / f"{name}.{uuid.uuid4().hex}"
@@ -262,29 +270,14 @@ def followed_by(
     )
 
 
-class _Disk:
+@contextmanager
+def _writing(directory: Path) -> Iterator[None]:
     """Turns the operating system's complaints into ours."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            full = error.errno in FULL
-            reason = f"{error.filename or self._directory}: {error.strerror}"
-            raise (StorageFull if full else StorageError)(f"cannot write the archive: {reason}") from error
-
-
-META: Final = "_chappe"
-STAGING: Final = "staging"
-LOCK: Final = "lock"
-DAY_US: Final = 86_400_000_000
-NAME_BYTES_MAX: Final = 255  # of one directory, on every usual file system
-FILE_COLUMNS: Final = COLUMNS[1:]  # the topic is in the path
-_EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
+    try:
+        yield
+    except OSError as error:
+        reason = f"{error.filename or directory}: {error.strerror}"
+        raise (StorageFull if error.errno in FULL else StorageError)(f"cannot write the archive: {reason}") from error
 
 
 def file_schema() -> pa.Schema:
@@ -301,6 +294,11 @@ def directory_of(topic: str, day: int) -> str:
     return f"{_topic_directory(topic)}/date={day_text(day)}"
 
 
+def file_name(version: int, number: int) -> str:
+    """The name of a file that first came with a version of the manifest."""
+    return f"{version:08d}-{number:03d}.parquet"
+
+
 @cache
 def _topic_directory(topic: str) -> str:
     try:
@@ -315,13 +313,3 @@ def _topic_directory(topic: str) -> str:
 def day_text(day: int) -> str:
     """A day as ``2026-01-31``; what is before year 1 or after year 9999 is counted to the first or last day."""
     return date.fromordinal(min(max(day + _EPOCH_ORDINAL, 1), date.max.toordinal())).isoformat()
-
-
-def file_name(version: int, number: int) -> str:
-    """The name of a file that first came with a version of the manifest."""
-    return f"{version:08d}-{number:03d}.parquet"
-
-
-def check_topic_fits(topic: str) -> None:
-    """Raises UsageError if the topic cannot be archived."""
-    _topic_directory(topic)

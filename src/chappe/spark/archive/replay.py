@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 import msgspec
 import numpy as np
@@ -35,9 +35,6 @@ from chappe.spark.archive.manifest import Manifest, load, path_of
 from chappe.spark.archive.order import EARLIEST_US, LATEST_US, Run, Wanted, plan, sweep
 from chappe.spark.encode import encode_rows, encoded_headers
 from chappe.system.disk import sync_file
-
-if TYPE_CHECKING:
-    from chappe.spark.archive.order import Group
 
 FORMAT: Final = 1
 PIECE_BYTES: Final = 256 * KIB  # of records in one batch: each is synced to the journal
@@ -135,12 +132,15 @@ class Replay:
         if anew:
             shutil.rmtree(self._state, ignore_errors=True)
         self.resumed = (self._state / "replay.json").exists()
-        self._noted = self._read() if self.resumed else _begin(manifest, topics)
-        if not self.resumed:
+        if self.resumed:
+            self._noted = self._read()
+        else:
+            ends = {topic: {name: span.next for name, span in manifest.positions[topic].items()} for topic in topics}
+            self._noted = Noted(ends)
             self._write(self._noted)
         self._wanted = Wanted(self._noted.bounds, order.since, order.until, self._noted.passed)
         files = [(path_of(directory, manifest, each), each) for each in manifest.files]
-        self._groups: list[Group] = plan(files, self._wanted)
+        self._groups = plan(files, self._wanted)
         self.progress = Progress(total=sum(self._noted.sent.values()) + sum(each.rows for each in self._groups))
         self._producers: dict[str, Producer] = {}
         self._skip: dict[str, int] = {}
@@ -170,7 +170,8 @@ class Replay:
             self._look()
         self.progress.total = self._sent
         self._look()
-        self._close()
+        for each in self._producers.values():
+            each.close()
         shutil.rmtree(self._state, ignore_errors=True)
 
     def interrupted(self, patience_s: float) -> int:
@@ -243,10 +244,6 @@ class Replay:
             return False
         return True
 
-    def _close(self) -> None:
-        for each in self._producers.values():
-            each.close()
-
     # -- how far it is --------------------------------------------------------------------------------------
 
     @property
@@ -308,11 +305,6 @@ def pieces(records: pa.Table) -> Iterator[pa.RecordBatch]:
                 "timestamp": part.column("timestamp").cast(pa.int64()),
             }
             yield pa.RecordBatch.from_pydict(columns)
-
-
-def _begin(manifest: Manifest, topics: list[str]) -> Noted:
-    bounds = {topic: {name: span.next for name, span in manifest.positions[topic].items()} for topic in topics}
-    return Noted(bounds)
 
 
 def _name(manifest: Manifest, order: Order) -> str:

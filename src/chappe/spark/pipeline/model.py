@@ -26,6 +26,10 @@ _UNITS: Final = {
     "d": 86_400_000, "day": 86_400_000, "days": 86_400_000,
 }  # fmt: skip
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
+_NAME: Final = r"""(?:[\w-]+|"[^"]*"|'[^']*')"""
+_HEADER: Final = re.compile(rf"\s*(\[\[?)\s*({_NAME}(?:\s*\.\s*{_NAME})*)\s*\]")
+_ASSIGNMENT: Final = re.compile(rf"\s*({_NAME}(?:\s*\.\s*{_NAME})*)\s*=\s*(.*)")
+_PART: Final = re.compile(r""""([^"]*)"|'([^']*)'|([\w-]+)""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +151,6 @@ def duration_ms(text: str) -> int:
 
 
 Keys: TypeAlias = tuple[str | int, ...]
-
-_NAME: Final = r"""(?:[\w-]+|"[^"]*"|'[^']*')"""
-_HEADER: Final = re.compile(rf"\s*(\[\[?)\s*({_NAME}(?:\s*\.\s*{_NAME})*)\s*\]")
-_ASSIGNMENT: Final = re.compile(rf"\s*({_NAME}(?:\s*\.\s*{_NAME})*)\s*=\s*(.*)")
-_PART: Final = re.compile(r""""([^"]*)"|'([^']*)'|([\w-]+)""")
 
 
 class Lines:

@@ -11,27 +11,8 @@ from pathlib import Path
 from typing import Final, cast
 
 from chappe.errors import UsageError
-from chappe.spark.pipeline.model import (
-    AVAILABLE_NOW,
-    BACK_TO_BACK,
-    KINDS,
-    MODES,
-    Input,
-    Kind,
-    Lines,
-    Mode,
-    Output,
-    Pipeline,
-    PipelineInvalid,
-    Place,
-    Problem,
-    Query,
-    Sql,
-    Trigger,
-    Watermark,
-    duration_ms,
-    toml_problem,
-)
+from chappe.spark.pipeline import model
+from chappe.spark.pipeline.model import PipelineInvalid, Problem
 from chappe.spark.pipeline.tables import Complaints, Table
 from chappe.spark.session import check_master
 
@@ -59,7 +40,7 @@ _NEEDS: Final = {"topic": (), "table": ("topic", "key"), "parquet": ("path",), "
 _OF_INPUT: Final = {"subscribe": "topic", "subscribepattern": "prefix", "startingoffsets": "starting"}
 
 
-def read_pipeline(file: Path) -> Pipeline:
+def read_pipeline(file: Path) -> model.Pipeline:
     """Read and check a file; nothing is started, imported or asked.
 
     Raises:
@@ -70,8 +51,8 @@ def read_pipeline(file: Path) -> Pipeline:
     try:
         values = tomllib.loads(block)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise PipelineInvalid([Problem(file, *toml_problem(str(error), block))]) from error
-    complaints = Complaints(file, Lines(block))
+        raise PipelineInvalid([Problem(file, *model.toml_problem(str(error), block))]) from error
+    complaints = Complaints(file, model.Lines(block))
     pipeline = _Reader(file, python, complaints).read(values)
     if python:
         complaints.found += _function_problems(file, text, pipeline)
@@ -110,7 +91,7 @@ def _block(file: Path, text: str) -> str:
     return "\n" * above + re.sub(r"(?m)^# ?", "", found[0]["body"])
 
 
-def _function_problems(file: Path, text: str, pipeline: Pipeline) -> Iterator[Problem]:
+def _function_problems(file: Path, text: str, pipeline: model.Pipeline) -> Iterator[Problem]:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -137,7 +118,7 @@ class _Reader:
         self._python = python
         self._complaints = complaints
 
-    def read(self, values: Mapping[str, object]) -> Pipeline:
+    def read(self, values: Mapping[str, object]) -> model.Pipeline:
         top = Table(values, (), self._complaints)
         top.allow(_TOP)
         name = top.text("name") or self._file.stem
@@ -147,11 +128,11 @@ class _Reader:
             )
         spark = top.table("spark") or Table({}, ("spark",), self._complaints)
         spark.allow(("master", "settings"))
-        place = self._place(top, Place())
+        place = self._place(top, model.Place())
         inputs = tuple(self._input(key, table, place) for key, table in top.tables("inputs"))
         if not inputs and not self._python:
             top.complain("", "no [inputs.NAME]: say which topics the pipeline reads")
-        return Pipeline(
+        return model.Pipeline(
             name=name,
             file=self._file,
             python=self._python,
@@ -170,13 +151,13 @@ class _Reader:
             spark.complain("master", str(error))
             return "local[*]"
 
-    def _place(self, table: Table, default: Place) -> Place:
+    def _place(self, table: Table, default: model.Place) -> model.Place:
         stores, towers = table.texts("stores"), table.texts("towers")
         if stores and towers:
             table.complain("towers", "give `stores` or `towers`, not both")
-        return Place(stores, towers) if stores or towers else default
+        return model.Place(stores, towers) if stores or towers else default
 
-    def _input(self, name: str, table: Table, place: Place) -> Input:
+    def _input(self, name: str, table: Table, place: model.Place) -> model.Input:
         table.allow(_INPUT)
         if not _VIEW.fullmatch(name):
             table.complain("", f"{name!r} cannot be an input's name: letters, digits and underscores, as SQL needs it")
@@ -190,7 +171,7 @@ class _Reader:
             if option.lower() in _OF_INPUT or option.lower() in _PLACE:
                 key = _OF_INPUT.get(option.lower(), option.lower())
                 self._complaints.add((*table.keys, "options", option), f"say `{key}` instead of option `{option}`")
-        return Input(
+        return model.Input(
             name,
             topics,
             prefix.removesuffix("*") if prefix else None,
@@ -217,7 +198,7 @@ class _Reader:
         table.complain("starting", f"`{table.path('starting')}` is earliest, latest or a time such as 2026-01-31T12:00")
         return {}
 
-    def _queries(self, top: Table, name: str, place: Place) -> Iterator[Query]:
+    def _queries(self, top: Table, name: str, place: model.Place) -> Iterator[model.Query]:
         tables = top.array("queries")
         if tables and any(each in top for each in _QUERY):
             top.complain("queries", "with [[queries]], `sql`, `sql_file` and `output` belong into each of them")
@@ -238,18 +219,23 @@ class _Reader:
             seen.add(own)
             yield self._query(table, own, f"{name}/{own}", place)
 
-    def _query(self, table: Table, name: str, directory: str, place: Place) -> Query:
+    def _query(self, table: Table, name: str, directory: str, place: model.Place) -> model.Query:
         sql = self._sql(table)
         out = table.table("output")
         if out is None and "output" not in table:
             table.complain("", "no [output]: say where the rows go")
         out = out or Table({"kind": "console"}, (*table.keys, "output"), self._complaints)
         checkpoint = self._path(out.text("checkpoint") or f"{DIRECTORY}/{directory}")
-        return Query(
-            name, sql, self._output(out, place), checkpoint, out.parsed("trigger", trigger) or Trigger(), table.keys
+        return model.Query(
+            name,
+            sql,
+            self._output(out, place),
+            checkpoint,
+            out.parsed("trigger", trigger) or model.Trigger(),
+            table.keys,
         )
 
-    def _sql(self, table: Table) -> Sql | None:
+    def _sql(self, table: Table) -> model.Sql | None:
         given = [each for each in ("sql", "sql_file") if each in table]
         if self._python:
             for each in given:
@@ -263,19 +249,19 @@ class _Reader:
         if value is None:
             return None
         if given == ["sql"]:
-            return Sql(value, self._file, self._complaints.lines.of_text((*table.keys, "sql")))
+            return model.Sql(value, self._file, self._complaints.lines.of_text((*table.keys, "sql")))
         path = self._folder / value
         try:
-            return Sql(_text(path), self._file.parent / value, 1)
+            return model.Sql(_text(path), self._file.parent / value, 1)
         except PipelineInvalid as error:
             table.complain("sql_file", f"{value}: {error.problems[0].text}")
             return None
 
-    def _output(self, table: Table, place: Place) -> Output:
+    def _output(self, table: Table, place: model.Place) -> model.Output:
         table.allow(_OUTPUT)
-        kind = table.choice("kind", KINDS)
+        kind = table.choice("kind", model.KINDS)
         if "kind" not in table:
-            table.complain("", f"no `{table.path('kind')}`: it is {', '.join(KINDS)}")
+            table.complain("", f"no `{table.path('kind')}`: it is {', '.join(model.KINDS)}")
         known = kind or "topic"
         for name in _NEEDS[known] if kind else ():
             if name not in table:
@@ -285,7 +271,7 @@ class _Reader:
         topics = table.texts("topic")
         if len(topics) > 1 or any(each.endswith("*") for each in topics):
             table.complain("topic", "an output writes to one topic; a column `topic` can say which for each row")
-        key, mode = table.texts("key"), table.choice("mode", MODES, "update" if kind == "table" else "append")
+        key, mode = table.texts("key"), table.choice("mode", model.MODES, "update" if kind == "table" else "append")
         if kind == "topic" and len(key) > 1:
             table.complain("key", "`key` is one column; put several into one with concat_ws, or struct and to_json")
         if kind == "parquet" and mode != "append":
@@ -293,9 +279,9 @@ class _Reader:
         if mode == "complete" and kind in ("topic", "table"):
             table.complain("mode", f"an output of kind {kind} has mode append or update: a topic is never emptied")
         path = table.text("path")
-        return Output(
-            cast(Kind, known),
-            cast(Mode, mode),
+        return model.Output(
+            cast(model.Kind, known),
+            cast(model.Mode, mode),
             topics[0] if topics else None,
             self._path(path) if path else None,
             key,
@@ -307,27 +293,26 @@ class _Reader:
         return text if _URI.match(text) else str(self._folder / Path(text).expanduser())
 
 
-def trigger(text: str) -> Trigger:
+def trigger(text: str) -> model.Trigger:
     """When batches run, from ``1 second``, ``available-now`` or ``as fast as possible``; raises UsageError."""
-    if text == AVAILABLE_NOW:
-        return Trigger(available_now=True)
-    if text == BACK_TO_BACK:
-        return Trigger()
+    if text == model.AVAILABLE_NOW:
+        return model.Trigger(available_now=True)
+    if text == model.BACK_TO_BACK:
+        return model.Trigger()
     if text.lower().startswith(("continuous", "real")):
         raise UsageError(
             f"{text!r}: neither continuous nor real-time mode works with Python data sources; "
-            f"the quickest is {BACK_TO_BACK!r}"
+            f"the quickest is {model.BACK_TO_BACK!r}"
         )
     try:
-        return Trigger(interval_ms=duration_ms(text))
+        return model.Trigger(interval_ms=model.duration_ms(text))
     except UsageError as error:
-        raise UsageError(
-            f"{text!r} is not a trigger; write {AVAILABLE_NOW!r}, {BACK_TO_BACK!r} or a duration such as '1 second'"
-        ) from error
+        known = f"{model.AVAILABLE_NOW!r}, {model.BACK_TO_BACK!r}"
+        raise UsageError(f"{text!r} is not a trigger; write {known} or a duration such as '1 second'") from error
 
 
-def _watermark(text: str) -> Watermark:
+def _watermark(text: str) -> model.Watermark:
     column, _, delay = text.strip().partition(" ")
     if not delay.strip():
         raise UsageError(f"{text!r} is not a watermark; write a column and a duration: timestamp 10 seconds")
-    return Watermark(column.strip("`"), duration_ms(delay))
+    return model.Watermark(column.strip("`"), model.duration_ms(delay))

@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -130,7 +131,8 @@ class Running:
                 self._queries(spark, prepared)
         finally:
             if ours:
-                _quietly(spark.stop)
+                with suppress(Exception):  # Java may be gone already, and gone is what it should be
+                    spark.stop()
 
     def _queries(self, spark: SparkSession, prepared: list[Prepared]) -> None:
         listener = _listener(self)
@@ -147,12 +149,14 @@ class Running:
             self._watch(started)
         finally:
             for _, running in started.values():
-                _quietly(running.stop)
+                with suppress(Exception):
+                    running.stop()
             deadline = time.monotonic() + LAST_WORDS_S
             wanted = {str(running.runId) for _, running in started.values()}
             while not wanted <= self._ended and time.monotonic() < deadline:
                 time.sleep(LOOK_S)
-            _quietly(lambda: spark.streams.removeListener(listener))
+            with suppress(Exception):
+                spark.streams.removeListener(listener)
 
     def _start(self, prepared: Prepared) -> StreamingQuery:
         query = prepared.query
@@ -277,10 +281,3 @@ def _listener(running: Running) -> Any:
             running.heard_end(str(event.runId))
 
     return Listener()
-
-
-def _quietly(call: Any) -> None:
-    try:
-        call()
-    except Exception:  # Java may be gone already, and gone is what it should be
-        pass
