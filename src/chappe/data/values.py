@@ -121,19 +121,13 @@ class Set(_Arranged, AbstractSet[Value]):
 
     def adding(self, member: Value) -> Set:
         """This set with one more member; costs a copy of what refers to the members, not an order of them anew."""
-        key = sort_key(member, 1)
-        place = bisect_left(self._members, key, key=_member_key)
-        if place < len(self._members) and _member_key(self._members[place]) == key:
-            return Set.of_arranged((*self._members[:place], member, *self._members[place + 1 :]))
-        return Set.of_arranged((*self._members[:place], member, *self._members[place:]))
+        place, found = _place(self._members, sort_key(member, 1))
+        return Set.of_arranged((*self._members[:place], member, *self._members[place + found :]))
 
     def removing(self, member: Value) -> Set:
         """This set without a member, if it is one; costs as ``adding``."""
-        key = sort_key(member)
-        place = bisect_left(self._members, key, key=_member_key)
-        if place == len(self._members) or _member_key(self._members[place]) != key:
-            return self
-        return Set.of_arranged((*self._members[:place], *self._members[place + 1 :]))
+        place, found = _place(self._members, sort_key(member))
+        return Set.of_arranged((*self._members[:place], *self._members[place + 1 :])) if found else self
 
     @property
     def members(self) -> tuple[Value, ...]:
@@ -192,26 +186,21 @@ class Table(_Arranged, Mapping[Value, Value]):
 
     def setting(self, key: Value, value: Value) -> Table:
         """This table with a value under a key; costs as ``Set.adding``."""
-        place, found = self._place(sort_key(key, 1))
-        rest = place + 1 if found else place
+        place, found = _place(self._keys, sort_key(key, 1))
+        rest = place + found
         return Table.of_arranged(
             (*self._keys[:place], key, *self._keys[rest:]), (*self._values[:place], value, *self._values[rest:])
         )
 
     def removing(self, key: Value) -> Table:
         """This table without what stands under a key, if anything does; costs as ``Set.adding``."""
-        place, found = self._place(sort_key(key))
+        place, found = _place(self._keys, sort_key(key))
         if not found:
             return self
         rest = place + 1
         return Table.of_arranged(
             (*self._keys[:place], *self._keys[rest:]), (*self._values[:place], *self._values[rest:])
         )
-
-    def _place(self, key: SortKey) -> tuple[int, bool]:
-        """Where a key belongs, and whether it is there."""
-        place = bisect_left(self._keys, key, key=_member_key)
-        return place, place < len(self._keys) and _member_key(self._keys[place]) == key
 
     def pairs(self) -> Iterator[tuple[Value, Value]]:
         """All (key, value) in order; faster than ``items()``, which looks each key up."""
@@ -247,6 +236,12 @@ class Table(_Arranged, Mapping[Value, Value]):
 
 def _member_key(member: Value) -> SortKey:
     return sort_key(member, 1)
+
+
+def _place(keys: tuple[Value, ...], key: SortKey) -> tuple[int, bool]:
+    """Where a key belongs, and whether it is there."""
+    place = bisect_left(keys, key, key=_member_key)
+    return place, place < len(keys) and _member_key(keys[place]) == key
 
 
 EMPTY_SET: Final = Set()

@@ -134,25 +134,15 @@ def _settle() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """What may be left; None: no limit.
+    """What may be left; None: no limit."""
 
-    Args:
-        topics: Names, as they are shown.
-        partitions: The same.
-        prefixes: What a topic's name starts with.
-        first: The smallest offset.
-        end: The offset behind the largest.
-        since: The earliest timestamp in microseconds since 1970.
-        until: The latest.
-    """
-
-    topics: frozenset[str] | None = None
-    partitions: frozenset[str] | None = None
-    prefixes: tuple[str, ...] = ()
-    first: int | None = None
-    end: int | None = None
-    since: int | None = None
-    until: int | None = None
+    topics: frozenset[str] | None = None  # names, as they are shown
+    partitions: frozenset[str] | None = None  # the same
+    prefixes: tuple[str, ...] = ()  # what a topic's name starts with
+    first: int | None = None  # the smallest offset
+    end: int | None = None  # the offset behind the largest
+    since: int | None = None  # the earliest timestamp in microseconds since 1970
+    until: int | None = None  # the latest
 
     @classmethod
     def of(cls, filters: Iterable[Filter]) -> Narrowing:

@@ -67,12 +67,7 @@ class Columns:
 
     @classmethod
     def find(cls, schema: t.StructType, topic: str | None, order: Sequence[str] = ()) -> Columns:
-        """Find them by name, upper or lower case.
-
-        Args:
-            schema: The columns of the DataFrame.
-            topic: What the option ``topic`` says.
-            order: The names that ``orderBy`` gives.
+        """Find them by name, upper or lower case; ``topic`` and ``order`` are what the options say.
 
         Raises:
             UsageError: One is missing, has a type that cannot be written, or is of no use; the text names it.

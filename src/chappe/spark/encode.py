@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import struct
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -24,16 +24,8 @@ from crc32c import crc32c
 from chappe.data.topic import check_topic
 from chappe.defaults import KIB, MIB, RECORD_BYTES_MAX
 from chappe.errors import RecordTooLarge, UsageError
-from chappe.log.batch import (
-    HEADER,
-    HEADERS,
-    KEY_NULLS,
-    KEYS,
-    MAGIC,
-    TIMESTAMPS,
-    VALUE_NULLS,
-    encode_headers,
-)
+from chappe.log import batch as form
+from chappe.log.batch import encode_headers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,42 +47,31 @@ class Piece(NamedTuple):
     rows: int
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """Rows of one topic that are too few for a batch of their own."""
-
-    parts: list[pa.RecordBatch]
-    size: int
-
-
 class Encoder:
     """Turns one task's rows into pieces. Rows of one topic keep their order.
 
-    Every method raises UsageError or RecordTooLarge for rows that cannot be written; the text names the column.
-
-    Args:
-        columns: Where the parts of a record are found.
-        topic: The topic of all rows; None to take it from the column.
+    Every method raises UsageError or RecordTooLarge for rows that cannot be written; the text names the column. Without
+    a ``topic`` it is taken from the column.
     """
 
     def __init__(self, columns: Columns, topic: str | None) -> None:
         self._columns = columns
         self._topic = topic
-        self._waiting: dict[str, _Waiting] = {}
-        self._size = 0
+        self._waiting: dict[str, list[pa.RecordBatch]] = {}  # rows that are too few for a batch of their topic
+        self._sizes: Counter[str] = Counter()  # of them
+        self._size = 0  # of all
 
     def add(self, batch: pa.RecordBatch) -> Iterator[Piece]:
         """Take rows, and yield what became full."""
         for topic, rows in self._by_topic(batch):
-            waiting = self._waiting.setdefault(topic, _Waiting([], 0))
             size = rows.nbytes
-            waiting.parts.append(rows)
-            waiting.size += size
+            self._waiting.setdefault(topic, []).append(rows)
+            self._sizes[topic] += size
             self._size += size
-            if waiting.size >= PIECE_BYTES_MIN:
+            if self._sizes[topic] >= PIECE_BYTES_MIN:
                 yield from self._encode(topic)
         while self._size > WAITING_BYTES_MAX:
-            yield from self._encode(max(self._waiting, key=lambda topic: self._waiting[topic].size))
+            yield from self._encode(max(self._sizes, key=self._sizes.__getitem__))
 
     def finish(self) -> Iterator[Piece]:
         """What still waits, at the end of the task."""
@@ -98,10 +79,9 @@ class Encoder:
             yield from self._encode(topic)
 
     def _encode(self, topic: str) -> Iterator[Piece]:
-        rows = self._waiting.pop(topic)
-        self._size -= rows.size
-        whole = rows.parts[0] if len(rows.parts) == 1 else pa.concat_batches(rows.parts)
-        yield from encode_rows(whole, topic)
+        parts = self._waiting.pop(topic)
+        self._size -= self._sizes.pop(topic)
+        yield from encode_rows(parts[0] if len(parts) == 1 else pa.concat_batches(parts), topic)
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         if not batch.num_rows:
@@ -142,9 +122,7 @@ def sort_rows(batches: Iterable[pa.RecordBatch], order: Sequence[int]) -> Iterat
 def encode_rows(rows: pa.RecordBatch, topic: str) -> Iterator[Piece]:
     """The pieces of one topic's rows, of about the same size.
 
-    Args:
-        rows: Binary columns ``value``, and perhaps ``key`` and ``headers``; perhaps ``timestamp``, in microseconds.
-        topic: Where they go.
+    These have binary columns ``value``, and perhaps ``key`` and ``headers``; perhaps ``timestamp``, in microseconds.
     """
     columns = {name: _Column.of(rows.column(name)) for name in rows.schema.names if name != "timestamp"}
     stamps = rows.column("timestamp").to_numpy() if "timestamp" in rows.schema.names else None
@@ -263,9 +241,13 @@ def _encode(columns: Mapping[str, _Column], stamps: NDArray[np.int64] | None, lo
     else:
         first, last = int(stamps[low:high].min()), int(stamps[low:high].max())
         if first != last:
-            flags |= TIMESTAMPS
+            flags |= form.TIMESTAMPS
             parts.append(stamps[low:high])
-    for name, present, with_nulls in (("key", KEYS, KEY_NULLS), ("headers", HEADERS, 0), ("value", 0, VALUE_NULLS)):
+    for name, present, with_nulls in (
+        ("key", form.KEYS, form.KEY_NULLS),
+        ("headers", form.HEADERS, 0),
+        ("value", 0, form.VALUE_NULLS),
+    ):
         if name not in columns:
             continue
         if name == "key" and columns[name].array.slice(low, high - low).null_count == high - low:
@@ -275,9 +257,9 @@ def _encode(columns: Mapping[str, _Column], stamps: NDArray[np.int64] | None, lo
             continue
         flags |= present | (with_nulls if nulls else 0)
         parts += found
-    size = HEADER.size + sum(len(memoryview(part).cast("B")) for part in parts)
+    size = form.HEADER.size + sum(len(memoryview(part).cast("B")) for part in parts)
     tail = struct.pack("<QIIqq", 0, high - low, size, first, last)
     checksum = crc32c(tail)
     for part in parts:
         checksum = crc32c(part, checksum)
-    return b"".join((MAGIC, bytes((flags,)), struct.pack("<I", checksum), tail, *parts))
+    return b"".join((form.MAGIC, bytes((flags,)), struct.pack("<I", checksum), tail, *parts))

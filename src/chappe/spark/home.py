@@ -34,17 +34,11 @@ _known: dict[str, tuple[str, ...]] = {}  # towers: the endpoints that they told
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """The stores that a sink may use.
+    """The stores that a sink may use."""
 
-    Args:
-        endpoints: Query endpoints. With ``towers`` those that were there when the write began.
-        towers: Asked again for a store that is not where it was.
-        patience_s: How long a store that is away is waited for.
-    """
-
-    endpoints: tuple[str, ...]
-    towers: str | None
-    patience_s: float
+    endpoints: tuple[str, ...]  # query endpoints. With ``towers`` those that were there when the write began
+    towers: str | None  # asked again for a store that is not where it was
+    patience_s: float  # how long a store that is away is waited for
 
     def looked_up(self) -> Stores:
         """With the stores that the towers know now, if there are towers and they know any."""
@@ -72,17 +66,11 @@ class Stores:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """What writes: a query, or one batch write.
+    """What writes: a query, or one batch write."""
 
-    Args:
-        name: The same for ever, through all restarts.
-        run: New with every start; the newest one fences all others.
-        lasting: Whether it may come back after days.
-    """
-
-    name: str
-    run: str
-    lasting: bool
+    name: str  # the same for ever, through all restarts
+    run: str  # new with every start; the newest one fences all others
+    lasting: bool  # whether it may come back after days
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +147,8 @@ def settle(
     Args:
         stores: Among these.
         sink: Whose home.
-        batch: The batch about to be written. After the first one there is a home somewhere.
-        on_first: Called with the stores, which may be elsewhere by now, before a home is chosen for a sink that none
-            of them knows.
+        batch: About to be written. After the first one there is a home somewhere.
+        on_first: Called with the stores as they are by now before a home is chosen for a sink that none of them knows.
         on_settled: Called with the stores once there is a home.
 
     Raises:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from chappe.api.times import as_micros
 from chappe.arrow import COLUMNS
@@ -21,6 +21,9 @@ from chappe.reading.bounds import Bound, Moment, Reading
 from chappe.reading.fetch import PATIENCE_S
 from chappe.reading.offsets import EARLIEST, LATEST, Offsets, sort_offsets
 from chappe.reading.selection import Selection
+
+T = TypeVar("T")
+D = TypeVar("D")
 
 NAMES: Final = (
     "stores", "towers", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
@@ -56,19 +59,12 @@ _ELSEWHERE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for.
+    """What the user asked for."""
 
-    Args:
-        reading: Topics, stores, bounds and columns.
-        max_records: Of one micro-batch.
-        max_bytes: Of one micro-batch, about.
-        tasks: How many share the work; None leaves it to the number of processors.
-    """
-
-    reading: Reading
-    max_records: int | None = None
-    max_bytes: int | None = None
-    tasks: int | None = None
+    reading: Reading  # topics, stores, bounds and columns
+    max_records: int | None = None  # of one micro-batch
+    max_bytes: int | None = None  # of one micro-batch, about
+    tasks: int | None = None  # how many share the work; None leaves it to the number of processors
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
@@ -185,20 +181,17 @@ def _offset(value: object) -> int:
 
 
 def _moment(options: Mapping[str, str], name: str) -> Bound | None:
-    text = options.get(name.lower())
-    if text is None:
-        return None
-    text = text.strip()
-    number = whole_number(text)
-    if number is not None and number < 1 << 53:
-        return Moment(number * 1000)
-    try:
-        return Moment(as_micros(datetime.fromisoformat(text)))
-    except (ValueError, UsageError):
-        raise UsageError(
-            f"`{name}` is milliseconds since 1970, or a time with its zone such as 2025-01-31T12:00:00Z, "
-            f"not {text[:200]!r}"
-        ) from None
+    def parse(text: str) -> Moment | None:
+        number = whole_number(text)
+        if number is not None and number < 1 << 53:
+            return Moment(number * 1000)
+        try:
+            return Moment(as_micros(datetime.fromisoformat(text)))
+        except (ValueError, UsageError):
+            return None
+
+    wanted = "milliseconds since 1970, or a time with its zone such as 2025-01-31T12:00:00Z"
+    return option(options, name, wanted, parse, None)
 
 
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
@@ -219,15 +212,20 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     return names
 
 
-def positive(options: Mapping[str, str], name: str) -> int | None:
-    """The whole number of at least 1 that an option gives, None without it. Raises UsageError."""
+def option(options: Mapping[str, str], name: str, wanted: str, parse: Callable[[str], T | None], default: D) -> T | D:
+    """What an option gives; ``parse`` says None to what is not as ``wanted``. Raises UsageError."""
     text = options.get(name.lower())
     if text is None:
-        return None
-    number = whole_number(text)
-    if not number:
-        raise UsageError(f"`{name}` is a whole number of at least 1, not {text[:200]!r}")
-    return number
+        return default
+    found = parse(text.strip())
+    if found is None:
+        raise UsageError(f"`{name}` is {wanted}, not {text[:200]!r}")
+    return found
+
+
+def positive(options: Mapping[str, str], name: str) -> int | None:
+    """The whole number of at least 1 that an option gives, None without it. Raises UsageError."""
+    return option(options, name, "a whole number of at least 1", lambda text: whole_number(text) or None, None)
 
 
 def whole_number(text: str) -> int | None:
@@ -241,20 +239,17 @@ def whole_number(text: str) -> int | None:
 
 def seconds(options: Mapping[str, str], name: str, default: float) -> float:
     """The seconds that an option gives. Raises UsageError."""
-    text = options.get(name.lower())
-    if text is None:
-        return default
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not 0 < found < math.inf:
-        raise UsageError(f"`{name}` is a number of seconds above 0, such as 30, not {text[:200]!r}")
-    return found
+
+    def parse(text: str) -> float | None:
+        try:
+            found = float(text)
+        except ValueError:
+            return None
+        return found if 0 < found < math.inf else None
+
+    return option(options, name, "a number of seconds above 0, such as 30", parse, default)
 
 
 def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
-    text = options.get(name.lower(), str(default)).strip().lower()
-    if text not in ("true", "false"):
-        raise UsageError(f"`{name}` is true or false, not {text[:200]!r}")
-    return text == "true"
+    values = {"true": True, "false": False}
+    return option(options, name, "true or false", lambda text: values.get(text.lower()), default)

@@ -27,15 +27,10 @@ _REMOTE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:")  # a place that all m
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Something by which a query is known again, though its checkpoint is gone.
+    """Something by which a query is known again, though its checkpoint is gone."""
 
-    Args:
-        name: Of the sink that remembers it.
-        text: What it is, as a part of a sentence.
-    """
-
-    name: str
-    text: str
+    name: str  # of the sink that remembers it
+    text: str  # what it is, as a part of a sentence
 
     @classmethod
     def of(cls, kind: str, what: str, topic: str | None) -> Origin:
@@ -60,14 +55,7 @@ def origins_of(options: Mapping[str, str], topic: str | None) -> tuple[Origin, .
 
 
 def begin(stores: Stores, sink: Sink, batch: int, origins: Sequence[Origin], again: str | None) -> Home:
-    """As ``settle``, for a streaming query.
-
-    Args:
-        stores: Among these.
-        sink: The query.
-        batch: The batch about to be written.
-        origins: By which it would be known again.
-        again: The query whose rows may be written once more.
+    """As ``settle``, for a streaming query; the rows of the query ``again`` may be written once more.
 
     Raises:
         UsageError: The query began anew, and what it had written is there; or its checkpoint is older than that.

@@ -10,7 +10,7 @@ from uuid import UUID
 from chappe.data.topic import check_topic
 from chappe.errors import UsageError
 from chappe.reading.fetch import PATIENCE_S
-from chappe.spark.options import place_of, positive, refuse_unknown, seconds, whole_number
+from chappe.spark.options import option, place_of, positive, refuse_unknown, seconds, whole_number
 
 NAMES: Final = (
     "stores", "towers", "topic", "minAcks", "writeId", "writeBatch", "writeAgain", "orderBy", "fetchTimeout"
@@ -31,29 +31,19 @@ WRITE_ID_MAX: Final = 200  # bytes
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What the user asked for.
+    """What the user asked for."""
 
-    Args:
-        stores: Query endpoints; without any, ``towers`` are asked for them.
-        towers: Addresses of towers.
-        topic: Where all rows go; None to take it from the column ``topic``.
-        min_acks: Stores that hold a batch before it counts as written.
-        write_id: The name of a batch write, by which its repetition is known.
-        order: Columns by which each task sorts its rows.
-        patience_s: How long a store that is away is waited for.
-        write_batch: The number of this write among those of one name, which come in order: one that is not above
-            the last is a repetition.
-        write_again: The id of a query whose rows another one may write once more, as its checkpoint is gone.
-    """
-
-    stores: tuple[str, ...]
-    towers: str | None
-    topic: str | None
-    min_acks: int
-    write_id: str | None
-    order: tuple[str, ...]
-    patience_s: float
+    stores: tuple[str, ...]  # query endpoints; without any, ``towers`` are asked for them
+    towers: str | None  # addresses of towers
+    topic: str | None  # where all rows go; None to take it from the column ``topic``
+    min_acks: int  # stores that hold a batch before it counts as written
+    write_id: str | None  # the name of a batch write, by which its repetition is known
+    order: tuple[str, ...]  # columns by which each task sorts its rows
+    patience_s: float  # how long a store that is away is waited for
+    # the number of this write among those of one name, which come in order: one that is not above the last is a
+    # repetition
     write_batch: int = 0
+    # the id of a query whose rows another one may write once more, as its checkpoint is gone
     write_again: str | None = None
 
     @classmethod
@@ -65,6 +55,8 @@ class SinkOptions:
         min_acks = positive(options, "minAcks") or 1
         if stores and min_acks > len(stores):
             raise UsageError(f"`minAcks` is {min_acks}, and `stores` names only {len(stores)}")
+        if "writebatch" in options and "writeid" not in options:
+            raise UsageError("`writeBatch` numbers the writes of a `writeId`: give that too")
         return cls(
             stores,
             towers,
@@ -73,8 +65,8 @@ class SinkOptions:
             _write_id(options.get("writeid")),
             _names(options.get("orderby")),
             seconds(options, "fetchTimeout", PATIENCE_S),
-            _write_batch(options),
-            _query(options.get("writeagain")),
+            option(options, "writeBatch", "a number of at least 0", whole_number, 0),
+            option(options, "writeAgain", "the id of a query, as the error names it", _query, None),
         )
 
 
@@ -99,23 +91,11 @@ def _write_id(text: str | None) -> str | None:
     return text
 
 
-def _write_batch(options: Mapping[str, str]) -> int:
-    text = options.get("writebatch")
-    if text is None:
-        return 0
-    if "writeid" not in options:
-        raise UsageError("`writeBatch` numbers the writes of a `writeId`: give that too")
-    number = whole_number(text)
-    if number is None:
-        raise UsageError(f"`writeBatch` is a number of at least 0, not {text[:200]!r}")
-    return number
-
-
-def _query(text: str | None) -> str | None:
+def _query(text: str) -> str | None:
     try:
-        return None if text is None else str(UUID(text.strip()))
+        return str(UUID(text))
     except ValueError:
-        raise UsageError(f"`writeAgain` is the id of a query, as the error names it, not {text!r}") from None
+        return None
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -35,15 +35,8 @@ _BEHIND_ALL: Final = (1 << 63) - 1  # no record has this offset
 class Staging:
     """Stages the pieces of one attempt of one task, in order.
 
-    Every method raises TimedOut if the home stays away, Fenced if another run took over, StorageFull.
-
-    Args:
-        stores: Where the home is looked for if it moves.
-        home: Where it is.
-        sink: Who writes.
-        batch: The number of the batch.
-        task: Of the batch's tasks.
-        attempt: Of all attempts of the run.
+    Every method raises TimedOut if the home stays away, Fenced if another run took over, StorageFull. If the home moves
+    it is looked for among the stores. ``attempt`` is unique among all attempts of the run.
     """
 
     def __init__(self, stores: Stores, home: Home, sink: Sink, batch: int, task: int, attempt: int) -> None:

@@ -80,12 +80,7 @@ def read_table(
 
 
 def latest(rows: DataFrame, *others: str) -> DataFrame:
-    """The latest record of each key: key, value and timestamp; without records that have no key, or a value no more.
-
-    Args:
-        rows: Records, with the columns key, value, timestamp, partition and offset.
-        others: Further columns of theirs to keep.
-    """
+    """The latest record of each key: key, value, timestamp and ``others``; none without a key, or a value no more."""
     newest = f.max(f.struct(*PLACE, VALUE, *others)).alias("newest")
     found = rows.where(f.col(KEY).isNotNull()).groupBy(KEY).agg(newest).where("newest.value IS NOT NULL")
     return found.select(KEY, "newest.value", "newest.timestamp", *[f"newest.{name}" for name in others])

@@ -32,23 +32,14 @@ MERGE_TASKS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a job has done since it began.
+    """What a job has done since it began."""
 
-    Args:
-        records: Archived and visible.
-        total: Records that there were to archive when it began.
-        bytes: Size of all files of the archive.
-        files: Number of all files of the archive.
-        version: Of the archive.
-        seconds: Since the query was started.
-    """
-
-    records: int
-    total: int
-    bytes: int
-    files: int
-    version: int
-    seconds: float
+    records: int  # archived and visible
+    total: int  # records that there were to archive when it began
+    bytes: int  # size of all files of the archive
+    files: int  # number of all files of the archive
+    version: int  # of the archive
+    seconds: float  # since the query was started
 
 
 class ArchiveJob:

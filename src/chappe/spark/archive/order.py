@@ -14,7 +14,7 @@ each partition is in memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -38,19 +38,12 @@ Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which records: ``since`` <= timestamp < ``until``, and of each partition those before an offset.
+    """Which records: ``since`` <= timestamp < ``until``, and of each partition those before an offset."""
 
-    Args:
-        bounds: By topic and partition; partitions that are missing are left out.
-        since: Microseconds since 1970.
-        until: The same.
-        passed: Records whose time in the order is before this one were passed on already.
-    """
-
-    bounds: Mapping[str, Mapping[str, int]]
-    since: int = EARLIEST_US
-    until: int = LATEST_US
-    passed: int = EARLIEST_US
+    bounds: Mapping[str, Mapping[str, int]]  # by topic and partition; partitions that are missing are left out
+    since: int = EARLIEST_US  # microseconds since 1970
+    until: int = LATEST_US  # the same
+    passed: int = EARLIEST_US  # records whose time in the order is before this one were passed on already
 
 
 @dataclass(slots=True)
@@ -205,32 +198,27 @@ def _set_times(groups: list[Group], wanted: Wanted) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """Records that were read, sorted; their times, partitions (by rank) and offsets; about their size in bytes."""
+    """Records that were read, sorted; about their bytes; of each its offset, the rank of its partition, its time."""
 
     topic: str
     size: int
     records: pa.Table
-    times: Numbers
-    ranks: Numbers
-    offsets: Numbers
+    places: Numbers  # three rows, of which the last counts first
+
+    @property
+    def times(self) -> Numbers:
+        found: Numbers = self.places[2]
+        return found
 
     def part(self, start: int, end: int) -> _Held:
-        rows = slice(start, end)
-        return _Held(
-            self.topic,
-            self.size * (end - start) // len(self.times),
-            self.records.slice(start, end - start),
-            self.times[rows],
-            self.ranks[rows],
-            self.offsets[rows],
-        )
+        size = self.size * (end - start) // len(self.times)
+        return _Held(self.topic, size, self.records.slice(start, end - start), self.places[:, start:end])
 
     def sorted(self) -> _Held:
-        order = np.lexsort((self.offsets, self.ranks, self.times))
+        order = np.lexsort(self.places)
         if (np.diff(order) == 1).all():
             return self
-        records = self.records.take(pa.array(order))
-        return _Held(self.topic, self.size, records, self.times[order], self.ranks[order], self.offsets[order])
+        return replace(self, records=self.records.take(pa.array(order)), places=self.places[:, order])
 
 
 def _load(group: Group, wanted: Wanted, ranks: Mapping[tuple[str, str], int]) -> _Held:
@@ -243,19 +231,19 @@ def _load(group: Group, wanted: Wanted, ranks: Mapping[tuple[str, str], int]) ->
     offsets = table.column("offset").to_numpy()
     stamps = table.column("timestamp").cast(pa.int64()).to_numpy()
     times = np.full(len(offsets), EARLIEST_US)
-    places = np.zeros(len(offsets), np.int64)
+    partitions = np.zeros(len(offsets), np.int64)
     keep = np.zeros(len(offsets), np.bool_)
     for each in group.pieces:
         rows = slice(each.start, each.start + each.rows)
         capped = np.minimum(stamps[rows], wanted.until - 1)
         times[rows] = np.maximum(np.maximum.accumulate(capped), each.floor)
-        places[rows] = ranks[each.partition]
+        partitions[rows] = ranks[each.partition]
         keep[rows] = offsets[rows] < wanted.bounds[group.topic][each.partition[1]]
     keep &= (stamps >= wanted.since) & (stamps < wanted.until) & (times >= wanted.passed)
-    records = table.drop_columns(["offset"])
+    records, places = table.drop_columns(["offset"]), np.stack((offsets, partitions, times))
     if not keep.all():
-        records, times, places, offsets = records.filter(pa.array(keep)), times[keep], places[keep], offsets[keep]
-    return _Held(group.topic, records.nbytes, records, times, places, offsets).sorted()
+        records, places = records.filter(pa.array(keep)), places[:, keep]
+    return _Held(group.topic, records.nbytes, records, places).sorted()
 
 
 def _take_before(held: list[_Held], end: int | None) -> tuple[tuple[Run, ...], list[_Held]]:
@@ -270,17 +258,9 @@ def _take_before(held: list[_Held], end: int | None) -> tuple[tuple[Run, ...], l
             rest.append(each.part(cut, len(each.times)))
     runs = []
     for topic, parts in sorted(found.items()):
-        whole = parts[0] if len(parts) == 1 else _together(parts).sorted()
+        whole = parts[0]
+        if len(parts) > 1:
+            records = pa.concat_tables(each.records for each in parts)
+            whole = _Held(topic, 0, records, np.concatenate([each.places for each in parts], axis=1)).sorted()
         runs.append(Run(topic, whole.records, whole.times))
     return tuple(runs), rest
-
-
-def _together(parts: list[_Held]) -> _Held:
-    return _Held(
-        parts[0].topic,
-        sum(each.size for each in parts),
-        pa.concat_tables(each.records for each in parts),
-        np.concatenate([each.times for each in parts]),
-        np.concatenate([each.ranks for each in parts]),
-        np.concatenate([each.offsets for each in parts]),
-    )

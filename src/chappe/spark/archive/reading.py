@@ -134,21 +134,15 @@ def _within(spark: SparkSession, rows: DataFrame, ends: Mapping[Key, int], condi
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What of the log is not archived.
+    """What of the log is not archived."""
 
-    Args:
-        topics: All that the stores have.
-        starting: The offset to read on from, of each partition that stores and archive have; others start at the
-            earliest record.
-        archived: Where the archive ends in the partitions of which the stores have less at the moment: if these
-            come to have more, what is before is to be dropped.
-        waiting: Records not archived, all together.
-    """
-
-    topics: tuple[str, ...]
+    topics: tuple[str, ...]  # all that the stores have
+    # the offset to read on from, of each partition that stores and archive have; others start at the earliest record
     starting: Mapping[Key, int]
+    # where the archive ends in the partitions of which the stores have less at the moment: if these come to have more,
+    # what is before is to be dropped
     archived: Mapping[Key, int]
-    waiting: int
+    waiting: int  # records not archived, all together
 
 
 def rest_of(manifest: Manifest, known: Mapping[Key, Known], wanted: Filter) -> Rest:

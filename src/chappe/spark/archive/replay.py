@@ -57,42 +57,26 @@ class Noted(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Progress:
-    """How far a replay is.
+    """How far a replay is."""
 
-    Args:
-        sent: Records, those of earlier runs included.
-        stored: Those of them that a store has acknowledged.
-        total: All there are to send, at most.
-        earlier: Those that earlier runs had sent.
-        seconds: Since this run began.
-        left_s: Until everything is sent, about; None before that can be told.
-    """
-
-    sent: int = 0
-    stored: int = 0
-    total: int = 0
-    earlier: int = 0
-    seconds: float = 0.0
-    left_s: float | None = None
+    sent: int = 0  # records, those of earlier runs included
+    stored: int = 0  # those of them that a store has acknowledged
+    total: int = 0  # all there are to send, at most
+    earlier: int = 0  # those that earlier runs had sent
+    seconds: float = 0.0  # since this run began
+    left_s: float | None = None  # until everything is sent, about; None before that can be told
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to replay.
+    """What to replay."""
 
-    Args:
-        topic: ``name``, ``prefix*``, or None for all topics.
-        to: The topic that the records of one topic go to; None: to the topics that they came from.
-        speed: 1.0 is the original speed, 10.0 ten times that; None: as fast as stores and consumers take it.
-        since: Only records with timestamps from this one on, in microseconds since 1970.
-        until: Only records with timestamps before this one.
-    """
-
-    topic: str | None = None
-    to: str | None = None
+    topic: str | None = None  # ``name``, ``prefix*``, or None for all topics
+    to: str | None = None  # the topic that the records of one topic go to; None: to the topics that they came from
+    # 1.0 is the original speed, 10.0 ten times that; None: as fast as stores and consumers take it
     speed: float | None = None
-    since: int = EARLIEST_US
-    until: int = LATEST_US
+    since: int = EARLIEST_US  # only records with timestamps from this one on, in microseconds since 1970
+    until: int = LATEST_US  # only records with timestamps before this one
 
 
 class Replay:

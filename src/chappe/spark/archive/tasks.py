@@ -57,13 +57,9 @@ class Merge(msgspec.Struct, frozen=True):
 def stage_records(
     batches: Iterable[pa.RecordBatch], directory: str, run: str, archived: Mapping[tuple[str, str], int]
 ) -> Iterator[pa.RecordBatch]:
-    """Write a task's records to files, one for each topic and day.
+    """Write a task's records to files below ``run``, one for each topic and day.
 
-    Args:
-        batches: With the columns of a topic.
-        directory: The archive.
-        run: Where staged files go, below the archive.
-        archived: Of some partitions, where the archive ends: what is before is dropped.
+    Of some partitions ``archived`` says where the archive ends: what is before is dropped.
     """
     from pyspark import TaskContext
 

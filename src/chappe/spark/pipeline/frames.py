@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -195,7 +195,8 @@ def _is_frame(value: object) -> bool:
 def _checked(query: Query, rows: DataFrame) -> DataFrame:
     if not rows.isStreaming:
         raise UsageError(f"query {query.name} reads no input of the pipeline: it would end at once and never again")
-    doubled = _doubled(rows.columns)
+    names = [name.lower() for name in rows.columns]
+    doubled = next((name for n, name in enumerate(rows.columns) if name.lower() in names[:n]), None)
     if doubled:
         raise UsageError(f"query {query.name} has two columns named `{doubled}`; give one another name with AS")
     records = _records(query.output, rows)
@@ -205,15 +206,6 @@ def _checked(query: Query, rows: DataFrame) -> DataFrame:
         Columns.find(records.schema, query.output.topic)
     _check_mode(records, query)
     return records
-
-
-def _doubled(names: Iterable[str]) -> str:
-    seen: set[str] = set()
-    for name in names:
-        if name.lower() in seen:
-            return name
-        seen.add(name.lower())
-    return ""
 
 
 def _records(output: Output, rows: DataFrame) -> DataFrame:

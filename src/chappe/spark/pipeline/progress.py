@@ -117,12 +117,7 @@ class Tracker:
         self._paces: dict[str, _Pace] = {}
 
     def take(self, progress: Mapping[str, Any], now: float) -> Numbers:
-        """Take over what Spark says after a batch.
-
-        Args:
-            progress: ``StreamingQueryProgress``, which is a mapping.
-            now: Seconds on any clock that only goes forward.
-        """
+        """Take over a ``StreamingQueryProgress``; ``now`` is seconds on any clock that only goes forward."""
         old, operators = self.numbers, progress.get("stateOperators") or ()
         self.numbers = replace(
             old,
