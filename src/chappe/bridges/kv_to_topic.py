@@ -30,21 +30,13 @@ ROWS_MAX: Final = 4096  # of a whole store, made records at once
 
 @dataclass(slots=True)
 class Fed:
-    """How far a store's topic is.
+    """How far a store's topic is."""
 
-    Args:
-        records: Changes that are records now, of this run.
-        stored: Records that enough stores have, of this run and what an earlier one had left.
-        left: Records that they do not have yet; those are in the journal.
-        dropped: Changes that are larger than a record can be: their keys are missing in the topic.
-        ready: Whether it is known what the topic holds: before that nothing is written.
-    """
-
-    records: int = 0
-    stored: int = 0
-    left: int = 0
-    dropped: int = 0
-    ready: bool = False
+    records: int = 0  # changes that are records now, of this run
+    stored: int = 0  # records that enough stores have, of this run and what an earlier one had left
+    left: int = 0  # records that they do not have yet; those are in the journal
+    dropped: int = 0  # changes that are larger than a record can be: their keys are missing in the topic
+    ready: bool = False  # whether it is known what the topic holds: before that nothing is written
 
 
 class DataStoreToTopic(Keeper):

@@ -40,23 +40,14 @@ _name = lru_cache(4096)(decode_topic)
 
 @dataclass(slots=True)
 class Progress:
-    """How far a player is.
+    """How far a player is."""
 
-    Args:
-        sent: Messages published.
-        skipped: Records that were not recorded from the mesh.
-        total: Records there are to look at.
-        at_us: The time of the last message, in microseconds since 1970.
-        seconds: Since it began.
-        left_s: Until everything is sent, about; None before that can be told.
-    """
-
-    sent: int = 0
-    skipped: int = 0
-    total: int = 0
-    at_us: int = 0
-    seconds: float = 0.0
-    left_s: float | None = None
+    sent: int = 0  # messages published
+    skipped: int = 0  # records that were not recorded from the mesh
+    total: int = 0  # records there are to look at
+    at_us: int = 0  # the time of the last message, in microseconds since 1970
+    seconds: float = 0.0  # since it began
+    left_s: float | None = None  # until everything is sent, about; None before that can be told
 
 
 class Player:

@@ -26,25 +26,15 @@ TAKEN_MAX: Final = 8192  # messages on their way from the subscriber to the prod
 
 @dataclass(slots=True)
 class Recorded:
-    """How far a recorder is.
+    """How far a recorder is."""
 
-    Args:
-        records: Messages that are records now, of this run.
-        stored: Records that enough stores have, of this run and what an earlier one had left.
-        left: Records that they do not have yet; those are in the journal.
-        bytes: Of values.
-        waiting: Messages that came and are no records yet.
-        dropped: Messages that were lost: more came at once than twice the bounds, or larger than a record can be.
-        seconds: Since it began.
-    """
-
-    records: int = 0
-    stored: int = 0
-    left: int = 0
-    bytes: int = 0
-    waiting: int = 0
-    dropped: int = 0
-    seconds: float = 0.0
+    records: int = 0  # messages that are records now, of this run
+    stored: int = 0  # records that enough stores have, of this run and what an earlier one had left
+    left: int = 0  # records that they do not have yet; those are in the journal
+    bytes: int = 0  # of values
+    waiting: int = 0  # messages that came and are no records yet
+    dropped: int = 0  # messages that were lost: more came at once than twice the bounds, or larger than a record can be
+    seconds: float = 0.0  # since it began
 
 
 class Recorder:

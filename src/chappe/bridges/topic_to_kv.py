@@ -30,19 +30,12 @@ POSITION_S: Final = 1.0  # how often the position is written down while records 
 
 @dataclass(slots=True)
 class Taken:
-    """How far a store is that is kept from a topic.
+    """How far a store is that is kept from a topic."""
 
-    Args:
-        records: Taken from the topic, of this run.
-        changes: Keys that were set or erased, of this run.
-        skipped: Records without a key, and damaged ones.
-        ready: Whether it has begun: before that nothing is taken.
-    """
-
-    records: int = 0
-    changes: int = 0
-    skipped: int = 0
-    ready: bool = False
+    records: int = 0  # taken from the topic, of this run
+    changes: int = 0  # keys that were set or erased, of this run
+    skipped: int = 0  # records without a key, and damaged ones
+    ready: bool = False  # whether it has begun: before that nothing is taken
 
 
 class TopicToDataStore(Keeper):

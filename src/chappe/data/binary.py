@@ -29,26 +29,9 @@ from operator import is_not
 from struct import Struct, error
 from typing import Any, Final, TypeAlias
 
+from chappe.data import order
 from chappe.data.convert import to_value
-from chappe.data.order import (
-    ADDRESS,
-    BOOLEAN,
-    COUNT,
-    ENUM_VALUE,
-    INTEGER,
-    NONE,
-    PORT,
-    REAL,
-    SET,
-    STRING,
-    SUBNET,
-    TABLE,
-    TIMESPAN,
-    TIMESTAMP,
-    VECTOR,
-    arrange,
-    places,
-)
+from chappe.data.order import COUNT, INTEGER, PORT, REAL, STRING, TABLE, TIMESPAN, TIMESTAMP, VECTOR, arrange, places
 from chappe.data.quirks import NORMAL_MAX, NORMAL_MIN, pack_real, unpack_real
 from chappe.data.scalars import PROTOCOLS, Address, Count, EnumValue, Port, Subnet, Timespan, Timestamp, mask
 from chappe.data.values import EMPTY_SET, EMPTY_TABLE, Set, Table, Value
@@ -75,12 +58,15 @@ _new_tuple: Final = tuple.__new__
 _SMALL: Final = 128  # lengths below it take one byte
 _STRINGS: Final = tuple([bytes((STRING, length)) for length in range(_SMALL)])
 _VECTORS: Final = tuple([bytes((VECTOR, length)) for length in range(_SMALL)])
-_NONE: Final = bytes((NONE,))
-_FALSE: Final = bytes((BOOLEAN, 0))
-_TRUE: Final = bytes((BOOLEAN, 1))
-_ADDRESS: Final = bytes((ADDRESS,))
-_SUBNET: Final = bytes((SUBNET,))
+_NONE: Final = bytes((order.NONE,))
+_FALSE: Final = bytes((order.BOOLEAN, 0))
+_TRUE: Final = bytes((order.BOOLEAN, 1))
+_ADDRESS: Final = bytes((order.ADDRESS,))
+_SUBNET: Final = bytes((order.SUBNET,))
 _REAL: Final = bytes((REAL,))
+_ENUM_VALUE: Final = bytes((order.ENUM_VALUE,))
+_SET: Final = bytes((order.SET,))
+_TABLE: Final = bytes((TABLE,))
 _PORT_PROTOCOLS: Final = {name: number for number, name in enumerate(PROTOCOLS)}
 
 
@@ -135,7 +121,7 @@ def skip(data: bytes, start: int) -> int:
                     pos += size
                 else:
                     pos += _SIZES[tag]
-            elif tag == ENUM_VALUE:
+            elif tag == order.ENUM_VALUE:
                 size, pos = _varbyte(data, pos)
                 pos += size
             elif tag <= VECTOR:
@@ -356,17 +342,17 @@ def _write_bytes(parts: Parts, value: bytes, depth: int) -> None:
 
 def _write_enum_value(parts: Parts, value: EnumValue, depth: int) -> None:
     name = value.encode("utf-8", "surrogateescape")
-    parts.append(bytes((ENUM_VALUE,)) + pack_varbyte(len(name)))
+    parts.append(_ENUM_VALUE + pack_varbyte(len(name)))
     parts.append(name)
 
 
 def _write_set(parts: Parts, value: Set, depth: int) -> None:
-    parts.append(bytes((SET,)) + pack_varbyte(len(value)))
+    parts.append(_SET + pack_varbyte(len(value)))
     _write_items(parts, value.members, depth)
 
 
 def _write_table(parts: Parts, value: Table, depth: int) -> None:
-    parts.append(bytes((TABLE,)) + pack_varbyte(len(value)))
+    parts.append(_TABLE + pack_varbyte(len(value)))
     _write_items(parts, [each for pair in value.pairs() for each in pair], depth)
 
 

@@ -30,23 +30,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
+from chappe.data import scalars
 from chappe.data.convert import to_value
 from chappe.data.order import TYPE_NAMES, arrange, check_depth
 from chappe.data.quirks import ESCAPES, REAL_FORMAT, json_time, repair
-from chappe.data.scalars import (
-    COUNT_MAX,
-    EPOCH,
-    INTEGER_MAX,
-    INTEGER_MIN,
-    Address,
-    Count,
-    EnumValue,
-    Port,
-    Subnet,
-    Timespan,
-    Timestamp,
-    timedelta_ns,
-)
+from chappe.data.scalars import Address, Count, EnumValue, Port, Subnet, Timespan, Timestamp
 from chappe.data.text import UNITS_NS, from_text
 from chappe.data.values import TAGS, Set, Table, Value
 from chappe.defaults import VALUE_BYTES_MAX, VALUE_DEPTH_MAX, VALUE_ELEMENTS_MAX
@@ -164,7 +152,7 @@ def _real_text(value: float, legal: bool) -> str:
 
 def _exact_time(time: Timestamp) -> str:
     seconds, ns = divmod(int(time), UNITS_NS["s"])
-    return f"{EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S}.{ns:09d}"
+    return f"{scalars.EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S}.{ns:09d}"
 
 
 def _duration(ns: int) -> str:
@@ -287,9 +275,9 @@ def _plain(found: Any, depth: int, budget: _Budget) -> Value:
     if isinstance(found, float) and not math.isfinite(found):
         raise InvalidData(f'JSON has no number {found}; as a real it is {{"{_TYPE}":"real","data":{found}}}')
     if type(found) is int:
-        if not INTEGER_MIN <= found <= COUNT_MAX:
+        if not scalars.INTEGER_MIN <= found <= scalars.COUNT_MAX:
             raise InvalidData(f"{_shown(found)} is outside of 64 bits")
-        return Count(found) if found > INTEGER_MAX else found
+        return Count(found) if found > scalars.INTEGER_MAX else found
     plain: Value = found  # none, a boolean, a real
     return plain
 
@@ -329,7 +317,7 @@ def _time(text: str) -> Timestamp:
         moment = datetime.fromisoformat(found[1]).replace(tzinfo=UTC)
     except ValueError:
         raise InvalidData(f"{_shown(text)} is not a time such as 2020-01-01T00:00:00.000") from None
-    seconds = timedelta_ns(moment - EPOCH) // UNITS_NS["s"]
+    seconds = scalars.timedelta_ns(moment - scalars.EPOCH) // UNITS_NS["s"]
     if found[3]:
         offset = int(found[4]) * 3600 + int(found[5] or 0) * 60
         seconds += offset if found[3] == "-" else -offset

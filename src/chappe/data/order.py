@@ -18,18 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
-from chappe.data.scalars import (
-    INTEGER_MAX,
-    INTEGER_MIN,
-    PROTOCOLS,
-    Address,
-    Count,
-    EnumValue,
-    Port,
-    Subnet,
-    Timespan,
-    Timestamp,
-)
+from chappe.data import scalars
+from chappe.data.scalars import PROTOCOLS, Address, Count, EnumValue, Port, Subnet, Timespan, Timestamp
 from chappe.defaults import VALUE_DEPTH_MAX
 from chappe.errors import UnsupportedValue
 
@@ -52,22 +42,9 @@ VECTOR: Final = 14
 
 # The names of the types by tag, as JSON has them.
 TYPE_NAMES: Final = (
-    "none",
-    "boolean",
-    "count",
-    "integer",
-    "real",
-    "string",
-    "address",
-    "subnet",
-    "port",
-    "timestamp",
-    "timespan",
-    "enum-value",
-    "set",
-    "table",
-    "vector",
-)
+    "none", "boolean", "count", "integer", "real", "string", "address", "subnet", "port", "timestamp", "timespan",
+    "enum-value", "set", "table", "vector",
+)  # fmt: skip
 
 SortKey: TypeAlias = tuple[Any, ...]  # a tag and what the order compares; hashable, and equal for the same value
 T = TypeVar("T")
@@ -155,7 +132,7 @@ def _string_key(value: str) -> SortKey:
 
 
 def _integer_key(value: int) -> SortKey:
-    if not INTEGER_MIN <= value <= INTEGER_MAX:
+    if not scalars.INTEGER_MIN <= value <= scalars.INTEGER_MAX:
         raise UnsupportedValue(f"{value} is outside of -2**63 to 2**63-1")
     return (INTEGER, value)
 

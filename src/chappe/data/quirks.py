@@ -43,15 +43,8 @@ _BIAS: Final = 1023
 
 REAL_FORMAT: Final = "%f"
 ESCAPES: Final = {
-    "\\": "\\\\",
-    '"': '\\"',
-    "\b": "\\b",
-    "\f": "\\f",
-    "\n": "\\n",
-    "\r": "\\r",
-    "\t": "\\t",
-    "\v": "\\v",
-}
+    "\\": "\\\\", '"': '\\"', "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"
+}  # fmt: skip
 # A JSON string, to the end if it has none, or a number that JSON does not have. Every character is looked at once.
 _STRINGS_AND_WORDS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?|-?\b(?:inf|nan)\b', re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\.", re.DOTALL)

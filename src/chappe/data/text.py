@@ -25,15 +25,9 @@ from chappe.defaults import VALUE_BYTES_MAX, VALUE_DEPTH_MAX, VALUE_ELEMENTS_MAX
 from chappe.errors import InvalidData, UnsupportedValue
 
 UNITS_NS: Final = {
-    "ns": 1,
-    "us": 1_000,
-    "ms": 1_000_000,
-    "s": 1_000_000_000,
-    "min": 60_000_000_000,
-    "m": 60_000_000_000,
-    "h": 3_600_000_000_000,
-    "d": 86_400_000_000_000,
-}
+    "ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "min": 60_000_000_000, "m": 60_000_000_000,
+    "h": 3_600_000_000_000, "d": 86_400_000_000_000,
+}  # fmt: skip
 
 _DIGITS_MAX: Final = 20  # of a 64-bit number; longer ones are refused before they are converted
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)

@@ -38,21 +38,9 @@ from chappe.data.scalars import Address, Count, EnumValue, Port, Subnet, Timespa
 from chappe.errors import UnsupportedValue
 
 __all__ = [
-    "EMPTY_SET",
-    "EMPTY_TABLE",
-    "TAGS",
-    "Address",
-    "Count",
-    "EnumValue",
-    "Port",
-    "Set",
-    "Subnet",
-    "Table",
-    "Timespan",
-    "Timestamp",
-    "Value",
-    "type_name",
-]
+    "EMPTY_SET", "EMPTY_TABLE", "TAGS", "Address", "Count", "EnumValue", "Port", "Set", "Subnet", "Table", "Timespan",
+    "Timestamp", "Value", "type_name",
+]  # fmt: skip
 
 # Count, Timestamp and Timespan are kinds of int, EnumValue of str, Address of bytes, Port and Subnet of tuple.
 Value: TypeAlias = Union[bool, int, float, str, bytes, tuple["Value", ...], "Set", "Table", Port, Subnet, None]

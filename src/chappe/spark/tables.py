@@ -146,9 +146,6 @@ def write_table(
     return None
 
 
-# -- keys and values --------------------------------------------------------------------------------------
-
-
 def _names(key: str | Sequence[str]) -> tuple[str, ...]:
     return (key,) if isinstance(key, str) else tuple(key)
 

@@ -129,9 +129,6 @@ def sweep(groups: list[Group], wanted: Wanted, held_bytes: int = HELD_BYTES) -> 
         yield Window(runs, LATEST_US)
 
 
-# -- what is where ----------------------------------------------------------------------------------------
-
-
 def _overlaps(low: int, high: int, wanted: Wanted) -> bool:
     return high >= wanted.since and low < wanted.until
 
@@ -191,9 +188,6 @@ def _set_times(groups: list[Group], wanted: Wanted) -> None:
         group.low = min(group.low, max(latest, piece.timestamp_min, wanted.since))
         latest = max(latest, min(piece.timestamp_max, wanted.until - 1))
         group.high = max(group.high, latest)
-
-
-# -- reading ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

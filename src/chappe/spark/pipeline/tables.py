@@ -13,13 +13,8 @@ from chappe.spark.pipeline.model import Keys, Lines, Problem
 T = TypeVar("T")
 
 _TYPES: Final = {
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    str: "text",
-    list: "a list",
-    dict: "a table",
-}
+    bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "a table"
+}  # fmt: skip
 
 
 class Complaints:
