@@ -20,9 +20,8 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from chappe.api.times import as_micros
 from chappe.arrow import shown
-from chappe.reading.bounds import bounded
+from chappe.reading.bounds import bounded, offsets_at
 from chappe.reading.fetch import Task, read_task
-from chappe.reading.moments import offsets_at
 from chappe.reading.offsets import Range, cut
 from chappe.reading.view import StoresView
 from chappe.spark.options import Options
