@@ -205,8 +205,6 @@ class Backfill:
         self._writer.prune(key)
         return actions
 
-    # -- what was given up ------------------------------------------------------------------------------
-
     def ask_to_fill(self, key: Key, now: float) -> list[Action]:
         """A producer speaks: ask it for what nobody had when we went past it."""
         if self.unfilled.tries(key) >= GIVE_UP_TRIES and self._original(key):
@@ -220,8 +218,6 @@ class Backfill:
         if wanted is None:
             return []
         return self._writer.heal(Hole(*key, wanted[0], wanted[1] - 1), [batch], now)
-
-    # -- damage on its own disk ---------------------------------------------------------------------------
 
     def report_damage(self, holes: list[Hole]) -> list[Action]:
         """Report those that were not reported yet."""

@@ -103,8 +103,6 @@ class Discovery:
         """Number of nodes known."""
         return len(self._peers)
 
-    # -- the node -------------------------------------------------------------------------------------
-
     def claim(self, identity: str, now: float) -> list[Action]:
         """Tell everybody that we go on with an identity."""
         self._claims[identity] = _Claim(now)
@@ -123,8 +121,6 @@ class Discovery:
     def goodbye(self) -> list[Action]:
         """Tell everybody that we leave."""
         return [self._frames(GOODBYE, each) for each in self._addresses()]
-
-    # -- the world ------------------------------------------------------------------------------------
 
     def handle_tower_ready(self, now: float) -> list[Action]:
         """A tower subscribed to our beacons or welcomed us: it hears what we send from now on."""

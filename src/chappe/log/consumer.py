@@ -79,8 +79,6 @@ class LogConsumer:
         self._ready = False  # without a store, partitions met from now on are read from their beginning
         self._settle_at = 0.0
 
-    # -- the application ------------------------------------------------------------------------------
-
     def start(self, now: float) -> list[Action]:
         """Subscribe to what is wanted and to what is meant for us."""
         actions: list[Action] = [Subscribe(id_ + self._raw) for id_ in (b"D", b"E", b"L", b"S")]
@@ -221,8 +219,6 @@ class LogConsumer:
         """Whether everything known to exist was delivered."""
         return all(part.gap.complete for part in self._delivery.partitions.values())
 
-    # -- the world --------------------------------------------------------------------------------------
-
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
         """A peer listens to us: a store is told what we want, as the original does it."""
         if not on:
@@ -329,8 +325,6 @@ class LogConsumer:
         """What is not as it must be in its own state, one sentence each."""
         return list(self._delivery.wrong())
 
-    # -- inside: live ---------------------------------------------------------------------------------
-
     def _subscribe(self, wanted: Filter) -> list[Action]:
         raw = encode_topic(wanted.name)
         actions: list[Action] = [Subscribe(id_ + raw) for id_ in (b"M", b"R", b"H")]
@@ -389,8 +383,6 @@ class LogConsumer:
             return []
         self._gaps.want(key, gap)
         return self._gaps.pursue(key, gap, now)
-
-    # -- inside: what stores list -----------------------------------------------------------------------
 
     def _listed(self, store: Source, wanted: Filter, answer: HeadsAnswer, asked_at: float, now: float) -> list[Action]:
         """A store lists partitions: begin those that are new, and get what nobody sends live."""

@@ -112,8 +112,6 @@ class Delivery:
         """Whether the application is so far behind that nothing more should be delivered."""
         return self.queued_bytes >= self._limits.consumer_queue_bytes
 
-    # -- partitions -------------------------------------------------------------------------------------
-
     def heads(self) -> dict[Key, int]:
         """The offset after the last one known to exist, of every partition."""
         return {**self.settled, **{key: max(part.gap.head, part.gap.next) for key, part in self.partitions.items()}}
@@ -174,8 +172,6 @@ class Delivery:
             gap.state = GapState.OPEN
         part.strict = True
         self.gaps.want(key, gap)
-
-    # -- delivering -------------------------------------------------------------------------------------
 
     def advance(self, key: Key, part: Partition, batch: Batch) -> list[Action]:
         """Deliver a batch that begins at or before the next offset, and what was held behind it."""

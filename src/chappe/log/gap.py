@@ -136,8 +136,6 @@ class Gaps:
         self.open: dict[Key, Gap] = {}  # in the order in which they are looked at
         self.held_bytes = 0
 
-    # -- what is missing --------------------------------------------------------------------------------
-
     def want(self, key: Key, gap: Gap) -> None:
         """There is something to get of a partition."""
         if gap.state is GapState.CLOSED:
@@ -197,8 +195,6 @@ class Gaps:
         """Forget what is held; it is asked for like everything else."""
         self.held_bytes -= sum(len(batch.raw) for batch in gap.held or ())
         gap.held = None
-
-    # -- asking -----------------------------------------------------------------------------------------
 
     def next_timeout(self) -> float:
         """When open gaps are to be looked at."""
@@ -287,8 +283,6 @@ class Gaps:
         self.progress(key, gap)
         actions += self.owner.take_held(key, gap, now)
         return actions if gap.state is GapState.CLOSED else actions + self.pursue(key, gap, now)
-
-    # -- answers ----------------------------------------------------------------------------------------
 
     def unanswered(self, questions: list[Question]) -> None:
         """Nobody will answer these: others are asked."""

@@ -145,8 +145,6 @@ class LogProducer:
         """Whether anybody listens to the topic."""
         return self._subscriptions.wanted(self._raw_topic)
 
-    # -- the application ----------------------------------------------------------------------------
-
     def start(self, now: float) -> list[Action]:
         """Subscribe to what is meant for us."""
         self.begin(now)
@@ -280,8 +278,6 @@ class LogProducer:
         self._hurry = waiting
         if waiting:
             self._head_at = min(self._head_at, now + HEAD_HURRY_S)
-
-    # -- the world ----------------------------------------------------------------------------------
 
     def handle_persisted(self, now: float) -> list[Action]:
         """The journal has the batch: publish it."""

@@ -48,8 +48,6 @@ class LogProducers:
         """Whether anybody listens to one of the topics."""
         return any(each.wanted for each in self._parts.values())
 
-    # -- the application ----------------------------------------------------------------------------
-
     def add(self, part: LogProducer, now: float) -> list[Action]:
         """Write one more topic; it was made with our address, ``subscriptions`` and ``kept``."""
         assert part.address == self.address
@@ -65,8 +63,6 @@ class LogProducers:
         for part in self._parts.values():
             part.begin(now)
         return list(subscriptions_of(self.address))
-
-    # -- the world ----------------------------------------------------------------------------------
 
     def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
         """An acknowledgement or a request for what somebody missed."""

@@ -84,8 +84,6 @@ class Sources:
         self._late: Deadlines[int] = Deadlines()  # by request: who has not answered by then
         self._last_id = 0
 
-    # -- who is there -----------------------------------------------------------------------------------
-
     def found(self, address: str, endpoint: str, now: float) -> bool:
         """A store said where it answers; returns whether that is news."""
         store = self.stores.get(address)
@@ -123,8 +121,6 @@ class Sources:
             for each in filters
         )
 
-    # -- what they have ---------------------------------------------------------------------------------
-
     def listed_by_any(self, wanted: Filter) -> bool:
         """Whether any store has listed what it has of a filter."""
         return any(wanted in each.synced for each in self.stores.values())
@@ -150,8 +146,6 @@ class Sources:
         for each in self.stores.values():
             if key in each.heads and each.heads[key][1] <= next_:
                 del each.heads[key]
-
-    # -- asking -----------------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:

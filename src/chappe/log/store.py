@@ -98,8 +98,6 @@ class LogStore:
         self.written_bytes = 0
         self.duplicates = 0
 
-    # -- the application ------------------------------------------------------------------------------
-
     def start(self, now: float) -> list[Action]:
         """Subscribe to everything that is published and to what is meant for us."""
         raw = encode_topic(self.address)
@@ -119,8 +117,6 @@ class LogStore:
     def refusing(self) -> bool:
         """Whether the disk refused the last write."""
         return self._writer.refused
-
-    # -- the world ----------------------------------------------------------------------------------------
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
         """A listener came or went: consumers and stores are told that we exist."""
@@ -291,8 +287,6 @@ class LogStore:
     def wrong(self) -> list[str]:
         """What is not as it must be in its own state, one sentence each."""
         return self._writer.wrong()
-
-    # -- inside: receiving ----------------------------------------------------------------------------
 
     def _arrived(self, key: Key, batch: Batch, now: float, *, live: bool) -> list[Action]:
         writer = self._writer

@@ -141,8 +141,6 @@ class Writer:
         """Whether so much waits for the disk that nothing more should be received."""
         return self.staged_bytes >= self._limits.staged_bytes_max
 
-    # -- streams ----------------------------------------------------------------------------------------
-
     def stored(self, key: Key) -> int:
         """The next offset of a partition on disk."""
         info = self._storage.partition(*key)
@@ -190,8 +188,6 @@ class Writer:
         if "retain" in self._timers:
             self._timers.set("retain", now)  # that makes it last
 
-    # -- receiving --------------------------------------------------------------------------------------
-
     def stage(self, key: Key, stream: Stream, batch: Batch) -> None:
         """Take a batch that begins at or before the next offset and ends after it; ``go_on`` follows."""
         stream.stage(batch)
@@ -236,8 +232,6 @@ class Writer:
             for a in (*self._heals, *self._in_flight)
             if a.heal and (a.topic, a.partition) == (hole.topic, hole.partition)
         ]
-
-    # -- the disk ---------------------------------------------------------------------------------------
 
     def write(self, now: float) -> list[Action]:
         """Begin a write of everything staged, unless one is under way."""

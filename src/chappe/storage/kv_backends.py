@@ -125,8 +125,6 @@ class SqliteBackend(_Backend):
                 Path(f"{self.path}{suffix}").unlink(missing_ok=True)
             self._open()
 
-    # -- the backend port -----------------------------------------------------------------------------------------
-
     def load(self) -> Loaded:
         """All of it; raises Damaged for bytes that are no values, StorageError if it cannot be read."""
         entries = []
@@ -270,8 +268,6 @@ class RocksdbBackend(_Backend):
             raise
         except Exception as error:
             raise self._problem(error, "open") from error
-
-    # -- the backend port -----------------------------------------------------------------------------------------
 
     def load(self) -> Loaded:
         """All of it; raises Damaged for bytes that are no values, StorageError if it cannot be read."""

@@ -93,8 +93,6 @@ class SinkDatabase:
             "forget sinks", [(f"DELETE FROM {table} WHERE sink = ?", (sink,)) for sink in sinks for table in tables]
         )
 
-    # -- commits --------------------------------------------------------------------------------------
-
     def intend(self, intent: Intent) -> None:
         """Note that a batch is to be committed."""
         ranges = [(encode_topic(topic), partition, first, end) for topic, partition, first, end in intent.ranges]
@@ -131,8 +129,6 @@ class SinkDatabase:
                 ("DELETE FROM intents WHERE sink = ?", (intent.sink,)),
             ],
         )
-
-    # -- inside: the database ---------------------------------------------------------------------------
 
     def open(self) -> sqlite3.Connection:
         """Open it, and make it if it is not there; its folder is."""

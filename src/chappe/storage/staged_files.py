@@ -114,8 +114,6 @@ class StagedFiles:
         """Release the database."""
         self._sinks.close()
 
-    # -- sinks ----------------------------------------------------------------------------------------
-
     def kept(self) -> Kept:
         """Everything there is."""
         attempts = tuple(
@@ -131,8 +129,6 @@ class StagedFiles:
     def forget(self, sinks: Sequence[str]) -> None:
         """Remove sinks."""
         self._sinks.forget(sinks)
-
-    # -- rows -----------------------------------------------------------------------------------------
 
     def stage(self, piece: StagePiece) -> None:
         """Keep a piece; see ``StagedStorage``."""
@@ -179,8 +175,6 @@ class StagedFiles:
             file = self._files.pop(attempt, None)
             if file is not None:
                 self._ops.discard(file.path)
-
-    # -- commits --------------------------------------------------------------------------------------
 
     def prepare(self, commit: CommitBatch) -> Intent:
         """Check the pieces, make them durable, and then the intent; see ``StagedStorage``."""
@@ -275,8 +269,6 @@ class StagedFiles:
     def complete(self, intent: Intent) -> None:
         """Note durably that the batch is committed."""
         self._sinks.complete(intent)
-
-    # -- inside: files ----------------------------------------------------------------------------------
 
     def _need(self, size: int) -> None:
         """Raise StorageFull if so many bytes would leave less than the reserve."""

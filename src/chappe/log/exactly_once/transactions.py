@@ -159,8 +159,6 @@ class Transactions:
         """Whether so much waits for the disk that no further request should be taken."""
         return self._bytes >= self._limits.staged_bytes_max
 
-    # -- requests -------------------------------------------------------------------------------------
-
     def handle_request(
         self, client: bytes, request_id: bytes, request: SinkRequest, payload: bytes, now: float
     ) -> list[Action]:
@@ -214,8 +212,6 @@ class Transactions:
     def next_timeout(self) -> float:
         """When something is due."""
         return self._timers.next
-
-    # -- inside: who may write ------------------------------------------------------------------------
 
     def _answer(self, name: str) -> SinkAnswer:
         sink = self._sinks.get(name)
@@ -281,8 +277,6 @@ class Transactions:
         sink.touched_at = now
         return sink
 
-    # -- inside: rows ---------------------------------------------------------------------------------
-
     def _stage(self, asked: _Asked, request: Stage, payload: bytes, now: float) -> list[Action]:
         batch = Batch.parse(payload)
         if not request.topic or b"\0" in request.topic:
@@ -315,8 +309,6 @@ class Transactions:
         for attempt in attempts:
             del sink.staged[attempt]
         return self._job(Discard(tuple(attempts))) if attempts else []
-
-    # -- inside: commits --------------------------------------------------------------------------------
 
     def _commit(self, asked: _Asked, request: Commit, now: float) -> list[Action]:
         sink = self._current(request.sink, request.run, now)
@@ -385,8 +377,6 @@ class Transactions:
         if isinstance(request, AttachSink):
             return self._answer(request.sink)
         return StagedAnswer(request.piece if isinstance(request, Stage) else -1)
-
-    # -- inside: jobs -----------------------------------------------------------------------------------
 
     def _job(self, job: Job, asked: _Asked | None = None) -> list[Action]:
         """Have a job done and ``asked`` answered then.

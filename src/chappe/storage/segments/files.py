@@ -82,8 +82,6 @@ class FileOps:
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
-    # -- built on these ---------------------------------------------------------------------------------
-
     @contextmanager
     def opened(self, path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
         """A file that is open as long as that lasts."""

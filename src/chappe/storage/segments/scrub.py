@@ -134,8 +134,6 @@ class Scrubber:
             return False
         return True
 
-    # -- one round --------------------------------------------------------------------------------------
-
     def _all(self, start: tuple[str, int] | None) -> Iterator[tuple[int, Suspicion | None]]:
         """Sizes of what was read, and what is suspected."""
         try:
@@ -212,8 +210,6 @@ class Scrubber:
         except OSError as error:
             logger.error("the copy of an index of topic %r cannot be written: %s", target.folder.topic, error)
         return size
-
-    # -- where it has come to ---------------------------------------------------------------------------
 
     def save(self) -> None:
         """Note where the round has come to; never raises."""
