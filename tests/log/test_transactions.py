@@ -20,7 +20,7 @@ from chappe.errors import ChappeError, StagedRowsMissing, StorageFull
 from chappe.limits import LOG_LIMITS
 from chappe.log.actions import Action, Publish, Reply, Transact
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.exactly_once.redo import Finishing, carry_out, recover
+from chappe.log.exactly_once.redo import Finishing, recover
 from chappe.log.exactly_once.staged import CommitBatch, Forget, MemoryStaged
 from chappe.log.exactly_once.transactions import Transactions, sink_address
 from chappe.log.messages import Head
@@ -96,7 +96,7 @@ class Rig:
             return
         try:
             if not isinstance(work.job, CommitBatch):
-                carry_out(self.staged, work.job)
+                self.staged.carry_out(work.job)
                 self._perform(self.core.handle_done(work.ticket, None, self.now))
                 return
             finishing = Finishing(self.staged, self.storage, self.staged.prepare(work.job))
@@ -473,7 +473,7 @@ def test_rows_need_a_topic(rig: Rig, topic: bytes) -> None:
 
 def test_forgetting_is_a_job_like_any_other(rig: Rig) -> None:
     rig.attach(sink="once", lasting=False)
-    carry_out(rig.staged, Forget(("once",)))
+    rig.staged.carry_out(Forget(("once",)))
     assert set(rig.staged.sinks) == {"q"}
 
 

@@ -19,7 +19,16 @@ from chappe.errors import StagedRowsMissing, StorageError, StorageFormat, Storag
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.exactly_once.redo import Finishing, recover
-from chappe.log.exactly_once.staged import CommitBatch, Intent, SinkState, StagedAttempt, StagePiece
+from chappe.log.exactly_once.staged import (
+    CommitBatch,
+    Discard,
+    Forget,
+    Intent,
+    Remember,
+    SinkState,
+    StagedAttempt,
+    StagePiece,
+)
 from chappe.log.storage import Append
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.segments.files import Buffer, FileOps
@@ -120,11 +129,11 @@ class Disk:
         self.storage._reader.handles.close()
 
     def attach(self, run: str = "one") -> None:
-        self.staged.remember(SinkState("q", "home", run))
+        self.staged.carry_out(Remember(SinkState("q", "home", run)))
 
     def stage(self, batch: int, task: int, *pieces: tuple[str, int], run: str = "one") -> tuple[int, int, int, int]:
         for number, (topic, count) in enumerate(pieces):
-            self.staged.stage(piece(batch, task, number, topic, count, run))
+            self.staged.carry_out(piece(batch, task, number, topic, count, run))
         return (task, 0, len(pieces), sum(count for _, count in pieces))
 
     def commit_of(self, batch: int, *named: tuple[int, int, int, int]) -> CommitBatch:
@@ -180,8 +189,8 @@ def test_a_store_without_sinks_has_no_folder_for_them(tmp_path: Path) -> None:
 
 def test_everything_is_found_again(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
-    disk.staged.remember(SinkState("q", "home", "two", ("zero", "one"), lasting=False))
-    disk.staged.remember(SinkState("\N{SNOWMAN}", "elsewhere"))
+    disk.staged.carry_out(Remember(SinkState("q", "home", "two", ("zero", "one"), lasting=False)))
+    disk.staged.carry_out(Remember(SinkState("\N{SNOWMAN}", "elsewhere")))
     disk.attach()
     disk.commit(3, disk.stage(3, 0, ("t", 2), ("u", 1)))
     disk.stage(4, 1, ("u", 1), ("t", 1))
@@ -199,7 +208,7 @@ def test_everything_is_found_again(tmp_path: Path) -> None:
     assert (StagedAttempt("q", "one", 4, 1, 0), ("u", "t")) in disk.kept.attempts
     disk.commit(4, (1, 0, 2, 2))
     assert disk.values() == [*values_of(3, 0, 0, 2), *values_of(4, 1, 1, 1)]
-    disk.staged.forget(["q"])
+    disk.staged.carry_out(Forget(("q",)))
     assert [state.sink for state in disk.staged.kept().sinks] == ["\N{SNOWMAN}"]
     disk.close()
 
@@ -212,7 +221,7 @@ def play(disk: Disk, acknowledged: list[int]) -> None:
         disk.stage(batch, 5, ("t", 1))
         disk.commit(batch, *named)
         acknowledged.append(batch)
-        disk.staged.discard([StagedAttempt("q", "one", batch, task, 0) for task in (0, 1, 5)])
+        disk.staged.carry_out(Discard(tuple(StagedAttempt("q", "one", batch, task, 0) for task in (0, 1, 5))))
 
 
 def expected(batches: int, topic: str) -> list[bytes]:
@@ -256,7 +265,7 @@ def test_a_store_killed_at_any_step_has_every_batch_once_or_not_at_all(tmp_path:
         assert disk.storage.holes() == []
         seen.add(batches - len(acknowledged))
         for batch in range(batches, 3):  # and it goes on
-            disk.staged.discard([attempt for attempt, _ in disk.kept.attempts])
+            disk.staged.carry_out(Discard(tuple(attempt for attempt, _ in disk.kept.attempts)))
             disk.attach()
             disk.commit(batch, *[disk.stage(batch, task, ("t", 2), ("u", 1), ("t", 1)) for task in range(2)])
         assert disk.values("t") == expected(3, "t")
@@ -272,7 +281,7 @@ def test_a_disk_that_refuses_at_any_step_is_tried_again(tmp_path: Path, error: i
         named = []
         for task in range(2):
             for number in range(2):
-                again(partial(disk.staged.stage, piece(0, task, number)))
+                again(partial(disk.staged.carry_out, piece(0, task, number)))
             named.append((task, 0, 2, 4))
         intent = again(lambda: disk.staged.prepare(disk.commit_of(0, *named)))
         finishing = Finishing(disk.staged, disk.storage, intent)
@@ -391,7 +400,7 @@ def test_a_piece_staged_again_is_kept_once(tmp_path: Path) -> None:
     named = disk.stage(0, 0, ("t", 2), ("t", 2))
     disk.stage(0, 0, ("t", 2), ("t", 2))
     with pytest.raises(StagedRowsMissing):
-        disk.staged.stage(piece(0, 0, 3))
+        disk.staged.carry_out(piece(0, 0, 3))
     disk.commit(0, named)
     assert len(disk.values()) == 4
     disk.close()
@@ -403,7 +412,7 @@ def test_no_room_is_said_before_anything_is_decided(tmp_path: Path) -> None:
     named = disk.stage(0, 0, ("t", 2))
     disk.ops.room = DISK_RESERVE_BYTES
     with pytest.raises(StorageFull):
-        disk.staged.stage(piece(0, 1, 0))
+        disk.staged.carry_out(piece(0, 1, 0))
     with pytest.raises(StorageFull):
         disk.staged.prepare(disk.commit_of(0, named))
     assert disk.staged.pending() == []

@@ -13,7 +13,7 @@ import zmq
 from chappe.defaults import BATCH_BYTES_MAX, DISK_RETRY_S, SCRUB_BYTES_S, SCRUB_IDLE_S, SCRUB_PIECE_BYTES, SCRUB_SHARE
 from chappe.errors import ChappeError, ProtocolError, StorageError
 from chappe.log.actions import Action, Reply, Retain, Transact, Write
-from chappe.log.exactly_once.redo import Finishing, carry_out, recover
+from chappe.log.exactly_once.redo import Finishing, recover
 from chappe.log.exactly_once.staged import CommitBatch, StagedStorage
 from chappe.log.queries import Stage, decode_request, encode_query
 from chappe.log.storage import LogStorage, Retention, Scrubbed
@@ -171,7 +171,7 @@ class StoreNode:
             if isinstance(job, CommitBatch):
                 finishing = Finishing(self._staged, self.storage, self._staged.prepare(job))
                 return partial(self._transacted, work, finishing) if self._finish(finishing) else None
-            carry_out(self._staged, job)
+            self._staged.carry_out(job)
         except ChappeError as error:
             return partial(self._transacted, work, error)
         except Exception as error:

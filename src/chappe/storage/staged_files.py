@@ -34,12 +34,15 @@ from chappe.errors import Damaged, ProtocolError, StagedRowsMissing, StorageFull
 from chappe.log.batch import Batch
 from chappe.log.exactly_once.staged import (
     CommitBatch,
+    Discard,
+    Forget,
     Intent,
     Kept,
     PieceAt,
-    SinkState,
+    Remember,
     StagedAttempt,
     StagePiece,
+    Step,
     check_pieces,
     decide,
 )
@@ -122,16 +125,19 @@ class StagedFiles:
         )
         return Kept(tuple(self._sinks.states()), attempts)
 
-    def remember(self, state: SinkState) -> None:
-        """Make the state of a sink durable; see ``StagedStorage``."""
-        self._sinks.remember(state)
+    def carry_out(self, job: Step) -> None:
+        """Do a job that is one step."""
+        match job:
+            case Remember(state):
+                self._sinks.remember(state)
+            case Forget(sinks):
+                self._sinks.forget(sinks)
+            case StagePiece():
+                self._stage(job)
+            case Discard(attempts):
+                self._discard(attempts)
 
-    def forget(self, sinks: Sequence[str]) -> None:
-        """Remove sinks."""
-        self._sinks.forget(sinks)
-
-    def stage(self, piece: StagePiece) -> None:
-        """Keep a piece; see ``StagedStorage``."""
+    def _stage(self, piece: StagePiece) -> None:
         file = self._files.get(piece.attempt)
         have = 0 if file is None else len(file.pieces)
         if piece.number < have:
@@ -165,8 +171,7 @@ class StagedFiles:
         file.pieces.append(_Piece(piece.topic, end - len(piece.body), len(piece.body), piece.count))
         file.length = end
 
-    def discard(self, attempts: Sequence[StagedAttempt]) -> None:
-        """Remove what attempts have staged."""
+    def _discard(self, attempts: Sequence[StagedAttempt]) -> None:
         for sink in self._doubtful.intersection(attempt.sink for attempt in attempts):
             # its rows must not go before it: the next start would find a commit without rows
             self._sinks.take_back(sink)

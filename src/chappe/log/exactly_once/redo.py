@@ -16,23 +16,10 @@ from typing import Final
 from chappe.errors import Damaged, ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, rebase
-from chappe.log.exactly_once.staged import Discard, Forget, Intent, Kept, PieceAt, Remember, StagedStorage, StagePiece
+from chappe.log.exactly_once.staged import Intent, Kept, PieceAt, StagedStorage
 from chappe.log.storage import Append, LogStorage
 
 logger: Final = logging.getLogger(__name__)
-
-
-def carry_out(staged: StagedStorage, job: Remember | Forget | StagePiece | Discard) -> None:
-    """Do a job that is one step; raises as the port does."""
-    match job:
-        case Remember(state):
-            staged.remember(state)
-        case Forget(sinks):
-            staged.forget(sinks)
-        case StagePiece():
-            staged.stage(job)
-        case Discard(attempts):
-            staged.discard(attempts)
 
 
 class Finishing:

@@ -81,7 +81,7 @@ class PieceAt:
 
 @dataclass(frozen=True, slots=True)
 class Remember:
-    """Make the state of a sink durable; ``batch`` and ``ends`` are left as they are."""
+    """Make the state of a sink durable, but for ``batch`` and ``ends``, which only a commit changes."""
 
     state: SinkState
 
@@ -95,7 +95,10 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class StagePiece:
-    """Keep a piece."""
+    """Keep a piece; nothing happens if it is there already. It survives the process, not the machine.
+
+    Raises StagedRowsMissing if a piece before it is not there.
+    """
 
     attempt: StagedAttempt
     number: int
@@ -106,7 +109,7 @@ class StagePiece:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Remove what attempts have staged."""
+    """Remove what attempts have staged; those that have nothing are ignored."""
 
     attempts: tuple[StagedAttempt, ...]
 
@@ -126,7 +129,8 @@ class CommitBatch:
     bases: tuple[tuple[str, str, int], ...]
 
 
-Job: TypeAlias = Remember | Forget | StagePiece | Discard | CommitBatch
+Step: TypeAlias = Remember | Forget | StagePiece | Discard
+Job: TypeAlias = Step | CommitBatch
 
 
 class StagedStorage(Protocol):
@@ -135,20 +139,8 @@ class StagedStorage(Protocol):
     def kept(self) -> Kept:
         """Everything there is."""
 
-    def remember(self, state: SinkState) -> None:
-        """Make the state of a sink durable, but for ``batch`` and ``ends``, which only ``complete`` changes."""
-
-    def forget(self, sinks: Sequence[str]) -> None:
-        """Remove sinks."""
-
-    def stage(self, piece: StagePiece) -> None:
-        """Keep a piece; nothing happens if it is there already. It survives the process, not the machine.
-
-        Raises StagedRowsMissing if a piece before it is not there.
-        """
-
-    def discard(self, attempts: Sequence[StagedAttempt]) -> None:
-        """Remove what attempts have staged; those that have nothing are ignored."""
+    def carry_out(self, job: Step) -> None:
+        """Do a job that is one step."""
 
     def prepare(self, commit: CommitBatch) -> Intent:
         """Check the pieces, make them durable, and then the intent.
@@ -225,32 +217,27 @@ class MemoryStaged:
         attempts = ((key, tuple(dict.fromkeys(each.topic for each in rows.pieces))) for key, rows in self.rows.items())
         return Kept(tuple(self.sinks.values()), tuple(attempts))
 
-    def remember(self, state: SinkState) -> None:
-        """Make the state of a sink durable."""
-        self._need(0)
-        known = self.sinks.get(state.sink)
-        self.sinks[state.sink] = replace(state, batch=known.batch, ends=known.ends) if known else state
-
-    def forget(self, sinks: Sequence[str]) -> None:
-        """Remove sinks."""
-        for sink in sinks:
-            self.sinks.pop(sink, None)
-
-    def stage(self, piece: StagePiece) -> None:
-        """Keep a piece."""
-        rows = self.rows.get(piece.attempt) or _Rows()
-        if piece.number < len(rows.pieces):
-            return
-        if piece.number > len(rows.pieces):
-            raise StagedRowsMissing(f"piece {len(rows.pieces)} is not here; run the task again")
-        self._need(len(piece.body))
-        rows.pieces.append(piece)
-        self.rows[piece.attempt] = rows
-
-    def discard(self, attempts: Sequence[StagedAttempt]) -> None:
-        """Remove what attempts have staged."""
-        for attempt in attempts:
-            self.rows.pop(attempt, None)
+    def carry_out(self, job: Step) -> None:
+        """Do a job that is one step."""
+        match job:
+            case Remember(state):
+                self._need(0)
+                known = self.sinks.get(state.sink)
+                self.sinks[state.sink] = replace(state, batch=known.batch, ends=known.ends) if known else state
+            case Forget(sinks):
+                for sink in sinks:
+                    self.sinks.pop(sink, None)
+            case Discard(attempts):
+                for attempt in attempts:
+                    self.rows.pop(attempt, None)
+            case StagePiece():
+                rows = self.rows.get(job.attempt) or _Rows()
+                if job.number > len(rows.pieces):
+                    raise StagedRowsMissing(f"piece {len(rows.pieces)} is not here; run the task again")
+                if job.number == len(rows.pieces):
+                    self._need(len(job.body))
+                    rows.pieces.append(job)
+                    self.rows[job.attempt] = rows
 
     def prepare(self, commit: CommitBatch) -> Intent:
         """Check the pieces and write the intent."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from chappe.defaults import DISK_RETRY_S
 from chappe.errors import ChappeError, StorageError
 from chappe.log.actions import Reply, Retain, Transact, Write
-from chappe.log.exactly_once.redo import Finishing, carry_out, recover
+from chappe.log.exactly_once.redo import Finishing, recover
 from chappe.log.exactly_once.staged import CommitBatch
 from chappe.log.queries import decode_request, encode_query
 from chappe.log.storage import Append, Retention
@@ -177,7 +177,7 @@ class StoreHost(NodeHost):
                 self.world.see("on_decided", intent)
                 self.world.clock.after(self.world.write_s(), self._step, work)
                 return
-            carry_out(staged, job)
+            staged.carry_out(job)
         except ChappeError as error:
             self.world.trace(self, "cannot do %s: %s", type(job).__name__, error)
             self.world.failed[Transact] += 1
