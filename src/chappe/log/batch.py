@@ -134,10 +134,6 @@ def _find_column(view: memoryview, at: int, count: int, nulls: bool) -> tuple[Co
     return Column(validity, view[at:end], view[data : data + size]), data + size + 7 & -8
 
 
-def _pad(size: int) -> bytes:
-    return bytes(-size % 8)
-
-
 def _binary_column(values: Sequence[bytes | None], positions: Sequence[int] | None = None) -> tuple[list[bytes], bool]:
     """The pieces of a column, and whether it has a bitmap."""
     pieces: list[bytes] = []
@@ -151,12 +147,12 @@ def _binary_column(values: Sequence[bytes | None], positions: Sequence[int] | No
             for index, value in enumerate(values):
                 if value is not None:
                     bits[index >> 3] |= 1 << (index & 7)
-            pieces += (bytes(bits), _pad(len(bits)))
+            pieces += (bytes(bits), _PADS[-len(bits) % 8])
             values = [b"" if value is None else value for value in values]
             positions = list(accumulate(map(len, values), initial=0))  # type: ignore[arg-type]
     raw = struct.pack(f"<{len(positions)}i", *positions)
     data = b"".join(values)  # type: ignore[arg-type]
-    pieces += (raw, _pad(len(raw)), data, _pad(len(data)))
+    pieces += (raw, _PADS[-len(raw) % 8], data, _PADS[-len(data) % 8])
     return pieces, nulls
 
 
@@ -205,8 +201,8 @@ def encode_batch(
     flags |= VALUE_NULLS if nulls else 0
     pieces += column
     body = b"".join(pieces)
-    tail = struct.pack("<QIIqq", base, count, HEADER.size + len(body), low, high)
-    return b"".join((MAGIC, bytes((flags,)), struct.pack("<I", crc32c(body, crc32c(tail))), tail, body))
+    tail = _TAIL.pack(base, count, HEADER.size + len(body), low, high)
+    return b"".join((MAGIC, bytes((flags,)), _CRC.pack(crc32c(body, crc32c(tail))), tail, body))
 
 
 def encode_record(offset: int, value: bytes, timestamp: int) -> bytes:
@@ -223,13 +219,7 @@ class Batch:
     __slots__ = ("_at", "base", "count", "flags", "raw", "timestamp_max", "timestamp_min")
 
     def __init__(
-        self,
-        raw: bytes | memoryview,
-        flags: int,
-        base: int,
-        count: int,
-        timestamp_min: int,
-        timestamp_max: int,
+        self, raw: bytes | memoryview, flags: int, base: int, count: int, timestamp_min: int, timestamp_max: int
     ) -> None:
         self.raw = raw
         self.flags = flags
@@ -268,11 +258,8 @@ class Batch:
         return self.count
 
     def _columns(self) -> dict[str, Column]:
-        if self._at is None:
-            self._at = self._find_columns()
-        return self._at
-
-    def _find_columns(self) -> dict[str, Column]:
+        if self._at is not None:
+            return self._at
         view = memoryview(self.raw)
         flags = self.flags
         at = HEADER.size + (8 * self.count if flags & TIMESTAMPS else 0)
@@ -284,6 +271,7 @@ class Batch:
         found["values"], at = _find_column(view, at, self.count, bool(flags & VALUE_NULLS))
         if at != len(view):
             raise ProtocolError("batch whose columns do not fill it")
+        self._at = found
         return found
 
     def column(self, name: str) -> Column | None:
@@ -436,9 +424,9 @@ def rebase(raw: bytes, base: int) -> bytes:
     if batch.base == base:
         return raw
     magic, flags, _, _, count, size, low, high = HEADER.unpack_from(raw)
-    tail = struct.pack("<QIIqq", base, count, size, low, high)
+    tail = _TAIL.pack(base, count, size, low, high)
     rest = memoryview(raw)[HEADER.size :]
-    return b"".join((magic, bytes((flags,)), struct.pack("<I", crc32c(rest, crc32c(tail))), tail, rest))
+    return b"".join((magic, bytes((flags,)), _CRC.pack(crc32c(rest, crc32c(tail))), tail, rest))
 
 
 def as_headers(headers: Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]] | None) -> Headers:

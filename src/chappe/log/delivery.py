@@ -88,12 +88,7 @@ class Delivery:
     """All partitions of a consumer, with its positions from an earlier life; the ``GapOwner`` of their gaps."""
 
     def __init__(
-        self,
-        address: str,
-        reset: Reset,
-        sources: Sources,
-        positions: Mapping[Key, int],
-        limits: LogLimits = LOG_LIMITS,
+        self, address: str, reset: Reset, sources: Sources, positions: Mapping[Key, int], limits: LogLimits = LOG_LIMITS
     ) -> None:
         self._reset = reset
         self._sources = sources

@@ -23,13 +23,7 @@ from typing import TypeAlias
 
 from chappe.core import Report
 from chappe.data.topic import encode_topic
-from chappe.defaults import (
-    BATCH_RECORDS_MAX,
-    HEAD_HURRY_S,
-    HEAD_IDLE_S,
-    HEAD_INTERVAL_S,
-    RECORD_BYTES_MAX,
-)
+from chappe.defaults import BATCH_RECORDS_MAX, HEAD_HURRY_S, HEAD_IDLE_S, HEAD_INTERVAL_S, RECORD_BYTES_MAX
 from chappe.errors import RecordTooLarge, UsageError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Persist, Progress, Publish, Subscribe, Trim
@@ -157,11 +151,7 @@ class LogProducer:
             self._head_at = now
 
     def append(
-        self,
-        value: bytes | None,
-        key: bytes | None = None,
-        headers: Headers = (),
-        timestamp: int | None = None,
+        self, value: bytes | None, key: bytes | None = None, headers: Headers = (), timestamp: int | None = None
     ) -> int:
         """Add a record to the batch being gathered; returns its offset. ``flush`` publishes it.
 

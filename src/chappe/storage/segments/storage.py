@@ -19,14 +19,7 @@ from chappe.log.storage import Append, Hole, PartitionInfo, Read, Retention, Scr
 from chappe.storage.segments.appender import Appender
 from chappe.storage.segments.aside import Aside
 from chappe.storage.segments.blocks import SEGMENT_HEADER
-from chappe.storage.segments.directory import (
-    ASIDE,
-    MANIFEST,
-    StoreDirectory,
-    TopicFolder,
-    segment_numbers,
-    topic_of,
-)
+from chappe.storage.segments.directory import ASIDE, MANIFEST, StoreDirectory, TopicFolder, segment_numbers, topic_of
 from chappe.storage.segments.files import FileOps, descriptors, storage_error, trying
 from chappe.storage.segments.index import encode_index
 from chappe.storage.segments.index_files import load_index, save_index
