@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -14,78 +14,74 @@ from chappe.cli.formats import (
     SPLITTERS,
     BadInput,
     Item,
-    LengthPrefixed,
-    Lines,
-    Splitter,
     Whole,
     as_json,
     consumed_lines,
     json_lines,
+    length_prefixed,
+    split_lines,
 )
 from chappe.defaults import RECORD_BYTES_MAX
 from chappe.errors import ChappeError, RecordTooLarge
 from chappe.log.batch import Record
 
+Splitter = Callable[[Iterable[bytes]], Iterator[Sequence[Item]]]
+
 
 def split(splitter: Splitter, raw: bytes, step: int) -> list[Item]:
-    records: list[Item] = []
-    for at in range(0, len(raw), step):
-        records += splitter.feed(raw[at : at + step])
-    return [*records, *splitter.end()]
+    chunks = (raw[at : at + step] for at in range(0, len(raw), step))
+    return [record for records in splitter(chunks) for record in records]
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 1000])
 def test_lines_keep_their_bytes_and_lose_their_newlines(step: int) -> None:
-    assert split(Lines(), b"one\n\ntwo\r\n\xff\x00three", step) == [b"one", b"", b"two\r", b"\xff\x00three"]
-    assert split(Lines(), b"one\n", step) == [b"one"]
-    assert split(Lines(), b"", step) == []
+    assert split(split_lines, b"one\n\ntwo\r\n\xff\x00three", step) == [b"one", b"", b"two\r", b"\xff\x00three"]
+    assert split(split_lines, b"one\n", step) == [b"one"]
+    assert split(split_lines, b"", step) == []
 
 
 @pytest.mark.parametrize("step", [1, 7, 1000])
 def test_json_lines_are_kept_as_they_are(step: int) -> None:
-    assert split(json_lines(), b'{"a": 1}\n\n [1,  2]\n"x"', step) == [b'{"a": 1}', b" [1,  2]", b'"x"']
+    assert split(json_lines, b'{"a": 1}\n\n [1,  2]\n"x"', step) == [b'{"a": 1}', b" [1,  2]", b'"x"']
 
 
 def test_a_line_that_is_no_json_is_named_and_hands_over_those_before_it() -> None:
     with pytest.raises(BadInput, match="line 3 of the input is not JSON") as caught:
-        json_lines().feed(b"1\n2\n{nonsense\n4\n")
+        list(json_lines([b"1\n2\n{nonsense\n4\n"]))
     assert caught.value.records == [b"1", b"2"]
 
 
 @given(st.lists(st.binary(max_size=50)), st.integers(1, 100))
 def test_length_prefixed_records_survive_any_chunks(records: list[bytes], step: int) -> None:
     raw = b"".join(struct.pack(">I", len(each)) + each for each in records)
-    assert split(LengthPrefixed(), raw, step) == records
+    assert split(length_prefixed, raw, step) == records
 
 
 def test_a_cut_off_record_is_named() -> None:
-    splitter = LengthPrefixed()
-    assert splitter.feed(b"\0\0\0\1a\0\0\0\5bc") == [b"a"]
+    records = length_prefixed([b"\0\0\0\1a\0\0\0\5bc"])
+    assert next(records) == [b"a"]
     with pytest.raises(BadInput, match="ends in the middle of record 2"):
-        splitter.end()
+        next(records)
 
 
 def test_a_length_that_cannot_be_is_refused_before_it_is_waited_for() -> None:
     with pytest.raises(BadInput, match="record 2 of the input claims 4294967295 bytes") as caught:
-        LengthPrefixed().feed(b"\0\0\0\0\xff\xff\xff\xff")
+        list(length_prefixed([b"\0\0\0\0\xff\xff\xff\xff"]))
     assert caught.value.records == [b""]
 
 
 def test_an_endless_line_is_refused_at_the_bound() -> None:
-    splitter = Lines()
-    splitter.feed(b"first\n" + bytes(RECORD_BYTES_MAX))
+    found = split_lines([b"first\n" + bytes(RECORD_BYTES_MAX), b"x"])
+    assert [next(found), next(found)] == [[b"first"], []]
     with pytest.raises(RecordTooLarge, match="line 2 is longer than"):
-        splitter.feed(b"x")
+        next(found)
 
 
-@pytest.mark.parametrize("make", SPLITTERS.values(), ids=SPLITTERS)
+@pytest.mark.parametrize("splitter", SPLITTERS.values(), ids=SPLITTERS)
 @given(chunks=st.lists(st.binary(max_size=30), max_size=10))
-def test_any_bytes_give_records_or_one_clear_error(make: Callable[[], Splitter], chunks: list[bytes]) -> None:
-    splitter = make()
+def test_any_bytes_give_records_or_one_clear_error(splitter: Splitter, chunks: list[bytes]) -> None:
     with suppress(ChappeError):
-        for chunk in chunks:
-            splitter.feed(chunk)
-        splitter.end()
+        list(splitter(chunks))
 
 
 def record(value: bytes | None, key: bytes | None, headers: tuple[tuple[str, bytes], ...], stamp: int) -> Record:
@@ -103,15 +99,15 @@ def test_what_consume_prints_becomes_the_same_record(
     value: bytes | None, key: bytes | None, headers: tuple[tuple[str, bytes], ...], stamp: int, step: int
 ) -> None:
     printed = as_json(record(value, key, headers, stamp))
-    assert split(consumed_lines(), printed, step) == [Whole(value, key, True, headers, stamp)]
+    assert split(consumed_lines, printed, step) == [Whole(value, key, True, headers, stamp)]
     assert tuple(msgspec.json.decode(printed)) == CONSUMED
 
 
 def test_a_line_may_say_only_its_value() -> None:
-    assert split(consumed_lines(), b'{"value":"v"}\n\n{"value":null,"key":null}\n', 7) == [
+    assert split(consumed_lines, b'{"value":"v"}\n\n{"value":null,"key":null}\n', 7) == [
         Whole(b"v"), Whole(None, None, True)
     ]  # fmt: skip
-    (found,) = split(consumed_lines(), b'{"value":"","headers":null,"timestamp":5}', 100)
+    (found,) = split(consumed_lines, b'{"value":"","headers":null,"timestamp":5}', 100)
     assert found == Whole(b"", headers=(), timestamp=5)
 
 
@@ -131,7 +127,7 @@ def test_a_line_may_say_only_its_value() -> None:
 )
 def test_a_line_that_is_no_record_is_named(line: bytes) -> None:
     with pytest.raises(BadInput, match="line 2 of the input is not a record") as caught:
-        consumed_lines().feed(b'{"value":"a"}\n' + line + b"\n")
+        list(consumed_lines([b'{"value":"a"}\n' + line + b"\n"]))
     assert caught.value.records == [Whole(b"a")]
     assert "\n" not in str(caught.value)
 
@@ -139,4 +135,4 @@ def test_a_line_that_is_no_record_is_named(line: bytes) -> None:
 @given(st.binary(max_size=60))
 def test_random_lines_are_records_or_refused(raw: bytes) -> None:
     with suppress(ChappeError):
-        split(consumed_lines(), raw, 10)
+        split(consumed_lines, raw, 10)

@@ -90,7 +90,7 @@ def test_messages_as_json_have_their_value_typed_and_are_records_again() -> None
     assert loads_message(json.dumps(found.pop("message"))) == ("zeek/a", 5)
     assert found == json.loads(as_json(message_of(encode(Count(5)))))
     assert looks_consumed(line)
-    (record,) = consumed_lines().feed(line)
+    ((record,),) = consumed_lines([line])
     assert not isinstance(record, bytes)
     assert (record.key, record.value) == (b"zeek/a", encode(Count(5)))
     for payload in (b"\xff", encode(float("nan"))):  # no value, and none that JSON has

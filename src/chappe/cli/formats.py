@@ -1,6 +1,6 @@
 """How ``chappe produce`` splits its input into records: lines, JSON lines, length-prefixed, or as ``consume`` has them.
 
-A splitter is fed chunks of any size and returns the records that are complete. It holds at most one
+A splitter takes chunks of any size, and for each yields the records that are complete. It holds at most one
 incomplete record, so memory is bounded by the largest record.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -26,7 +26,8 @@ from chappe.errors import InvalidData, RecordTooLarge, UnsupportedValue, UsageEr
 if TYPE_CHECKING:
     from chappe.log.batch import Record
 
-_LENGTH: Final = struct.Struct(">I")
+_json: Final = msgspec.json.Encoder()
+_length: Final = struct.Struct(">I")
 CONSUMED: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")  # what consume prints
 _RECORD_LINE_MAX: Final = 6 * RECORD_BYTES_MAX + 4096  # JSON writes a byte with six characters at most
 
@@ -55,76 +56,57 @@ class BadInput(UsageError):
         self.records = records
 
 
-class Lines:
-    """One record for each line, without its newline; a last line without newline counts too."""
-
-    def __init__(self, longest: int = RECORD_BYTES_MAX) -> None:
-        self._rest = b""
-        self._lines = 0
-        self._longest = longest
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that the chunk ends; raises RecordTooLarge."""
-        lines = (self._rest + chunk).split(b"\n")
-        self._rest = lines.pop()
-        self._lines += len(lines)
-        if len(self._rest) > self._longest:
-            raise RecordTooLarge(
-                f"line {self._lines + 1} is longer than {self._longest} bytes, the most that a record can hold"
-            )
-        return lines
-
-    def end(self) -> list[bytes]:
-        """The line without newline, if there is one."""
-        rest, self._rest = self._rest, b""
-        return [rest] if rest else []
+def split_lines(chunks: Iterable[bytes], longest: int = RECORD_BYTES_MAX) -> Iterator[list[bytes]]:
+    """One record for each line, without its newline; a last line without newline counts too. Raises RecordTooLarge."""
+    rest = b""
+    number = 0
+    for chunk in chunks:
+        lines = (rest + chunk).split(b"\n")
+        rest = lines.pop()
+        number += len(lines)
+        yield lines
+        if len(rest) > longest:
+            raise RecordTooLarge(f"line {number + 1} is longer than {longest} bytes, the most that a record can hold")
+    if rest:
+        yield [rest]
 
 
-class ParsedLines:
+def _parsed(
+    chunks: Iterable[bytes], parse: Callable[[bytes], Item], what: str, longest: int = RECORD_BYTES_MAX
+) -> Iterator[list[Item]]:
     """One record for each line, as ``parse`` makes it; blank lines are skipped. ``what`` each line should be."""
-
-    def __init__(self, parse: Callable[[bytes], Item], what: str, longest: int = RECORD_BYTES_MAX) -> None:
-        self._lines = Lines(longest)
-        self._line = 0
-        self._parse = parse
-        self._what = what
-
-    def feed(self, chunk: bytes) -> list[Item]:
-        """The records that the chunk completes; raises BadInput or RecordTooLarge."""
-        return self._read(self._lines.feed(chunk))
-
-    def end(self) -> list[Item]:
-        """The record without newline, if there is one; raises BadInput."""
-        return self._read(self._lines.end())
-
-    def _read(self, lines: list[bytes]) -> list[Item]:
+    number = 0
+    for lines in split_lines(chunks, longest):
         records: list[Item] = []
         for line in lines:
-            self._line += 1
+            number += 1
             if not line.strip():
                 continue
             try:
-                records.append(self._parse(line))
+                records.append(parse(line))
             except (ValueError, RecursionError, OverflowError, UsageError) as error:
-                raise BadInput(f"line {self._line} of the input is not {self._what}: {error}", records) from error
-        return records
+                raise BadInput(f"line {number} of the input is not {what}: {error}", records) from error
+        yield records
 
 
-def json_lines() -> ParsedLines:
-    """Lines that must be JSON, and are kept as they are."""
-    return ParsedLines(_json_line, "JSON")
+def json_lines(chunks: Iterable[bytes]) -> Iterator[list[Item]]:
+    """Lines that must be JSON, and are kept as they are. Raises BadInput or RecordTooLarge."""
+
+    def parse(line: bytes) -> bytes:
+        msgspec.json.decode(line, type=msgspec.Raw)
+        return line
+
+    return _parsed(chunks, parse, "JSON")
 
 
-def _json_line(line: bytes) -> bytes:
-    msgspec.json.decode(line, type=msgspec.Raw)
-    return line
+def consumed_lines(chunks: Iterable[bytes]) -> Iterator[list[Item]]:
+    """Records as ``consume --output json`` prints them. Only ``value`` is needed: null, text, or base64.
 
-
-def consumed_lines() -> ParsedLines:
-    """Records as ``consume --output json`` prints them. Only ``value`` is needed: null, text, or base64."""
+    Raises BadInput or RecordTooLarge.
+    """
     decoder = msgspec.json.Decoder(_Line)
     wanted = "a record as `consume --output json` prints it"
-    return ParsedLines(lambda line: _whole(decoder.decode(line)), wanted, _RECORD_LINE_MAX)
+    return _parsed(chunks, lambda line: _whole(decoder.decode(line)), wanted, _RECORD_LINE_MAX)
 
 
 class _Base64(msgspec.Struct, forbid_unknown_fields=True):
@@ -181,53 +163,37 @@ def looks_consumed(item: Item) -> bool:
     return isinstance(found, dict) and list(found)[: len(CONSUMED)] == list(CONSUMED)
 
 
-class LengthPrefixed:
-    """Records of any bytes, each after its length as four bytes, big endian."""
-
-    def __init__(self) -> None:
-        self._rest = bytearray()
-        self._records = 0
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """The records that the chunk completes; raises BadInput."""
-        self._rest += chunk
+def length_prefixed(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Records of any bytes, each after its length as four bytes, big endian. Raises BadInput."""
+    rest = bytearray()
+    number = 1  # of the next record
+    for chunk in chunks:
+        rest += chunk
         records: list[bytes] = []
         at = 0
-        while at + _LENGTH.size <= len(self._rest):
-            (size,) = _LENGTH.unpack_from(self._rest, at)
+        while at + _length.size <= len(rest):
+            (size,) = _length.unpack_from(rest, at)
             if size > RECORD_BYTES_MAX:
-                raise BadInput(
-                    f"record {self._records + 1} of the input claims {size} bytes, at most {RECORD_BYTES_MAX} "
-                    "are possible; is the input length-prefixed?",
-                    records,
-                )
-            end = at + _LENGTH.size + size
-            if end > len(self._rest):
+                problem = f"record {number} of the input claims {size} bytes, at most {RECORD_BYTES_MAX} are possible"
+                raise BadInput(f"{problem}; is the input length-prefixed?", records)
+            end = at + _length.size + size
+            if end > len(rest):
                 break
-            records.append(bytes(self._rest[at + _LENGTH.size : end]))
-            self._records += 1
+            records.append(bytes(rest[at + _length.size : end]))
+            number += 1
             at = end
-        del self._rest[:at]
-        return records
-
-    def end(self) -> list[bytes]:
-        """Nothing; raises BadInput if the input is cut off."""
-        if self._rest:
-            raise BadInput(f"the input ends in the middle of record {self._records + 1}", [])
-        return []
+        del rest[:at]
+        yield records
+    if rest:
+        raise BadInput(f"the input ends in the middle of record {number}", [])
 
 
-Splitter: TypeAlias = Lines | ParsedLines | LengthPrefixed
-SPLITTERS: Final[dict[str, Callable[[], Splitter]]] = {
-    "lines": Lines,
+SPLITTERS: Final[dict[str, Callable[[Iterable[bytes]], Iterator[Sequence[Item]]]]] = {
+    "lines": split_lines,
     "json": json_lines,
-    "length": LengthPrefixed,
+    "length": length_prefixed,
     "records": consumed_lines,
 }
-
-
-_json: Final = msgspec.json.Encoder()
-_length: Final = struct.Struct(">I")
 
 
 def as_raw(record: Record) -> bytes:

@@ -138,12 +138,11 @@ class _Run:
     size: int
     lasting: bool
     read: int = 0
-    bytes: int = 0
+    sent_bytes: int = 0
     began: float = field(default_factory=time.monotonic)
     too_late: float | None = None  # the seconds of ``--timeout``, once they are over
 
     def __post_init__(self) -> None:
-        self._splitter = SPLITTERS[self.form]()
         self._look = self.form == "json"  # whether the first line is one of ``consume``
         self._plain = not self.extras.has_key and not self.extras.headers
         self._first = self.producer.next_offset
@@ -191,13 +190,16 @@ class _Run:
 
     def _send_all(self, source: int) -> None:
         try:
-            while chunk := os.read(source, CHUNK_BYTES):
-                self.read += len(chunk)
-                self._send(self._splitter.feed(chunk))
-            self._send(self._splitter.end())
+            for records in SPLITTERS[self.form](self._chunks(source)):
+                self._send(records)
         except BadInput as bad:
             self._send(bad.records)
             raise
+
+    def _chunks(self, source: int) -> Iterator[bytes]:
+        while chunk := os.read(source, CHUNK_BYTES):
+            self.read += len(chunk)
+            yield chunk
 
     def _send(self, records: Sequence[Item]) -> None:
         if records:
@@ -206,7 +208,7 @@ class _Run:
             self._look = False
             if self._plain and all(type(each) is bytes for each in records):
                 self.producer.send_many(cast("Sequence[bytes]", records), timestamp=self.extras.timestamp)
-                self.bytes += sum(map(len, cast("Sequence[bytes]", records)))
+                self.sent_bytes += sum(map(len, cast("Sequence[bytes]", records)))
             else:
                 for each in records:
                     self._send_one(each)
@@ -221,7 +223,7 @@ class _Run:
         extras = self.extras
         if isinstance(record, bytes):
             self.producer.send(record, extras.key, extras.headers, extras.timestamp)
-            self.bytes += len(record)
+            self.sent_bytes += len(record)
             return
         self.producer.send(
             record.value,
@@ -229,7 +231,7 @@ class _Run:
             extras.headers if record.headers is None else record.headers,
             extras.timestamp if record.timestamp is None else record.timestamp,
         )
-        self.bytes += len(record.value or b"")
+        self.sent_bytes += len(record.value or b"")
 
     def _wait(self) -> None:
         stored = False
@@ -272,10 +274,10 @@ class _Run:
             "first": self._first,
             "records": self._sent,
             "stored": self._stored,
-            "bytes": self.bytes,
+            "bytes": self.sent_bytes,
             "seconds": round(seconds, 6),
         }
-        text = f"{done} {self._stored} records, {human_bytes(self.bytes)}, in {seconds:.2f} s "
+        text = f"{done} {self._stored} records, {human_bytes(self.sent_bytes)}, in {seconds:.2f} s "
         tell(
             self.as_json,
             facts,

@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from chappe.cli import mesh, options, values
 from chappe.cli.console import exit_code, hear_warnings, say, tell, warn, write_out
-from chappe.cli.formats import Lines
+from chappe.cli.formats import split_lines
 from chappe.data.order import TYPE_NAMES
 from chappe.errors import ChappeError, InvalidData, UsageError
 
@@ -73,14 +73,10 @@ class Form:
 
     def lines(self, topic: str, source: int) -> Iterator[Messages]:
         """The messages that come. Raises UsageError for a malformed line, after the messages before it."""
-        splitter = Lines()
         number = 0
-        ended = False
-        while not ended:
-            chunk = os.read(source, CHUNK_BYTES)
-            ended = not chunk
+        for lines in split_lines(iter(lambda: os.read(source, CHUNK_BYTES), b"")):
             batch: Messages = []
-            for line in splitter.end() if ended else splitter.feed(chunk):
+            for line in lines:
                 number += 1
                 if self.input_format == "json" and not line.strip():
                     continue

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import msgspec
 
 from chappe.cli.console import Terminated, hear_warnings, obey_sigterm, say, warn
-from chappe.cli.formats import Lines
+from chappe.cli.formats import split_lines
 from chappe.errors import ChappeError, TimedOut, UsageError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def feed_lines(producer: Producer, file: int, resume: bool, tell: Tell, stop: St
     told_at = 0.0
     kind = ""
     last = b""
-    for lines in _lines(file, stop):
+    for lines in split_lines(_chunks(file, stop)):
         if not kind and lines:
             kind = kind_of(lines[0])
             tell(kind=kind)
@@ -127,15 +127,13 @@ def finish(producer: Producer, tell: Tell) -> None:
     tell(ended=True)
 
 
-def _lines(file: int, stop: Stop) -> Iterator[list[bytes]]:
-    splitter = Lines()
+def _chunks(file: int, stop: Stop) -> Iterator[bytes]:
     while True:
         with stop.waiting():
             chunk = os.read(file, CHUNK_BYTES)
         if not chunk:
-            break
-        yield splitter.feed(chunk)
-    yield splitter.end()
+            return
+        yield chunk
 
 
 def values_of(line: bytes, kind: str) -> dict[str, tuple[float, str]]:
