@@ -8,7 +8,6 @@ import os
 import platform
 import shutil
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,9 +27,6 @@ from chappe.defaults import DISK_RESERVE_BYTES
 from chappe.errors import ChappeError
 
 _STYLES: Final = {"ok": "green", "warning": "yellow", "failed": "bold red"}
-
-
-PYTHON_MIN: Final = (3, 11)
 LIBZMQ_MIN: Final = (4, 3)
 DISK_LOW_BYTES: Final = 1 << 30  # below this a store soon refuses writes
 SLOW_SYNC_S: Final = 0.05  # a store commits once per sync: slower than this is felt by every flush
@@ -98,8 +94,6 @@ def check_python() -> Check:
     from chappe import __version__
 
     found = f"Python {platform.python_version()}, chappe {__version__}, {platform.platform(terse=True)}"
-    if sys.version_info < PYTHON_MIN:
-        return Check("python", "failed", found, "install Python 3.11 or newer")
     return Check("python", "ok", found)
 
 
