@@ -13,7 +13,7 @@ from chappe.cli.console import hear_warnings, say, tell
 from chappe.cli.units import human_bytes
 
 if TYPE_CHECKING:
-    from chappe import Retention, Store, Tower
+    from chappe import Store, Tower
     from chappe.cli.config import Config
 
 LOOK_S: Final = 1.0  # the members work on threads of their own; this often it is seen that they still do
@@ -48,14 +48,8 @@ def store(
     as_json: options.Json = False,
 ) -> None:
     """Run a store: it keeps every record of every topic in a directory."""
-    from chappe import Store
-
     hear_warnings(tower)
-    with Store(directory, tower=tower, listen=listen, retention=retention(context.obj)) as running:
-        facts = {"store": running.store_id, "endpoint": running.endpoint, "directory": str(directory), "tower": tower}
-        tell(as_json, facts, f"store in {directory}, answering at {running.endpoint}, tower {tower}; Ctrl-C stops")
-        _until_stopped(running)
-        _say_kept(running)
+    _keep(context.obj, directory, tower, listen, as_json)
 
 
 def up(
@@ -66,25 +60,31 @@ def up(
     as_json: options.Json = False,
 ) -> None:
     """Run a tower and a store in one process: all that a laptop needs."""
-    from chappe import Store, Tower
+    from chappe import Tower
 
     hear_warnings(tower)
     with Tower(tower) as introducer:
-        address = introducer.address
-        with Store(directory, tower=address, listen=listen, retention=retention(context.obj)) as running:
-            facts = {"tower": address, "store": running.store_id, "endpoint": running.endpoint}
-            text = f"tower at {address}, store in {directory} answering at {running.endpoint}; Ctrl-C stops"
-            tell(as_json, {**facts, "directory": str(directory)}, text)
-            _until_stopped(introducer, running)
-            _say_kept(running)
+        _keep(context.obj, directory, introducer.address, listen, as_json, introducer)
 
 
-def retention(config: Config | None) -> list[tuple[str, Retention]]:
-    """The retention rules of the configuration file, as stores take them."""
-    from chappe import Retention
+def _keep(config: Config | None, directory: Path, tower: str, listen: str, as_json: bool, *beside: Tower) -> None:
+    """Run a store, and the tower ``beside`` it."""
+    from chappe import Retention, Store
 
     rules = config.retention if config is not None else ()
-    return [(rule.topics, Retention(age_s=rule.age_s, bytes=rule.bytes, records=rule.records)) for rule in rules]
+    retention = [(rule.topics, Retention(age_s=rule.age_s, bytes=rule.bytes, records=rule.records)) for rule in rules]
+    with Store(directory, tower=tower, listen=listen, retention=retention) as running:
+        facts = {"tower": tower, "store": running.store_id, "endpoint": running.endpoint, "directory": str(directory)}
+        text = f"store in {directory}, answering at {running.endpoint}, tower {tower}; Ctrl-C stops"
+        if beside:
+            text = f"tower at {tower}, store in {directory} answering at {running.endpoint}; Ctrl-C stops"
+        tell(as_json, facts, text)
+        _until_stopped(*beside, running)
+        status = running.status()
+        say(
+            f"store stopped; since its start it wrote {status.written_records} records, "
+            f"{human_bytes(status.written_bytes)}; it keeps {status.topics} topics"
+        )
 
 
 def _until_stopped(*members: Store | Tower) -> None:
@@ -95,11 +95,3 @@ def _until_stopped(*members: Store | Tower) -> None:
                 member.wait(LOOK_S / len(members))
     except KeyboardInterrupt:
         return
-
-
-def _say_kept(running: Store) -> None:
-    status = running.status()
-    say(
-        f"store stopped; since its start it wrote {status.written_records} records, "
-        f"{human_bytes(status.written_bytes)}; it keeps {status.topics} topics"
-    )
