@@ -20,7 +20,6 @@ from chappe.defaults import WEBSOCKET_BYTES_MAX, WEBSOCKET_MESSAGES_MAX, WEBSOCK
 from chappe.errors import AddressInUse, ChappeError, UsageError
 from chappe.system.forking import own
 from chappe.web.admission import Room, check_origins, may_connect
-from chappe.web.protocol import PATH
 
 try:
     import uvicorn
@@ -31,7 +30,7 @@ try:
     from starlette.websockets import WebSocket
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    from chappe.web.session import Queue, Session
+    from chappe.web.session import PATH, Queue, Session
 except ImportError:
     raise ChappeError("the WebSocket face needs further packages: pip install 'chappe[web]'") from None
 
@@ -54,7 +53,7 @@ class BriefHttp(H11Protocol):
 
 
 class WebSocketServer:
-    """Serves the JSON protocol of ``chappe.web.protocol`` to pages and programs, until it is closed.
+    """Serves the JSON protocol of ``chappe.web.session`` to pages and programs, until it is closed.
 
     A client is as a peer of the endpoint: what it publishes goes to the endpoint's peers, to subscribers in this
     process and to the other clients. Close it before the endpoint, or use it in a ``with``.

@@ -1,12 +1,21 @@
-"""One client of the JSON protocol.
+"""One client, and the frames of the JSON protocol.
+
+The client's first frame is an array of topic prefixes, and the server's answer
+``{"type":"ack","endpoint":ID,"version":V}``. Then both send data messages; ``chappe.data.json`` says how they look.
+What the server cannot use it answers with ``{"type":"error","code":CODE,"context":TEXT}``; the connection stays.
 
 A client that sends faster than the peers of the endpoint take is slowed down: nothing more is read from it until there
 is room. One that takes less than it subscribed to has a queue of its own, whose policy applies; nobody else notices.
+
+Source: ``protocols/broker.md`` section 3.6. Departures: what goes to the client is legal JSON that loses nothing; the
+original wrote NaN, milliseconds and six decimals. A value that legal JSON cannot express (NaN, bytes that are no text)
+is replaced by an error with the code ``serialization_failed``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,18 +26,35 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDiscon
 from chappe import __version__
 from chappe.api.mesh.aio import AsyncEndpoint, AsyncSubscriber
 from chappe.api.mesh.arguments import OnFull, encode_topic, encode_value
-from chappe.data.json import loads_message
+from chappe.data.json import dumps_message, loads_message
 from chappe.defaults import WEBSOCKET_SPEAK_S
-from chappe.errors import BufferFull, ChappeError, Closed, InvalidData, UsageError
-from chappe.web.protocol import (
-    DESERIALIZATION_FAILED,
-    INVALID_DATA,
-    SERIALIZATION_FAILED,
-    read_filter,
-    write_ack,
-    write_error,
-    write_message,
-)
+from chappe.errors import BufferFull, ChappeError, Closed, InvalidData, UnsupportedValue, UsageError
+
+PATH: Final = "/v1/messages/json"
+DESERIALIZATION_FAILED: Final = "deserialization_failed"
+SERIALIZATION_FAILED: Final = "serialization_failed"
+INVALID_DATA: Final = "invalid_data"
+
+
+def read_filter(text: str) -> list[str]:
+    """The topic prefixes of a client's first frame; raises InvalidData."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise InvalidData('the first frame is an array of topic prefixes, such as ["/zeek/"]')
+    try:
+        "".join(found).encode()
+    except UnicodeEncodeError:
+        raise InvalidData("a topic prefix holds half of a surrogate pair") from None
+    return found
+
+
+def frame(kind: str, **members: str) -> str:
+    """What the server says of itself: an ``ack``, or an ``error``."""
+    return json.dumps({"type": kind, **members}, separators=(",", ":"))
+
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +98,7 @@ class Session:
             subscriber = await self._subscribe_soon()
             self._spoke(self)
             try:
-                await self._send(write_ack(self._endpoint.id, __version__))
+                await self._send(frame("ack", endpoint=self._endpoint.id, version=__version__))
                 await self._both_ways(subscriber)
             finally:
                 subscriber.source.close()
@@ -116,7 +142,7 @@ class Session:
                     *topics, on_full=queue.on_full, messages_max=queue.messages_max, bytes_max=queue.bytes_max
                 )
             except (InvalidData, UsageError) as problem:
-                await self._send(write_error(DESERIALIZATION_FAILED, str(problem)))
+                await self._send(frame("error", code=DESERIALIZATION_FAILED, context=str(problem)))
 
     async def _both_ways(self, subscriber: AsyncSubscriber) -> None:
         tasks = [asyncio.create_task(self._read(subscriber)), asyncio.create_task(self._write(subscriber))]
@@ -141,9 +167,9 @@ class Session:
                 while publish(raw, payload, source=subscriber.source.number) is None:
                     await self._endpoint.room()
             except InvalidData as problem:
-                await self._send(write_error(DESERIALIZATION_FAILED, str(problem)))
+                await self._send(frame("error", code=DESERIALIZATION_FAILED, context=str(problem)))
             except UsageError as problem:  # a topic that is reserved or too long
-                await self._send(write_error(INVALID_DATA, str(problem)))
+                await self._send(frame("error", code=INVALID_DATA, context=str(problem)))
             frames += 1
             if frames % TURN == 0:
                 await asyncio.sleep(0)
@@ -152,9 +178,10 @@ class Session:
         while True:
             for message in await subscriber.get_many(CHUNK):
                 try:
-                    text = write_message(message.topic, message.data)
-                except InvalidData as problem:  # of a faulty peer
-                    text = write_error(SERIALIZATION_FAILED, f"a message to {message.topic!a} is left out: {problem}")
+                    text = dumps_message(message.topic, message.data, legal=True)
+                except (InvalidData, UnsupportedValue) as problem:  # of a faulty peer; what legal JSON cannot express
+                    left_out = f"a message to {message.topic!a} is left out: {problem}"
+                    text = frame("error", code=SERIALIZATION_FAILED, context=left_out)
                 await self._send(text)
             await asyncio.sleep(0)
 
