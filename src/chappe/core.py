@@ -12,7 +12,6 @@ Each feature defines its own actions beside its cores (``log/actions.py``); the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +26,3 @@ class Halt:
     """Stop this member: going on would do harm. ``reason`` is one sentence for people."""
 
     reason: str
-
-
-class Core(Protocol):
-    """What every core offers to a driver."""
-
-    def handle_timeout(self, now: float) -> list[object]:
-        """Do what is due at ``now``; called too early it does nothing."""
-
-    def next_timeout(self) -> float:
-        """When ``handle_timeout`` wants to be called; infinity for never."""

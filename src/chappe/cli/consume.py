@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import repeat
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -86,7 +88,11 @@ def consume(
         try:
             waiting = _Waiting(consumer, tower, topics, timeout)
             while not printer.full and not (ends is not None and _reached(consumer, ends)):
-                batch = _next(consumer, waiting.poll_s)
+                batch = None
+                try:
+                    batch = consumer.poll(waiting.poll_s)
+                except OffsetOutOfRange as error:
+                    warn(f"{error}; skipped")  # other partitions have the offset, this one goes on where it can
                 gaps += _gaps(consumer.events())
                 if batch is not None:
                     printer.print(batch, None if ends is None else ends.get((batch.topic, batch.partition), 0))
@@ -156,14 +162,6 @@ class _Waiting:
         return self._timeout is not None and now - self._since >= self._timeout
 
 
-def _next(consumer: Consumer, wait_s: float) -> ConsumedBatch | None:
-    try:
-        return consumer.poll(wait_s)
-    except OffsetOutOfRange as error:
-        warn(f"{error}; skipped")  # other partitions have the offset, this one goes on where it can
-        return None
-
-
 def _ends(filters: list[Filter], tower: str, listen: str) -> dict[tuple[str, str], int]:
     """The offset after the last stored record of every partition; raises UnknownTopic if there is no such topic."""
     known = look(tower, filters, listen)
@@ -183,27 +181,25 @@ class _Printer:
         self._render = RENDERERS[output]
         self._render_message = MESSAGE_RENDERERS.get(output)
         self._with_headers = output == "json"
-        self._left = count
+        self._count = math.inf if count is None else count
         self.printed = 0
         self.unreadable = False  # whether headers of any record were
         self.reached: dict[tuple[str, str], int] = {}  # the offset after the last one printed
 
     @property
     def full(self) -> bool:
-        return self._left == 0
+        return self.printed >= self._count
 
     def print(self, batch: ConsumedBatch, end: int | None) -> None:
         """Print the records of a batch before offset ``end``, as many as are still wanted."""
         pieces: list[bytes] = []
         size = 0
         for record, piece in self._rendered(batch):
-            if self._left == 0 or (end is not None and record.offset >= end):
+            if self.printed >= self._count or (end is not None and record.offset >= end):
                 break
             pieces.append(piece)
             size += len(piece)
             self.reached[batch.topic, batch.partition] = record.offset + 1
-            if self._left is not None:
-                self._left -= 1
             self.printed += 1
             if size > OUTPUT_BYTES:
                 write_out(b"".join(pieces))
@@ -226,12 +222,7 @@ class _Printer:
                 else:
                     yield record, as_json(msgspec.structs.replace(record, headers=headers))
             return
-        messages = self._messages(batch)
-        if not messages:
-            for record in records:
-                yield record, self._render(record)
-            return
-        for record, is_message in zip(records, messages, strict=True):
+        for record, is_message in zip(records, self._messages(batch) or repeat(False), strict=False):
             render = self._render_message if is_message else None
             yield record, (render or self._render)(record)
 
