@@ -55,7 +55,7 @@ class ProtocolError(ChappeError):
 
 
 class InvalidData(ProtocolError):
-    """Bytes, JSON or text are no value of the data model, or one beyond its bounds."""
+    """Bytes, JSON or text that are not a value of the data model, or one beyond its bounds."""
 
 
 class BufferFull(ChappeError):

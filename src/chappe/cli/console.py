@@ -47,7 +47,7 @@ def exit_code(stop: KeyboardInterrupt) -> int:
 
 
 def say(text: str) -> None:
-    """Print one line for people; a closed standard error is no reason to fail."""
+    """Print one line for people; a closed standard error is not an error."""
     with suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)
 
@@ -250,7 +250,7 @@ class Bar:
 
 
 def rate_of(count: int, seconds: float) -> float:
-    """So many in so long, a second; 0 before any time has passed."""
+    """How many a second; 0 before any time has passed."""
     return count / seconds if seconds > 0 else 0.0
 
 

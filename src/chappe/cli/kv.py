@@ -90,7 +90,7 @@ def put(
     key: Key,
     value: Annotated[str, Argument(metavar="VALUE", help=values.HELP)],
     where: Clone,
-    unique: Annotated[bool, Option("--unique", help="Only if there is none under the key; else fail.")] = False,
+    unique: Annotated[bool, Option("--unique", help="Fail if the key already has a value.")] = False,
     expiry: Annotated[str | None, Option(metavar="AGE", help="Remove it after this long, such as 90s or 2h.")] = None,
     as_text: values.Text = False,
     as_json: options.Json = False,

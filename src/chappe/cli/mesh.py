@@ -191,5 +191,5 @@ def batches(get_many: Callable[[int, float], list[T]], count: int | None, second
 
 
 def until(endpoint: Endpoint, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
-    """Wait until something is so at an endpoint, at most so long; Ctrl-C ends the wait."""
+    """Wait until a condition holds at an endpoint, or the time is up; Ctrl-C ends the wait."""
     return endpoint.node.turns.wait(condition, timeout_s)

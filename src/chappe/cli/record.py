@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from chappe.bridges.recorder import Recorded, Recorder
 
 PATIENCE_S: Final = 5.0  # then it is said that nobody peers
-RATE_S: Final = 1.0  # the rate shown is that of so long
+RATE_S: Final = 1.0  # the rate shown is an average over this time
 FINISH_S: Final = 10.0  # at the end stores get this long to acknowledge the rest
 
 

@@ -196,7 +196,7 @@ def typed(value: object) -> str:
 def _legal(write: Callable[..., str], value: object) -> str:
     try:
         return write(value, legal=True)
-    except UnsupportedValue:  # NaN, infinity, bytes that are no text
+    except UnsupportedValue:  # NaN, infinity, bytes that are not text
         return write(value)
 
 

@@ -2,7 +2,7 @@ r"""Regular expressions over topics: those of Java and Python alike, matched by 
 
 The whole name must match, as in Java's ``matches()``. Taken is what Java and Python mean alike: characters, ``.`` (any
 character), classes such as ``[a-z]`` and ``[^.]``, ``\d \w \s`` and their opposites (ASCII), ``\t \n \r \f \xHH`` and
-``\uHHHH``, a backslash before anything that is no letter or digit, ``\Q...\E``, groups, ``|``, ``* + ? {n} {n,}`` and
+``\uHHHH``, a backslash before anything but a letter or digit, ``\Q...\E``, groups, ``|``, ``* + ? {n} {n,}`` and
 ``{n,m}`` (lazy ones too), ``^ $ \A \z \Z``, and ``(?i)`` at the beginning. The rest, such as look-around and back
 references, is refused.
 

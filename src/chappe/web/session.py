@@ -8,7 +8,7 @@ A client that sends faster than the peers of the endpoint take is slowed down: n
 is room. One that takes less than it subscribed to has a queue of its own, whose policy applies; nobody else notices.
 
 Source: ``protocols/broker.md`` section 3.6. Departures: what goes to the client is legal JSON that loses nothing; the
-original wrote NaN, milliseconds and six decimals. A value that legal JSON cannot express (NaN, bytes that are no text)
+original wrote NaN, milliseconds and six decimals. A value that legal JSON cannot express (NaN, bytes that are not text)
 is replaced by an error with the code ``serialization_failed``.
 """
 

@@ -42,7 +42,7 @@ def _reader(name: str, convert: Callable[[Any], T]) -> Callable[[Element], T]:
 
 @functools.total_ordering
 class Element:
-    """One value of any type, as containers hold it: it has what ``Data`` has, and is none, as in the original.
+    """One value of any type, as containers hold it: it has what ``Data`` has without being one, as in the original.
 
     ``Data(element)`` is one, ``Data.to_py(element)`` what Python has for it.
     """

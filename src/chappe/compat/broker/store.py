@@ -156,7 +156,7 @@ class Store:
     def await_idle(self, timeout: float | None = None) -> bool:
         """Wait, 15 s by default, until a clone is attached and its writes are done, or all clones have a master's.
 
-        As the original's, which looks once in ``TICK_S``, it takes at least so long if there is anything to wait for:
+        As the original's, which looks once in ``TICK_S``, it takes at least that long if there is anything to wait for:
         programs count on it that what was to expire meanwhile is gone.
         """
         store = self._store
