@@ -10,6 +10,7 @@ from chappe.mesh.messages import (
     BYE,
     COMMAND,
     DATA,
+    NOBODY,
     ORIGIN_COMMAND,
     ORIGIN_DATA,
     ORIGIN_LOSS,
@@ -18,7 +19,7 @@ from chappe.mesh.messages import (
     parse_message,
 )
 from chappe.sim.scenarios.mesh.base import MeshHost
-from chappe.sim.scenarios.mesh.checkers import BEFORE_S, LATE_S, MeshChecker
+from chappe.sim.scenarios.mesh.checkers import AFTER_S, BEFORE_S, LATE_S, MeshChecker
 from chappe.sim.scenarios.mesh.hosts import EndpointHost
 from chappe.sim.scenarios.mesh.rogues import NAME as ROGUE
 from chappe.sim.scenarios.mesh.world import MeshWorld
@@ -117,6 +118,40 @@ class Calls(MeshChecker):
             waiting = [each for each in host.calls if each not in host.resolved]
             if waiting:
                 self.fail(f"{host.life} still waits for {waiting}")
+
+
+class Missing(MeshChecker):
+    """Who publishes knows what did not arrive."""
+
+    name = "missing"
+    promise = "while no link breaks, who publishes is told of all that is dropped on its way"
+
+    def __init__(self, world: MeshWorld) -> None:
+        super().__init__(world)
+        self._told: Counter[str] = Counter()  # lives
+
+    def on_report(self, host: EndpointHost, event: object) -> None:
+        """Add up what is reported."""
+        if isinstance(event, LostElsewhere) and event.origin in (host.own_id, NOBODY):
+            self._told[host.life] += event.count
+
+    def at_end(self) -> None:
+        """Compare with what did not arrive."""
+        world = self.world
+        if not world.only_floods or world.forgetful:
+            return
+        missing: Counter[tuple[str, str]] = Counter()
+        for publication in world.record.publications.values():
+            if publication.at + AFTER_S <= world.now:
+                due = world.record.due(publication, BEFORE_S, AFTER_S, full=True)
+                missing.update([(publication.publisher, each) for each in due if each not in publication.delivered])
+        for host in world.alive(EndpointHost):
+            most = max([count for (publisher, _), count in missing.items() if publisher == host.life], default=0)
+            if most > self._told[host.life] + host.told_dropped:
+                told = f"{self._told[host.life]} and {host.told_dropped}"
+                self.fail(
+                    f"{most} messages of {host.life} did not arrive, {told} are told as dropped elsewhere and here"
+                )
 
 
 class Names(MeshChecker):
@@ -227,4 +262,12 @@ class TooFar(MeshChecker):
 
 def accounts(world: MeshWorld) -> list[Checker]:
     """Every checker of what is said."""
-    return [Unconfirmed(world), Goodbyes(world), Calls(world), Losses(world), TooFar(world), Names(world)]
+    return [
+        Unconfirmed(world),
+        Goodbyes(world),
+        Calls(world),
+        Losses(world),
+        TooFar(world),
+        Names(world),
+        Missing(world),
+    ]

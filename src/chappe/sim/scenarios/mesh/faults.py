@@ -34,11 +34,11 @@ class MeshFaults(Schedule):
             self._reset, self._cut, self._partition, self._crash, self._freeze, self._slow,
             self._resubscribe, self._resubscribe, self._cross_dial, self._unpeer,
         )  # fmt: skip
-        floods = self.rng.random() < 0.2
+        floods = self.rng.random() < 0.2 or self.world.only_floods
         if floods:
             begins = self.rng.uniform(1.0, 3.0)
             self.at(begins, self._flood)
-            if self.rng.random() < 0.5:
+            if self.rng.random() < 0.5 or self.world.only_floods:
                 return begins + FLOOD_S  # nothing else goes wrong
         chosen = self.rng.sample(kinds, self.rng.choice((1, 3, len(kinds))))
         for _ in range(int(until * self.rng.choice((0.3, 1.0, 3.0)))):
@@ -147,7 +147,8 @@ class MeshFaults(Schedule):
             reader.read_s = self.rng.choice(FLOODED_READ_S)
             self.world.record.sound[reader.life].end(self.world.now)
         self.world.trace(reader, "takes little of what %s publishes", publisher.name)
-        self._publish_much(publisher, self.rng.choice(TOPICS))
+        for each in dict.fromkeys((publisher, self.rng.choice(publishers))):
+            self._publish_much(each, self.rng.choice(TOPICS))
 
     def _publish_much(self, host: MeshHost, topic: bytes) -> None:
         if not self._flooding or not host.alive:

@@ -47,7 +47,7 @@ class PopulatedMesh(MeshWorld):
         for _ in range(rng.choice((0, 1, 2, 5))):
             one, two = rng.sample(names, 2)
             self.wires.add((one, two))
-        if rng.random() < 0.35:
+        if rng.random() < 0.35 and not self.only_floods:
             self._add_originals(names)
         for name in list(self.hosts):
             self.clock.after(rng.random(), self._dial_all, name)
@@ -97,7 +97,9 @@ class PopulatedMesh(MeshWorld):
                 forwarding=rng.random() > 0.15 if forwarding is None else forwarding,
                 heartbeat_s=rng.choice((0.5, 1.0, 2.0)),
                 peer_messages_max=rng.choice((16, 64, 1024)),
-                peer_policy=rng.choice(list(Policy)),
+                peer_policy=rng.choice(
+                    [each for each in Policy if each is not Policy.DISCONNECT or not self.only_floods]
+                ),
                 first_number=first_number or self.numbers_from + 1 + int(self.now * 1_000_000),
                 peer_bytes_max=PEER_BYTES_MAX if self.settings.plain else self.more_rng.choice(BYTES_MAX),
                 limits=self.mesh_limits,

@@ -71,14 +71,14 @@ class Record:
         """When a life subscribed to a prefix."""
         return self.wanted.setdefault((life, topic), Spans())
 
-    def due(self, publication: Publication, before_s: float, after_s: float) -> set[str]:
+    def due(self, publication: Publication, before_s: float, after_s: float, *, full: bool = False) -> set[str]:
         """The lives of endpoints of chappe that must get a publication.
 
         They wanted it, and had a path of sound, forwarding endpoints of chappe, from ``before_s`` earlier to
-        ``after_s`` later.
+        ``after_s`` later. ``full``: also where boxes are full, so that it may come late or be dropped.
         """
         start, stop = publication.at - before_s, publication.at + after_s
-        if not self.eased.covers(start, stop):
+        if not full and not self.eased.covers(start, stop):
             return set()  # boxes are full, and what is late may still come
         linked: dict[str, list[str]] = {}
         for (one, two), spans in self.links.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from random import Random
 
@@ -20,9 +20,11 @@ DIRECTED = 0.2  # of what is published, as far as somebody wants it
 NUMBERS = (2**24, 2**24, 2**32, 2**53, 2**62)  # that endpoints begin behind
 LOOP_COPIES = 100  # of one message at one host, once every loop has been found
 ROGUES = 0.25  # of the worlds have one
+ONLY_FLOODS = 0.1  # of the worlds
 FAR = 0.04  # of the worlds are long chains
 RESTS = 0.08  # of the worlds go on until what is gone is forgotten
 PLAIN_WINDOWS_BYTES = (16_384, 16_384, 131_072, 1_048_576)
+SMALL_WINDOWS_BYTES = (16_384, 16_384, 65_536)
 
 
 class MeshWorld(World):
@@ -51,6 +53,8 @@ class MeshWorld(World):
         self.rogue_alone = self.rogue_comes and not self.settings.plain and more.random() < 0.4
         self.mesh_limits = MESH_LIMITS
         self.far = not self.settings.plain and more.random() < FAR  # a chain that is longer than a message goes
+        # Somebody takes little of what others publish, and nothing else goes wrong.
+        self.only_floods = not (self.settings.plain or self.rogue_comes or self.far) and more.random() < ONLY_FLOODS
         self.rests = not self.settings.plain and more.random() < RESTS
         if self.rogue_comes and not self.settings.plain:  # its numbers would drive out what little is remembered
             self.mesh_limits = MeshLimits(doubts_max=more.choice((4, MESH_LIMITS.doubts_max)))
@@ -61,7 +65,8 @@ class MeshWorld(World):
                 routes_max=more.choice((3, MESH_LIMITS.routes_max)),
             )
         self.net = Network(self)
-        windows = PLAIN_WINDOWS_BYTES if self.settings.plain else None
+        windows: Sequence[int] | None = None if more.random() < 0.5 else SMALL_WINDOWS_BYTES
+        windows = PLAIN_WINDOWS_BYTES if self.settings.plain else windows
         self.streams = Streams(self.net, self._written, windows)
         self.record = Record()
         self.wires: set[tuple[str, str]] = set()  # who dials whom
