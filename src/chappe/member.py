@@ -84,7 +84,12 @@ class KvPart:
         """
         actions: list[Action] = []
         subscribe = partial(self._member.call, self._endpoint.subscribe, now=now, wall_ns=wall_ns)
-        self.topics = self._member.join(self)
+        member = self._member
+        member.parts[self.number] = self
+        for topic, hear in self.role.hears.items():
+            member.last_subscriber -= 1
+            self.topics[member.last_subscriber] = topic
+            member.hearing[member.last_subscriber] = partial(self.handle_messages, topic, hear)
         for subscriber, topic in self.topics.items():
             try:
                 actions += subscribe(subscriber, [topic], COMMAND)
@@ -136,8 +141,9 @@ class KvPart:
         """Take no part any more."""
         self.halt()
         actions = self._publish(self.role.leave(), now)
-        self._member.leave(self)
+        self._member.parts.pop(self.number, None)
         for subscriber in self.topics:
+            self._member.hearing.pop(subscriber, None)
             actions += self._member.call(self._endpoint.unsubscribe, subscriber, None, now=now, wall_ns=wall_ns)
         return actions
 
@@ -254,9 +260,9 @@ class Member:
         self.router = endpoint.router
         self.paused = False  # somebody has no room: nothing is to be read from peers
         self._full: set[int] = set()  # who has none
-        self._parts: dict[int, KvPart] = {}
-        self._hearing: dict[int, Callable[[list[Message], float, int], list[Action]]] = {}  # by subscriber, below 0
-        self._last_subscriber = 0
+        self.parts: dict[int, KvPart] = {}
+        self.hearing: dict[int, Callable[[list[Message], float, int], list[Action]]] = {}  # by subscriber, below 0
+        self.last_subscriber = 0
         self._seen = 0  # what of the network was looked at, as ``EndpointCore.settled`` counts it
 
     # -- the driver -------------------------------------------------------------------------------------------
@@ -264,7 +270,7 @@ class Member:
     def handle_frames(self, conn: int, frames: Sequence[bytes], now: float, wall_ns: int) -> Sequence[Action]:
         """See ``EndpointCore.handle_frames``. A defect of a data store's ends the connection that brought it."""
         actions = self.endpoint.handle_frames(conn, frames, now)
-        if not self._parts:
+        if not self.parts:
             return actions
         handled, defect = self._hand_on(actions, now, wall_ns)
         if defect is not None:  # the actions that follow are carried out first
@@ -276,7 +282,7 @@ class Member:
     ) -> Sequence[Action]:
         """Make any other call into the endpoint's core."""
         actions = method(*args, now=now)
-        if not actions or not self._parts:
+        if not actions or not self.parts:
             return actions
         handled, defect = self._hand_on(actions, now, wall_ns)
         if defect is not None:
@@ -288,20 +294,20 @@ class Member:
         actions: list[Action] = []
         if now >= self.endpoint.next_timeout():
             actions += self.call(self.endpoint.handle_timeout, now=now, wall_ns=wall_ns)
-        if self._parts:
+        if self.parts:
             if self._seen != self.router.settled:
                 actions += self._look_at_network(now, wall_ns)
-            for part in list(self._parts.values()):
+            for part in list(self.parts.values()):
                 actions += part.handle_timeout(now, wall_ns)
         return actions
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` wants to be called; infinity for never."""
         due = self.endpoint.next_timeout()
-        if self._parts:
+        if self.parts:
             if self._seen != self.router.settled:
                 return -math.inf
-            for part in self._parts.values():
+            for part in self.parts.values():
                 due = min(due, part.due)
         return due
 
@@ -314,7 +320,7 @@ class Member:
 
     def halt(self) -> None:
         """A defect has stopped the driver."""
-        for part in self._parts.values():
+        for part in self.parts.values():
             part.halt()
 
     # -- data stores ------------------------------------------------------------------------------------------
@@ -323,22 +329,6 @@ class Member:
         """Make a master or clone a part; ``number`` is no other part's, and no subscriber's. ``start`` begins it."""
         return KvPart(self, role, number)
 
-    def join(self, part: KvPart) -> dict[int, bytes]:
-        """A part begins: its subscribers, and what each subscribes to."""
-        self._parts[part.number] = part
-        topics: dict[int, bytes] = {}
-        for topic, hear in part.role.hears.items():
-            self._last_subscriber -= 1
-            topics[self._last_subscriber] = topic
-            self._hearing[self._last_subscriber] = partial(part.handle_messages, topic, hear)
-        return topics
-
-    def leave(self, part: KvPart) -> None:
-        """A part ends."""
-        self._parts.pop(part.number, None)
-        for subscriber in part.topics:
-            self._hearing.pop(subscriber, None)
-
     def holders(self, name: str) -> list[bytes]:
         """The other endpoints that say that they have the master of a name; not who subscribed to more than that."""
         topic = master_topic(check_name(name))
@@ -346,7 +336,7 @@ class Member:
 
     def has(self, kind: str, name: str) -> bool:
         """Whether the ``"master"``, or a ``"clone"``, of a name is attached."""
-        return any(part.role.kind == kind and part.role.name == name for part in self._parts.values())
+        return any(part.role.kind == kind and part.role.name == name for part in self.parts.values())
 
     # -- inside -----------------------------------------------------------------------------------------------
 
@@ -357,15 +347,15 @@ class Member:
         found: list[Action] = []
         defect: Exception | None = None
         for action in actions:
-            if type(action) is Deliver and action.subscriber in self._hearing:
+            if type(action) is Deliver and action.subscriber in self.hearing:
                 try:
-                    found += self._hearing[action.subscriber](action.messages, now, wall_ns)
+                    found += self.hearing[action.subscriber](action.messages, now, wall_ns)
                 except Exception as problem:
                     defect = problem
                 continue
             found.append(action)
             if type(action) is Report and isinstance(action.event, EndpointUnreachable | PeerLost):
-                for part in list(self._parts.values()):
+                for part in list(self.parts.values()):
                     found += part.handle_gone(action.event.peer_id, now, wall_ns)
         return found, defect
 
@@ -373,7 +363,7 @@ class Member:
         self._seen = self.router.settled
         filters = self.router.topology.filters()
         actions: list[Action] = []
-        for part in list(self._parts.values()):
+        for part in list(self.parts.values()):
             wanting = [each for each, wanted in filters.items() if matches(wanted, part.master_topic)]
             actions += part.handle_network(frozenset(wanting), now, wall_ns)
         return actions

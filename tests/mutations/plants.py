@@ -1365,8 +1365,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "silent-taker-waited-for",
         "kv",
         "kv/snapshots.py",
-        "if now >= taker.heard_at + MASTER_SILENT_S]",
-        "if now < 0 < taker.heard_at]",
+        "return self.silences.due(now)",
+        "return []",
         "a master becomes idle",
     ),
     Plant(

@@ -164,7 +164,7 @@ class Followers:
         """When ``handle_timeout`` is due."""
         if not self.output.consumers:
             return self._beat_at
-        due = min(self.output.next_timeout(), self._snapshots.next_timeout())
+        due = min(self.output.next_timeout(), self._snapshots.silences.next)
         return min(due, self._wholes.next_timeout()) if self._originals else due
 
     # -- inside -----------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from chappe.data.binary import encode
+from chappe.deadlines import Deadlines
 from chappe.defaults import (
     CHANNEL_NACK_S,
     MASTER_SILENT_S,
@@ -81,14 +82,13 @@ class View:
 class _Taker:
     """How far one clone is."""
 
-    __slots__ = ("asked_at", "heard_at", "next", "opened_at", "under_way", "view")
+    __slots__ = ("asked_at", "next", "opened_at", "under_way", "view")
 
     def __init__(self, view: View, now: float) -> None:
         self.view = view
         self.next = 0  # the first entry that was not sent
         self.under_way: deque[int] = deque()  # where each piece ends that the clone may not have yet
         self.opened_at = now
-        self.heard_at = now
         self.asked_at = -math.inf
 
 
@@ -104,6 +104,7 @@ class Snapshots:
         self._limits = limits
         self._views: list[View] = []
         self.takers: dict[Entity, _Taker] = {}  # the clones that have not everything yet
+        self.silences: Deadlines[Entity] = Deadlines()  # when a taker was silent for too long
         self._offered: dict[bytes, tuple[float, int]] = {}  # by endpoint: since when, how many
         self._number = 0
 
@@ -122,12 +123,14 @@ class Snapshots:
         if view is not None:
             view.takers += 1
             self.takers[clone] = _Taker(view, now)
+            self.silences.set(clone, now + MASTER_SILENT_S)
         return view
 
     def close(self, clone: Entity) -> None:
         """A clone takes no more, if it did."""
         taker = self.takers.pop(clone, None)
         if taker is not None:
+            self.silences.clear(clone)
             taker.view.takers -= 1
             if not taker.view.takers:
                 self._views.remove(taker.view)
@@ -137,7 +140,7 @@ class Snapshots:
         taker = self.takers[clone]
         if taker.view.number != command.snapshot or command.entries > len(taker.view.entries):
             return []
-        taker.heard_at = now
+        self.silences.set(clone, now + MASTER_SILENT_S)
         if command.entries == len(taker.view.entries):
             self.close(clone)
             return []
@@ -164,11 +167,7 @@ class Snapshots:
     def silent(self, now: float) -> list[Entity]:
         """The takers that were not heard of for too long."""
         self._offered = {each: since for each, since in self._offered.items() if now < since[0] + 1.0}
-        return [clone for clone, taker in self.takers.items() if now >= taker.heard_at + MASTER_SILENT_S]
-
-    def next_timeout(self) -> float:
-        """When to look for silent takers."""
-        return min([taker.heard_at for taker in self.takers.values()], default=math.inf) + MASTER_SILENT_S
+        return self.silences.due(now)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 

@@ -5,19 +5,20 @@ greetings   every frame of the handshake, and its bytes
 handshake   one connection, from hello to established
 peers       one connection per pair of endpoints, whoever dials
 filters     sets of topic prefixes
-policy      what a full box does
+policy      boxes with a bound, and what a full one does
 outbox      what waits for one connection
 inbox       what waits for one subscriber
-links       one connection, and how an application sees it
+link        one connection, and how an application sees it
 dialling    whom to dial, and when again
-peerings    connections become links, stay alive and end
+heartbeats  links stay alive
+peerings    connections become links, and end
 duplicates  which publications came before
 echoes      loops that are closed by originals
 link_states  what endpoints tell of themselves, and which of it is believed
 topology    the network as one endpoint knows it
 subscriptions  who wants what here
 congestion  whom to read less from, because others are full
-drops       what was dropped, counted and reported
+losses      what was dropped, reported here and told to others
 routing     where messages go
 endpoint    the core that a driver runs, of all these
 actions     what it asks of the driver

@@ -131,11 +131,11 @@ class EndpointCore(Peerings):
         Raises:
             UsageError: A topic is too long, or all filters together are.
         """
-        return self.router.subscribe(subscriber, list(topics), kind, now)
+        return self.router.refilter(self.router.subscriptions.add(subscriber, topics, kind), now)
 
     def unsubscribe(self, subscriber: int, topics: Iterable[bytes] | None, now: float) -> list[Action]:
         """Take back some topics of a subscriber, or the subscriber with all of them."""
-        return self.router.unsubscribe(subscriber, None if topics is None else list(topics), now)
+        return self.router.refilter(self.router.subscriptions.remove(subscriber, topics), now)
 
     def forward(self, topics: Iterable[bytes], now: float) -> list[Action]:
         """Want topics that nobody here wants, for others: only originals need that.
@@ -143,7 +143,7 @@ class EndpointCore(Peerings):
         Raises:
             UsageError: As ``subscribe``.
         """
-        return self.router.forward(list(topics), now)
+        return self.router.refilter(self.router.subscriptions.forward(topics), now)
 
     def publish(
         self, topic: bytes, payload: bytes, kind: int = DATA, receiver: bytes = NOBODY, now: float = 0.0

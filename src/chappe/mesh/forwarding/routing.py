@@ -178,19 +178,8 @@ class Router:
         self.topology.link_down(link.peer_id)
         return self.settle(now)
 
-    def subscribe(self, subscriber: int, topics: Sequence[bytes], kind: int, now: float) -> list[Action]:
-        """See ``Subscriptions.add``."""
-        return self._refilter(self.subscriptions.add(subscriber, topics, kind), now)
-
-    def unsubscribe(self, subscriber: int, topics: Sequence[bytes] | None, now: float) -> list[Action]:
-        """See ``Subscriptions.remove``."""
-        return self._refilter(self.subscriptions.remove(subscriber, topics), now)
-
-    def forward(self, topics: Sequence[bytes], now: float) -> list[Action]:
-        """See ``Subscriptions.forward``."""
-        return self._refilter(self.subscriptions.forward(topics), now)
-
-    def _refilter(self, changed: bool, now: float) -> list[Action]:
+    def refilter(self, changed: bool, now: float) -> list[Action]:
+        """Subscriptions were changed; ``changed`` if what we want of others is another filter now."""
         self._forget_routes()
         if not changed:
             return []

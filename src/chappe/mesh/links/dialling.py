@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from chappe.core import Report
@@ -37,34 +36,27 @@ class Dialling:
     """All targets."""
 
     def __init__(self) -> None:
-        self._targets: dict[Address, Target] = {}
+        self.targets: dict[Address, Target] = {}
         self._dials: dict[int, Target] = {}
         self.retries: Deadlines[Address] = Deadlines()  # when which target is dialled again
         self._last_dial = 0
 
-    def __iter__(self) -> Iterator[Target]:
-        return iter(list(self._targets.values()))
-
     def peer(self, address: Address, retry_s: float | None, ticket: int, now: float) -> list[Action]:
         """Begin to dial; None or 0 as ``retry_s`` for a single attempt. The last call decides on further attempts."""
-        target = self._targets.get(address)
+        target = self.targets.get(address)
         if target is not None:
             target.retry_s = retry_s or 0.0
             if target.peer_id is not None:
                 return [Resolve(ticket, target.peer_id)]
             target.tickets.append(ticket)
             return self._dial(target) if address in self.retries else []
-        target = self._targets[address] = Target(address, retry_s or 0.0)
+        target = self.targets[address] = Target(address, retry_s or 0.0)
         target.tickets.append(ticket)
         return self._dial(target)
 
-    def find(self, address: Address) -> Target | None:
-        """The target of an address."""
-        return self._targets.get(address)
-
     def of_peer(self, peer_id: bytes) -> list[Target]:
         """The targets that are peered with an endpoint."""
-        return [each for each in self._targets.values() if each.peer_id == peer_id]
+        return [each for each in self.targets.values() if each.peer_id == peer_id]
 
     def answered(self, dial: int) -> Target | None:
         """A dial has come to an end; None if nobody wants it any more."""
@@ -119,10 +111,10 @@ class Dialling:
 
     def handle_timeout(self, now: float) -> list[Action]:
         """Dial whom it is time for."""
-        return [action for each in self.retries.due(now) for action in self._dial(self._targets[each])]
+        return [action for each in self.retries.due(now) for action in self._dial(self.targets[each])]
 
     def _forget(self, target: Target) -> None:
-        self._targets.pop(target.address, None)
+        self.targets.pop(target.address, None)
         self.retries.clear(target.address)
 
     def _dial(self, target: Target) -> list[Action]:

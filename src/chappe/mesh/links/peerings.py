@@ -234,7 +234,7 @@ class Peerings:
             for each in self._dialling.of_peer(link.peer_id):
                 self._dialling.remove(each, Closed("the peering was ended"))
             return self._leave(link, now)
-        target = self._dialling.find(address)
+        target = self._dialling.targets.get(address)
         if target is None:
             text = f"cannot end a peering with {host}:{port}: there is none"
             return [Report(PeerInvalid(text, address)), Resolve(ticket, PeerInvalid(text, address))]
@@ -248,7 +248,7 @@ class Peerings:
 
     def _linked(self, address: Address) -> Link | None:
         """The link that was dialled at an address, stands for it, or was accepted from it."""
-        target = self._dialling.find(address)
+        target = self._dialling.targets.get(address)
         wanted = None if target is None else target.peer_id
         for link in self.links.values():
             if link.established_at is not None and (link.address == address or link.peer_id == wanted):
@@ -305,7 +305,7 @@ class Peerings:
     def peers(self) -> list[PeerInfo]:
         """The direct peers, then what is being dialled."""
         found = [link.info() for link in self.links.values() if link.established_at is not None]
-        for target in self._dialling:
+        for target in list(self._dialling.targets.values()):
             if target.conn is None and target.peer_id is None:
                 status = PeerStatus.CONNECTING if target.dial is not None else PeerStatus.DISCONNECTED
                 found.append(PeerInfo(None, target.address, status, True))
@@ -317,7 +317,7 @@ class Peerings:
         """Say goodbye to all peers; each ``Close`` follows its answer, ``UNPEER_S`` later at most."""
         self._closed = True
         actions: list[Action] = []
-        for target in self._dialling:
+        for target in list(self._dialling.targets.values()):
             actions += self._dialling.remove(target, Closed("the endpoint was closed"))
         for ticket in self._awaited:
             self._deadlines.clear(("await", ticket))
