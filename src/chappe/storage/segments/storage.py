@@ -16,7 +16,7 @@ from chappe.defaults import DISK_RESERVE_BYTES, SEGMENT_BYTES, SEGMENT_ENTRIES
 from chappe.errors import Damaged, StorageError, StorageFull
 from chappe.log.events import ScrubEnded
 from chappe.log.storage import Append, Hole, PartitionInfo, Read, Retention, Scrubbed
-from chappe.storage.segments.appender import Appender
+from chappe.storage.segments.appender import Appender, Pins, choose, load_pins, pin_resets, remove_first
 from chappe.storage.segments.aside import Aside
 from chappe.storage.segments.blocks import SEGMENT_HEADER
 from chappe.storage.segments.directory import ASIDE, MANIFEST, StoreDirectory, TopicFolder, segment_numbers, topic_of
@@ -26,7 +26,6 @@ from chappe.storage.segments.index_files import load_index, save_index
 from chappe.storage.segments.manifest import Known, Manifest, Mark
 from chappe.storage.segments.opening import Folders, TopicOpener
 from chappe.storage.segments.reading import Reader
-from chappe.storage.segments.retention import Pins, choose, load_pins, pin_resets, remove_first
 from chappe.storage.segments.scrub import Piece, Scrubber, Target
 from chappe.storage.segments.slots import Slot
 from chappe.storage.segments.table import Table

@@ -11,13 +11,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from typing import NamedTuple
 
 from chappe.log.storage import Hole
+from chappe.storage.segments.appender import Pins
 from chappe.storage.segments.blocks import HEADER_BYTES
 from chappe.storage.segments.directory import TopicFolder
 from chappe.storage.segments.index import Index, Piece
 from chappe.storage.segments.index_files import Handles
-from chappe.storage.segments.retention import Pins
 from chappe.storage.segments.slots import LOST, UNREADABLE, ChangeLog, Extent, Slot
 from chappe.storage.segments.table import Table
 
@@ -36,15 +37,12 @@ class Unread:
     size: int
 
 
-class _Rows:
+class _Rows(NamedTuple):
     """The pieces of one partition in a segment that is being written, sorted, without overlap."""
 
-    __slots__ = ("first", "next", "row")
-
-    def __init__(self) -> None:
-        self.first = array("q")
-        self.next = array("q")
-        self.row = array("q")
+    first: array[int]
+    next: array[int]
+    row: array[int]
 
 
 class ActiveIndex:
@@ -60,7 +58,7 @@ class ActiveIndex:
         """Offsets ``first`` <= n < ``next_``, none of which is there yet, are in ``row``."""
         rows = self._partitions.get(partition)
         if rows is None:
-            rows = self._partitions[partition] = _Rows()
+            rows = self._partitions[partition] = _Rows(array("q"), array("q"), array("q"))
         if not rows.first or first > rows.first[-1]:
             rows.first.append(first)
             rows.next.append(next_)
