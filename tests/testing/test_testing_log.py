@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from chappe import Consumer, Producer
+import time
+
+import pytest
+
+from chappe import Consumer, Producer, read_batches
 from chappe.testing import Log
 
 
@@ -18,3 +22,29 @@ def test_what_is_sent_is_stored_and_comes(chappe_log: Log) -> None:
 def test_what_a_test_writes_it_can_read(chappe_log: Log) -> None:
     chappe_log.write("readings", "1", "2")
     assert [each.value for each in chappe_log.read("readings")] == [b"1", b"2"]
+
+
+def test_a_test_waits_for_what_a_program_makes(chappe_log: Log) -> None:
+    def later() -> None:
+        time.sleep(5)
+        chappe_log.write("readings", "1", "2")
+
+    chappe_log.world.start(later)
+    assert [each.value for each in chappe_log.wait_for("readings", 2)] == [b"1", b"2"]
+    with pytest.raises(AssertionError, match="there are 2 records of topic 'readings' after 10 s, not 3"):
+        chappe_log.wait_for("readings", 3)
+
+
+def test_stores_are_read_without_a_member(chappe_log: Log) -> None:
+    pytest.importorskip("pyarrow")
+    chappe_log.write("readings", "1", "2")
+    assert sum(each.num_rows for each in read_batches("readings")) == 2
+
+
+def test_who_comes_back_goes_on_where_it_was(chappe_log: Log) -> None:
+    chappe_log.write("readings", "1", "2")
+    for expected in ([b"1", b"2"], [b"3"]):
+        with Consumer("readings", identity="alarms") as consumer:
+            assert [each.value for each in consumer.to_end()] == expected
+            consumer.commit()
+        chappe_log.write("readings", "3")

@@ -9,23 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from chappe.testing.log import Log
     from chappe.testing.scheduler import NothingHappens
-    from chappe.testing.world import World
-
-_HOMES = {
-    "Log": "chappe.testing.log",
-    "NothingHappens": "chappe.testing.scheduler",
-    "World": "chappe.testing.world",
-}
+    from chappe.testing.world import Log, World
 
 __all__ = ["Log", "NothingHappens", "World"]
 
 
 def __getattr__(name: str) -> object:
     """Import it when it is first used: pytest loads this package in every run."""
-    from importlib import import_module
+    if name not in __all__:
+        raise AttributeError(f"module 'chappe.testing' has no attribute {name!r}")
+    from chappe.testing import scheduler, world
 
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'chappe.testing' has no attribute {name!r}")
+    return getattr(scheduler if name == "NothingHappens" else world, name)

@@ -1,12 +1,15 @@
-"""The machine that members of a test run on: each host of a world is one, with a name by which it can be cut off."""
+"""The machines that members of a test run on: each host of a world is one. And event loops on the world's clock."""
 
 from __future__ import annotations
 
+import asyncio
 import selectors
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,6 +19,8 @@ from chappe.testing.ground import FIRST_FILE, File, Ground, Station
 from chappe.testing.pubsub import KINDS
 from chappe.testing.scheduler import Scheduler, Thread
 from chappe.testing.streams import new_listener, new_stream
+
+Start = Callable[..., Future[Any]]  # calls a function with arguments, by a thread of this thread's host
 
 if TYPE_CHECKING:
     import zmq
@@ -215,3 +220,42 @@ class Host(machine.Machine, Station):
     def owns(self, member: object) -> None:
         """Remember it, for the end of this life."""
         self.members.append(weakref.ref(member))
+
+
+class _Executor(ThreadPoolExecutor):
+    """What a loop has slow calls made by: a new thread for each, which goes on when it is its turn."""
+
+    def __init__(self, start: Start) -> None:
+        super().__init__(1)
+        self._start = start
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        return self._start(call, *args, **options)
+
+
+@contextmanager
+def _on_the_clock(loop: Any, ground: Ground, start: Start) -> Iterator[None]:
+    """Have a loop wait on the world's clock."""
+    selector, executor = loop._selector, loop._default_executor
+    loop._selector = waiting = Selector(ground, selector)
+    loop.time = ground.scheduler.monotonic
+    loop._default_executor = _Executor(start)
+    try:
+        yield
+    finally:
+        loop._selector, loop._default_executor = selector, executor
+        del loop.time
+        waiting.leave()
+
+
+def run_forever(ground: Ground, start: Start) -> Callable[[asyncio.BaseEventLoop], None]:
+    """What ``BaseEventLoop.run_forever`` is in a world."""
+    real = asyncio.BaseEventLoop.run_forever
+
+    def run(loop: asyncio.BaseEventLoop) -> None:
+        if ground.scheduler.is_outside() or not isinstance(loop, asyncio.SelectorEventLoop):
+            return real(loop)
+        with _on_the_clock(loop, ground, start):
+            return real(loop)
+
+    return run

@@ -24,6 +24,6 @@ def chappe_world(tmp_path: Path) -> Iterator[World]:
 @pytest.fixture
 def chappe_log(chappe_world: World, tmp_path: Path) -> Log:
     """A tower and a store in the world of the test: see ``chappe.testing.Log``."""
-    from chappe.testing.log import Log
+    from chappe.testing.world import Log
 
     return Log(chappe_world, tmp_path / "chappe" / "store")

@@ -1,4 +1,4 @@
-"""A world for one test: hosts, the network between them, and a clock that takes no time."""
+"""A world for one test: hosts, the network between them, a clock that takes no time, and a tower with a store."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from chappe.api import at_exit
+from chappe.api.log.consumer import Consumer
+from chappe.api.log.producer import Producer
+from chappe.api.log.store import Store
+from chappe.api.log.tower import Tower
 from chappe.errors import Closed
+from chappe.log.batch import Record
 from chappe.system import forking, machine
 from chappe.system import time as clocks
-from chappe.testing.aio import run_forever
 from chappe.testing.ground import Ground
-from chappe.testing.machine import Host
+from chappe.testing.machine import Host, run_forever
 from chappe.testing.scheduler import Scheduler, check_alive
 
 HERE: Final = "test"  # the host of what says nothing else
@@ -202,6 +206,60 @@ class World:
         for side in list(self._ground.streams.sides):
             if side.cut:
                 side.reset("connection timed out")
+
+
+class Log:
+    """The fixture ``chappe_log``: a tower on the host ``tower``, at the usual address, and a store on ``store``.
+
+    Args:
+        world: Where they are.
+        directory: Of the store.
+    """
+
+    def __init__(self, world: World, directory: Path) -> None:
+        self.world = world
+        self.directory = directory
+        self.tower = self.start_tower()
+        self.store = self.start_store()
+
+    def start_tower(self) -> Tower:
+        """Start it again, after it was closed or its host was killed."""
+        with self.world.on("tower"):
+            self.tower = Tower()
+        return self.tower
+
+    def start_store(self, **options: Any) -> Store:
+        """Start it again on the same files, after it was closed or its host was killed."""
+        with self.world.on("store"):
+            self.store = Store(self.directory, **options)
+        return self.store
+
+    def write(self, topic: str, *values: bytes | str | None, timeout: float = 10.0) -> None:
+        """Make records, and wait until they are stored. Raises TimedOut."""
+        with Producer(topic) as producer:
+            producer.send_many(values)
+            producer.flush(timeout)
+
+    def read(self, topic: str, timeout: float = 10.0) -> list[Record]:
+        """All that is stored. Raises TimedOut."""
+        with Consumer(topic) as consumer:
+            return list(consumer.to_end(timeout))
+
+    def wait_for(self, topic: str, count: int, timeout: float = 10.0) -> list[Record]:
+        """The first ``count`` records of a topic, as soon as they are there.
+
+        Raises:
+            AssertionError: There are fewer within ``timeout`` seconds.
+        """
+        found: list[Record] = []
+        end = self.world.now + timeout
+        with Consumer(topic) as consumer:
+            while len(found) < count and (batch := consumer.poll(max(0.0, end - self.world.now))) is not None:
+                found += consumer.iterate(batch)
+        assert len(found) >= count, (
+            f"there are {len(found)} records of topic {topic!r} after {timeout:g} s, not {count}"
+        )
+        return found[:count]
 
 
 def _killed(name: str) -> Closed:
