@@ -206,7 +206,6 @@ class ChannelConsumer(Generic[P]):
         self._silent = False
 
     def _known(self, seq: int, now: float) -> None:
-        """Event ``seq`` exists."""
         if seq >= self._end:
             self._end = seq + 1
         if self.next < self._end and self._nack_at == math.inf:
@@ -224,7 +223,6 @@ class ChannelConsumer(Generic[P]):
         return []
 
     def _drain(self, now: float) -> list[ConsumerAction[P]]:
-        """Hand on what follows without a gap."""
         actions: list[ConsumerAction[P]] = []
         while self.next in self._held:
             found = self._held.pop(self.next)

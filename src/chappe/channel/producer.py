@@ -262,7 +262,6 @@ class ChannelProducer(Generic[H, P]):
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _sent(self) -> int:
-        """The last event that was sent to anybody."""
         if not self._lasting:
             return self.seq
         return max(path.next for path in self._paths.values()) - 1
@@ -283,7 +282,6 @@ class ChannelProducer(Generic[H, P]):
         return actions
 
     def _trim(self) -> None:
-        """Let go of what everybody has."""
         keep_from = 0 if self._lasting and not self._paths else self.seq
         for path in self._paths.values():
             keep_from = min(keep_from, path.acked)

@@ -241,7 +241,6 @@ class KvClone(KvRole):
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _plan(self) -> None:
-        """When to look again."""
         self._tick_at = min([self._following.next_timeout(), *self._waits.values(), *self._unready.values()])
 
     def _write(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:

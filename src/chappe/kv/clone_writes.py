@@ -171,8 +171,6 @@ class CloneWrites:
     """The channel of one clone to its master, and who waits for what was written.
 
     Args:
-        name: Of the store.
-        uplink: Addresses what is sent.
         buffer_s: Without a master for longer, writes are refused; 0 refuses them at once.
         heartbeat_s: Longest silence towards the master while something is not confirmed.
     """
@@ -316,7 +314,6 @@ class CloneWrites:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _apply(self, produced: list[ProducerAction[Entity]], actions: list[Action]) -> None:
-        """What the channel has to say."""
         for each in produced:
             if isinstance(each, ToConsumer):
                 message = each.message

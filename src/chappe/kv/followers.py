@@ -34,8 +34,6 @@ class Followers:
     """The output channel of a master, and what else is sent to clones.
 
     Args:
-        name: Of the store.
-        entity: The master.
         writers: Those among the clones that write; one that is dropped is detached there.
         frozen: All entries that are durable, as they are now and stay.
         heartbeat_s: Longest silence towards the clones.
@@ -170,7 +168,6 @@ class Followers:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _apply(self, produced: list[ProducerAction[Entity]], now: float, actions: list[Action]) -> None:
-        """What the output channel has to say."""
         for each in produced:
             if isinstance(each, ToAll):
                 if isinstance(each.message, Heartbeat):

@@ -31,12 +31,7 @@ class Following:
     """Which master a clone follows, how far, and whether its data may be read.
 
     Args:
-        name: Of the store.
-        entity: The clone.
-        uplink: Addresses what is sent.
         engine: The clone's copy of the data, which its master alone changes.
-        notices: Tells watchers of its changes.
-        writes: Go to the master that is followed.
         resync_s: Longest pause between two attempts to find a master.
         stale_s: Without a master for longer, or without changes that it missed, reading raises StaleData; negative for
             never.
@@ -290,7 +285,6 @@ class Following:
         self._uplink.send(cmd.CumulativeAck(self._input.next - 1), self.master, actions)
 
     def _attach(self, master: Entity, command: cmd.AckClone, now: float, actions: list[Action]) -> None:
-        """A master has sent all it has, in one message: one of the original."""
         pairs = command.pairs()
         again = master == self.master
         if again and master.is_chappe and self._input.initialized and command.offset < self._input.next - 1:
@@ -307,7 +301,6 @@ class Following:
         self._writes.begin(master, now, actions)
 
     def _become(self, master: Entity, staged: Staged, actions: list[Action]) -> None:
-        """Take over what a master has, and follow it."""
         again = master == self.master
         if self.connected:
             self._writes.end(master)
@@ -390,7 +383,6 @@ class Following:
         self._writes.begin(master, now, actions)
 
     def _give_up(self, reason: str, now: float, actions: list[Action]) -> None:
-        """It does not become whole: ask again."""
         assert self._receiving is not None
         actions.append(Report(SnapshotGivenUp(self._name, self._receiving.master, reason)))
         self._receiving = None
@@ -400,7 +392,6 @@ class Following:
     # -- inside: following it ---------------------------------------------------------------------------------------
 
     def _control(self, master: Entity, command: Any, now: float, actions: list[Action]) -> None:
-        """What the master says to this clone alone."""
         if isinstance(command, cmd.WriterState):
             self._writes.handle_state(master, command, now, actions)
             if not self._syncing:
@@ -417,7 +408,6 @@ class Following:
             actions.append(Report(CommandRefused(self._name, f"{master} sent a clone's {type(command).__name__}")))
 
     def _take(self, taken: list[ConsumerAction[cmd.Action]], now: float, actions: list[Action]) -> None:
-        """What the channel from the master has to say."""
         for each in taken:
             if isinstance(each, Consume):
                 if not self._syncing:  # otherwise it is in the snapshot that is to come
@@ -428,7 +418,6 @@ class Following:
                 self._uplink.send(each.message, self.master, actions)
 
     def _do(self, command: cmd.Action, now: float, actions: list[Action]) -> None:
-        """The master's next event."""
         if type(command) is cmd.PutUniqueResult:
             if command.who == self._entity:
                 self._writes.handle_answer(command, actions)

@@ -245,6 +245,5 @@ class KvMaster(KvRole):
         return self._ordering.do(command, ticket, now, wall_ns)
 
     def _plan(self, now: float) -> None:
-        """When to look again."""
         at = min([self._followers.next_timeout(), self._taking.next_timeout(), *self._waits.values()])
         self._followers.tick_at = max(at, now + CHANNEL_TICK_S)

@@ -43,12 +43,6 @@ class Ordering:
     """Does writes, has them made durable, and tells everybody who is to know.
 
     Args:
-        name: Of the store.
-        entity: The master.
-        engine: The data.
-        writers: What is known of the clones that write.
-        followers: The clones that are told.
-        notices: Tells watchers of changes.
         durable: Whether there is a backend, to be asked by ``Commit``.
     """
 
@@ -206,7 +200,6 @@ class Ordering:
         return self._engine.expire(wall_ns)
 
     def _expired(self, changes: Sequence[Change], now: float, actions: list[Action]) -> None:
-        """What was taken out has expired for everybody."""
         for change in changes:
             command = cmd.Expire(change.key, self._entity)
             self._finish(Done(command, (change,), (command,), None), now, actions)
@@ -219,7 +212,6 @@ class Ordering:
             self._release(done, now, actions)
 
     def _release(self, done: Done, now: float, actions: list[Action]) -> None:
-        """Tell everybody."""
         if self.notices.wanted:
             for change in done.changes:
                 expiry_ns = getattr(done.command, "expiry_ns", None)
@@ -231,7 +223,6 @@ class Ordering:
             self._writers.apply(done.writer, done.seq)
 
     def _outcome(self, done: Done, error: StoreError | None) -> None:
-        """Remember what a clone is to be told of its write."""
         if done.writer is None or not done.writer.is_chappe:
             return
         writer = self._writers.known.get(done.writer)

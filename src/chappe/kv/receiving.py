@@ -37,9 +37,6 @@ class Receiving:
     """One snapshot.
 
     Args:
-        master: Who sends it.
-        offer: What it has said of it.
-        uplink: Addresses what is sent to it.
         engine: What the clone has now; it does not change meanwhile.
     """
 

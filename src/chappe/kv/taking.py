@@ -25,14 +25,7 @@ _OFFSET_MAX: Final = 2**62  # numbers of writes stay within what backends can ke
 
 
 class Taking:
-    """The input channels of a master, one from each clone that writes.
-
-    Args:
-        name: Of the store.
-        writers: What is known of the clones that write.
-        ordering: Does what they ask for.
-        followers: Carries the answers.
-    """
+    """The input channels of a master, one from each clone that writes."""
 
     def __init__(
         self, name: str, writers: Writers, ordering: Ordering, followers: Followers, limits: KvLimits, *,

@@ -75,11 +75,8 @@ class Topology:
     """What an endpoint knows of the network; ``settle`` brings the answers up to date after changes.
 
     Args:
-        own: This endpoint's id.
         forwards: Whether messages pass through it.
         version: Of its first link state; higher than any that an earlier life of this id told.
-        now: Monotonic seconds.
-        limits: How much is remembered.
     """
 
     def __init__(
@@ -393,7 +390,6 @@ class Topology:
             made.gone_since = now
 
     def _note_moved(self, former: dict[bytes, _Side], now: float) -> None:
-        """Note who is no longer behind a neighbour."""
         pairs = {(id(side), id(self._sides[peer])): peer for peer, side in former.items() if peer in self._sides}
         until = now + LINK_STATE_KEPT_S
         for peer in pairs.values():

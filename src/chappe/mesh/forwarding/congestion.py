@@ -41,7 +41,6 @@ class Congestion:
     """Links that are full of what other links bring, and what is claimed about it.
 
     Args:
-        own: Id of this endpoint.
         number: Of its first claim; higher than any of an earlier life of this id.
         patience_s: So long a peer is waited for that claims, or shows by its answers, that it gets on.
     """

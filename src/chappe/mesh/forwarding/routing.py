@@ -103,11 +103,8 @@ class Router:
     """Routes of one endpoint.
 
     Args:
-        own: Its id.
-        options: Its options.
         control: Called with pings and pongs.
         contain: Called with a defect of ours that a frame brought to light: ends the link, or raises it.
-        now: Monotonic seconds.
     """
 
     def __init__(self, own: bytes, options: EndpointOptions, control: Control, contain: Contain, now: float) -> None:
@@ -207,7 +204,6 @@ class Router:
         return actions + [Report(EndpointUnreachable(each)) for each in changes.unreachable]
 
     def _tell(self, now: float) -> list[Action]:
-        """Tell our link state, if it is time for that."""
         state = self.topology.tell(now)
         if state is None:
             return []
@@ -591,7 +587,6 @@ class Router:
         return self._flood(frame, link)
 
     def _tell_loss(self, loss: Loss) -> Sequence[Action]:
-        """Tell the origin, and the peer that misses the messages."""
         actions: list[Action] = []
         peer = self.links.get(loss.towards)
         if loss.origin not in (NOBODY, self._own):

@@ -87,7 +87,6 @@ class Peerings:
         return self._do(link, handshake.start(), now)
 
     def _greet(self, link: Link, body: bytes, now: float) -> list[Action]:
-        """A frame of the handshake came."""
         try:
             return self._do(link, link.handshake.handle_frame(body), now)
         except Exception as defect:
@@ -176,7 +175,6 @@ class Peerings:
         return self._end(link, PeerLost, reason, now, broken=True)
 
     def _end(self, link: Link, ended: Ended, reason: str, now: float, broken: bool = False) -> list[Action]:
-        """An established link ends."""
         assert link.established_at is not None
         # After a goodbye what waits is still sent, as long as the connection takes it.
         lost = self.router.discard(link) if broken or link.bye is None else 0
@@ -334,7 +332,6 @@ class Peerings:
     # -- signs of life ----------------------------------------------------------------------------
 
     def _handle_ping(self, link: Link, message: Message, now: float) -> list[Action]:
-        """A ping, or a pong, of an established link."""
         if message.kind != PING:
             if link.bye is not None and message.payload == link.bye:
                 link.confirmed = link.outbox.messages
