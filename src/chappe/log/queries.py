@@ -7,7 +7,7 @@ Used by consumers catching up, by stores healing each other, by Spark and by the
 A request is two frames: a request id of eight bytes, then msgpack; for STAGE a third frame, the batch. The answer
 is the same id, msgpack, and for READ one further frame for each batch.
 
-The second half is the exactly-once sink (``log.transactions``): rows are staged at one store, the sink's home, and
+The second half is the exactly-once sink (``log.exactly_once``): rows are staged at one store, the sink's home, and
 a commit makes exactly the attempts that it names visible in one step.
 
 Topics and addresses travel as bytes: an original producer's need not be UTF-8.

@@ -1,6 +1,6 @@
 """The port for staged rows: what the home of a sink keeps on disk before and while a batch is committed.
 
-How a commit uses it is in ``log.committing``. Everything but ``kept`` runs on the thread that writes.
+How a commit uses it is in ``redo``. Everything but ``kept`` runs on the thread that writes.
 """
 
 from __future__ import annotations
