@@ -16,10 +16,10 @@ from chappe.log.batch import encode_batch
 
 pytest.importorskip("pyspark")
 
-from chappe.spark import home, sink_rows
+from chappe.spark import home, sink
 from chappe.spark.encode import Piece
 from chappe.spark.home import Home, Sink, Stores, found_again, settle
-from chappe.spark.sink_rows import UNANSWERED_MAX, Staged, Staging, abort, commit
+from chappe.spark.sink import UNANSWERED_MAX, Staged, Staging, abort, commit
 
 QUERY = Sink("q", "run-1", True)
 Open = Callable[..., FakeSink]
@@ -28,7 +28,7 @@ Open = Callable[..., FakeSink]
 @pytest.fixture(autouse=True)
 def _only_the_silent_are_given_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(home, "StoreClient", ImpatientClient)
-    monkeypatch.setattr(sink_rows, "StoreClient", ImpatientClient)
+    monkeypatch.setattr(sink, "StoreClient", ImpatientClient)
     yield
     for endpoint in list(home._clients):
         home.forget_client(endpoint)

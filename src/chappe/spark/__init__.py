@@ -9,13 +9,12 @@ options.py   its options for reading
 columns.py   its columns, and those of a write
 batch.py     reads what is there, narrowed by filters; what tasks read
 stream.py    follows topics
-sink.py      writes topics, exactly once
+sink.py      writes topics, exactly once: stages rows at their home, and commits them
 sink_options.py  the options of a write
 sql_tables.py  what CREATE TABLE leaves for SELECT and INSERT INTO
 encode.py    rows become batches
 home.py      the store that keeps a sink's commits
 origins.py   by what a query is known that lost its checkpoint
-sink_rows.py a task's rows on their way there, and the driver's commit
 decode.py    JSON in values as typed columns
 events.py    recorded messages of the mesh as typed columns; event_types.py says which, event_schema.py guesses them
 tables.py    topics as tables: the latest value of each key
