@@ -35,7 +35,8 @@ def test_a_test_waits_for_what_a_program_makes(chappe_log: Log) -> None:
         chappe_log.wait_for("readings", 3)
 
 
-def test_stores_are_read_without_a_member(chappe_log: Log) -> None:
+@pytest.mark.parametrize("world", ["the first", "the next, where nothing is left of it"])
+def test_stores_are_read_without_a_member(world: str, chappe_log: Log) -> None:
     pytest.importorskip("pyarrow")
     chappe_log.write("readings", "1", "2")
     assert sum(each.num_rows for each in read_batches("readings")) == 2

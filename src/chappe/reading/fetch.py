@@ -112,7 +112,9 @@ def _in_time(task: Task, start: int, end: int, batches: list[Batch]) -> Iterator
 
 
 def _client(endpoint: str) -> StoreClient:
-    client = _clients.pop(endpoint, None) or StoreClient(endpoint, TIMEOUT_S)
+    client = _clients.pop(endpoint, None)
+    if type(client) is not StoreClient:  # there is none, or a fork has left it to the parent
+        client = StoreClient(endpoint, TIMEOUT_S)
     _clients[endpoint] = client  # the most recently used is the last
     if len(_clients) > CLIENTS_MAX:
         _drop(next(iter(_clients)))

@@ -15,7 +15,7 @@ DELAY_S: Final = 0.000_1  # of the network
 WINDOW_BYTES: Final = 1_048_576  # on the way in one direction of a connection
 QUEUE_MAX: Final = 10_000  # messages on the way to a subscriber
 FIRST_FILE: Final = 1 << 30  # no descriptor of the system is so high
-FIRST_PORT: Final = 49_152
+PORTS: Final = range(10_240, 32_768)  # that are free; systems give away higher ones
 
 
 class _Calm(PubSub):
@@ -109,5 +109,5 @@ class Ground:
         self.files: dict[int, File] = {}
         self.ports: dict[str, Any] = {}  # sockets that listen; all names and addresses are one machine's
         self.next_file = FIRST_FILE
-        self.free_ports = cycle(range(FIRST_PORT, 65_536))  # one that was closed is not given to another one soon
+        self.free_ports = cycle(PORTS)  # one that was closed is not given to another one soon
         self.scheduler = Scheduler(world.clock, lambda number: number in self.files and bool(self.files[number].mask()))
