@@ -11,9 +11,10 @@ from chappe.kv.engine import index_of
 from chappe.kv.entity import Entity
 from chappe.kv.events import TwoMasters
 from chappe.sim.scenarios.kv.hosts import KvHost
-from chappe.sim.scenarios.kv.world import LISTS, PENDING, TEMPORARY, UNIQUE, KvWorld
+from chappe.sim.scenarios.kv.world import LISTS, LIVING, PENDING, TEMPORARY, UNIQUE, Asked, KvWorld
 from chappe.sim.world import Checker
 
+LATE_S = 0.3  # what is due is done by then
 CONFLICT_S = 5.0  # two masters that reach each other have noticed it after this long
 State = dict[Any, Value]
 
@@ -137,17 +138,24 @@ class Applied(KvChecker):
         if action.key in LISTS and isinstance(action.value, tuple) and len(set(action.value)) != len(action.value):
             self.fail(f"{host.name} has a write twice in {action.value}")
 
+    def on_ended(self, host: KvHost, serial: int, asked: Asked) -> None:
+        """Who is told that a write is done sees it, unless the master was lost before that."""
+        is_shown = asked.key not in LISTS or serial in self._list(host, asked.key)
+        is_lost = host.kind == "clone" and not host.role.connected
+        if not is_shown and not is_lost and asked.outcome is None and self.world.lasting:
+            self.fail(f"{host.name} is told that write {serial} is done, and does not show it")
+
     def unsettled(self) -> str | None:
         """What the authors were told."""
         for serial, asked in self.world.truth.asked.items():
             if asked.outcome is PENDING and lives(self.world, asked.member):
-                return f"nothing became of write {serial} of {asked.member}, {asked.what}"
+                return f"nothing became of write {serial} of {asked.member}, {asked.what} {asked.key!r}"
         master = only_master(self.world)
         if master is None:
             return None
         done = {serial for key in LISTS for serial in self._list(master, key)}
         for serial, asked in self.world.truth.asked.items():
-            if asked.what[1] not in LISTS or asked.what[0] != "add" or asked.outcome is PENDING:
+            if asked.key not in LISTS or asked.what != "add" or asked.outcome is PENDING:
                 continue
             if asked.outcome is None:
                 if serial not in done and self.world.lasting:
@@ -172,7 +180,7 @@ class OneWinner(KvChecker):
         if master is None or not self.world.lasting:
             return None
         for key in UNIQUE:
-            told = [s for s, a in self.world.truth.asked.items() if a.what[:2] == ("put_unique", key)]
+            told = [s for s, a in self.world.truth.asked.items() if (a.what, a.key) == ("put_unique", key)]
             winners = [serial for serial in told if self.world.truth.told(serial) is True]
             if len(winners) > 1:
                 self.fail(f"{winners} were all told that they put {key!r}")
@@ -195,6 +203,8 @@ class Expiry(KvChecker):
 
     def on_notify(self, host: KvHost, action: Notify) -> None:
         """Every value of these keys is put once."""
+        if action.kind == "expire" and action.key in (*TEMPORARY, *LIVING) and isinstance(action.before, int):
+            self._in_time(host, action, self.world.truth.asked[action.before])
         if action.key not in TEMPORARY or not self.world.lasting:
             return
         if action.kind == "expire" and host.kind == "master":
@@ -202,8 +212,16 @@ class Expiry(KvChecker):
         elif action.kind in ("insert", "update") and host.kind == "master" and action.value in self.expired:
             self.fail(f"{host.name} shows {action.value!r} again, which had expired")
 
+    def _in_time(self, host: KvHost, action: Notify, asked: Asked) -> None:
+        """Nothing expires sooner than its author wanted, unless the time of day was set."""
+        early_ns = asked.wall_ns + (asked.expiry_ns or 2**63) - self.world.clock.wall_us * 1000
+        if early_ns > 0 and not self.world.clock.wall_jump_us:
+            self.fail(f"{host.name}: {action.before!r} of {action.key!r} expires {early_ns:,} ns too early")
+
     def unsettled(self) -> str | None:
-        """What is still there."""
+        """What is still there, unless the time of day was set."""
+        if self.world.clock.wall_jump_us:
+            return None
         for host in (*masters(self.world), *clones(self.world)):
             for key in TEMPORARY:
                 if host.role.engine.find(key) is not None:
@@ -266,6 +284,47 @@ class Bounds(KvChecker):
                 self.fail(f"{host.name} keeps {host.role.unconfirmed} writes, the bound is {bound}")
 
 
+class Waits(KvChecker):
+    """Who waits until a clone may be read, or a member is idle, is woken then, and told in time if it never is."""
+
+    name = "waits"
+
+    def on_tick(self) -> None:
+        """Look at those that wait."""
+        for host in self.world.alive(KvHost):
+            for serial, asked in self.world.truth.waiting(str(host.entity)):
+                if self.world.now > asked.until + LATE_S:
+                    self.fail(f"{host.name} has told nothing of {serial}, {asked.what} until {asked.until:.1f}")
+                if asked.what == "await_ready" and host.role.readable:
+                    self.fail(f"{host.name} may be read, and has not woken {serial}")
+
+
+class Changes(KvChecker):
+    """An application that asks what is new every so often has what the store has."""
+
+    name = "changes"
+
+    def __init__(self, world: KvWorld) -> None:
+        super().__init__(world)
+        self._copies: dict[Entity, tuple[int, dict[Any, object]]] = {}
+
+    def on_tick(self) -> None:
+        """Ask every member, and compare."""
+        for host in self.world.alive(KvHost):
+            engine = host.role.engine
+            version, copy = self._copies.get(host.entity, (0, {}))
+            changes = engine.changes_since(version)
+            if changes is None:
+                copy = dict(engine.entries)
+            else:
+                copy |= {index_of(each.key): each.entry for each in changes}
+            copy = {index: entry for index, entry in copy.items() if entry is not None}
+            if copy != engine.entries:
+                wrong = sorted(str(key) for key in copy.keys() ^ engine.entries.keys())
+                self.fail(f"{host.name}: who takes the changes since {version} is wrong about {wrong}")
+            self._copies[host.entity] = (engine.version, copy)
+
+
 class TwoMastersSeen(KvChecker):
     """Two masters that reach each other both say so."""
 
@@ -295,5 +354,5 @@ class TwoMastersSeen(KvChecker):
 
 def all_checkers(world: KvWorld) -> list[Checker]:
     """Every checker."""
-    kinds = (MastersOrder, Applied, OneWinner, Expiry, Convergence, Freshness, Bounds, TwoMastersSeen)
+    kinds = (MastersOrder, Applied, OneWinner, Expiry, Convergence, Freshness, Bounds, Waits, Changes, TwoMastersSeen)
     return [kind(world) for kind in kinds]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any, Final
 
 from chappe.core import Report
@@ -17,16 +18,31 @@ from chappe.member import KvPart, Serve
 from chappe.mesh.endpoint import EndpointOptions
 from chappe.sim.backends import SimBackend
 from chappe.sim.host import Host
-from chappe.sim.scenarios.kv.world import COUNTERS, LISTS, MIXED, TEMPORARY, UNIQUE, KvWorld
+from chappe.sim.scenarios.kv.world import COUNTERS, LISTS, LIVING, MIXED, TEMPORARY, UNIQUE, Asked, KvWorld
 from chappe.sim.scenarios.mesh.hosts import EndpointHost
 
 STORE: Final = "s"
 PART: Final = 7  # the number of a data store at its member
 MASTER_TOPIC: Final = master_topic(b"s")
 CLONE_TOPIC: Final = clone_topic(b"s")
+# How often, what, on which keys, with which value, and what it is added to where there is nothing.
+OPERATIONS: Final[tuple[tuple[int, str, tuple[str | None, ...], Callable[[int, Random], Any], int | None], ...]] = (
+    (35, "add", LISTS, lambda serial, rng: serial, VECTOR),
+    (15, "put_unique", UNIQUE, lambda serial, rng: serial, None),
+    (10, "put", TEMPORARY, lambda serial, rng: serial, None),
+    (5, "put", LIVING, lambda serial, rng: serial, None),
+    (10, "add", COUNTERS, lambda serial, rng: Count(1), 2),
+    (15, "put", MIXED, lambda serial, rng: rng.choice((serial, f"text {serial}", 1.5, (1, serial))), None),
+    (3, "add", MIXED, lambda serial, rng: f"{serial}", STRING),
+    (2, "add", MIXED, lambda serial, rng: f"{serial}", SET),
+    (5, "subtract", MIXED, lambda serial, rng: 1, None),
+    (4, "erase", MIXED, lambda serial, rng: None, None),
+    (1, "clear", (None,), lambda serial, rng: None, None),
+)
 ANSWERING: Final = (
     "start", "leave", "handle_messages", "handle_masters", "handle_gone", "handle_network", "handle_timeout",
-    "handle_committed", "handle_commit_failed", "put", "put_unique", "erase", "add", "subtract", "clear",
+    "handle_committed", "handle_commit_failed", "await_ready", "await_idle",
+    "put", "put_unique", "erase", "add", "subtract", "clear",
 )  # fmt: skip
 
 
@@ -108,42 +124,36 @@ class KvHost(Host):
     def act(self) -> None:
         """One operation of the application, drawn by chance."""
         world = self.world
-        rng = world.rng
-        serial = world.next_serial()
-        choice = rng.random()
-        expiry_ns: int | None = None
-        what: tuple[str, Any, Any, int]
-        if choice < 0.35:
-            what = ("add", rng.choice(LISTS), serial, VECTOR)
-        elif choice < 0.5:
-            what = ("put_unique", rng.choice(UNIQUE), serial, 0)
-        elif choice < 0.6:
-            what = ("put", rng.choice(TEMPORARY), serial, 0)
+        rng, serial = world.rng, world.next_serial()
+        name, keys, make, init = rng.choices([each[1:] for each in OPERATIONS], [each[0] for each in OPERATIONS])[0]
+        if name == "clear" and not world.clears:
+            name, keys = "erase", MIXED
+        key = rng.choice(keys)
+        value = make(serial, rng)
+        expiry_ns = None
+        if keys is TEMPORARY or (keys is LIVING and rng.random() < 0.5):
             expiry_ns = int(rng.choice((0.05, 0.5, 3.0)) * 1e9)
-        elif choice < 0.7:
-            what = ("add", rng.choice(COUNTERS), Count(1), 2)
-        elif choice < 0.85:
-            what = ("put", rng.choice(MIXED), rng.choice((serial, f"text {serial}", 1.5, (1, serial))), 0)
-        elif choice < 0.9:
-            what = ("add", rng.choice(MIXED), f"{serial}", rng.choice((STRING, SET)))
-        elif choice < 0.95:
-            what = ("subtract", rng.choice(MIXED), 1, 0)
-        elif choice < 0.99 or not world.clears:
-            what = ("erase", rng.choice(MIXED), None, 0)
-        else:
-            what = ("clear", None, None, 0)
-        name, key, value, init = what
-        arguments: list[Any] = [] if name == "clear" else [key] if name == "erase" else [key, value]
-        if name == "add":
-            arguments.append(init)
+        world.began(self, Asked(str(self.entity), name, key, value, world.clock.wall_us * 1000, expiry_ns), serial)
+        arguments = [each for each in (key, value, init) if each is not None]
         options = {"ticket": serial} | ({} if expiry_ns is None else {"expiry_ns": expiry_ns})
-        world.began(self, what, serial)
         try:
             self.write(getattr(self.role, name), arguments, options)
         except (StoreError, BufferFull) as error:
             world.ended(self, serial, error)
             if not isinstance(error, NoMaster | BufferFull) and self.kind == "clone":
                 raise
+
+    def wait(self) -> None:
+        """Wait until it may be read, or is idle."""
+        world = self.world
+        serial, timeout_s = world.next_serial(), world.rng.choice((0.0, 0.5, 20.0))
+        name = "await_ready" if self.kind == "clone" and world.rng.random() < 0.5 else "await_idle"
+        world.began(self, Asked(str(self.entity), name, until=world.now + timeout_s), serial)
+        self.ask_role(getattr(self.role, name), serial, timeout_s)
+
+    def ask_role(self, method: Callable[..., Any], *arguments: object) -> None:
+        """Make one call that a ``Resolve`` answers."""
+        raise NotImplementedError
 
     def write(self, method: Callable[..., Any], arguments: list[Any], options: dict[str, Any]) -> None:
         """Make one call that writes."""
@@ -208,6 +218,10 @@ class WireHost(KvHost):
         now, wall_ns = self.times()
         self.call(method, *arguments, now=now, wall_ns=wall_ns, **options)
 
+    def ask_role(self, method: Callable[..., Any], *arguments: object) -> None:
+        """Make one call that a ``Resolve`` answers."""
+        self.call(method, *arguments, now=self.world.now)
+
     def leave(self) -> None:
         """Say goodbye."""
         self.call(self.role.leave)
@@ -255,6 +269,10 @@ class AttachedHost(EndpointHost, KvHost):
     def write(self, method: Callable[..., Any], arguments: list[Any], options: dict[str, Any]) -> None:
         """Make one call that writes."""
         self.call(self.part.write, method, arguments, options, *self.times())
+
+    def ask_role(self, method: Callable[..., Any], *arguments: object) -> None:
+        """Make one call that a ``Resolve`` answers."""
+        self.call(self.part.ask, method, arguments, *self.times())
 
     def leave(self) -> None:
         """Say goodbye."""

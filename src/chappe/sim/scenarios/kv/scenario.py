@@ -21,6 +21,7 @@ from chappe.sim.scenarios.mesh.hosts import EndpointHost
 
 NOTICE_S: Final = (0.0, 0.5, 20.0)  # how long until a member hears that another is out of reach
 RELAYS: Final = "relay"
+WAITS: Final = 0.1  # of what applications do
 
 
 class KvBase(KvWorld):
@@ -71,6 +72,8 @@ class KvBase(KvWorld):
             for _ in range(self.rng.choice((1, 1, 1, 3, 20))):
                 if host.alive:
                     host.act()
+            if host.alive and self.rng.random() < WAITS:
+                host.wait()
         self.clock.after(self.rng.expovariate(20.0), self._work)
 
     def masters(self) -> list[KvHost]:

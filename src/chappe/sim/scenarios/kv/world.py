@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Final
 
 from chappe.kv.clone import KvClone
@@ -15,6 +16,7 @@ from chappe.sim.scenarios.mesh.world import MeshWorld
 LISTS: Final = ("list a", "list b")  # serial numbers are pushed to them, and nothing else happens to them
 UNIQUE: Final = tuple(f"unique {n}" for n in range(40))  # put_unique alone
 TEMPORARY: Final = ("temporary a", "temporary b")  # always with an expiry, every value once
+LIVING: Final = ("living a", "living b")  # with an expiry or without one, every value once
 COUNTERS: Final = ("counter",)
 MIXED: Final = ("mixed a", "mixed b", "mixed c")  # anything, so that much of it does not fit
 PENDING: Final = object()
@@ -25,7 +27,12 @@ class Asked:
     """One operation."""
 
     member: str
-    what: tuple[str, Any, Any, int]
+    what: str
+    key: Any = None
+    value: Any = None
+    wall_ns: int = 0  # the time of day
+    expiry_ns: int | None = None
+    until: float = inf  # of one that waits
     outcome: object = PENDING  # None, True, False or an exception
 
 
@@ -35,6 +42,10 @@ class KvTruth:
 
     asked: dict[int, Asked] = field(default_factory=dict)
     answered: int = 0  # of them, how many have an outcome
+
+    def waiting(self, member: str) -> list[tuple[int, Asked]]:
+        """What a member waits for, by the serial numbers."""
+        return [(n, a) for n, a in self.asked.items() if a.until < inf and a.member == member and a.outcome is PENDING]
 
     def told(self, serial: int) -> object:
         """The outcome of an operation; ``PENDING`` while there is none."""
@@ -101,10 +112,10 @@ class KvWorld(MeshWorld):
         """A member dies between a commit and hearing of it."""
         raise NotImplementedError
 
-    def began(self, host: Any, what: tuple[str, Any, Any, int], serial: int) -> None:
+    def began(self, host: Any, asked: Asked, serial: int) -> None:
         """An operation is asked for."""
-        self.truth.asked[serial] = Asked(str(host.entity), what)
-        self.trace(host, "asks %d: %s %r %r", serial, *what[:3])
+        self.truth.asked[serial] = asked
+        self.trace(host, "asks %d: %s %r %r", serial, asked.what, asked.key, asked.value)
 
     def ended(self, host: Any, serial: int, outcome: object) -> None:
         """Its outcome."""
@@ -114,3 +125,4 @@ class KvWorld(MeshWorld):
             self.fail("exactly once", f"{host.name} is told twice of {serial}: {outcome}")
         asked.outcome = outcome
         self.truth.answered += 1
+        self.see("on_ended", host, serial, asked)
