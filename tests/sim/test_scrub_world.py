@@ -6,9 +6,8 @@ import pytest
 from tests.sim.test_checkers_can_fail import NeverScrubs
 
 from chappe.sim.disk import SimDisk
-from chappe.sim.scenarios.log.bounds import small_limits
 from chappe.sim.scenarios.log.scenario import Log
-from chappe.sim.scenarios.log.world import Cores
+from chappe.sim.scenarios.log.world import Cores, small_limits
 
 
 def survivors(seed: int, disk: type[SimDisk]) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import pytest
 
 from chappe.log.backfill import Unfilled
 from chappe.sim.__main__ import main
-from chappe.sim.scenarios.log import bounds
+from chappe.sim.scenarios.log import world as bounds
 from chappe.sim.scenarios.log.scenario import Log
 from chappe.sim.scenarios.registry import SCENARIOS
 from chappe.sim.shrink import from_json

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from random import Random
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from chappe.sim.host import Host, Member
 
 H = TypeVar("H", bound=Host)
+W = TypeVar("W")  # a world
 
 WALL_START_US = 1_700_000_000_000_000  # the time of day when every world begins
 
@@ -94,11 +95,13 @@ class Clock:
         self.now = until
 
 
-class Checker:
+class Checker(Generic[W]):
     """Watches a world. Methods named ``on_...`` are called by ``World.see`` with that name; they may raise."""
 
     name: ClassVar[str] = ""
-    promise: ClassVar[str] = ""
+
+    def __init__(self, world: W) -> None:
+        self.world = world
 
     def fail(self, text: str) -> None:
         """The promise is broken."""
@@ -139,7 +142,7 @@ class World:
         self.members: list[Member] = []
         self.hosts: dict[str, Any] = {}  # by name, in its present life
         self.tell = tell
-        self.checkers: list[Checker] = []
+        self.checkers: list[Checker[Any]] = []
         self._seeing: dict[str, list[Callable[..., None]]] = {}
 
     @property
@@ -175,7 +178,7 @@ class World:
         """A promise was broken."""
         raise Violation(checker, text)
 
-    def watch(self, *checkers: Checker) -> None:
+    def watch(self, *checkers: Checker[Any]) -> None:
         """Have checkers watch from now on."""
         self.checkers += checkers
         self._seeing.clear()

@@ -259,11 +259,8 @@ class ConsumerEnd(Host):
             self.table[type(action)](action)
 
 
-class Channels(Checker):
+class Channels(Checker[ChannelWorld]):
     """All promises of a channel; ``name`` is told with each."""
-
-    def __init__(self, world: ChannelWorld) -> None:
-        self.world = world
 
     def on_sent(self, producer: ProducerEnd, action: ToConsumer[str]) -> None:
         """A lasting producer keeps to its window."""

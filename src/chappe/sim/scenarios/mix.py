@@ -30,7 +30,7 @@ from chappe.sim.scenarios.kv.world import Asked
 from chappe.sim.scenarios.log.members import BUFFER_BYTES, ConsumerHost, ProducerHost
 from chappe.sim.scenarios.log.node import NodeHost
 from chappe.sim.scenarios.log.scenario import Log
-from chappe.sim.scenarios.log.truth import contents
+from chappe.sim.scenarios.log.world import contents
 from chappe.sim.scenarios.mesh.hosts import EndpointHost
 from chappe.sim.world import Checker, World
 
@@ -223,13 +223,13 @@ class Table(ConsumerHost):
             self._write_rows()
 
 
-class Bridges(Checker):
+class Bridges(Checker["Mix"]):
     """What is promised from one end of a mix to the other."""
 
     name = "bridges"
 
     def __init__(self, world: Mix) -> None:
-        self.world = world
+        super().__init__(world)
         self._recorded: dict[Recorder, set[bytes]] = {}
         self._shown: dict[Entity, dict[str, Any]] = {}  # by each life of the master
 

@@ -19,19 +19,9 @@ CONFLICT_S = 5.0  # two masters that reach each other have noticed it after this
 State = dict[Any, Value]
 
 
-def masters(world: KvWorld) -> list[KvHost]:
-    """The masters that run."""
-    return [each for each in world.alive(KvHost) if each.kind == "master"]
-
-
-def clones(world: KvWorld) -> list[KvHost]:
-    """The clones that run."""
-    return [each for each in world.alive(KvHost) if each.kind == "clone"]
-
-
 def only_master(world: KvWorld) -> KvHost | None:
     """The master, if there is one."""
-    found = masters(world)
+    found = world.masters()
     return found[0] if len(found) == 1 else None
 
 
@@ -40,14 +30,7 @@ def lives(world: KvWorld, life: str) -> bool:
     return any(str(each.entity) == life for each in world.alive(KvHost))
 
 
-class KvChecker(Checker):
-    """Watches a world of data stores."""
-
-    def __init__(self, world: KvWorld) -> None:
-        self.world = world
-
-
-class MastersOrder(KvChecker):
+class MastersOrder(Checker[KvWorld]):
     """Every clone shows, behind each event, what its master had told behind that event."""
 
     name = "order"
@@ -128,7 +111,7 @@ class MastersOrder(KvChecker):
                 self.fail(f"{host.name} shows behind event {seq} of {core.master} other than it had: {shown}")
 
 
-class Applied(KvChecker):
+class Applied(Checker[KvWorld]):
     """Every write is done at most once, exactly once if its author was told so, and not if it was told otherwise."""
 
     name = "exactly once"
@@ -169,7 +152,7 @@ class Applied(KvChecker):
         return () if entry is None else entry.value
 
 
-class OneWinner(KvChecker):
+class OneWinner(Checker[KvWorld]):
     """Of all that put_unique the same key, one is told that it did, and its value is there."""
 
     name = "one winner"
@@ -192,7 +175,7 @@ class OneWinner(KvChecker):
         return None
 
 
-class Expiry(KvChecker):
+class Expiry(Checker[KvWorld]):
     """What has expired does not come back, and nothing lives for ever that should not."""
 
     name = "expiry"
@@ -222,22 +205,22 @@ class Expiry(KvChecker):
         """What is still there, unless the time of day was set."""
         if self.world.clock.wall_jump_us:
             return None
-        for host in (*masters(self.world), *clones(self.world)):
+        for host in (*self.world.masters(), *self.world.clones()):
             for key in TEMPORARY:
                 if host.role.engine.find(key) is not None:
                     return f"{host.name} still has {key!r}"
         return None
 
 
-class Convergence(KvChecker):
+class Convergence(Checker[KvWorld]):
     """When all is done every clone equals its master, and can be read."""
 
     name = "convergence"
 
     def unsettled(self) -> str | None:
         """The first difference."""
-        found = {each.entity: each for each in masters(self.world)}
-        for clone in clones(self.world):
+        found = {each.entity: each for each in self.world.masters()}
+        for clone in self.world.clones():
             core = clone.role
             master = found.get(core.master)
             if master is None or not core.connected or not core.readable:
@@ -254,21 +237,21 @@ class Convergence(KvChecker):
         return None
 
 
-class Freshness(KvChecker):
+class Freshness(Checker[KvWorld]):
     """A clone that has been without a master for longer than ``stale_s`` refuses to be read."""
 
     name = "stale reads"
 
     def on_tick(self) -> None:
         """Look at every clone."""
-        for clone in clones(self.world):
+        for clone in self.world.clones():
             core = clone.role
             lost_s = self.world.now - core.lost_at
             if core.readable and not core.connected and lost_s > clone.stale_s + 0.1:
                 self.fail(f"{clone.name} is read {lost_s:.1f} s after it lost its master")
 
 
-class Bounds(KvChecker):
+class Bounds(Checker[KvWorld]):
     """Nothing grows beyond its bound, and the cores' state fits together."""
 
     name = "bounds"
@@ -284,7 +267,7 @@ class Bounds(KvChecker):
                 self.fail(f"{host.name} keeps {host.role.unconfirmed} writes, the bound is {bound}")
 
 
-class Waits(KvChecker):
+class Waits(Checker[KvWorld]):
     """Who waits until a clone may be read, or a member is idle, is woken then, and told in time if it never is."""
 
     name = "waits"
@@ -299,7 +282,7 @@ class Waits(KvChecker):
                     self.fail(f"{host.name} may be read, and has not woken {serial}")
 
 
-class Changes(KvChecker):
+class Changes(Checker[KvWorld]):
     """An application that asks what is new every so often has what the store has."""
 
     name = "changes"
@@ -325,7 +308,7 @@ class Changes(KvChecker):
             self._copies[host.entity] = (engine.version, copy)
 
 
-class TwoMastersSeen(KvChecker):
+class TwoMastersSeen(Checker[KvWorld]):
     """Two masters that reach each other both say so."""
 
     name = "two masters"
@@ -342,7 +325,7 @@ class TwoMastersSeen(KvChecker):
 
     def on_tick(self) -> None:
         """How long has each pair been in reach of each other?"""
-        living = masters(self.world)
+        living = self.world.masters()
         now = self.world.now
         pairs = {(a.entity, b.entity) for a in living for b in living if a is not b and self.world.in_reach(a, b)}
         self.since = {pair: self.since.get(pair, now) for pair in pairs}
@@ -352,7 +335,7 @@ class TwoMastersSeen(KvChecker):
                     self.fail(f"{pair[0]} has not noticed {pair[1]} in {now - since:.1f} s")
 
 
-def all_checkers(world: KvWorld) -> list[Checker]:
+def all_checkers(world: KvWorld) -> list[Checker[Any]]:
     """Every checker."""
     kinds = (MastersOrder, Applied, OneWinner, Expiry, Convergence, Freshness, Bounds, Waits, Changes, TwoMastersSeen)
     return [kind(world) for kind in kinds]

@@ -10,11 +10,10 @@ from chappe.kv.entity import Entity, chappe_entity
 from chappe.mesh.endpoint import EndpointOptions
 from chappe.mesh.messages import COMMAND
 from chappe.sim.faults import Schedule
-from chappe.sim.scenarios.kv.bounds import small_limits
 from chappe.sim.scenarios.kv.checkers import all_checkers
 from chappe.sim.scenarios.kv.hosts import CLONE_TOPIC, MASTER_TOPIC, AttachedHost, KvHost, WireHost
 from chappe.sim.scenarios.kv.rogues import any_command, any_message
-from chappe.sim.scenarios.kv.world import KvWorld
+from chappe.sim.scenarios.kv.world import KvWorld, small_limits
 from chappe.sim.scenarios.mesh.base import PORT
 from chappe.sim.scenarios.mesh.checkers import Bounds, Patience, Storms
 from chappe.sim.scenarios.mesh.hosts import EndpointHost
@@ -75,14 +74,6 @@ class KvBase(KvWorld):
             if host.alive and self.rng.random() < WAITS:
                 host.wait()
         self.clock.after(self.rng.expovariate(20.0), self._work)
-
-    def masters(self) -> list[KvHost]:
-        """The masters that run."""
-        return [each for each in self.alive(KvHost) if each.kind == "master"]
-
-    def clones(self) -> list[KvHost]:
-        """The clones that run."""
-        return [each for each in self.alive(KvHost) if each.kind == "clone"]
 
     # -- faults -------------------------------------------------------------------------------------------------
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
+from random import Random
 from typing import Any, Final
 
 from chappe.kv.clone import KvClone
 from chappe.kv.master import KvMaster
-from chappe.limits import KV_LIMITS
+from chappe.limits import KV_LIMITS, KvLimits
 from chappe.sim.backends import SimBackend
 from chappe.sim.network import Wire
 from chappe.sim.scenarios.mesh.world import MeshWorld
@@ -20,6 +21,24 @@ LIVING: Final = ("living a", "living b")  # with an expiry or without one, every
 COUNTERS: Final = ("counter",)
 MIXED: Final = ("mixed a", "mixed b", "mixed c")  # anything, so that much of it does not fit
 PENDING: Final = object()
+
+
+def small_limits(rng: Random) -> KvLimits:
+    """Limits drawn from ``rng``, now and then those of programs."""
+    return KvLimits(
+        ack_events=rng.choice((1, 8, 256)),
+        nack_max=rng.choice((2, 1_024)),
+        window=rng.choice((5, 50, 8_192)),
+        writes_max=rng.choice((30, 65_536)),
+        staged_events_max=rng.choice((20, 262_144)),
+        events_max=rng.choice((50, 65_536)),
+        commit_operations=rng.choice((20, 8_192)),
+        piece_bytes=rng.choice((1, 100, 262_144)),
+        pieces_ahead=rng.choice((1, 4)),
+        pieces_kept_bytes=rng.choice((0, 4_194_304)),
+        snapshots_max=rng.choice((1, 4)),
+        snapshot_shared_events=rng.choice((0, 1_024)),
+    )
 
 
 @dataclass(slots=True)
@@ -81,6 +100,14 @@ class KvWorld(MeshWorld):
         self.second = False  # whether there was a second master
         self.dies_after_commit = 0.0
         self._commit_s = self.rng.choice((0.001, 0.02, 0.3))
+
+    def masters(self) -> list[Any]:
+        """The masters that run."""
+        return [each for each in self.hosts.values() if each.alive and getattr(each, "kind", "") == "master"]
+
+    def clones(self) -> list[Any]:
+        """The clones that run."""
+        return [each for each in self.hosts.values() if each.alive and getattr(each, "kind", "") == "clone"]
 
     @property
     def lasting(self) -> bool:

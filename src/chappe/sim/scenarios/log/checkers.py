@@ -8,6 +8,8 @@ knows the late one alone cannot know that there is more. That everybody meets ev
 
 from __future__ import annotations
 
+from typing import Any
+
 from chappe.log.actions import Deliver
 from chappe.log.batch import Batch
 from chappe.log.consumer import LogConsumer
@@ -18,19 +20,11 @@ from chappe.log.store import LogStore
 from chappe.sim.scenarios.log.members import ConsumerHost, ProducerHost
 from chappe.sim.scenarios.log.node import NodeHost
 from chappe.sim.scenarios.log.stores import StoreHost
-from chappe.sim.scenarios.log.truth import Content, contents
-from chappe.sim.scenarios.log.world import LogWorld
+from chappe.sim.scenarios.log.world import Content, LogWorld, contents
 from chappe.sim.world import Checker
 
 ALONE_S = 2.0  # what a store writes may have been decided so long ago
 ONE_MORE_BYTES = 20_000  # a bound may be passed by the one batch that meets it, and by one answer
-
-
-class LogChecker(Checker):
-    """Watches a world of the log."""
-
-    def __init__(self, world: LogWorld) -> None:
-        self.world = world
 
 
 def same(found: Content, sent: Content, originals: bool) -> bool:
@@ -38,11 +32,10 @@ def same(found: Content, sent: Content, originals: bool) -> bool:
     return found == sent or (originals and found[1] is None and (found[0] or b"") == (sent[0] or b""))
 
 
-class Order(LogChecker):
-    """Offsets strictly consecutive, contents as sent, and no gap but for what nobody has."""
+class Order(Checker[LogWorld]):
+    """Every consumer gets each partition in order, without gaps or repeats, as it was sent."""
 
     name = "order"
-    promise = "every consumer gets each partition in order, without gaps or repeats, as it was sent"
 
     def on_deliver(self, host: ConsumerHost, action: Deliver) -> None:
         """Compare with what is expected next."""
@@ -88,11 +81,10 @@ class Order(LogChecker):
             self.fail(f"{host.name} passes over {key} offsets {first}..{end - 1}; a disk holds {offset}")
 
 
-class Acknowledged(LogChecker):
-    """What counts as stored was safe on enough disks at that time, and is still somewhere at the end."""
+class Acknowledged(Checker[LogWorld]):
+    """No acknowledged record is lost while one store that acknowledged it survives."""
 
     name = "durability"
-    promise = "no acknowledged record is lost while one store that acknowledged it survives"
 
     def on_stored(self, host: ProducerHost, before: int, after: int) -> None:
         """Look at the disks themselves."""
@@ -119,11 +111,10 @@ class Acknowledged(LogChecker):
         return None
 
 
-class Contents(LogChecker):
-    """What stores write is what producers sent."""
+class Contents(Checker[LogWorld]):
+    """Stores invent nothing and change nothing."""
 
     name = "contents"
-    promise = "stores invent nothing and change nothing"
 
     def __init__(self, world: LogWorld) -> None:
         super().__init__(world)
@@ -150,11 +141,10 @@ class Contents(LogChecker):
                 self.world.begun[key] = max(self.world.begun.get(key, 0), part.first)
 
 
-class Convergence(LogChecker):
-    """Stores agree, producers are acknowledged, consumers have what is stored; in stated time."""
+class Convergence(Checker[LogWorld]):
+    """After all faults everybody has everything that can be had."""
 
     name = "convergence"
-    promise = "after all faults everybody has everything that can be had"
 
     def unsettled(self) -> str | None:
         """The first thing that is missing."""
@@ -212,11 +202,10 @@ class Convergence(LogChecker):
         return None
 
 
-class Bounds(LogChecker):
-    """Memory is bounded all the time, and empty of the past when all is done."""
+class Bounds(Checker[LogWorld]):
+    """What members keep in memory has a bound, and goes when it is no longer needed."""
 
     name = "bounds"
-    promise = "what members keep in memory has a bound, and goes when it is no longer needed"
 
     def on_tick(self) -> None:
         """Look into the cores."""
@@ -261,7 +250,7 @@ class Bounds(LogChecker):
         return None
 
 
-def all_checkers(world: LogWorld) -> list[Checker]:
+def all_checkers(world: LogWorld) -> list[Checker[Any]]:
     """Every checker; identity is checked where offsets are given (``Truth.sent``), spinning where timers run."""
     kinds = (Order, Contents, Convergence, Bounds, Acknowledged)
     return [kind(world) for kind in kinds]

@@ -27,14 +27,13 @@ class Sought:
     end: dict[Key, int] | None = None
 
 
-class Ends(Checker):
-    """Consumers seek the end all the time, and reach it."""
+class Ends(Checker[LogWorld]):
+    """The end that a consumer is told has everything in front of it that its stores had acknowledged before."""
 
     name = "end"
-    promise = "the end that a consumer is told has everything in front of it that its stores had acknowledged before"
 
     def __init__(self, world: LogWorld) -> None:
-        self.world = world
+        super().__init__(world)
         self._sought: dict[ConsumerHost, Sought] = {}
 
     def on_tick(self) -> None:

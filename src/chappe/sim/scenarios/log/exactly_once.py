@@ -12,14 +12,13 @@ from chappe.sim.scenarios.log.world import LogWorld
 from chappe.sim.world import Checker
 
 
-class ExactlyOnce(Checker):
-    """What a query planned is in its topics once, and a batch is visible at its home as a whole or not at all."""
+class ExactlyOnce(Checker[LogWorld]):
+    """Every row of a committed batch is in its topic once, at every store, and nothing of other attempts."""
 
     name = "exactly once"
-    promise = "every row of a committed batch is in its topic once, at every store, and nothing of other attempts"
 
     def __init__(self, world: LogWorld, queries: list[Query]) -> None:
-        self.world = world
+        super().__init__(world)
         self.queries = queries
 
     def on_tick(self) -> None:

@@ -35,28 +35,15 @@ class LogFaults(Schedule):
         self.rng = world.rng
         self._usual_disk_s = world.slow_disk_s
         self._slow_until = -math.inf
-        self._kinds: list[tuple[int, Callable[[], None]]] = [
-            (8, self.crash),
-            (3, self.leave),
-            (4, self.stall),
-            (6, self.break_link),
-            (5, self.hold_link),
-            (5, self.cut),
-            (2, self.cut_from_tower),
-            (2, self.tower_crash),
-            (3, self.disk_full),
-            (3, self.slow_disk),
-            (3, self.damage),
-            (1, self.lose_disk),
-            (2, self.clock_jump),
-            (2, self.bad_queries),
-            (3, self.join),
-        ]
 
     def plan(self, until: float) -> None:
         """Draw what happens up to ``until``."""
-        kinds = [kind for _, kind in self._kinds]
-        weights = [weight for weight, _ in self._kinds]
+        weighted: tuple[tuple[int, Callable[[], None]], ...] = (
+            (8, self.crash), (3, self.leave), (4, self.stall), (6, self.break_link), (5, self.hold_link),
+            (5, self.cut), (2, self.cut_from_tower), (2, self.tower_crash), (3, self.disk_full), (3, self.slow_disk),
+            (3, self.damage), (1, self.lose_disk), (2, self.clock_jump), (2, self.bad_queries), (3, self.join),
+        )  # fmt: skip
+        weights, kinds = zip(*weighted, strict=True)
         for _ in range(self.rng.choice((0, 2, 5, 10, 20))):
             (kind,) = self.rng.choices(kinds, weights)
             self.at(self.rng.uniform(0.0, until), kind)
@@ -201,11 +188,7 @@ class LogFaults(Schedule):
         """Requests to stores, and their answers, get lost for a while."""
         net = self.world.net
         net.query_loss = self.rng.choice((0.1, 0.5, 1.0))
-
-        def good_again() -> None:
-            net.query_loss = 0.0
-
-        self.world.clock.after(self.rng.uniform(0.5, 6.0), good_again)
+        self.world.clock.after(self.rng.uniform(0.5, 6.0), setattr, net, "query_loss", 0.0)
 
     # -- disks and clocks ---------------------------------------------------------------------------------
 
@@ -214,11 +197,7 @@ class LogFaults(Schedule):
         disk = self.rng.choice(self.world.disks)
         disk.full = True
         self.world.trace(None, "%s is full", disk.store_id)
-
-        def empty() -> None:
-            disk.full = False
-
-        self.world.clock.after(self.rng.choice((0.3, 2.0, 6.0)), empty)
+        self.world.clock.after(self.rng.choice((0.3, 2.0, 6.0)), setattr, disk, "full", False)
 
     def journal_full(self) -> None:
         """A producer's journal refuses writes for a while, all or some of them."""
@@ -227,11 +206,7 @@ class LogFaults(Schedule):
             return
         journal = rng.choice(self.world.journals)
         journal.refusing = rng.choice((0.3, 1.0))
-
-        def good_again() -> None:
-            journal.refusing = 0.0
-
-        self.world.clock.after(rng.choice((0.3, 2.0, 6.0)), good_again)
+        self.world.clock.after(rng.choice((0.3, 2.0, 6.0)), setattr, journal, "refusing", 0.0)
 
     def back_up(self) -> None:
         """The journal of a producer is copied, and some time later its machine is restored from that."""

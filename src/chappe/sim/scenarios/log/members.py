@@ -22,8 +22,7 @@ from chappe.log.sources import Key
 from chappe.sim.journals import Gathered, Journal
 from chappe.sim.scenarios.log.node import NodeHost
 from chappe.sim.scenarios.log.stores import StoreHost
-from chappe.sim.scenarios.log.truth import contents
-from chappe.sim.scenarios.log.world import LogWorld
+from chappe.sim.scenarios.log.world import LogWorld, contents
 from chappe.sim.world import Excused
 
 BUFFER_BYTES = 20_000  # a producer that is not acknowledged waits here

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any
 
 from chappe.core import Halt, Report
 from chappe.log.actions import (
-    Action,
     Ask,
     Beacon,
     Broken,
@@ -48,36 +46,12 @@ def brief(message: Message) -> str:
     return f"{type(message).__name__} {' '.join(each[:6] if len(each) == 32 else each for each in fields)}"
 
 
-class Role(Protocol):
-    """A core, as a node runs it."""
-
-    address: str
-
-    def start(self, now: float) -> list[Action]:
-        """Begin."""
-
-    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
-        """A peer subscribed, or no longer."""
-
-    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
-        """A peer published something."""
-
-    def handle_gone(self, address: str, now: float) -> list[Action]:
-        """A member left."""
-
-    def handle_timeout(self, now: float) -> list[Action]:
-        """Do what is due."""
-
-    def next_timeout(self) -> float:
-        """When something is due."""
-
-
 class NodeHost(Host):
-    """One life of a member of the log."""
+    """One life of a member of the log; ``role`` is the core that is driven as ``runtime.log_node`` does it."""
 
     world: LogWorld
 
-    def __init__(self, world: LogWorld, name: str, role: Role) -> None:
+    def __init__(self, world: LogWorld, name: str, role: Any) -> None:
         super().__init__(world, name)
         self.net = world.net
         self.role = role
@@ -151,7 +125,8 @@ class NodeHost(Host):
 
     def due(self) -> float:
         """When the core or the discovery wants to be called."""
-        return min(self.role.next_timeout(), self.discovery.next_timeout())
+        due: float = min(self.role.next_timeout(), self.discovery.next_timeout())
+        return due
 
     def handle_due(self) -> None:
         """Have them do what is due."""
@@ -198,8 +173,7 @@ class NodeHost(Host):
     def on_answer(self, thing: tuple[int, bytes, tuple[bytes, ...]]) -> None:
         """A store answered our query."""
         request_id, raw, batches = thing
-        handle: Callable[..., Sequence[Action]] = self.role.handle_answer  # type: ignore[attr-defined]
-        self.call(handle, request_id, decode_answer(raw), list(batches), self.world.now)
+        self.call(self.role.handle_answer, request_id, decode_answer(raw), list(batches), self.world.now)
 
     def on_query(self, dialogue: Dialogue, request_id: int, raw: bytes, payload: bytes) -> None:
         """Somebody asks us: only stores are asked."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from chappe.sim.scenarios.log.bounds import small_limits
 from chappe.sim.scenarios.log.checkers import all_checkers
 from chappe.sim.scenarios.log.ends import Ends
 from chappe.sim.scenarios.log.exactly_once import ExactlyOnce
 from chappe.sim.scenarios.log.faults import LogFaults
 from chappe.sim.scenarios.log.population import PopulatedLog
+from chappe.sim.scenarios.log.world import small_limits
 
 
 class Log(PopulatedLog):

@@ -32,8 +32,7 @@ from chappe.log.sources import Key
 from chappe.sim.disk import SimDisk
 from chappe.sim.pubsub import Dialogue
 from chappe.sim.scenarios.log.stores import StoreHost
-from chappe.sim.scenarios.log.truth import Content
-from chappe.sim.scenarios.log.world import LogWorld
+from chappe.sim.scenarios.log.world import Content, LogWorld
 from chappe.sim.world import Checker
 
 ANSWER_S = 1.0  # what is not answered by then is asked again
@@ -45,7 +44,7 @@ Row = tuple[str, bytes]  # topic, value
 Name = tuple[str, int, int, int]  # run, batch, task, attempt
 
 
-class Query(Checker):
+class Query(Checker[LogWorld]):
     """A query and its checkpoint, which outlive its runs.
 
     Args:
@@ -56,7 +55,7 @@ class Query(Checker):
     """
 
     def __init__(self, world: LogWorld, sink: str, home: SimDisk, topics: Sequence[str]) -> None:
-        self.world = world
+        super().__init__(world)
         self.rng = world.sink_rng
         self.sink = sink
         self.home = home
@@ -146,15 +145,12 @@ class Query(Checker):
             return
         if rng.random() < 0.3:
             self.home.full = True
-            world.clock.after(rng.choice((0.5, 3.0)), self._empty)
+            world.clock.after(rng.choice((0.5, 3.0)), setattr, self.home, "full", False)
         for member in world.members:
             if member.alive and isinstance(member.host, StoreHost) and member.host.disk is self.home:
                 at = world.now + rng.random() * within_s
                 world.clock.at(at, member.crash)
                 world.clock.at(at + rng.choice((0.05, 1.0, 3.0)), member.restart)
-
-    def _empty(self) -> None:
-        self.home.full = False
 
     def partitions(self) -> list[Key]:
         """Its partitions."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
+from typing import Final
 
-from chappe.limits import LOG_LIMITS
+from chappe.limits import LOG_LIMITS, LogLimits
+from chappe.log.batch import Batch
 from chappe.log.consumer import LogConsumer
 from chappe.log.producer import LogProducer
 from chappe.log.sources import Key
@@ -15,8 +17,84 @@ from chappe.sim.disk import SimDisk
 from chappe.sim.journals import Journal
 from chappe.sim.pubsub import PubSub
 from chappe.sim.scenarios.log.towers import Tower
-from chappe.sim.scenarios.log.truth import Truth
-from chappe.sim.world import Settings, World
+from chappe.sim.world import Settings, Violation, World
+
+CHOICES: Final[dict[str, tuple[int, ...]]] = {
+    "batch_bytes": (300, 2_000, 64 * 1024),
+    "consumer_queue_bytes": (1_000, 20_000, 1_000_000),
+    "fetch_records_max": (3, 50, 100_000),
+    "give_up_s": (15,),  # longer than anybody is away
+    "heads_page": (1, 3, 10_000),
+    "held_bytes_max": (500, 5_000, 1_000_000),
+    "look_max": (1, 4, 256),
+    "maintain_s": (1, 10),
+    "pass_over_s": (30,),
+    "answer_records": (20, 1_000),
+    "reads_max": (1, 3, 32),
+    "read_bytes": (200, 3_000, 100_000),
+    "read_bytes_max": (1_000, 10_000, 1_000_000),
+    "small_batch_bytes": (0, 100, 8 * 1024),
+    "staged_bytes_max": (2_000, 20_000, 1_000_000),
+}
+FIXED: Final[dict[str, int]] = {"settled_s": 2, "resume_wait_s": 20}  # longer than a store is away or out of reach
+# Drawn from a source of their own: a world without sinks is what it was before there were any.
+SINK_CHOICES: Final[dict[str, tuple[int, ...]]] = {"commit_chunk_bytes": (100, 500, 1_000_000)}
+NEWS_CHOICES: Final[dict[str, tuple[int, ...]]] = {"apart_max": (0, 15)}  # likewise: worlds of before nodes asked
+
+
+def small_limits(rng: Random, sink_rng: Random, news_rng: Random) -> LogLimits:
+    """Limits, drawn such that every bound of the cores is met within seconds."""
+    drawn = {name: rng.choice(choices) for name, choices in CHOICES.items()}
+    drawn |= {name: sink_rng.choice(choices) for name, choices in SINK_CHOICES.items()}
+    drawn |= {name: news_rng.choice(choices) for name, choices in NEWS_CHOICES.items()}
+    return LogLimits(**drawn, **FIXED)
+
+
+Content = tuple[bytes | None, bytes | None]  # value, key
+
+
+def contents(batch: Batch, start: int) -> list[Content]:
+    """Values and keys of a batch from offset ``start`` on."""
+    values = batch.values()[start - batch.base :]
+    keys = batch.keys()
+    return [(value, None) for value in values] if keys is None else list(
+        zip(values, keys[start - batch.base :], strict=True)
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Sent:
+    """One partition as its producer sent it."""
+
+    records: list[Content] = field(default_factory=list)
+    acknowledged: int = 0  # every offset before it was acknowledged by enough stores
+    lost: set[int] = field(default_factory=set)  # offsets of which the faults took every copy
+    gone: bool = False  # its producer is dead and will not come back
+    original: bool = False
+
+
+class Truth:
+    """All partitions."""
+
+    def __init__(self) -> None:
+        self.parts: dict[Key, Sent] = {}
+
+    def of(self, key: Key) -> Sent:
+        """One partition."""
+        found = self.parts.get(key)
+        if found is None:
+            found = self.parts[key] = Sent()
+        return found
+
+    def sent(self, key: Key, base: int, records: list[Content]) -> None:
+        """A producer published records; raises Violation if it gives an offset twice, or leaves one out."""
+        part = self.of(key)
+        if base > len(part.records):
+            raise Violation("identity", f"{key} goes on at {base}, it had come to {len(part.records)}")
+        known = part.records[base : base + len(records)]
+        if known != records[: len(known)]:
+            raise Violation("identity", f"{key} uses offset {base} again, for something else")
+        part.records += records[len(known) :]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from chappe.mesh.events import LinkEnded, LostElsewhere, PeerAdded, PeerLost
 from chappe.mesh.forwarding.losses import Loss, Why
@@ -19,7 +20,7 @@ from chappe.mesh.messages import (
     parse_message,
 )
 from chappe.sim.scenarios.mesh.base import MeshHost
-from chappe.sim.scenarios.mesh.checkers import AFTER_S, BEFORE_S, LATE_S, MeshChecker
+from chappe.sim.scenarios.mesh.checkers import AFTER_S, BEFORE_S, LATE_S
 from chappe.sim.scenarios.mesh.hosts import EndpointHost
 from chappe.sim.scenarios.mesh.rogues import NAME as ROGUE
 from chappe.sim.scenarios.mesh.world import MeshWorld
@@ -31,11 +32,10 @@ STANDS_S = 6.0  # a network without faults stands by then
 _MESSAGES = frozenset({DATA, COMMAND, ORIGIN_DATA, ORIGIN_COMMAND})
 
 
-class Unconfirmed(MeshChecker):
-    """Who lost a peer says how much of what was sent may not have arrived."""
+class Unconfirmed(Checker[MeshWorld]):
+    """Of what was sent over a link that broke, all that did not arrive is among the unconfirmed."""
 
     name = "unconfirmed"
-    promise = "of what was sent over a link that broke, all that did not arrive is among the unconfirmed"
 
     def __init__(self, world: MeshWorld) -> None:
         super().__init__(world)
@@ -68,11 +68,10 @@ class Unconfirmed(MeshChecker):
             self.fail(f"{host.life} says that {status.unconfirmed} are unconfirmed, {missing} have not arrived")
 
 
-class Goodbyes(MeshChecker):
-    """Who leaves sends everything before."""
+class Goodbyes(Checker[MeshWorld]):
+    """What was published before a peering is ended is sent before the goodbye."""
 
     name = "goodbyes"
-    promise = "what was published before a peering is ended is sent before the goodbye"
 
     def __init__(self, world: MeshWorld) -> None:
         super().__init__(world)
@@ -96,11 +95,10 @@ class Goodbyes(MeshChecker):
                     self.fail(f"{host.name} left, and sends only then what it published {found.at:.3f}")
 
 
-class Calls(MeshChecker):
-    """Every call ends."""
+class Calls(Checker[MeshWorld]):
+    """Whoever waits for a peer, or for its answer, is told in time how that ends."""
 
     name = "calls"
-    promise = "whoever waits for a peer, or for its answer, is told in time how that ends"
 
     def on_tick(self) -> None:
         """Look for what is overdue."""
@@ -120,11 +118,10 @@ class Calls(MeshChecker):
                 self.fail(f"{host.life} still waits for {waiting}")
 
 
-class Missing(MeshChecker):
-    """Who publishes knows what did not arrive."""
+class Missing(Checker[MeshWorld]):
+    """While no link breaks, who publishes is told of all that is dropped on its way."""
 
     name = "missing"
-    promise = "while no link breaks, who publishes is told of all that is dropped on its way"
 
     def __init__(self, world: MeshWorld) -> None:
         super().__init__(world)
@@ -154,11 +151,10 @@ class Missing(MeshChecker):
                 )
 
 
-class Names(MeshChecker):
-    """Nobody speaks for others."""
+class Names(Checker[MeshWorld]):
+    """What somebody publishes in the name of another endpoint is taken from nobody who is not on the way to it."""
 
     name = "names"
-    promise = "what somebody publishes in the name of another endpoint is taken from nobody who is not on the way to it"
 
     def on_delivered(self, host: MeshHost, message: Message) -> None:
         """Look whose name a rogue has used, where it is a leaf of a network that stands."""
@@ -171,11 +167,10 @@ class Names(MeshChecker):
             self.fail(f"{host.life} takes from a rogue what says that it is of {world.lives[message.origin]}")
 
 
-class Losses(MeshChecker):
-    """What is lost on its way is told to those whom it concerns, and told once."""
+class Losses(Checker[MeshWorld]):
+    """Who misses messages, or published them, is told of as many as were dropped elsewhere, and no more."""
 
     name = "losses"
-    promise = "who misses messages, or published them, is told of as many as were dropped elsewhere, and no more"
 
     def __init__(self, world: MeshWorld) -> None:
         super().__init__(world)
@@ -231,11 +226,10 @@ class Losses(MeshChecker):
                     self.fail(f"{host.life} never told {self.world.lives[peer]} that it misses some messages")
 
 
-class TooFar(MeshChecker):
-    """Who publishes what goes no further hears of it."""
+class TooFar(Checker[MeshWorld]):
+    """Who publishes what somebody wants who is too far away is told that it does not arrive."""
 
     name = "hops"
-    promise = "who publishes what somebody wants who is too far away is told that it does not arrive"
 
     def __init__(self, world: MeshWorld) -> None:
         super().__init__(world)
@@ -260,7 +254,7 @@ class TooFar(MeshChecker):
             self.fail(f"{life} is not told that what it publishes does not get to all who want it")
 
 
-def accounts(world: MeshWorld) -> list[Checker]:
+def accounts(world: MeshWorld) -> list[Checker[Any]]:
     """Every checker of what is said."""
     return [
         Unconfirmed(world),

@@ -10,12 +10,12 @@ from typing import Any
 from chappe.mesh.messages import DATA
 from chappe.sim.host import Host
 from chappe.sim.scenarios.mesh.record import Publication
-from chappe.sim.streams import Side
+from chappe.sim.streams import End, Side
 
 PORT = 9999
 
 
-class MeshHost(Host, ABC):
+class MeshHost(Host, End, ABC):
     """What endpoints of chappe and originals have in common: a name, lives, connections."""
 
     original = False
@@ -53,10 +53,6 @@ class MeshHost(Host, ABC):
         """Whether it reads from a connection now."""
         return not self.frozen
 
-    @abstractmethod
-    def moved(self, side: Side) -> None:
-        """There is room again in a connection that was full."""
-
     def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
         """Crash: its connections are reset."""
         self.alive = False
@@ -68,30 +64,6 @@ class MeshHost(Host, ABC):
         for (one, _), spans in self.world.record.links.items():
             if one == self.life:
                 spans.end(self.world.now)
-
-    @abstractmethod
-    def accept(self, side: Side) -> None:
-        """A connection came in."""
-
-    @abstractmethod
-    def connected(self, dial: int, side: Side) -> None:
-        """A dial succeeded."""
-
-    @abstractmethod
-    def dial_failed(self, dial: int, reason: str) -> None:
-        """A dial failed."""
-
-    @abstractmethod
-    def read(self, side: Side, bodies: list[bytes]) -> None:
-        """Frames came."""
-
-    @abstractmethod
-    def broken(self, side: Side, reason: str) -> None:
-        """A connection is gone."""
-
-    @abstractmethod
-    def take(self, conn: int, bytes_max: int) -> list[bytes]:
-        """What is to be written next."""
 
     @abstractmethod
     def peer(self, address: tuple[str, int], retry_s: float) -> None:

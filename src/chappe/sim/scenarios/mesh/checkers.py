@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from chappe.defaults import TTL
 from chappe.mesh.events import LinkEnded
 from chappe.mesh.filters import minimal, union
@@ -20,18 +22,10 @@ CONTROL_BYTES = 200_000  # of control frames beside what waits; far less than th
 SILENT = "nothing came from it"  # how the reason begins why a silent peer is lost
 
 
-class MeshChecker(Checker):
-    """Watches a world of the mesh."""
-
-    def __init__(self, world: MeshWorld) -> None:
-        self.world = world
-
-
-class Delivery(MeshChecker):
-    """Nothing twice, nothing lost that had a way, nothing unasked."""
+class Delivery(Checker[MeshWorld]):
+    """At most once always; exactly once while a path stands."""
 
     name = "delivery"
-    promise = "at most once always; exactly once while a path stands"
 
     def on_delivered(self, host: MeshHost, message: Message) -> None:
         """Count, and see whether it was wanted."""
@@ -71,11 +65,10 @@ class Delivery(MeshChecker):
                     )
 
 
-class Storms(MeshChecker):
-    """A publication crosses each link at most once each way."""
+class Storms(Checker[MeshWorld]):
+    """A publication crosses each link at most once in each direction, and at most 16 hops after the first."""
 
     name = "storms"
-    promise = "a publication crosses each link at most once in each direction, and at most 16 hops after the first"
 
     def __init__(self, world: MeshWorld) -> None:
         super().__init__(world)
@@ -98,11 +91,10 @@ class Storms(MeshChecker):
                 self.fail(f"{side.host.name} passes {message.payload!r} on without counting the hop")
 
 
-class LinkOrder(MeshChecker):
-    """What an endpoint publishes goes over each of its links in order."""
+class LinkOrder(Checker[MeshWorld]):
+    """Over one link what an endpoint has published comes in the order in which it did so."""
 
     name = "order"
-    promise = "over one link what an endpoint has published comes in the order in which it did so"
 
     def __init__(self, world: MeshWorld) -> None:
         super().__init__(world)
@@ -121,11 +113,10 @@ class LinkOrder(MeshChecker):
                 self._last[side] = message.sequence
 
 
-class Drops(MeshChecker):
-    """What is dropped is told."""
+class Drops(Checker[MeshWorld]):
+    """Every message that is dropped is counted and reported where it is."""
 
     name = "drops"
-    promise = "every message that is dropped is counted and reported where it is"
 
     def at_end(self) -> None:
         """Compare what was counted with what was reported."""
@@ -136,11 +127,10 @@ class Drops(MeshChecker):
                 )
 
 
-class Calm(MeshChecker):
-    """Who knows everything has nothing to tell."""
+class Calm(Checker[MeshWorld]):
+    """While nothing changes nobody tells link states."""
 
     name = "calm"
-    promise = "while nothing changes nobody tells link states"
 
     def on_written(self, side: Side, frames: list[bytes]) -> None:
         """Look for link states; where originals close a loop, cutting it changes what is wanted."""
@@ -151,11 +141,10 @@ class Calm(MeshChecker):
                 self.fail(f"{side.host.name} tells {side.other.host.name} a link state, though nothing changed")
 
 
-class Bounds(MeshChecker):
-    """Memory has a bound, and the core's state fits together."""
+class Bounds(Checker[MeshWorld]):
+    """What waits for a peer, and what is remembered, has a bound; one connection for each pair."""
 
     name = "bounds"
-    promise = "what waits for a peer, and what is remembered, has a bound; one connection for each pair"
 
     def on_tick(self) -> None:
         """Ask the cores."""
@@ -173,11 +162,10 @@ class Bounds(MeshChecker):
                 self.fail(f"{host.life} keeps {len(peers)} links on {len(host.sides)} connections")
 
 
-class Liveness(MeshChecker):
-    """The dead are noticed."""
+class Liveness(Checker[MeshWorld]):
+    """A peer that is silent for three heartbeats is lost."""
 
     name = "liveness"
-    promise = "a peer that is silent for three heartbeats is lost"
 
     def on_tick(self) -> None:
         """Look for links to hosts that stopped long ago."""
@@ -193,11 +181,10 @@ class Liveness(MeshChecker):
                     self.fail(f"{other.life} has not noticed that {host.life} stopped {limit:.1f} s ago")
 
 
-class Patience(MeshChecker):
-    """The living are not given up, however slowly they take what is sent to them."""
+class Patience(Checker[MeshWorld]):
+    """A peer that runs and can be reached is not lost for its silence."""
 
     name = "patience"
-    promise = "a peer that runs and can be reached is not lost for its silence"
 
     def on_lost(self, host: EndpointHost, status: LinkEnded) -> None:
         """Look whether it was dead, or the way to it cut."""
@@ -211,11 +198,10 @@ class Patience(MeshChecker):
             self.fail(f"{host.life} gives {life} up, which runs: {reason}")
 
 
-class Convergence(MeshChecker):
-    """After the faults everything is as it should be, in time."""
+class Convergence(Checker[MeshWorld]):
+    """Everybody who can be reached is known with the filter that it has, and nothing else is."""
 
     name = "convergence"
-    promise = "everybody who can be reached is known with the filter that it has, and nothing else is"
 
     def unsettled(self) -> str | None:
         """The first thing that is not yet so."""
@@ -254,11 +240,10 @@ class Convergence(MeshChecker):
         return None
 
 
-class Completeness(MeshChecker):
-    """In a quiet network everybody gets what it wants exactly once, originals included."""
+class Completeness(Checker[MeshWorld]):
+    """Without faults everything is delivered exactly once, through originals and to them."""
 
     name = "completeness"
-    promise = "without faults everything is delivered exactly once, through originals and to them"
 
     def expect(self, payloads: list[bytes]) -> None:
         """All of these were published in quiet, and have had time to arrive."""
@@ -280,7 +265,7 @@ class Completeness(MeshChecker):
                 self.fail(f"{payload!r}, {publication.topic!r}, of {publisher.life} came wrongly to {wrong}")
 
 
-def all_checkers(world: MeshWorld) -> list[Checker]:
+def all_checkers(world: MeshWorld) -> list[Checker[Any]]:
     """Every checker; the order of statuses is checked where they are reported (``EndpointHost``)."""
     kinds = (Delivery, Storms, LinkOrder, Drops, Calm, Bounds, Liveness, Patience, Convergence, Completeness)
     return [each(world) for each in kinds]
