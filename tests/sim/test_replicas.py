@@ -267,7 +267,7 @@ STORES: Iterable[tuple[KvCores, tuple[str, ...]]] = [
     (KvCores(clone=KeepsWritesWithoutBound), ("bounds",)),
     (KvCores(clone=with_receiving(TakesAnyPiece)), ("order", "convergence", "crash")),
     (KvCores(clone=with_receiving(ForgetsWhatFollows)), ("order",)),
-    (KvCores(clone=with_receiving(NeverAsksAgain)), ("convergence",)),
+    (KvCores(clone=with_receiving(NeverAsksAgain)), ("convergence", "snapshots")),
 ]
 
 

@@ -15,6 +15,7 @@ from chappe.sim.scenarios.kv.world import LISTS, LIVING, PENDING, TEMPORARY, UNI
 from chappe.sim.world import Checker
 
 LATE_S = 0.3  # what is due is done by then
+SNAPSHOT_S = 12.0  # something more of a snapshot has come after this long
 CONFLICT_S = 5.0  # two masters that reach each other have noticed it after this long
 State = dict[Any, Value]
 
@@ -237,6 +238,29 @@ class Convergence(Checker[KvWorld]):
         return None
 
 
+class Snapshots(Checker[KvWorld]):
+    """A snapshot comes as long as its master can be reached, whatever is lost of it on its way."""
+
+    name = "snapshots"
+
+    def __init__(self, world: KvWorld) -> None:
+        super().__init__(world)
+        self._came: dict[Entity, tuple[object, float]] = {}  # how much of one each clone has, and since when
+
+    def on_tick(self) -> None:
+        """Look at every clone that takes one."""
+        world, found = self.world, self._came
+        reached = {clone.entity for clone in world.clones() if all(world.in_reach(clone, m) for m in world.masters())}
+        taking = {clone.entity: clone.role.coming for clone in world.clones() if clone.role.coming is not None}
+        self._came = {}
+        for entity, coming in taking.items():
+            before = found.get(entity, (None, 0.0))
+            since = before[1] if before[0] == coming and entity in reached and not world.lossy else world.now
+            self._came[entity] = (coming, since)
+            if world.now - since > SNAPSHOT_S:
+                self.fail(f"{entity} has {coming[0]} of {coming[1]} entries for {world.now - since:.0f} s")
+
+
 class Freshness(Checker[KvWorld]):
     """A clone that has been without a master for longer than ``stale_s`` refuses to be read."""
 
@@ -337,5 +361,17 @@ class TwoMastersSeen(Checker[KvWorld]):
 
 def all_checkers(world: KvWorld) -> list[Checker[Any]]:
     """Every checker."""
-    kinds = (MastersOrder, Applied, OneWinner, Expiry, Convergence, Freshness, Bounds, Waits, Changes, TwoMastersSeen)
+    kinds = (
+        MastersOrder,
+        Applied,
+        OneWinner,
+        Expiry,
+        Convergence,
+        Snapshots,
+        Freshness,
+        Bounds,
+        Waits,
+        Changes,
+        TwoMastersSeen,
+    )
     return [kind(world) for kind in kinds]
