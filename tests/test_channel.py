@@ -59,6 +59,15 @@ def test_events_are_kept_until_everybody_has_them() -> None:
     assert channel.kept == (0, 0)
 
 
+def test_what_was_not_sent_yet_is_not_acknowledged() -> None:
+    channel = producer()
+    channel.add("a", 0.0)
+    channel.produce("x", 0.0)
+    channel.handle_ack("a", 3, 0.0)
+    channel.produce("y", 0.0)
+    assert channel.kept == (2, 2)
+
+
 def test_what_is_asked_for_is_sent_again_or_said_to_be_gone() -> None:
     channel = producer()
     channel.add("a", 0.0)

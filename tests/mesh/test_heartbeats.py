@@ -115,6 +115,15 @@ def test_an_answer_confirms_what_was_sent_before_its_ping(heartbeats: Heartbeats
     assert confirmed == [3, 7, 7]
 
 
+def test_what_waits_behind_a_ping_is_not_confirmed_by_its_answer(heartbeats: Heartbeats, link: Link) -> None:
+    link.outbox.put(frame())
+    heartbeats.take(link, BYTES_MAX)
+    link.outbox.put(frame())
+    heartbeats.beat([link], HEARTBEAT_S)
+    heartbeats.answered(link, HEARTBEAT_S)
+    assert link.confirmed == 1
+
+
 def test_pings_that_are_never_answered_have_a_bound(heartbeats: Heartbeats, link: Link) -> None:
     written = 0
     for _ in range(PROBES_MAX + 10):

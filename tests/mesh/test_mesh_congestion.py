@@ -37,9 +37,11 @@ def full() -> Link:
 def test_only_those_who_fill_it_are_held_back_and_until_there_is_room(full: Link) -> None:
     congestion = congested()
     congestion.note(full, link(2), 0.0)
-    assert [congestion.holds_back(conn, 0.1) for conn in (1, 2, 3)] == [False, True, False]
+    congestion.note(full, link(4), 0.0)
+    assert [congestion.holds_back(conn, 0.1) for conn in (1, 2, 3, 4)] == [False, True, False, True]
     congestion.is_over(full.conn)
     assert not congestion.holds_back(2, 0.1)
+    assert not congestion.holds_back(4, 0.1)
 
 
 def test_a_peer_that_takes_something_is_waited_for_and_another_is_not(full: Link) -> None:

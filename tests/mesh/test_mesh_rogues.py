@@ -6,6 +6,7 @@ import pytest
 from tests.mesh.rogue_rig import VICTIM, Peer, Rig
 
 from chappe.defaults import (
+    CLOSE_FLUSH_S,
     DOUBTS_BYTES_MAX,
     LIFE_NUMBERS,
     LINK_STATE_AHEAD,
@@ -352,3 +353,12 @@ def test_nobody_gets_a_message_before_it_knows_where_its_origin_is(rig: Rig) -> 
     state, message = peers[0].messages()
     assert peers[-1].id in {each.id for each in parse_link_state(state.payload).neighbours}
     assert message.payload == b"first"
+
+
+def test_a_closed_connection_that_takes_nothing_is_not_waited_for_long(rig: Rig) -> None:
+    conn = rig.open()
+    rig.do(rig.core.handle_frames(conn, [b"nonsense"], rig.now))
+    assert conn in rig.closed
+    rig.pass_time(CLOSE_FLUSH_S)
+    assert rig.core.take(conn, 1 << 20) == []
+    assert rig.core.next_timeout() > rig.now

@@ -111,20 +111,20 @@ def table(found: Iterable[Found]) -> str:
     known = {each.name: each for each in found}
     plants = [each for each in PLANTS if each.name in known]
     counts = [
-        "| part | planted | seen by worlds | break a promise | of these seen by worlds |",
-        "|---|---|---|---|---|",
+        "| part | planted | seen by worlds | else by tests | break a promise | of these seen by worlds |",
+        "|---|---|---|---|---|---|",
     ]
     for part in (*SCENARIOS, "all"):
         rows = [each for each in plants if part in (each.part, "all")]
         broken = [each for each in rows if each.breaks]
         seen, seen_broken = (sum([bool(known[each.name].world) for each in some]) for some in (rows, broken))
-        counts.append(f"| {part} | {len(rows)} | {seen} | {len(broken)} | {seen_broken} |")
+        tested = sum([not known[each.name].world and known[each.name].test not in ("", NOBODY) for each in rows])
+        counts.append(f"| {part} | {len(rows)} | {seen} | {tested} | {len(broken)} | {seen_broken} |")
     lines = ["| fault | part | breaks | worlds | tests |", "|---|---|---|---|---|"]
     for plant in plants:
         each = known[plant.name]
-        scenario, seed, promise = (*each.world.replace(":", " ").split(maxsplit=3), "", "", "")[:3]
-        world = f"{scenario} {seed}, {promise}" if each.world else f"none of {each.played}"
-        test = each.test.rpartition("/")[2].replace("::", ", ") or "not run"
+        world = ", ".join(each.world.split(": ")[:2]) or f"none of {each.played}"
+        test = each.test.rpartition("/")[2].partition("[")[0].replace("::", ", ") or "not run"
         lines.append(f"| {plant.name} | {plant.part} | {plant.breaks or '—'} | {world} | {test} |")
     return "\n".join([*counts, "", *lines])
 

@@ -17,7 +17,11 @@ SCENARIOS: Final = {
 }
 TESTS: Final = {
     "log": ("tests/log",),
-    "exactly once": ("tests/log", "tests/storage/test_staged_files.py"),
+    "exactly once": (
+        "tests/log/test_transactions.py",
+        "tests/log/test_staging.py",
+        "tests/storage/test_staged_files.py",
+    ),
     "mesh": ("tests/mesh",),
     "channel": ("tests/test_channel.py", "tests/kv"),
     "kv": ("tests/kv",),
