@@ -152,6 +152,13 @@ def test_a_lasting_producer_keeps_refuses_and_replays_in_windows() -> None:
     assert channel.handle_ack("a", 4, 0.4) == [ToConsumer("a", Event(5, "next"))]
 
 
+def test_a_lasting_producer_takes_no_more_bytes_than_it_may_keep() -> None:
+    channel = producer(lasting=True, bytes_max=10)
+    channel.produce("sixsix", 0.0)
+    assert channel.room(4)
+    assert not channel.room(5)
+
+
 def test_events_come_out_in_order_each_once() -> None:
     channel = consumer()
 
@@ -198,6 +205,13 @@ def test_what_is_held_behind_events_that_will_not_come_is_handed_on() -> None:
     assert channel.skip_to(5, 0.1) == [Consume(6, "6"), Consume(7, "7")]
     assert channel.skip_to(3, 0.1) == []
     assert channel.idle()
+
+
+def test_what_has_come_is_handed_on_though_it_cannot_be_had_again() -> None:
+    channel = consumer()
+    channel.handle_event(3, "y", 0.0)
+    channel.handle_retransmit_failed(3, 0.1)
+    assert channel.handle_event(2, "x", 0.1) == [Consume(2, "x"), Consume(3, "y")]
 
 
 def test_a_lost_last_event_is_noticed_by_the_heartbeat() -> None:

@@ -28,7 +28,7 @@ from chappe.errors import (
 )
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Commit, Notify, Resolve, Send
-from chappe.kv.backend import ClearRows, EraseRow, PutRow, WriterRow
+from chappe.kv.backend import ClearRows, EraseRow, Loaded, PutRow, WriterRow
 from chappe.kv.clone import KvClone
 from chappe.kv.commands import decode_message, encode_command, encode_message
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
@@ -724,3 +724,14 @@ def test_errors_of_a_store_have_the_originals_numbers() -> None:
         "NoSuchKey": 9, "TypeClash": 11, "InvalidOperation": 12, "BackendFailure": 13, "StaleData": 14, "NoMaster": 8,
         "WriteUnknown": 10, "MasterExists": 7,
     }  # fmt: skip
+
+
+def test_what_a_master_finds_in_its_backend_expires_as_it_was_to() -> None:
+    loaded = Loaded(entries=(("short", 1, 5 * NS), ("lasting", 2, None)))
+    master = KvMaster("s", chappe_entity(b"m" * 16, 1), now=0.0, wall_ns=0, durable=True, loaded=loaded)
+    master.start(0.0, 0)
+    assert master.next_timeout(0.0, 0) <= 5.0
+    actions = master.handle_timeout(5.0, 5 * NS)
+    assert [each for each in actions if isinstance(each, Commit)]
+    assert master.engine.find("short") is None
+    assert master.engine.find("lasting") is not None
