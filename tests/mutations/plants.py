@@ -25,7 +25,7 @@ TESTS: Final = {
     "mesh": ("tests/mesh",),
     "channel": ("tests/test_channel.py", "tests/kv"),
     "kv": ("tests/kv",),
-    "members": ("tests/log/test_member.py", "tests/log/test_producers.py", "tests/test_member.py"),
+    "members": ("tests/log/test_member.py", "tests/log/test_producers.py", "tests/test_mesh_member.py"),
 }
 
 
