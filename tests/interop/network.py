@@ -83,6 +83,7 @@ class Network:
         self._directory = directory
         self._stack = stack
         self._witness: Witness | None = None
+        self._nodes: set[Node] = set()
         self.tower = ""
         (directory / "node.cfg").write_text('beacon\n    address = "127.0.0.1"\n')
 
@@ -152,23 +153,31 @@ class Network:
 
     def producer(self, topic: str, *, min_acks: int = 1) -> Producer:
         """Our producer; at the end it is closed without waiting for acknowledgements."""
-        with self._joining(b"K"):
+        with self._joining(b"K") as nodes:
             producer = Producer(topic, tower=self.tower, min_acks=min_acks)
+            nodes.append(producer._node.node)
         self._stack.callback(producer.__exit__, KeyboardInterrupt, None, None)
         return producer
 
     def consumer(self, *topics: str, reset: Literal["earliest", "latest"] = "earliest") -> Consumer:
         """Our consumer."""
-        with self._joining(b"L"):
-            return self._stack.enter_context(Consumer(*topics, tower=self.tower, reset=reset))
+        with self._joining(b"L") as nodes:
+            consumer = self._stack.enter_context(Consumer(*topics, tower=self.tower, reset=reset))
+            nodes.append(consumer._node.node)
+        return consumer
 
     @contextmanager
-    def _joining(self, prefix: bytes, members: int = 1) -> Iterator[None]:
-        """Wait until the witness is connected with a new member in both directions, and so are probably the others."""
-        count, heard = self.witness.count(prefix), self.witness.heard
-        yield
-        eventually(lambda: self.witness.count(prefix) > count, f"a new member subscribes to {prefix!r}")
-        eventually(lambda: self.witness.heard >= heard + members, "a new member is heard of")
+    def _joining(self, prefix: bytes, members: int = 1) -> Iterator[list[Node]]:
+        """Wait until the witness is connected with a new member in both directions, and so are probably the others.
+
+        Of ours the node is appended to what this yields: one that another member has made is connected already.
+        """
+        count, heard, nodes = self.witness.count(prefix), self.witness.heard, list[Node]()
+        yield nodes
+        if not self._nodes.issuperset(nodes) or not nodes:
+            eventually(lambda: self.witness.count(prefix) > count, f"a new member subscribes to {prefix!r}")
+            eventually(lambda: self.witness.heard >= heard + members, "a new member is heard of")
+        self._nodes.update(nodes)
         settle()
 
 
