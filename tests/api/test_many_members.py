@@ -49,7 +49,7 @@ def test_hundreds_take_a_few_threads_and_descriptors(tower: str, store: Store, c
     for number, consumer in enumerate(consumers):
         assert values(list(consumer.to_end(PATIENCE_S))) == [b"%d" % number]
     assert threading.active_count() <= threads + 2  # a store's disk, and callbacks
-    assert open_descriptors() <= descriptors + 40
+    assert open_descriptors() <= descriptors + 60  # some forty; of 600 members each would have had twenty
     assert {each._node.node for each in producers} == {producers[0]._node.node}
     assert {each._node.node for each in consumers} == {consumers[0]._node.node}
 

@@ -55,7 +55,7 @@ def test_a_store_that_acknowledges_past_what_it_misses_is_caught(monkeypatch: py
     monkeypatch.setitem(bounds.CHOICES, "give_up_s", (0,))
     monkeypatch.setattr(Unfilled, "limit", lambda self, key, end: end)
 
-    assert (Log(777).play().failure or "").startswith("durability")
+    assert (Log(799).play().failure or "").startswith("durability")
 
 
 def test_a_seed_plays_the_same_world_every_time() -> None:
