@@ -61,7 +61,7 @@ class ProducerHost(NodeHost):
         self.journal = journal
         self._renew = renew
         self._resumed_at = self.core.next_offset
-        self._published = self._resumed_at  # before it, it has published everything, now or in an earlier life
+        self._sent_to = self._resumed_at  # the offset behind all that it has published, now or in an earlier life
         self.doomed = False  # dies in the midst of its next Persist
         self.stored = self.core.stored
         self.every_s = world.rng.choice((0.02, 0.1, 0.5, 2.0))
@@ -185,7 +185,7 @@ class ProducerHost(NodeHost):
             end = batch.next
             self._see_rolled_back(batch)
             self._see_given(batch)
-            self._published = max(self._published, batch.next)
+            self._sent_to = max(self._sent_to, batch.next)
             self.world.truth.sent(self.key, batch.base, contents(batch, batch.base))
         elif isinstance(message, (RecordMessage, Head)):
             end = message.sequence + 1
@@ -197,7 +197,7 @@ class ProducerHost(NodeHost):
     def _see_rolled_back(self, batch: Batch) -> None:
         """An identity that was rolled back publishes nothing new while a store could tell it."""
         known = len(self.world.truth.of(self.key).records)
-        if self.journal is None or not self.journal.rolled_back or batch.next <= self._published or batch.base >= known:
+        if self.journal is None or not self.journal.rolled_back or batch.next <= self._sent_to or batch.base >= known:
             return
         for store in self.world.alive(StoreHost):
             part = store.disk.parts.get(self.key)
