@@ -30,6 +30,11 @@ def until(happened: Callable[[], object], what: str | Callable[[], object] = "",
         time.sleep(LOOK_S)
 
 
+def new_threads(before: set[threading.Thread]) -> list[str]:
+    """The names of the threads that run beside those of ``before``, of which some may have ended."""
+    return [each.name for each in threading.enumerate() if each not in before]
+
+
 def interrupt(wait: Callable[[], object]) -> None:
     """Have Ctrl-C end a wait that never ends by itself."""
     timer = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))

@@ -8,6 +8,7 @@ import sys
 import threading
 
 from tests.endpoints import Make, until
+from tests.waiting import new_threads
 
 ENDPOINTS = 200
 RAYS = 40  # each hears of all others, so the time grows with the square
@@ -21,29 +22,29 @@ def descriptors() -> int:
 
 
 def test_endpoints_without_peers_share_one_thread_and_its_descriptors(make: Make) -> None:
-    threads, before = threading.active_count(), descriptors()
+    threads, before = set(threading.enumerate()), descriptors()
     endpoints = [make() for _ in range(ENDPOINTS)]
     for each in endpoints:
         subscriber = each.subscribe("/t")
         assert each.publish("/t", 1) == 0
         assert subscriber.get(0) is None
         each.attach_master("s").put("k", 1)
-    assert threading.active_count() == threads + 1
+    assert new_threads(threads) == ["chappe-loop"]
     assert descriptors() == before + LOOP
 
 
 def test_an_endpoint_that_listens_takes_two_descriptors(make: Make) -> None:
     before = descriptors()
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     for _ in range(ENDPOINTS):
         make().listen()
-    assert threading.active_count() == threads + 1
+    assert new_threads(threads) == ["chappe-loop"]
     assert descriptors() == before + LOOP + 2 * ENDPOINTS
 
 
 def test_a_star_takes_a_descriptor_for_each_end_of_a_connection(make: Make) -> None:
     before = descriptors()
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     hub = make()
     port = hub.listen()
     rays = [make() for _ in range(RAYS)]
@@ -54,6 +55,6 @@ def test_a_star_takes_a_descriptor_for_each_end_of_a_connection(make: Make) -> N
         each.publish("/t", each.id)
     until(lambda: got.available == RAYS)
     assert {each.value for each in got.poll()} == {each.id for each in rays}
-    assert threading.active_count() == threads + 1
+    assert new_threads(threads) == ["chappe-loop"]
     # the listener; of each endpoint a selector, of each ray a wake-up, as a thread has waited; both ends of each link
     assert descriptors() <= before + LOOP + 1 + (RAYS + 1) + WAKEUP * RAYS + 2 * RAYS

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.api.members import PATIENCE_S, values, wait_until
+from tests.waiting import new_threads
 
 from chappe.api.log.consumer import Consumer
 from chappe.api.log.producer import Producer
@@ -38,7 +39,7 @@ def closing() -> Iterator[ExitStack]:
 
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="descriptors are counted where Linux lists them")
 def test_hundreds_take_a_few_threads_and_descriptors(tower: str, store: Store, closing: ExitStack) -> None:
-    threads, descriptors = threading.active_count(), open_descriptors()
+    threads, descriptors = set(threading.enumerate()), open_descriptors()
     producers = [closing.enter_context(Producer(f"topic{number}", tower=tower)) for number in range(MANY)]
     consumers = [closing.enter_context(Consumer(f"topic{number}", tower=tower)) for number in range(MANY)]
     for number, producer in enumerate(producers):
@@ -48,7 +49,7 @@ def test_hundreds_take_a_few_threads_and_descriptors(tower: str, store: Store, c
 
     for number, consumer in enumerate(consumers):
         assert values(list(consumer.to_end(PATIENCE_S))) == [b"%d" % number]
-    assert threading.active_count() <= threads + 2  # a store's disk, and callbacks
+    assert len(new_threads(threads)) <= 2  # a store's disk, and callbacks
     assert open_descriptors() <= descriptors + 60  # some forty; of 600 members each would have had twenty
     assert {each._node.node for each in producers} == {producers[0]._node.node}
     assert {each._node.node for each in consumers} == {consumers[0]._node.node}

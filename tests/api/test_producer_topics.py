@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.api.members import PATIENCE_S, read
+from tests.waiting import new_threads
 
 from chappe.api.log import topic_writers as module
 from chappe.api.log.aio import AsyncProducer
@@ -26,15 +27,15 @@ def found(tower: str, topic: str, count: int) -> list[tuple[int, bytes | None]]:
 
 
 def test_each_topic_has_its_own_offsets_in_one_partition(tower: str, store: Store) -> None:
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     with Producer("own", tower=tower) as producer:
-        assert threading.active_count() == threads
+        assert not new_threads(threads)
         for number in range(100):
             assert producer.send(b"a%d" % number) == number
             assert producer.send(b"b%d" % number, topic="other") == number
         assert producer.send_many([b"c"] * 3, topic="third") == range(3)
         assert producer.send_batch(encode_batch(0, [b"d"] * 2, 1), topic="third") == range(3, 5)
-        assert threading.active_count() == threads
+        assert not new_threads(threads)
         producer.flush(PATIENCE_S)
 
         assert producer.topics == {
