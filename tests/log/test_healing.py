@@ -10,7 +10,7 @@ from tests.log.store_rig import WALL, StoreRig, asks, published, writes
 from chappe.core import Report
 from chappe.defaults import POLL_HEADS_S, RETRY_S
 from chappe.errors import ProtocolError
-from chappe.limits import LogLimits
+from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Ask, Publish, Reply, Write
 from chappe.log.batch import encode_batch
 from chappe.log.events import DamageFound, DamageHealed, RecordsLost
@@ -95,6 +95,20 @@ def test_a_store_begins_where_the_others_begin_when_they_removed_what_came_befor
 
     assert new.contents() == [(40, b"x"), (41, b"y")]
     assert not [each for each in stores.events() if isinstance(each, RecordsLost)]
+
+
+def test_a_store_that_has_some_asks_the_producer_before_it_goes_on_where_another_begins() -> None:
+    other, ours = StoreRig("A"), StoreRig("B")
+    other.keep(40, b"x", b"y")
+    ours.keep(0, b"a")
+    stores = Stores(other, ours)
+    stores.wait(3.0)
+    assert Publish(Fetch("P", "B", "hello", 1, 41)) in stores.others
+    assert ours.contents() == [(0, b"a")]
+
+    stores.wait(LOG_LIMITS.give_up_s)
+    assert ours.contents() == [(0, b"a"), (40, b"x"), (41, b"y")]
+    assert [each for each in stores.events() if isinstance(each, RecordsLost)]
 
 
 def test_a_damaged_range_is_healed_from_another_store() -> None:

@@ -245,7 +245,9 @@ def test_a_home_gives_way_only_while_nothing_is_committed(rig: Rig) -> None:
 
     rig = Rig()
     rig.attach()
-    rig.commit(0)
+    committing = rig.ask(Commit("q", "one", 0, []))
+    assert kind(rig.attach(home="another")) == ELSEWHERE, "what is under way may be decided already"
+    assert isinstance(rig.answer_to(committing), CommitAnswer)
     assert kind(rig.attach(home="another")) == ELSEWHERE
 
 
@@ -378,6 +380,15 @@ def test_rows_that_nobody_commits_are_removed_after_a_day(rig: Rig) -> None:
     assert rig.staged.rows == {}
 
 
+def test_rows_of_a_sink_that_is_used_are_kept_however_long_it_takes(rig: Rig) -> None:
+    for piece in range(3):
+        rig.wait(STAGED_FORGET_S - 60.0)
+        assert rig.stage(0, 0, b"%d" % piece, piece=piece) == StagedAnswer(piece)
+    rig.wait(STAGED_FORGET_S - 60.0)
+    assert isinstance(rig.commit(0, (0, 0, 3, 3)), CommitAnswer)
+    assert rig.values() == [b"0", b"1", b"2"]
+
+
 def test_a_sink_that_need_not_last_is_forgotten(rig: Rig) -> None:
     rig.attach(sink="once", lasting=False)
     rig.wait(SINK_FORGET_S - 60.0)
@@ -395,6 +406,9 @@ def test_it_asks_for_no_more_while_much_waits_for_the_disk(rig: Rig) -> None:
     assert rig.core.paused
     rig.do()
     assert not rig.core.paused
+
+    rig.attach("two")  # removes what was staged, which nobody waits for
+    assert rig.core.wrong() == []
 
 
 def test_what_is_asked_again_while_it_is_done_is_done_once(rig: Rig) -> None:

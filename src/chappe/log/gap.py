@@ -366,6 +366,8 @@ class Gaps:
             found.append(f"{key} is {gap.state.value}, and {'' if key in self.open else 'not '}among the open gaps")
         if gap.state is GapState.CLOSED and (gap.held or not gap.complete):
             found.append(f"{key} is closed at {gap.next}, and {gap.head} exist")
+        if gap.damaged and gap.damaged.lowest[0] < gap.next:
+            found.append(f"{key} notes damage at {gap.damaged.lowest[0]}, and {gap.next} is wanted next")
         if gap.held is not None:
             ends = [gap.next, *(each.next for each in gap.held)]
             if any(each.base <= end for each, end in zip(islice(gap.held, 1), ends, strict=False)):

@@ -337,6 +337,13 @@ class LogProducer:
         """When something is to be sent."""
         return min(self._head_at, self._answering.due)
 
+    def wrong(self) -> list[str]:
+        """What is not as it must be in its own state, one sentence each."""
+        kept_from = self.published if self._kept.first is None else self._kept.first
+        if self._min_acks and kept_from > self.stored:
+            return [f"{self.topic} is stored before {self.stored}, and kept from {kept_from} on"]
+        return []
+
     def _append_extras(self, size: int, key: bytes | None, headers: Headers, timestamp: int | None) -> int:
         """Keep what is not the value; returns the size of the whole record."""
         size += (len(key) if key else 0) + (len(encode_headers(headers)) if headers else 0)

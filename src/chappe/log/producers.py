@@ -83,3 +83,9 @@ class LogProducers:
     def next_timeout(self) -> float:
         """When something is to be sent."""
         return min([each.next_timeout() for each in self._parts.values()], default=math.inf)
+
+    def wrong(self) -> list[str]:
+        """What is not as it must be in its own state, one sentence each."""
+        kept = sum(each.kept_bytes for each in self._parts.values())
+        found = [] if kept == self.kept.total else [f"{self.kept.total} kept bytes are counted, {kept} are kept"]
+        return found + [wrong for each in self._parts.values() for wrong in each.wrong()]

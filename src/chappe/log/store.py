@@ -286,7 +286,7 @@ class LogStore:
 
     def wrong(self) -> list[str]:
         """What is not as it must be in its own state, one sentence each."""
-        return self._writer.wrong()
+        return self._writer.wrong() + self.transactions.wrong()
 
     def _arrived(self, key: Key, batch: Batch, now: float, *, live: bool) -> list[Action]:
         writer = self._writer

@@ -213,6 +213,11 @@ class Transactions:
         """When something is due."""
         return self._timers.next
 
+    def wrong(self) -> list[str]:
+        """What is not as it must be in its own state, one sentence each."""
+        waiting = sum(_size(each.job) for each in self._jobs.values() if each.asked)
+        return [] if self._bytes == waiting else [f"{self._bytes} bytes of requests are counted, {waiting} wait"]
+
     def _answer(self, name: str) -> SinkAnswer:
         sink = self._sinks.get(name)
         if sink is None:

@@ -227,6 +227,8 @@ class Bounds(Checker[LogWorld]):
             queue = limits.consumer_queue_bytes + limits.held_bytes_max
             reads = limits.reads_max * (limits.read_bytes + ONE_MORE_BYTES)
             self._at_most(host, "queued", load.waiting_bytes, queue, reads)
+        for producer in self.world.alive(ProducerHost):
+            self._sound(producer, producer.part.wrong())
 
     def _sound(self, host: NodeHost, wrong: list[str]) -> None:
         if wrong:
