@@ -23,9 +23,9 @@ from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from chappe.spark import encode, home
+from chappe.spark.options import SinkOptions
 from chappe.spark.session import spark_session
 from chappe.spark.sink import TopicStreamWriter
-from chappe.spark.sink_options import SinkOptions
 from chappe.spark.source import ChappeDataSource
 
 if TYPE_CHECKING:

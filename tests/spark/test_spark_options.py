@@ -13,9 +13,7 @@ from chappe.data.topic import Filter
 from chappe.errors import UsageError
 from chappe.reading.bounds import Moment
 from chappe.reading.selection import Selection
-from chappe.spark.options import NAMES, Options
-from chappe.spark.sink_options import NAMES as SINK_NAMES
-from chappe.spark.sink_options import SinkOptions
+from chappe.spark.options import NAMES, SINK_NAMES, Options, SinkOptions
 
 STORE = "tcp://127.0.0.1:5558"
 

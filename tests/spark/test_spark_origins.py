@@ -14,8 +14,7 @@ pytest.importorskip("pyspark")
 
 from chappe.errors import UsageError
 from chappe.spark import home as home_module
-from chappe.spark.home import Sink, Stores, forget_client
-from chappe.spark.origins import Origin, begin, origins_of
+from chappe.spark.home import Origin, Sink, Stores, begin, forget_client, origins_of
 
 ORIGINS = origins_of({"checkpointLocation": "/data/checkpoint", "queryName": "counts"}, "t")
 

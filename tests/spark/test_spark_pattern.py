@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chappe.errors import UsageError
-from chappe.reading.pattern import Pattern, escaped
-from chappe.reading.selection import Selection
+from chappe.reading.selection import Pattern, Selection, escaped
 
 ATOMS = [
     "a",

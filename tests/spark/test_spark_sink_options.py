@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chappe.errors import UsageError
-from chappe.spark.sink_options import SinkOptions
+from chappe.spark.options import SinkOptions
 
 STORE = "tcp://127.0.0.1:5558"
 

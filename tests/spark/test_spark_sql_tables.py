@@ -17,7 +17,7 @@ pytest.importorskip("pyspark")
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType, StructField, StructType, VarcharType
 
-from chappe.spark.sql_tables import created, is_creation, reading_options, streamed_options, writing_options
+from chappe.spark.source import created, is_creation, reading_options, streamed_options, writing_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -27,7 +27,7 @@ from chappe.api.keys import make_authority, make_certificate
 from chappe.data.scalars import Count
 from chappe.defaults import WEBSOCKET_FRAME_BYTES_MAX
 from chappe.errors import AddressInUse, UsageError
-from chappe.web import admission
+from chappe.web import server as module
 from chappe.web.server import WebSocketServer
 
 PATH = "/v1/messages/json"
@@ -331,7 +331,7 @@ def test_with_certificates_a_client_needs_one_too(tmp_path: Path) -> None:
 
 
 def test_clients_that_say_nothing_give_way_to_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "WEBSOCKET_CLIENTS_MAX", 3)
+    monkeypatch.setattr(module, "WEBSOCKET_CLIENTS_MAX", 3)
     place.serve()
     silent = [place.connect() for _ in range(10)]
     client = place.join("/a")
@@ -361,7 +361,7 @@ def test_a_connection_that_never_becomes_a_client_is_closed(place: Place, monkey
 
 
 def test_a_client_that_has_spoken_stays_when_all_are_of_one_host(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "WEBSOCKET_CLIENTS_MAX", 1)
+    monkeypatch.setattr(module, "WEBSOCKET_CLIENTS_MAX", 1)
     place.serve()
     place.join("/a")
     with pytest.raises(InvalidStatus) as refused:
@@ -379,9 +379,9 @@ class Guest:
 
 
 def test_the_host_with_the_most_clients_gives_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "WEBSOCKET_CLIENTS_MAX", 4)
+    monkeypatch.setattr(module, "WEBSOCKET_CLIENTS_MAX", 4)
     guests = [Guest() for _ in range(10)]
-    made = admission.Room()
+    made = module.Room()
 
     def come(number: int, host: str) -> bool:
         entered = made.enter(guests[number], host)

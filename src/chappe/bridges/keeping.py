@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from chappe.api.log.producer import Producer
-from chappe.errors import ChappeError, Closed, OffsetOutOfRange, TimedOut, UsageError
+from chappe.errors import ChappeError, Closed, OffsetOutOfRange, TimedOut, UnknownTopic, UsageError
+from chappe.log.batch import Record
+from chappe.reading.bounds import Reading, bounded
+from chappe.reading.fetch import read_blocks
+from chappe.reading.offsets import EARLIEST, LATEST, Known, unflatten
+from chappe.reading.selection import Selection
 from chappe.system import time
 
 if TYPE_CHECKING:
@@ -61,7 +68,7 @@ class Sender:
             logger.warning("%s", error)
 
 
-class Keeper:
+class Keeper(ABC):
     """A thread that makes what a store and a topic hold the same, until it is closed; a context.
 
     Args:
@@ -92,15 +99,15 @@ class Keeper:
 
     # -- what the thread does -----------------------------------------------------------------------------------
 
+    @abstractmethod
     def _begin(self) -> None:
         """Find out how far the one is that follows; raises TimedOut or OffsetOutOfRange if it cannot be told yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _turn(self) -> None:
         """Take over what is new, or wait a while for it."""
-        raise NotImplementedError
 
-    def _end(self) -> None:
+    def _end(self) -> None:  # noqa: B027  # not every bridge has something to do
         """Asked to end, after the last turn."""
 
     def _run(self) -> None:
@@ -154,3 +161,75 @@ class Keeper:
                         "is a store of the log running, and connected to the same tower?"
                     )
                 self._news.wait(min(left, LOOK_S))
+
+
+class Place(NamedTuple):
+    """Where a record stands; the greatest of a key counts. The timestamp is in microseconds since 1970.
+
+    ``chappe.spark.tables`` says what follows from that.
+    """
+
+    timestamp: int
+    partition: str
+    offset: int
+
+
+NOWHERE: Final = Place(-(1 << 63), "", -1)  # before every record
+
+
+class TopicNow:
+    """The partitions of a topic as all stores together have them when this is made.
+
+    Raises:
+        TimedOut: No store answers, or one that may have what others lack does not.
+    """
+
+    def __init__(self, topic: str, tower: str) -> None:
+        self._reading = Reading(Selection.of_topics([topic]), (), tower, EARLIEST, LATEST)
+        view = self._reading.view()
+        try:
+            view.refresh()
+            if view.away:
+                raise TimedOut(f"the store at {', '.join(view.away)} does not answer and may have what others lack")
+            self.known: Mapping[str, Known] = {partition: each for (_, partition), each in view.known.items()}
+            self._topic = topic
+        finally:
+            view.close()
+
+    def records(self, before: Mapping[str, int] | None = None) -> Iterator[Record]:
+        """All records, or those of the named partitions at offsets lower than ``before`` says.
+
+        Raises TimedOut and OffsetOutOfRange as ``read_topic``.
+        """
+        ends = {
+            (self._topic, partition): each.next if before is None else min(before.get(partition, 0), each.next)
+            for partition, each in self.known.items()
+        }
+        reading = replace(self._reading, ending=unflatten(ends))
+        view = reading.view()
+        try:
+            ranges = bounded(reading, view) if ends else []
+        except UnknownTopic:
+            return  # retention took all of it meanwhile
+        finally:
+            view.close()
+        for each in ranges:
+            for start, end, batches in read_blocks(reading.task((each,))):
+                for batch in batches:
+                    for record in batch.records(each.topic, each.partition, max(start, batch.base)):
+                        if record.offset < end:
+                            yield record
+
+    def places(self, before: Mapping[str, int]) -> dict[bytes, Place]:
+        """Where the latest record of each key stands, of those that ``records`` has."""
+        found: dict[bytes, Place] = {}
+        for record in self.records(before):
+            key, place = record.key, place_of(record)
+            if key is not None and place > found.get(key, NOWHERE):
+                found[key] = place
+        return found
+
+
+def place_of(record: Record) -> Place:
+    """Where a record stands."""
+    return Place(record.timestamp, record.partition, record.offset)

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from chappe.bridges.keeping import LOOK_S, Keeper, Sender
+from chappe.bridges.keeping import LOOK_S, NOWHERE, Keeper, Place, Sender, TopicNow, place_of
 from chappe.bridges.kv_form import EXPIRES, Row, fits, is_mark, pack, row_of
-from chappe.bridges.latest import NOWHERE, Place, TopicNow, place_of
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import BufferFull, ChappeError, Closed, StaleData, TimedOut, UsageError
 from chappe.kv.engine import Change

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.log.consumer import Consumer
-from chappe.bridges.keeping import LOOK_S, Keeper
+from chappe.bridges.keeping import LOOK_S, NOWHERE, Keeper, Place, TopicNow, place_of
 from chappe.bridges.kv_form import POSITION, Entry, entry_of, is_mark
-from chappe.bridges.latest import NOWHERE, Place, TopicNow, place_of
 from chappe.data.topic import Filter
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import BackendFailure, InvalidData, OffsetOutOfRange, UsageError

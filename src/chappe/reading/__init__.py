@@ -1,7 +1,6 @@
 """Reading topics in bulk from stores, without being a member: what Spark's tasks and ``chappe.read_topic`` share.
 
-selection.py  which topics and partitions
-pattern.py    regular expressions over topics, each name in linear time
+selection.py  which topics and partitions; regular expressions over topics, each name in linear time
 offsets.py    where a read starts and ends, and how it is cut into tasks
 view.py       what the stores have
 bounds.py     the ranges that lie between a start and an end; which offset a moment is at

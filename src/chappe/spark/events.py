@@ -18,8 +18,7 @@ from chappe.data.text import to_text
 from chappe.data.values import Value
 from chappe.errors import InvalidData, UsageError
 from chappe.spark.decode import CORRUPT, SAMPLE, parsed, sampled
-from chappe.spark.event_schema import inferred
-from chappe.spark.event_types import Convert, Unfit, compiled, positional
+from chappe.spark.event_types import Convert, Unfit, compiled, inferred, positional
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

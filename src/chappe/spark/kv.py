@@ -41,8 +41,7 @@ from chappe.data.text import to_text
 from chappe.data.values import Value
 from chappe.errors import InvalidData, UsageError
 from chappe.spark.decode import CORRUPT, SAMPLE
-from chappe.spark.event_schema import inferred
-from chappe.spark.event_types import Unfit, positional
+from chappe.spark.event_types import Unfit, inferred, positional
 from chappe.spark.tables import KEY, PLACE, VALUE, latest
 
 if TYPE_CHECKING:

@@ -27,9 +27,8 @@ from chappe.log.exactly_once.transactions import sink_address
 from chappe.log.queries import Stage
 from chappe.spark.columns import Columns
 from chappe.spark.encode import Encoder, Piece, sort_rows
-from chappe.spark.home import FIND_S, Home, Sink, Stores, client_of, found_again, settle
-from chappe.spark.origins import Origin, begin
-from chappe.spark.sink_options import SinkOptions
+from chappe.spark.home import FIND_S, Home, Origin, Sink, Stores, begin, client_of, found_again, settle
+from chappe.spark.options import SinkOptions
 from chappe.transports.queries import StoreClient
 
 if TYPE_CHECKING:

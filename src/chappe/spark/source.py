@@ -5,24 +5,156 @@ ranges straight from the stores and hand Arrow batches to Spark. Offsets live in
 restarted query reads exactly the offsets that it had planned.
 
 Spark makes these objects in one process and pickles them into others: they hold no connection until they need it.
+
+Topics are tables of Spark SQL, too: ``CREATE TABLE t USING chappe OPTIONS (...)``, ``SELECT`` and ``INSERT INTO``.
+Spark 4.3 tells a data source in Python the options of a table when the table is created, and never again: of a
+``SELECT`` and an ``INSERT`` it only hands over the columns. So ``CREATE TABLE`` answers with columns of which the
+first carries the options as metadata, which Spark's catalogues keep, and from there the others take them.
+
+Spark leaves the columns of a query as they are where they fit those of the table that is written to; then the metadata
+in them is that of a table that was read. Therefore ``topic`` is a varchar in the catalogue, of a length that differs
+with the options: no columns of a query are like those of another table, so Spark converts what is inserted, and gives
+it the metadata of the table that is written to. What came through a query all the same is known by Spark's mark for a
+varchar, and is refused.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import datasource as ds
-from pyspark.sql.types import StructType
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Final
 
+from pyspark.sql import datasource as ds
+from pyspark.sql.types import StructField, StructType, VarcharType
+
+from chappe.defaults import TOPIC_BYTES_MAX
 from chappe.errors import UsageError
-from chappe.spark import sql_tables
 from chappe.spark.batch import TopicReader
 from chappe.spark.columns import check_schema, schema_of
-from chappe.spark.options import Options
-from chappe.spark.sink_options import SinkOptions
+from chappe.spark.options import NAMES, SINK_NAMES, Options, SinkOptions, refuse_unknown
 from chappe.spark.stream import TopicStreamReader
+
+_KEY: Final = "chappe"  # in the metadata of the column `topic`
+_VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"  # Spark's mark on what was read from a varchar
+_CREATION: Final = "provider"  # among what Spark says of a table that is being created
+_OPTION: Final = "option."  # begins what stands in its OPTIONS
+_LENGTHS: Final = 1 << 30  # of varchars, that tell tables apart
+_ONE_WRITE: Final = ("writeId", "writeBatch", "writeAgain")  # would make every INSERT after the first a repetition
+_READ: Final = frozenset(name.lower() for name in NAMES)
+_WRITTEN: Final = frozenset(name.lower() for name in SINK_NAMES)
+_SELECTS: Final = ("subscribe", "subscribepattern", "assign")
+_PLACES: Final = frozenset({"stores", "towers"})
+_LOST: Final = (
+    "Spark did not hand over the options of this table: create it with CREATE TABLE name USING chappe OPTIONS (...), "
+    "without columns of its own and without AS SELECT, and name the columns where it is inserted into from itself"
+)
+
+
+def is_creation(options: Mapping[str, str]) -> bool:
+    """Whether these options are what Spark says of a table that is being created."""
+    return _CREATION in options
+
+
+def created(options: Mapping[str, str]) -> StructType:
+    """The columns of a new table, which carry its options. Raises UsageError."""
+    given = {name[len(_OPTION) :].lower(): value for name, value in options.items() if name.startswith(_OPTION)}
+    for name in _ONE_WRITE:
+        if name.lower() in given:
+            raise UsageError(f"`{name}` is of one write: give it with INSERT INTO name WITH (...), not to the table")
+    refuse_unknown(given, (*NAMES, *SINK_NAMES), {"path": "topics have no LOCATION"})
+    reading = Options.parse(_for_reading(given)).reading
+    if "topic" in given or given.keys() & (_WRITTEN - _READ):
+        SinkOptions.parse(_for_writing(given))
+    columns = schema_of(reading.columns)
+    if "topic" not in reading.columns:
+        raise UsageError("a table needs the column `topic` among its `columns`: it carries the options")
+    fields = [_carrying(each, given) if each.name == "topic" else each for each in columns.fields]
+    return StructType(fields)
+
+
+def reading_options(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
+    """Those of a table, and what ``WITH`` gives, which wins; ``given`` if it is no table. Raises UsageError."""
+    kept = _kept(schema)
+    if kept is not None:
+        return _for_reading(_joined(kept, given))
+    if not given:
+        raise UsageError(_LOST)
+    return given
+
+
+def writing_options(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
+    """As ``reading_options``, for what is inserted."""
+    kept = _kept(schema)
+    if kept is None:
+        return given
+    if _came_through(schema):
+        if not given:
+            raise UsageError(_LOST)
+        return given
+    return _for_writing(_joined(kept, given))
+
+
+def streamed_options(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
+    """Of a stream into topics, whose columns never carry options of the table that is written to. Raises UsageError."""
+    if _kept(schema) is not None and not any(name.lower() == "topic" for name in given):
+        raise UsageError(
+            "Spark hands over no options of a table to a stream that is written to it: use writeStream.format"
+            '("chappe") with the option `topic`, and `towers` or `stores`'
+        )
+    return given
+
+
+def without_marks(schema: StructType) -> StructType:
+    """The columns as they are without a table."""
+    return StructType([StructField(each.name, each.dataType, each.nullable) for each in schema.fields])
+
+
+def _carrying(field: StructField, options: Mapping[str, str]) -> StructField:
+    text = json.dumps(options, sort_keys=True)
+    length = TOPIC_BYTES_MAX + int.from_bytes(hashlib.sha256(text.encode()).digest()) % _LENGTHS
+    return StructField(field.name, VarcharType(length), True, {_KEY: dict(options)})
+
+
+def _topic(schema: StructType) -> StructField | None:
+    return next((each for each in schema.fields if each.name.lower() == "topic"), None)
+
+
+def _kept(schema: StructType) -> dict[str, str] | None:
+    field = _topic(schema)
+    return None if field is None else (field.metadata or {}).get(_KEY)
+
+
+def _came_through(schema: StructType) -> bool:
+    field = _topic(schema)
+    return field is not None and _VARCHAR in (field.metadata or {})
+
+
+def _joined(kept: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    over = {name.lower(): value for name, value in given.items()}
+    dropped = {name for group in (_PLACES, frozenset(_SELECTS)) if group & over.keys() for name in group}
+    return {name: value for name, value in kept.items() if name not in dropped} | over
+
+
+def _for_reading(options: Mapping[str, str]) -> dict[str, str]:
+    """Without what is for writing alone; a table that only names its ``topic`` reads that."""
+    found = {name: value for name, value in options.items() if name not in _WRITTEN - _READ}
+    if "topic" in options and not any(name in options for name in _SELECTS):
+        found["subscribe"] = options["topic"]
+    return found
+
+
+def _for_writing(options: Mapping[str, str]) -> dict[str, str]:
+    """Without what is for reading alone; a table of one topic writes to that."""
+    found = {name: value for name, value in options.items() if name not in _READ - _WRITTEN}
+    names = [part.strip() for part in options.get("subscribe", "").split(",") if part.strip()]
+    if "topic" not in found and len(names) == 1:
+        found["topic"] = names[0]
+    return found
 
 
 class ChappeDataSource(ds.DataSource):
-    """What Spark makes for ``format("chappe")``; the options are in ``options.py``."""
+    """What Spark makes for ``format("chappe")``; the options are ``Options``."""
 
     @classmethod
     def name(cls) -> str:
@@ -30,9 +162,9 @@ class ChappeDataSource(ds.DataSource):
         return "chappe"
 
     def schema(self) -> StructType:
-        """The columns that are wanted; of a table that is created, see ``sql_tables.py``."""
-        if sql_tables.is_creation(self.options):
-            return sql_tables.created(self.options)
+        """The columns that are wanted; of a table that is created, see ``created``."""
+        if is_creation(self.options):
+            return created(self.options)
         return schema_of(Options.parse(self.options).reading.columns)
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:
@@ -54,21 +186,21 @@ class ChappeDataSource(ds.DataSource):
         return TopicStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:
-        """For ``df.write``; the options are in ``sink_options.py``."""
+        """For ``df.write``; the options are ``SinkOptions``."""
         from chappe.spark.sink import TopicWriter  # readers, which are started more often, do without
 
-        options = SinkOptions.parse(sql_tables.writing_options(self.options, schema))
-        return TopicWriter(options, sql_tables.without_marks(schema), overwrite)
+        options = SinkOptions.parse(writing_options(self.options, schema))
+        return TopicWriter(options, without_marks(schema), overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ds.DataSourceStreamWriter:
         """For ``df.writeStream``. ``overwrite`` is output mode complete: all results are appended every time."""
-        from chappe.spark.origins import origins_of
+        from chappe.spark.home import origins_of
         from chappe.spark.sink import TopicStreamWriter
 
-        options = SinkOptions.parse(sql_tables.streamed_options(self.options, schema))
-        return TopicStreamWriter(options, sql_tables.without_marks(schema), origins_of(self.options, options.topic))
+        options = SinkOptions.parse(streamed_options(self.options, schema))
+        return TopicStreamWriter(options, without_marks(schema), origins_of(self.options, options.topic))
 
     def _for_reading(self, schema: StructType) -> Options:
-        options = Options.parse(sql_tables.reading_options(self.options, schema))
-        check_schema(sql_tables.without_marks(schema), options.reading.columns)
+        options = Options.parse(reading_options(self.options, schema))
+        check_schema(without_marks(schema), options.reading.columns)
         return options

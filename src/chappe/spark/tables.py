@@ -24,8 +24,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from chappe.errors import UsageError
-from chappe.spark.options import refuse_unknown
-from chappe.spark.sink_options import NAMES as SINK_OPTIONS
+from chappe.spark.options import SINK_NAMES, refuse_unknown
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -138,7 +137,7 @@ def write_table(
     """
     options = {name: str(value) for name, value in sink_options.items()}
     known = {name: value for name, value in options.items() if name.lower() != "checkpointlocation"}
-    refuse_unknown({name.lower(): value for name, value in known.items()}, SINK_OPTIONS, {})
+    refuse_unknown({name.lower(): value for name, value in known.items()}, SINK_NAMES, {})
     rows = table_rows(df, key, delete)
     if df.isStreaming:
         return rows.writeStream.format("chappe").options(**options).option("topic", topic)

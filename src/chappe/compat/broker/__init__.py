@@ -29,8 +29,7 @@ from chappe.compat.broker.peering import (
     Version,
 )
 from chappe.compat.broker.scalars import Address, Count, Enum, Port, Subnet, Timespan, Timestamp, now
-from chappe.compat.broker.store import Store
-from chappe.compat.broker.stores import StoreEvent
+from chappe.compat.broker.store import Store, StoreEvent
 
 __all__ = [
     "EC",

@@ -24,8 +24,7 @@ from chappe.compat.broker.messaging import (
     topics_of,
 )
 from chappe.compat.broker.peering import Backend, EndpointInfo, NetworkInfo, PeerFlags, PeerInfo, PeerStatus
-from chappe.compat.broker.store import Store
-from chappe.compat.broker.stores import Stores, options_of
+from chappe.compat.broker.store import Store, Stores, options_of
 from chappe.defaults import SUBSCRIBER_MESSAGES_MAX
 from chappe.errors import AddressInUse, PeeringError, UsageError
 from chappe.security import Security, Tls

@@ -17,8 +17,7 @@ from chappe.arrow import COLUMNS
 from chappe.data.topic import Filter
 from chappe.errors import UsageError
 from chappe.reading.offsets import EARLIEST, Key, Known, unflatten
-from chappe.reading.pattern import escaped
-from chappe.reading.selection import Selection
+from chappe.reading.selection import Selection, escaped
 from chappe.reading.view import StoresView
 from chappe.spark.archive.manifest import SMALL_BYTES, ArchivedFile, Manifest, load, path_of
 from chappe.spark.options import place_of

@@ -14,12 +14,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from chappe.errors import ChappeError, UsageError
-from chappe.reading.pattern import escaped
-from chappe.spark.options import Options
+from chappe.reading.selection import escaped
+from chappe.spark.options import Options, SinkOptions
 from chappe.spark.pipeline.model import RECORD_COLUMNS, Input, Output, Pipeline, PipelineInvalid, Place, Problem, Query
 from chappe.spark.pipeline.reading import FUNCTION
 from chappe.spark.sentences import line_in_sql, sentence
-from chappe.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
