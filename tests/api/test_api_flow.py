@@ -14,7 +14,10 @@ from chappe.api.log.discovery import StoreAddress, discover
 from chappe.api.log.producer import Producer
 from chappe.api.log.store import Store
 from chappe.api.log.tower import Tower
+from chappe.defaults import KIB
 from chappe.errors import AddressInUse, Closed, OffsetOutOfRange, StorageFormat, StorageLocked, UsageError
+from chappe.limits import LOG_LIMITS
+from chappe.log.events import RecordsLost
 
 TEN = [b"%d" % n for n in range(10)]
 
@@ -111,6 +114,23 @@ def test_records_flow_without_any_store(tower: str) -> None:
         producer.send_many(TEN)
         producer.flush()
         assert values(read(consumer, 10)) == TEN
+
+
+def test_without_a_store_nothing_is_lost_while_nobody_reads(tower: str) -> None:
+    value = bytes(60 * KIB)  # a batch; many of them are taken at a time
+    with (
+        Consumer("hello", tower=tower, reset="earliest") as consumer,
+        Producer("hello", tower=tower, min_acks=0) as producer,
+    ):
+        wait_until(lambda: producer.connected and consumer.connected)
+        for _ in range(
+            LOG_LIMITS.consumer_queue_bytes // len(value) + 500
+        ):  # more than it queues, less than libzmq does
+            producer.send(value)
+        producer.flush()
+        count = producer.next_offset
+        assert [record.offset for record in read(consumer, count)] == list(range(count))
+        assert not [each for each in consumer.events() if isinstance(each, RecordsLost)]
 
 
 # -- positions --------------------------------------------------------------------------------------------

@@ -348,7 +348,7 @@ class ConsumingMember(_Carrying[LogConsumer]):
 
     @property
     def paused(self) -> bool:
-        """Whether messages are to be left in the queue."""
+        """Whether messages are to be left in the queue. Ask before each: one that is full lets go of the next."""
         self._left = bool(self._paused) and (len(self._paused) == len(self._parts) or len(self._waited_for) > 0)
         return self._left
 

@@ -352,14 +352,18 @@ class Node:
         return self._receive(sock, lambda: sock.recv_multipart(_NOBLOCK), handle)
 
     def _receive(
-        self, sock: zmq.Socket[bytes], take: Callable[[], list[T]], handle: Callable[[list[T]], Sequence[Action]]
+        self,
+        sock: zmq.Socket[bytes],
+        take: Callable[[], list[T]],
+        handle: Callable[[list[T]], Sequence[Action]],
+        paused: Callable[[], bool] | None = None,
     ) -> bool:
         size = 0
         for _ in range(DRAIN_MAX):
             if size >= DRAIN_BYTES:
                 return True
-            if self._pub.choked:
-                return False  # left in the queue, until there is room for what comes of it
+            if self._pub.choked or (paused is not None and paused()):
+                return False  # left in the queue, until there is room for it and for what comes of it
             try:
                 frames = take()
             except zmq.Again:
@@ -393,10 +397,11 @@ class Node:
                 self.suspect(drain)
 
     def _drain_sub(self) -> bool:
-        if getattr(self.role, "paused", False):
-            # Left in the queue: it is bounded, and whoever is missed by it is read from a store later.
-            return False
-        return self.receive(self._sub, self._on_message)
+        # What is left in the queue is bounded there, and whoever is missed by it is read from a store later.
+        return self._receive(self._sub, lambda: self._sub.recv_multipart(_NOBLOCK), self._on_message, self._paused)
+
+    def _paused(self) -> bool:
+        return getattr(self.role, "paused", False)
 
     def resume(self) -> None:
         """The core is no longer paused."""
