@@ -60,6 +60,7 @@ class LogLimits:
     small_batch_bytes: int = 8 * KIB  # neighbours smaller than this are merged before they are written
     maintain_s: float = 10.0  # retention runs this often
     commit_chunk_bytes: int = 32 * MIB  # of a sink's commit in memory at once
+    staged_forget_s: float = defaults.STAGED_FORGET_S
     damage_reports_max: int = 20  # holes reported at once: whoever reads the log is to see something else, too
 
 

@@ -14,7 +14,9 @@ from chappe.sim.scenarios.log import world as bounds
 from chappe.sim.scenarios.log.scenario import Log
 from chappe.sim.scenarios.registry import SCENARIOS
 from chappe.sim.shrink import from_json
+from chappe.sim.world import Settings
 
+PLAIN = Settings(plain=True)
 CHUNK = 25
 SEEDS = 300
 FAILED_ONCE = [
@@ -47,7 +49,7 @@ def test_stores_without_patience_acknowledge_nothing_past_what_they_miss(
     """They may not converge, as they begin where others could still have told them of more; no record is lost."""
     monkeypatch.setitem(bounds.CHOICES, "give_up_s", (0,))
 
-    failure = Log(seed).play().failure
+    failure = Log(seed, PLAIN).play().failure
     assert failure is None or failure.startswith("convergence")
 
 
@@ -55,7 +57,7 @@ def test_a_store_that_acknowledges_past_what_it_misses_is_caught(monkeypatch: py
     monkeypatch.setitem(bounds.CHOICES, "give_up_s", (0,))
     monkeypatch.setattr(Unfilled, "limit", lambda self, key, end: end)
 
-    assert (Log(799).play().failure or "").startswith("durability")
+    assert (Log(799, PLAIN).play().failure or "").startswith("durability")
 
 
 def test_a_seed_plays_the_same_world_every_time() -> None:

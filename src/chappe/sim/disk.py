@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 from chappe.errors import StorageFull
 from chappe.log.batch import Batch
@@ -79,7 +80,8 @@ class SimDisk:
         self.store_id = store_id
         self.parts: dict[Key, Part] = {}
         self.ever: dict[Key, bytearray] = {}  # a byte for every offset, 1 if it once was safe here
-        self.full = False
+        self.refusing = 0.0  # how many of the writes fail
+        self.rng = Random(store_id)  # says which
         self.staged = MemoryStaged()
         self.scrubbed_us = 0
         self.suspicious = False
@@ -87,6 +89,11 @@ class SimDisk:
         self._cached: list[tuple[Append, int | None]] = []
         self._version = 0
         self._scrub_at = 0  # the partition that is read next
+
+    @property
+    def full(self) -> bool:
+        """Whether what is to be written now is refused; the next may be taken."""
+        return self.refusing > 0 and self.rng.random() < self.refusing
 
     # -- the storage port ---------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ class PubSub(Network):
         self.routers: dict[str, Router] = {}  # query sockets
         self.dialogues = 0
         self.query_loss = 0.0
+        self.message_loss = 0.0
         self._port = 49_152
         self._free: list[int] = []
 
@@ -256,7 +257,10 @@ class Link:
         if self._matches is None:
             self._matches = tuple(self.wanted)
         if raw.startswith(self._matches) and self.down is not None:
-            self.down.send(message)
+            if self._net.message_loss and self._net.clock.rng.random() < self._net.message_loss:
+                self._net.failed[Publish] += 1
+            else:
+                self.down.send(message)
 
     def break_(self, notice_s: float = 0.0) -> None:
         """The connection breaks; the publisher notices after ``notice_s``, the subscriber redials."""
@@ -299,7 +303,7 @@ class Dialogue:
 
     def __init__(self, net: PubSub, asker: Asker, endpoint: str) -> None:
         self._net = net
-        self._asker = asker
+        self.asker = asker
         self._endpoint = endpoint
         self._answers = Pipe(net, asker, asker.on_answer, 1_000, what=Reply)
         net.dialogues += 1
@@ -310,7 +314,7 @@ class Dialogue:
         """Send a request; lost if nobody is there or the network is bad."""
         net = self._net
         store = net.routers.get(self._endpoint)
-        if store is None or not net.reachable(self._asker.name, store.name) or self._bad_luck():
+        if store is None or not net.reachable(self.asker.name, store.name) or self._bad_luck():
             net.failed[Ask] += 1
             return
         if self._requests is None:
@@ -319,12 +323,12 @@ class Dialogue:
 
     def _arrived(self, thing: tuple[int, bytes, bytes]) -> None:
         store = self._net.routers.get(self._endpoint)
-        if store is not None and self._net.reachable(self._asker.name, store.name):
+        if store is not None and self._net.reachable(self.asker.name, store.name):
             store.on_query(self, *thing)
 
     def reply(self, request_id: int, raw: bytes, batches: tuple[bytes, ...]) -> None:
         """Send an answer back."""
-        if self._asker.alive and not self._bad_luck():
+        if self.asker.alive and not self._bad_luck():
             self._answers.send((request_id, raw, batches))
         else:
             self._net.failed[Reply] += 1

@@ -28,7 +28,6 @@ from chappe.defaults import (
     SINK_FORGET_S,
     SINK_HEADS_S,
     SINKS_MAX,
-    STAGED_FORGET_S,
 )
 from chappe.errors import ChappeError, Fenced, ProtocolError, StagedRowsMissing, StorageFull
 from chappe.limits import LOG_LIMITS, LogLimits
@@ -413,7 +412,7 @@ class Transactions:
         for name, sink in self._sinks.items():
             if sink.committing:
                 continue
-            if sink.staged and now - sink.touched_at >= STAGED_FORGET_S:
+            if sink.staged and now - sink.touched_at >= self._limits.staged_forget_s:
                 actions += self._discard(sink, list(sink.staged))
             if not sink.state.lasting and now - sink.touched_at >= SINK_FORGET_S:
                 forgotten.append(name)

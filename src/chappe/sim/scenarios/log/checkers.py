@@ -137,6 +137,7 @@ class Contents(Checker[LogWorld]):
                 self.fail(f"{host.name} writes {key} {each.base}..{each.base + each.count - 1} otherwise than sent")
             part = host.disk.parts[key]
             alone = self.world.now - self._company.get(host.address, self.world.now) < ALONE_S
+            alone = alone or self.world.limits.give_up_s < ALONE_S  # it did not wait until others told it
             if not part.version and part.first and alone:
                 self.world.begun[key] = max(self.world.begun.get(key, 0), part.first)
 
@@ -152,6 +153,9 @@ class Convergence(Checker[LogWorld]):
 
     def _stores(self) -> str | None:
         stores = self.world.alive(StoreHost)
+        for store in stores:
+            if store.disk.retain(store.retention, self.world.clock.wall_us):
+                return f"{store.name} keeps more than its retention"
         for key, sent in self.world.truth.parts.items():
             kept = max(self.world.retained_from(key), self.world.begun.get(key, 0))
             union: list[tuple[int, int]] = []

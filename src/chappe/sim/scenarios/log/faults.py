@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from random import Random
 
 from chappe.sim.disk import SimDisk
 from chappe.sim.faults import Schedule
@@ -17,6 +18,7 @@ from chappe.sim.scenarios.log.stores import StoreHost
 SLOW_DISK_S = 0.7  # how long a write takes while disks are slow
 BAD_JOURNALS = 0.3  # of the worlds have journals that refuse
 ROLLED_BACK = 0.2  # of the worlds have an identity that is restored from a backup
+MORE_OF_EACH = 0.3  # of the worlds have each of the faults that were added last
 HEALED_DISK_S = 0.01  # and at most when all faults are over
 
 
@@ -51,20 +53,24 @@ class LogFaults(Schedule):
         if rng.random() < BAD_JOURNALS:
             for _ in range(rng.choice((1, 3))):
                 self.at(rng.uniform(0.0, until), self.journal_full)
-        if rng.random() < ROLLED_BACK:
+        if rng.random() < ROLLED_BACK or self.world.more(ROLLED_BACK):
             self.at(rng.uniform(0.0, until), self.back_up)
+        for kind in (self.bad_disk, self.lose_messages, self.leave_when_asked):
+            if self.world.more(MORE_OF_EACH):
+                for _ in range(self.world.more_rng.choice((1, 3))):
+                    self.at(self.world.more_rng.uniform(0.0, until), kind)
 
     def heal(self) -> None:
         """End everything that is wrong."""
         world = self.world
         self.on = False
         world.net.mend()
-        world.net.query_loss = 0.0
+        world.net.query_loss = world.net.message_loss = 0.0
         for tower in world.towers:
             if not tower.alive:
                 tower.restart()
         for disk in world.disks:
-            disk.full = False
+            disk.refusing = 0.0
         for journal in world.journals:
             journal.refusing = 0.0
         world.slow_disk_s = self._usual_disk_s = min(self._usual_disk_s, HEALED_DISK_S)
@@ -74,8 +80,7 @@ class LogFaults(Schedule):
                 for pipe in (link.up, link.down):
                     if pipe is not None:
                         pipe.held_until = 0.0
-            if isinstance(member.host, ProducerHost):
-                member.host.doomed = False
+            node(member).doomed = False
             member.restart()
 
     # -- members --------------------------------------------------------------------------------------
@@ -116,6 +121,13 @@ class LogFaults(Schedule):
         member = self._member()
         if member is not None:
             self._down(member, goodbye=True)
+
+    def leave_when_asked(self) -> None:
+        """A store leaves when another one asks it for records, and comes back."""
+        members = [m for m in self.world.members if isinstance(m.host, StoreHost) and not m.gone]
+        member = self.world.more_rng.choice(members)
+        node(member).doomed = True
+        self.world.clock.after(self.world.more_rng.uniform(2.0, 6.0), member.restart)
 
     def stall(self) -> None:
         """A member stands still for a while."""
@@ -190,14 +202,27 @@ class LogFaults(Schedule):
         net.query_loss = self.rng.choice((0.1, 0.5, 1.0))
         self.world.clock.after(self.rng.uniform(0.5, 6.0), setattr, net, "query_loss", 0.0)
 
+    def lose_messages(self) -> None:
+        """Some of what is published is dropped for a while, as queues do that are full."""
+        net, rng = self.world.net, self.world.more_rng
+        net.message_loss = rng.choice((0.1, 0.5))
+        self.world.clock.after(rng.choice((0.5, 2.0)), setattr, net, "message_loss", 0.0)
+
     # -- disks and clocks ---------------------------------------------------------------------------------
 
     def disk_full(self) -> None:
         """A disk refuses writes for a while."""
-        disk = self.rng.choice(self.world.disks)
-        disk.full = True
-        self.world.trace(None, "%s is full", disk.store_id)
-        self.world.clock.after(self.rng.choice((0.3, 2.0, 6.0)), setattr, disk, "full", False)
+        self._refuse(self.rng, 1.0)
+
+    def bad_disk(self) -> None:
+        """A disk refuses some of the writes for a while."""
+        self._refuse(self.world.more_rng, 0.4)
+
+    def _refuse(self, rng: Random, share: float) -> None:
+        disk = rng.choice(self.world.disks)
+        disk.refusing = share
+        self.world.trace(None, "%s refuses %d %% of what is written", disk.store_id, 100 * share)
+        self.world.clock.after(rng.choice((0.3, 2.0, 6.0)), setattr, disk, "refusing", 0.0)
 
     def journal_full(self) -> None:
         """A producer's journal refuses writes for a while, all or some of them."""

@@ -15,7 +15,7 @@ from chappe.log.batch import Batch
 from chappe.log.consumer import EARLIEST, LogConsumer
 from chappe.log.events import IdentityRolledBack
 from chappe.log.member import ConsumingMember, ProducingMember
-from chappe.log.messages import BatchMessage, Head, RecordMessage
+from chappe.log.messages import Ack, BatchMessage, Head, Message, RecordMessage, Stored
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.sources import Key
@@ -62,9 +62,13 @@ class ProducerHost(NodeHost):
         self._renew = renew
         self._resumed_at = self.core.next_offset
         self._sent_to = self._resumed_at  # the offset behind all that it has published, now or in an earlier life
-        self.doomed = False  # dies in the midst of its next Persist
         self.stored = self.core.stored
         self.every_s = world.rng.choice((0.02, 0.1, 0.5, 2.0))
+        self._records_max = world.more_rng.choice((1, 10)) if world.more(0.3) else RECORDS_MAX
+        self._hurries = 0.0 if world.more(0.3) else 0.3  # of what it sends somebody waits for
+        self._began = world.now
+        self._answered = False  # a store has said how far it holds the partition
+        self._single = 0  # the offset behind all that it sent as single records
         self.table |= {Persist: self._persist, Trim: self._trim}
         known = len(world.truth.of(self.key).records)
         if self.core.next_offset < known and not (journal is not None and journal.rolled_back):
@@ -94,7 +98,7 @@ class ProducerHost(NodeHost):
             return
         if self.core.pending:
             self._flush(self.core.next_offset)
-        if world.sending and self.core.kept_bytes < BUFFER_BYTES and self.core.next_offset < RECORDS_MAX:
+        if world.sending and self.core.kept_bytes < BUFFER_BYTES and self.core.next_offset < self._records_max:
             self.send(world.rng.choice((1, 1, 2, 5, 30)))
         world.clock.after(world.rng.expovariate(1.0) * self.every_s, self._work)
 
@@ -127,7 +131,7 @@ class ProducerHost(NodeHost):
                     return
                 self._pend(offset, (value, key, headers, self.world.clock.wall_us if stamp is None else stamp))
         self._flush(core.next_offset)
-        if rng.random() < 0.3 and self.alive:
+        if rng.random() < self._hurries and self.alive:
             core.hurry(self.world.now, rng.random() < 0.5)
             self.carry(())
 
@@ -158,6 +162,9 @@ class ProducerHost(NodeHost):
             return False
         self.carry(actions)
         if not actions or not self.core.refused:
+            original = any((b"M" + self.key[0].encode()).startswith(tuple(each.wanted)) for each in self.listeners)
+            if original and actions and self._single < self.core.published:
+                self.world.fail("originals", f"{self.name} sends single records up to {self._single} to who wants all")
             return True
         self.core.take_back(max(offset, self.core.published))
         return False
@@ -189,6 +196,7 @@ class ProducerHost(NodeHost):
             self.world.truth.sent(self.key, batch.base, contents(batch, batch.base))
         elif isinstance(message, (RecordMessage, Head)):
             end = message.sequence + 1
+            self._single = max(self._single, end if isinstance(message, RecordMessage) else 0)
         asks = end == 1 and not self._resumed_at  # what stores hold of a partition that has no record yet
         if self.journal is not None and end > self.journal.next_offset and not asks:
             self.world.fail("identity", f"{self.name} tells of {end - 1} before its journal has it: {message}")
@@ -199,6 +207,8 @@ class ProducerHost(NodeHost):
         known = len(self.world.truth.of(self.key).records)
         if self.journal is None or not self.journal.rolled_back or batch.next <= self._sent_to or batch.base >= known:
             return
+        if not self._answered and self.world.now < self._began + self.world.limits.resume_wait_s:
+            self.world.fail("identity", f"{self.name} publishes {batch.base} again before any store has answered")
         for store in self.world.alive(StoreHost):
             part = store.disk.parts.get(self.key)
             # Without a record offset 0 is spoken of: a store that lacks just that one looks as if it had none.
@@ -214,6 +224,11 @@ class ProducerHost(NodeHost):
         for offset, value in enumerate(batch.values(), batch.base):
             if self.journal.given.get(offset, value) != value:
                 self.world.fail("identity", f"{self.name} publishes another record at {offset}, which was given away")
+
+    def on_message(self, message: Message) -> None:
+        """As every host's, and note whether a store has answered."""
+        self._answered = self._answered or isinstance(message, Stored | Ack)
+        super().on_message(message)
 
     def _report(self, action: Report) -> None:
         super()._report(action)

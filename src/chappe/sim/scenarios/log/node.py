@@ -64,6 +64,7 @@ class NodeHost(Host):
         self.listeners: dict[Link, None] = {}
         self.lines: list[Line] = []
         self.halted: str | None = None
+        self.doomed = False  # a producer dies in the midst of its next Persist, a store when another one asks it
         self._dialogues: dict[str, Dialogue] = {}
         self._published = 0
         self.table = {

@@ -37,6 +37,8 @@ class PopulatedLog(LogWorld):
         rng = self.rng
         if rng.random() < 0.15:
             self.retained = {topic: rng.choice((10, 50)) for topic in rng.sample(TOPICS, rng.choice((1, 3)))}
+        elif self.more(0.15):
+            self.retained = dict.fromkeys(TOPICS, self.more_rng.choice((10, 50)))
         for _ in range(self.few(rng.choice((1, 2, 2, 3)))):
             self.add_store()
         for _ in range(self.few(rng.randint(1, 4))):
@@ -56,6 +58,7 @@ class PopulatedLog(LogWorld):
     def add_store(self) -> Member:
         """A store with a disk of its own."""
         disk = self.cores.disk(f"store-{len(self.disks)}")
+        disk.rng = self.more_rng
         self.disks.append(disk)
         policies: Sequence[tuple[str, Retention]] = [(t, Retention(records=n)) for t, n in self.retained.items()]
 

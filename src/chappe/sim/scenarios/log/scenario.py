@@ -23,7 +23,8 @@ class Log(PopulatedLog):
 
     def begin(self) -> None:
         """Make the first members."""
-        self.limits = small_limits(self.rng, self.sink_rng, Random(f"news {self.seed}"))
+        more = None if self.settings.plain else self.more_rng
+        self.limits = small_limits(self.rng, self.sink_rng, Random(f"news {self.seed}"), more)
         self.trace(None, "%s, queues %d", self.limits, self.net.queue_max)
         self.populate()
         self._faults = LogFaults(self)

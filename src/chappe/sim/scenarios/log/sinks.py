@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from chappe.data.topic import encode_topic
 from chappe.log.batch import encode_batch
-from chappe.log.exactly_once.staged import Intent
+from chappe.log.exactly_once.staged import Intent, Job, Remember
 from chappe.log.queries import (
+    ELSEWHERE,
     FENCED,
     MISSING,
     AttachSink,
@@ -22,9 +23,11 @@ from chappe.log.queries import (
     CommitAnswer,
     Drop,
     ErrorAnswer,
+    FindSink,
     SinkAnswer,
     SinkRequest,
     Stage,
+    StagedAnswer,
     decode_answer,
     encode_query,
 )
@@ -66,6 +69,7 @@ class Query(Checker[LogWorld]):
         self.staged: dict[Name, list[Row]] = {}
         self.named: set[tuple[tuple[int, int, int], ...]] = set()  # attempts that some commit names
         self.intents: dict[int, Intent] = {}
+        self.attached: dict[str, list[str]] = {}  # runs that are durably known, by home; each fenced those before it
         self.goal = self.rng.randint(1, BATCHES_MAX)
         self._hurt_until = 0.0
         self._runs = 0
@@ -112,14 +116,14 @@ class Query(Checker[LogWorld]):
             self.planned.append([(self.rng.choice(topics), value) for value in values])
         return self.planned[batch]
 
-    def on_decided(self, intent: Intent) -> None:
+    def on_decided(self, host: StoreHost, intent: Intent) -> None:
         """A store has decided a commit: from now on it must be there once, as the query staged it."""
         world = self.world
         if intent.sink != self.sink:
             return
         if intent.batch in self.intents:
             world.fail("exactly once", f"batch {intent.batch} of {self.sink} is committed a second time")
-        current = self.home.staged.sinks[self.sink].run
+        current = host.disk.staged.sinks[self.sink].run
         if intent.run != current:
             world.fail("exactly once", f"{intent.run} of {self.sink} commits, {current} has taken over")
         if intent.attempts not in self.named:
@@ -138,14 +142,27 @@ class Query(Checker[LogWorld]):
             world.fail("exactly once", f"rows of {self.sink} for {sorted(found)} are not committed")
         self.hurt_home(3 * world.slow_disk_s)
 
+    def on_staged(self, host: StoreHost, job: Job) -> None:
+        """A store has durably done what a run asked for: who was fenced stays so."""
+        if isinstance(job, Remember) and job.state.sink == self.sink and job.state.run:
+            runs = self.attached.setdefault(host.disk.store_id, [])
+            if job.state.run in runs[:-1]:
+                self.world.fail("exactly once", f"{job.state.run} of {self.sink} was fenced by {runs[-1]}, and is back")
+            if job.state.run not in runs:
+                runs.append(job.state.run)
+
     def hurt_home(self, within_s: float) -> None:
         """Now and then, while there are faults: kill the home at the worst moment, or fill its disk."""
         world, rng = self.world, self.rng
         if world.now >= self._hurt_until or rng.random() > 0.2:
             return
+        if self.world.more(0.3):
+            self.home.refusing = 0.5
+            world.clock.after(self.world.more_rng.choice((0.5, 3.0)), setattr, self.home, "refusing", 0.0)
+            return
         if rng.random() < 0.3:
-            self.home.full = True
-            world.clock.after(rng.choice((0.5, 3.0)), setattr, self.home, "full", False)
+            self.home.refusing = 1.0
+            world.clock.after(rng.choice((0.5, 3.0)), setattr, self.home, "refusing", 0.0)
         for member in world.members:
             if member.alive and isinstance(member.host, StoreHost) and member.host.disk is self.home:
                 at = world.now + rng.random() * within_s
@@ -193,23 +210,51 @@ class Run:
         self._groups: deque[deque[_Request]] = deque()
         self._asked: dict[int, _Request] = {}
         self._pause_until = 0.0
+        self._fenced = False
+        self._home = query.home
+        self._began: tuple[StoreHost | None, float] = (None, 0.0)  # with which life of its home it runs a batch
         self._dialogue: tuple[str, Dialogue] | None = None
 
     def begin(self) -> None:
         """Attach, then run batch after batch."""
         self.world.trace(self, "starts")
-        self._then([(AttachSink(self.query.sink, self.run, self.query.home.store_id, True), b"")])
+        self._attach()
         self._tick()
+
+    def _attach(self) -> None:
+        """Attach to its home; now and then without waiting for the answer, or to another one while nothing is done."""
+        query, world = self.query, self.world
+        wanted = self._home
+        if query.committed < 0 and world.more(0.2):
+            wanted = world.more_rng.choice([self._home, *(each.disk for each in world.alive(StoreHost))])
+        pieces: list[tuple[SinkRequest, bytes]] = [(AttachSink(query.sink, self.run, wanted.store_id, True), b"")]
+        if wanted is self._home and not query.done and world.more(0.3):
+            self._batch = query.committed + 1
+            self._stage(0, query.rows(self._batch), pieces)
+        self._then(pieces)
+
+    def _move(self, home: str) -> None:
+        """Go on at the home that a store tells of."""
+        self._home = self.query.home = next((d for d in self.world.disks if d.store_id == home), self._home)
+        gone = (each.host for each in self.world.members if each.gone)
+        if any(isinstance(each, StoreHost) and each.disk is self._home for each in gone):
+            self.query.lose_home()
+        self._start_anew([(AttachSink(self.query.sink, self.run, self._home.store_id, True), b"")])
+
+    def _start_anew(self, requests: list[tuple[SinkRequest, bytes]]) -> None:
+        self._groups.clear()
+        self._asked.clear()
+        self._then(requests)
 
     # -- batches ----------------------------------------------------------------------------------------
 
     def _run_batch(self) -> None:
         """Run the batch behind the last one that the checkpoint has; from its beginning, if it was begun before."""
         query, rng = self.query, self.rng
-        self._groups.clear()
-        self._asked.clear()
+        self._start_anew([])
         if not self.alive or query.done:
             return
+        self._began = (self._store(), self.world.now)
         self._batch = query.committed + 1
         rows = list(query.rows(self._batch))
         rng.shuffle(rows)
@@ -261,7 +306,8 @@ class Run:
             world.clock.after(self.rng.choice((0.1, 2.0)), query.begin_run)
             return
         query.committed = max(query.committed, batch)
-        world.clock.after(self.rng.expovariate(1.0) * 0.5, self._go_on)
+        pause = 4.0 if world.more(0.1) else 0.0
+        world.clock.after(pause + self.rng.expovariate(1.0) * 0.5, self._go_on)
 
     def _go_on(self) -> None:
         self._run_batch()
@@ -304,9 +350,12 @@ class Run:
             self._asked[self._last] = each
             dialogue.ask(self._last, encode_query(each.request), each.payload)
 
+    def _store(self) -> StoreHost | None:
+        return next((each for each in self.world.alive(StoreHost) if each.disk is self._home), None)
+
     def _dialogue_with_home(self) -> Dialogue | None:
         """A connection to the home, wherever it is now."""
-        store = next((each for each in self.world.alive(StoreHost) if each.disk is self.query.home), None)
+        store = self._store()
         if store is None:
             return None
         endpoint = store.core.endpoint
@@ -324,17 +373,31 @@ class Run:
         if isinstance(answer, ErrorAnswer):
             self._refused(asked, answer)
         elif isinstance(answer, SinkAnswer):
-            self._run_batch()
+            if isinstance(asked.request, AttachSink) and answer.home == self._home.store_id:
+                self._run_batch()
+            else:
+                self._move(answer.home)
+        elif isinstance(answer, StagedAnswer) and self.run not in self.query.attached[self._home.store_id]:
+            self.world.fail("exactly once", f"{self.name} stages rows before its home has saved that it may")
         elif isinstance(answer, CommitAnswer):
             self._committed(answer.batch)
         self._pump()
 
     def _refused(self, asked: _Request, answer: ErrorAnswer) -> None:
         self.world.trace(self, "is refused (%s): %s", answer.kind, answer.text)
-        if answer.kind == FENCED:
+        if answer.kind == FENCED and not self._fenced and self.world.more(0.3):
+            self._fenced = True  # it does not believe it
+            self._start_anew([(AttachSink(self.query.sink, self.run, self._home.store_id, True), b"")])
+        elif answer.kind == FENCED:
             self.alive = False
             self.query.lost_run(self)
+        elif answer.kind == ELSEWHERE:
+            self._start_anew([(FindSink(self.query.sink), b"")])
         elif answer.kind == MISSING:
+            store, began = self._began
+            late = self.world.now - began >= self.world.limits.staged_forget_s
+            if isinstance(asked.request, Commit) and store is self._store() is not None and not late:
+                self.world.fail("exactly once", f"{self.name} has staged its rows, and they are gone: {answer.text}")
             self._run_batch()
         else:
             self._put_back([asked, *self._asked.values()])

@@ -10,7 +10,7 @@ from chappe.errors import ChappeError, StorageError
 from chappe.log.actions import Reply, Retain, Transact, Write
 from chappe.log.exactly_once.redo import Finishing, recover
 from chappe.log.exactly_once.staged import CommitBatch
-from chappe.log.queries import decode_request, encode_query
+from chappe.log.queries import ReadRequest, decode_request, encode_query
 from chappe.log.storage import Append, Retention
 from chappe.log.store import LogStore
 from chappe.sim.disk import SimDisk
@@ -34,7 +34,7 @@ class StoreHost(NodeHost):
         )
         super().__init__(world, name, self.core)
         world.disk_of[self.core.address] = disk
-        self._retention = retention
+        self.retention = retention
         self._work: deque[Write | Retain | Transact] = deque()
         self._running: Write | Retain | Transact | None = None
         self._finishing: Finishing | None = None  # a commit that is decided
@@ -83,11 +83,14 @@ class StoreHost(NodeHost):
 
     def on_query(self, dialogue: Dialogue, request_id: int, raw: bytes, payload: bytes) -> None:
         """A request on the query socket."""
+        request = decode_request(raw)
+        if self.doomed and isinstance(dialogue.asker, StoreHost) and isinstance(request, ReadRequest):
+            self.die(goodbye=True)
         if self.alive:
             client = b"%d" % dialogue.number
             self._clients[client] = dialogue
             raw_id = request_id.to_bytes(8, "big")
-            self.call(self.core.handle_query, client, raw_id, decode_request(raw), self.world.now, payload)
+            self.call(self.core.handle_query, client, raw_id, request, self.world.now, payload)
 
     def _reply(self, action: Reply) -> None:
         dialogue = self._clients.get(action.client)
@@ -127,7 +130,7 @@ class StoreHost(NodeHost):
             if self.disk.full:
                 world.failed[Retain] += 1  # it is tried again the next time
             else:
-                self.disk.forget(self.disk.retain(self._retention, world.clock.wall_us))
+                self.disk.forget(self.disk.retain(self.retention, world.clock.wall_us))
             self.call(self.core.handle_retained, world.now)
             self._next()
             return
@@ -174,10 +177,11 @@ class StoreHost(NodeHost):
             if isinstance(job, CommitBatch):
                 intent = staged.prepare(job)
                 self._finishing = Finishing(staged, self.disk, intent, limits=self.world.limits)
-                self.world.see("on_decided", intent)
+                self.world.see("on_decided", self, intent)
                 self.world.clock.after(self.world.write_s(), self._step, work)
                 return
             staged.carry_out(job)
+            self.world.see("on_staged", self, job)
         except ChappeError as error:
             self.world.trace(self, "cannot do %s: %s", type(job).__name__, error)
             self.world.failed[Transact] += 1

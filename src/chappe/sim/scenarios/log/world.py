@@ -41,12 +41,15 @@ FIXED: Final[dict[str, int]] = {"settled_s": 2, "resume_wait_s": 20}  # longer t
 SINK_CHOICES: Final[dict[str, tuple[int, ...]]] = {"commit_chunk_bytes": (100, 500, 1_000_000)}
 NEWS_CHOICES: Final[dict[str, tuple[int, ...]]] = {"apart_max": (0, 15)}  # likewise: worlds of before nodes asked
 
+MORE_CHOICES: Final[dict[str, tuple[int, ...]]] = {"give_up_s": (1, 15), "staged_forget_s": (3, 86_400)}
 
-def small_limits(rng: Random, sink_rng: Random, news_rng: Random) -> LogLimits:
-    """Limits, drawn such that every bound of the cores is met within seconds."""
+
+def small_limits(rng: Random, sink_rng: Random, news_rng: Random, more_rng: Random | None = None) -> LogLimits:
+    """Limits, drawn such that every bound of the cores is met within seconds; plain worlds have no ``more_rng``."""
     drawn = {name: rng.choice(choices) for name, choices in CHOICES.items()}
     drawn |= {name: sink_rng.choice(choices) for name, choices in SINK_CHOICES.items()}
     drawn |= {name: news_rng.choice(choices) for name, choices in NEWS_CHOICES.items()}
+    drawn |= {name: more_rng.choice(choices) for name, choices in MORE_CHOICES.items() if more_rng}
     return LogLimits(**drawn, **FIXED)
 
 
@@ -124,6 +127,7 @@ class LogWorld(World):
         self.sink_rng = Random(f"sinks {seed}")  # of their own: a world without sinks is what it was before
         self.journal_rng = Random(f"journals {seed}")  # likewise
         self.disk_rng = Random(f"disks {seed}")
+        self.more_rng = Random(f"more {seed}")
         self.journals: list[Journal] = []
         self.cores = cores or Cores()
         self.truth = Truth()
@@ -139,6 +143,10 @@ class LogWorld(World):
         self.originals: dict[str, dict[Key, list[bytes]]] = {}  # what original stores have, by name
         self._addresses = 0
         self.towers = [Tower(self, self.net, f"tower{n}") for n in range(self.rng.choice((1, 1, 2)))]
+
+    def more(self, share: float) -> bool:
+        """Whether something happens that plain worlds do not have."""
+        return not self.settings.plain and self.more_rng.random() < share
 
     def address(self) -> str:
         """A fresh address."""
