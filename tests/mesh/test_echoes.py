@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from chappe.defaults import ECHO_CONTENTS, ECHO_DOUBTFUL, ECHO_OWN_REPEATS, ECHO_REPEATS, ECHO_S
+from tests.mesh.rogue_rig import PREFIX, Peer, Rig
+
+from chappe.defaults import ECHO_CONTENTS, ECHO_DOUBTFUL, ECHO_OWN_REPEATS, ECHO_REPEATS, ECHO_S, TTL
+from chappe.mesh.events import PeerBlocked
 from chappe.mesh.forwarding.echoes import MESH, TOO_OFTEN, Echoes
+from chappe.mesh.messages import DATA, NOBODY, pack_message
 
 ONE, OTHER = b"1" * 16, b"2" * 16
 
@@ -78,3 +82,18 @@ def test_what_comes_only_from_where_it_was_sent_is_nothing_however_often() -> No
     echoes = Echoes()
     echoes.note(ONE, b"t", b"own", 0.0, own=True)
     assert [echoes.came(ONE, b"t", b"own", 0.1) for _ in range(2 * ECHO_REPEATS)] == [None] * 2 * ECHO_REPEATS
+    echoes.note(MESH, b"t", b"own", 0.2)
+    assert echoes.came(ONE, b"t", b"own", 0.3) is None  # the first copy that may have run in a loop
+
+
+def test_the_links_that_close_a_loop_are_cut_and_not_that_of_who_published() -> None:
+    publisher = b"\x90" * 16  # the greatest id, which would be cut off if it were one of the pair
+    rig = Rig()
+    rig.want(b"t")
+    rig.pass_time(1.0)
+    peers = [Peer(rig, each, chappe=False, wanted=[b"t"]) for each in (ONE, OTHER, publisher)]
+    rig.pass_time(2 * ECHO_S)  # it is settled who speaks with them
+    for number in range(ECHO_CONTENTS):
+        for peer in (peers[2], peers[1]):  # published there, and come back from another, as the third passed it on
+            peer.send(pack_message(peer.id, NOBODY, DATA, TTL, b"t", b"%d" % number)[PREFIX:])
+    assert [each.peer_id for each in rig.events if isinstance(each, PeerBlocked)] == [OTHER]
