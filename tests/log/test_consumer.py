@@ -20,6 +20,7 @@ from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
 from chappe.log.events import OutOfRange, PartitionsLeftOut, RecordsLost, RecordsMissing
 from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, GetHeads, RecordMessage, StoreHello, StoreInfo
 from chappe.log.queries import ErrorAnswer, HeadsRequest, ReadAnswer, ReadRequest
+from chappe.log.subscriptions import Subscriptions
 from chappe.log.sources import ANSWER_S
 from chappe.log.storage import Append
 
@@ -82,11 +83,21 @@ def test_it_subscribes_to_records_batches_and_heads_and_to_what_is_meant_for_it(
     assert not [each for each in rig.start_actions if isinstance(each, Publish)]
 
 
+def test_nobody_takes_it_for_an_original_while_its_subscriptions_come_in() -> None:
+    subscriptions = Subscriptions()
+    rig = ConsumerRig(LATEST)
+    for each in [*rig.start_actions, *rig.core.subscribe(Filter("more", prefix=True), 0.0)]:
+        if isinstance(each, Subscribe):
+            subscriptions.change(each.prefix, True)
+        assert not any(subscriptions.originals(topic) for topic in (b"hello", b"more", b"moreover"))
+        assert not subscriptions.original(b"C")
+
+
 def test_topics_come_and_go_while_it_runs() -> None:
     rig = ConsumerRig(LATEST)
 
     assert [each.prefix for each in rig.core.subscribe(Filter("more"), 0.0) if isinstance(each, Subscribe)] == [
-        *(b"Mmore", b"Rmore", b"Hmore")
+        *(b"Rmore", b"Mmore", b"Hmore")
     ]
     assert rig.core.subscribe(Filter("more"), 0.0) == []
     assert rig.core.unsubscribe(Filter("more")) == [Unsubscribe(id_ + b"more") for id_ in (b"M", b"R", b"H")]

@@ -283,6 +283,17 @@ def test_alone_in_its_node_one_that_is_not_read_leaves_messages_in_the_queue() -
     assert not rig.node.paused
 
 
+def test_what_was_left_in_the_queue_is_read_when_another_consumer_comes() -> None:
+    rig = Consuming()
+    rig.add("A", "t")
+    rig.hear(STORE)
+    fill(rig, "A", "t")
+    assert rig.node.paused
+
+    assert Resume() in rig.add("B", "other")
+    assert not rig.node.paused
+
+
 def test_beside_one_that_is_not_read_the_others_go_on_and_it_reads_from_the_store() -> None:
     rig = Consuming()
     rig.add("A", "t")

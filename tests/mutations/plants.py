@@ -13,7 +13,7 @@ SCENARIOS: Final = {
     "mesh": ("mesh",),
     "channel": ("channel", "kv"),
     "kv": ("kv", "kv-lossy"),
-    "members": ("log", "kv", "mesh"),
+    "members": ("log", "mix", "kv"),
 }
 TESTS: Final = {
     "log": ("tests/log",),

@@ -74,6 +74,20 @@ def test_one_that_takes_too_much_is_cut_off_and_the_others_are_not(
     assert modest.poll(30_000)
 
 
+@pytest.mark.parametrize("order", [(b"Mt", b"Rt", b"K"), (b"Rt", b"Mt", b"K")])
+def test_who_takes_batches_is_spared_single_records_whichever_it_asks_for_first(
+    publisher: PublishingSocket, context: zmq.Context[zmq.Socket[bytes]], order: tuple[bytes, ...]
+) -> None:
+    ours = subscriber(context, publisher)
+    found: list[tuple[bytes, bool] | str] = []
+    for prefix in order:
+        ours.setsockopt(zmq.SUBSCRIBE, prefix)
+    wait_until(lambda: (b"K", True) in gathered(publisher, found))
+    for header in (b"Mt", b"Rt", b"K"):
+        publisher.send([header])
+    assert [ours.recv(), ours.recv()] == [b"Rt", b"K"]
+
+
 def test_where_all_take_too_much_the_one_with_the_most_is_cut_off(
     publisher: PublishingSocket, context: zmq.Context[zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,7 +81,8 @@ class LogConsumer:
 
     def start(self, now: float) -> list[Action]:
         """Subscribe to what is wanted and to what is meant for us."""
-        actions: list[Action] = [Subscribe(id_ + self._raw) for id_ in (b"D", b"E", b"L", b"S")]
+        # Batches first, here and in _subscribe: who asks for single records, and not yet for batches, seems an original.
+        actions: list[Action] = [Subscribe(id_ + self._raw) for id_ in (b"S", b"D", b"E", b"L")]
         actions.append(Subscribe(b"I"))
         for each in self._filters:
             actions += self._subscribe(each)
@@ -327,7 +328,7 @@ class LogConsumer:
 
     def _subscribe(self, wanted: Filter) -> list[Action]:
         raw = encode_topic(wanted.name)
-        actions: list[Action] = [Subscribe(id_ + raw) for id_ in (b"M", b"R", b"H")]
+        actions: list[Action] = [Subscribe(id_ + raw) for id_ in (b"R", b"M", b"H")]
         return actions + self._ask_heads([wanted])
 
     def _ask_heads(self, filters: Iterable[Filter]) -> list[Action]:

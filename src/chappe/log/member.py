@@ -14,6 +14,7 @@ A part that raises is carried no more (``Broken``); what was done with the other
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -124,6 +125,13 @@ class _Carrying(Generic[P]):
     def next_timeout(self) -> float:
         """When something of a part is due."""
         return self._due.next
+
+    def wrong(self) -> list[str]:
+        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        wanted = Counter(prefix for wants in self._wants.values() for prefix in wants)
+        if wanted == self._wanted and self._wants.keys() == self._parts.keys():
+            return []
+        return [f"parts want {wanted}, counted is {self._wanted}"]
 
     def _begin(self, part: P, now: float) -> list[Action]:
         assert part.address not in self._parts
@@ -315,7 +323,7 @@ class ConsumingMember(_Carrying[LogConsumer]):
             actions += self._tell(part, part.handle_subscription, prefix, True, now, now=now)
         for info in self._stores.values():
             actions += self._tell(part, part.handle_message, info, now, 0, now=now)
-        return actions
+        return actions + self._resume()  # it may be that only others here have no room
 
     def remove(self, address: str, now: float) -> list[Action]:
         """See ``_Carrying.remove``."""

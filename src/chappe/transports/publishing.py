@@ -6,7 +6,7 @@ import math
 import os
 import socket
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import zmq
@@ -118,11 +118,11 @@ class PublishingSocket:
         on, prefix = raw[:1] == b"\1", raw[1:]
         if len(frames) != 1 or (not on and raw[:1] != b"\0"):
             raise ProtocolError("message to a publishing socket")
-        self._greedy.count(frames[0], len(prefix), on)
-        self.socket.setsockopt(zmq.SUBSCRIBE if on else zmq.UNSUBSCRIBE, prefix)
+        # A peer that knows batches is spared the single records, which it also had to ask for because it cannot know
+        # who sends them only; it may ask for either first.
+        spared = self._greedy.count(frames[0], prefix, on)
+        self.socket.setsockopt(zmq.SUBSCRIBE if on and not spared else zmq.UNSUBSCRIBE, prefix)
         if on and prefix[:1] == b"R":
-            # This very peer knows batches: spare it the single records, which it also had to ask for because it
-            # cannot know who sends them only.
             self.socket.setsockopt(zmq.UNSUBSCRIBE, b"M" + prefix[1:])
         return prefix, on
 
@@ -134,6 +134,7 @@ PREFIX_BYTES: Final = 64  # each counts so much more than its length
 class _Connection:
     peer: Any  # its address: a descriptor may be another connection's by now
     bytes: int = 0
+    batches: set[bytes] = field(default_factory=set)  # of which it gets batches: topics, or how they begin
 
 
 class Greedy:
@@ -148,19 +149,21 @@ class Greedy:
         self._connections: dict[int, _Connection] = {}  # as many as there may be descriptors
         self._bytes = 0  # of all of them together
 
-    def count(self, frame: zmq.Frame, size: int, on: bool) -> None:
-        """One more subscription of ``size`` bytes, or one less.
+    def count(self, frame: zmq.Frame, prefix: bytes, on: bool) -> bool:
+        """One more subscription, or one less; returns whether it is to single records of what it gets batches of.
 
         Raises:
             ProtocolError: A connection had too many, and was cut off.
         """
         descriptor = _descriptor(frame)
         if descriptor < 0:
-            return  # a connection ended: its subscriptions end one by one
+            return False  # a connection ended: its subscriptions end one by one
         connection = self._connections.get(descriptor)
         if connection is None:
             connection = self._connections[descriptor] = _Connection(_peer(descriptor))
-        size += PREFIX_BYTES
+        if prefix[:1] == b"R":
+            (connection.batches.add if on else connection.batches.discard)(prefix[1:])
+        size = PREFIX_BYTES + len(prefix)
         change = size if on else -min(size, connection.bytes)
         connection.bytes += change
         self._bytes += change
@@ -170,6 +173,7 @@ class Greedy:
             self._forget_ended()
             if self._bytes > SUBSCRIBED_BYTES_MAX:
                 self._cut(max(self._connections, key=lambda each: self._connections[each].bytes))
+        return prefix[:1] == b"M" and prefix[1:] in connection.batches
 
     def _forget_ended(self) -> None:
         """What ended is not told of, so it is looked for when it matters."""
