@@ -142,6 +142,11 @@ class Pipe:
         self._queue.append((self._last_at, thing))
         self._arm(self._last_at)
 
+    @property
+    def left(self) -> bool:
+        """Whether something waits until the receiver looks again."""
+        return bool(self._queue) and not self._armed
+
     def resume(self) -> None:
         """The receiver looks again."""
         if self._queue:

@@ -231,8 +231,12 @@ class Bounds(Checker[LogWorld]):
             queue = limits.consumer_queue_bytes + limits.held_bytes_max
             reads = limits.reads_max * (limits.read_bytes + ONE_MORE_BYTES)
             self._at_most(host, "queued", load.waiting_bytes, queue, reads)
+            if host.home is host:
+                self._sound(host, host.member.wrong())
+                if any(link.down is not None and link.down.left for link in host.links.values()) and not host.paused():
+                    self.fail(f"{host.name} leaves messages in the queue, though it has room")
         for producer in self.world.alive(ProducerHost):
-            self._sound(producer, producer.part.wrong())
+            self._sound(producer, [*producer.part.wrong(), *producer.member.wrong()])
 
     def _sound(self, host: NodeHost, wrong: list[str]) -> None:
         if wrong:

@@ -10,7 +10,7 @@ from typing import Any
 from chappe.core import Report
 from chappe.data.topic import Filter
 from chappe.errors import StorageError
-from chappe.log.actions import Action, Deliver, Persist, Publish, Trim
+from chappe.log.actions import Action, Deliver, Of, Persist, Publish, Trim
 from chappe.log.batch import Batch
 from chappe.log.consumer import EARLIEST, LogConsumer
 from chappe.log.events import IdentityRolledBack
@@ -19,6 +19,7 @@ from chappe.log.messages import Ack, BatchMessage, Head, Message, RecordMessage,
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.sources import Key
+from chappe.sim.host import Host
 from chappe.sim.journals import Gathered, Journal
 from chappe.sim.scenarios.log.node import NodeHost
 from chappe.sim.scenarios.log.stores import StoreHost
@@ -251,24 +252,49 @@ class ProducerHost(NodeHost):
 
 
 class ConsumerHost(NodeHost):
-    """A consumer whose application takes what is delivered, sooner or later."""
+    """A consumer whose application takes what is delivered, sooner or later.
 
-    def __init__(self, world: LogWorld, name: str, filters: Sequence[Filter], positions: dict[Key, int]) -> None:
+    Args:
+        home: In whose node it lodges; it comes to it later, and ``die`` leaves it. None: it has a node of its own.
+    """
+
+    def __init__(
+        self, world: LogWorld, name: str, filters: Sequence[Filter], positions: dict[Key, int],
+        home: ConsumerHost | None = None,
+    ) -> None:  # fmt: skip
         self.core: LogConsumer = world.cores.consumer(world.address(), filters, EARLIEST, positions, world.limits)
-        self.member = ConsumingMember(name, world.limits)
-        super().__init__(world, name, self.member)
+        self.home = home or self
+        self.lodgers = {self.core.address: self}  # consumers in its node
+        self.member = ConsumingMember(name, world.limits) if home is None else home.member
+        if home is None:
+            super().__init__(world, name, self.member)
+        else:
+            Host.__init__(self, world, name)
         self.filters = tuple(filters)
         self.met: set[str] = set()  # addresses of stores that it knew at any time
         self.positions = dict(positions)  # next offset delivered, as the checkers count it
         self.slow_s = world.rng.choice((0.0, 0.0, 0.01, 0.3))
         self._waiting: deque[int] = deque()
         self._taking = False
-        self.table[Deliver] = self._deliver
+        self.table |= {Deliver: self._deliver, Report: self._report}
 
     def start(self) -> None:
         """Begin."""
-        super().start()
-        self.call(self.member.add, self.core, self.world.now)
+        if self.home is self:
+            super().start()
+        self.home.lodgers[self.core.address] = self
+        self.home.call(self.member.add, self.core, self.world.now)
+
+    def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
+        """As every host's, with those that lodge here; a lodger only leaves."""
+        if self.home is self:
+            super().die(goodbye=goodbye, notice_s=notice_s)
+            for each in self.lodgers.values():
+                each.alive = False
+        elif self.alive:
+            self.alive = False
+            self.home.call(self.member.remove, self.core.address, self.world.now)
+            del self.home.lodgers[self.core.address]
 
     def wants_topic(self, topic: str) -> bool:
         """Whether a topic is consumed."""
@@ -277,7 +303,11 @@ class ConsumerHost(NodeHost):
     def call(self, method: Any, *args: object, **options: object) -> None:
         """As every host's, and note which stores are known by it."""
         super().call(method, *args, **options)
-        self.met.update(self.core.store_addresses)
+        for each in self.lodgers.values():
+            each.met.update(each.core.store_addresses)
+
+    def _of_part(self, action: Of) -> None:
+        self.lodgers[action.address].perform([action.action])
 
     def _deliver(self, action: Deliver) -> None:
         self.world.trace(
@@ -293,9 +323,9 @@ class ConsumerHost(NodeHost):
         self._taking = False
         if not self.alive:
             return
-        if self.stalled_until > self.world.now:
+        if self.home.stalled_until > self.world.now:
             self._taking = True
-            self.world.clock.at(self.stalled_until, self._take)
+            self.world.clock.at(self.home.stalled_until, self._take)
             return
         taken = 1 if self.slow_s and self.world.sending else len(self._waiting)
         for _ in range(taken):
@@ -306,10 +336,12 @@ class ConsumerHost(NodeHost):
 
     def seek_end(self) -> None:
         """The application asks what there is."""
-        self.perform(self.member.carry(self.core, self.core.seek_end(self.world.now)))
-        self.arm()
+        self._carry(self.core.seek_end(self.world.now))
 
     def carry_taken(self, size: int) -> None:
         """The application has taken a batch of this size."""
-        self.perform(self.member.carry(self.core, self.core.taken(size, self.world.now)))
-        self.arm()
+        self._carry(self.core.taken(size, self.world.now))
+
+    def _carry(self, actions: Sequence[Action]) -> None:
+        self.home.perform(self.member.carry(self.core, actions))
+        self.home.arm()

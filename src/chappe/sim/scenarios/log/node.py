@@ -146,7 +146,8 @@ class NodeHost(Host):
     def on_subscription(self, link: Link, prefix: bytes, on: bool) -> None:
         """A listener subscribed to something, or no longer; see ``drivers.publishing.PublishingSocket``."""
         if on:
-            link.wanted[prefix] = None
+            if prefix[:1] != b"M" or b"R" + prefix[1:] not in link.wanted:
+                link.wanted[prefix] = None
             if prefix[:1] == b"R":
                 link.wanted.pop(b"M" + prefix[1:], None)
         else:

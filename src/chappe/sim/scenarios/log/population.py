@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from random import Random
 from typing import Any
 
 from chappe.data.topic import Filter
@@ -20,6 +21,7 @@ from chappe.sim.scenarios.log.world import LogWorld
 TOPICS = ("a", "ab", "b.x")
 SINKS = 0.35  # of the worlds have some
 FILTERS = ("a", "ab", "b.x", "a*", "*")
+LODGERS = 0.2  # of the worlds have consumers that share a node
 
 
 class PopulatedLog(LogWorld):
@@ -31,6 +33,7 @@ class PopulatedLog(LogWorld):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.queries: list[Query] = []
+        self.lodger_rng = Random(f"lodgers {self.seed}")  # of its own: a world without them is what it was before
 
     def populate(self) -> None:
         """Make the first members."""
@@ -54,6 +57,9 @@ class PopulatedLog(LogWorld):
                 home = self.sink_rng.choice(self.disks)
                 self.queries.append(Query(self, f"query{len(self.queries)}", home, TOPICS))
         self.watch(*self.queries)
+        if not self.settings.plain and self.lodger_rng.random() < LODGERS:
+            for number in range(self.few(self.lodger_rng.choice((1, 1, 2)))):
+                self.clock.after(self.lodger_rng.choice((0.0, 0.5, 2.0)), self._lodge, f"lodger{number}", None)
 
     def add_store(self) -> Member:
         """A store with a disk of its own."""
@@ -118,6 +124,19 @@ class PopulatedLog(LogWorld):
             return host
 
         return self.join("consumer", make)
+
+    def _lodge(self, name: str, host: ConsumerHost | None) -> None:
+        """A consumer comes to the node of another one, or leaves it; the last time it stays."""
+        rng = self.lodger_rng
+        homes = [each for each in self.alive(ConsumerHost) if each.home is each]
+        if host is not None and host.alive:
+            host.die()
+        elif homes:
+            filters = [Filter.parse(text) for text in rng.sample(FILTERS, rng.choice((1, 1, 2)))]
+            host = ConsumerHost(self, name, filters, {}, rng.choice(homes))
+            host.start()
+        if self.sending:
+            self.clock.after(rng.choice((0.1, 1.0, 4.0)), self._lodge, name, host)
 
     def add_original_producer(self) -> Member:
         """A producer as the C program is one."""
