@@ -20,9 +20,9 @@ from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
 from chappe.log.events import OutOfRange, PartitionsLeftOut, RecordsLost, RecordsMissing
 from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, GetHeads, RecordMessage, StoreHello, StoreInfo
 from chappe.log.queries import ErrorAnswer, HeadsRequest, ReadAnswer, ReadRequest
-from chappe.log.subscriptions import Subscriptions
 from chappe.log.sources import ANSWER_S
 from chappe.log.storage import Append
+from chappe.log.subscriptions import Subscriptions
 
 
 def store_with(*values: bytes, name: str = "S", base: int = 0, partition: str = "P") -> StoreRig:

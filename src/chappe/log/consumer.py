@@ -81,7 +81,7 @@ class LogConsumer:
 
     def start(self, now: float) -> list[Action]:
         """Subscribe to what is wanted and to what is meant for us."""
-        # Batches first, here and in _subscribe: who asks for single records, and not yet for batches, seems an original.
+        # Batches first, here and in _subscribe: who asks for single records and not for batches seems an original.
         actions: list[Action] = [Subscribe(id_ + self._raw) for id_ in (b"S", b"D", b"E", b"L")]
         actions.append(Subscribe(b"I"))
         for each in self._filters:
