@@ -133,8 +133,8 @@ PREFIX_BYTES: Final = 64  # each counts so much more than its length
 @dataclass(slots=True)
 class _Connection:
     peer: Any  # its address: a descriptor may be another connection's by now
-    bytes: int = 0
     batches: set[bytes] = field(default_factory=set)  # of which it gets batches: topics, or how they begin
+    bytes: int = 0
 
 
 class Greedy:

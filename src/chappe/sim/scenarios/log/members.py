@@ -265,7 +265,7 @@ class ConsumerHost(NodeHost):
         self.core: LogConsumer = world.cores.consumer(world.address(), filters, EARLIEST, positions, world.limits)
         self.home = home or self
         self.lodgers = {self.core.address: self}  # consumers in its node
-        self.member = ConsumingMember(name, world.limits) if home is None else home.member
+        self.member: ConsumingMember = ConsumingMember(name, world.limits) if home is None else home.member
         if home is None:
             super().__init__(world, name, self.member)
         else:
