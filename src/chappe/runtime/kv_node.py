@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from chappe.core import Report
 from chappe.errors import StorageError
 from chappe.kv.actions import Action as KvAction
-from chappe.kv.actions import Commit, Notify, Resolve
+from chappe.kv.actions import Commit
 from chappe.kv.backend import Backend
 from chappe.kv.role import KvRole
 from chappe.member import Action, Serve
@@ -26,19 +25,6 @@ logger = logging.getLogger(__name__)
 CLOSE_S: Final = 2.0  # closing waits this long for what is under way: commits, and confirmations of a clone's writes
 
 
-class Listener(Protocol):
-    """Who uses a data store: told what it answers, with the lock held."""
-
-    def resolved(self, ticket: int, outcome: object) -> None:
-        """A call is over; ``outcome`` is its result or an exception."""
-
-    def notified(self, action: Notify) -> None:
-        """A key has changed."""
-
-    def reported(self, event: object) -> None:
-        """Something happened (``kv.events``)."""
-
-
 class KvNode:
     """A master or clone on a node.
 
@@ -46,15 +32,17 @@ class KvNode:
         node: The node.
         role: The master or clone.
         number: That no ticket and no subscriber of the endpoint has.
+        perform: What is done, with the lock held, for ``Resolve``, ``Notify`` and ``Report`` actions.
         backend: Of a durable master; closed at the end.
     """
 
     def __init__(
-        self, node: MeshNode, role: KvRole, number: int, listener: Listener, backend: Backend | None = None
-    ) -> None:
+        self, node: MeshNode, role: KvRole, number: int, perform: dict[type, Callable[[Any], None]],
+        backend: Backend | None = None,
+    ) -> None:  # fmt: skip
         self.node = node
         self.part = node.member.attach(role, number)
-        self._listener = listener
+        self._table: dict[type, Callable[[Any], None]] = {Commit: self._commit, **perform}
         self._backend = backend
         self._commits = None if backend is None else Lane(DISKS, node.turns.run)
 
@@ -120,16 +108,9 @@ class KvNode:
 
     def serve(self, action: Serve) -> None:
         """Carry out what the core asks for."""
-        listener = self._listener
+        table = self._table
         for each in action.actions:
-            if isinstance(each, Resolve):
-                listener.resolved(each.ticket, each.outcome)
-            elif isinstance(each, Notify):
-                listener.notified(each)
-            elif isinstance(each, Report):
-                listener.reported(each.event)
-            else:
-                self._commit(each)
+            table[type(each)](each)
 
     def _commit(self, commit: Commit) -> None:
         assert self._commits is not None

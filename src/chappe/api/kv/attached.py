@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from chappe.api.faces import Closeable, Seconds, Steps
 from chappe.api.mesh.arguments import expiry_ns
 from chappe.api.mesh.waiting import Asked, deadline_after, time_left
+from chappe.core import Report
 from chappe.data.convert import to_python, to_value
 from chappe.defaults import CLOSE_S
 from chappe.errors import BufferFull, Closed, MemberStopped, StaleData, TimedOut, WriteUnknown
-from chappe.kv.actions import Action, Notify
+from chappe.kv.actions import Action, Notify, Resolve
 from chappe.kv.backend import Backend
 from chappe.kv.clone import KvClone
 from chappe.kv.engine import Engine
@@ -72,7 +73,12 @@ class AttachedStore:
         self._asked: dict[int, Asked] = {}
         self._watches: list[Watching] = []
         self._proxies: list[Closeable] = []
-        self.node = KvNode(endpoint.node, core, next(endpoint.numbers), self, backend)
+        table: dict[type, Callable[[Any], None]] = {
+            Resolve: self._resolved,
+            Notify: self._notified,
+            Report: lambda action: endpoint.report(action.event),
+        }
+        self.node = KvNode(endpoint.node, core, next(endpoint.numbers), table, backend)
         self.part = self.node.part
 
     def begin(self) -> None:
@@ -325,18 +331,12 @@ class AttachedStore:
             self._turns.news = True
         self.node.stop(watch, on)
 
-    # -- the listener of the node, with the lock held -------------------------------------------------
+    # -- for the node, with the lock held -------------------------------------------------------------
 
-    def resolved(self, ticket: int, outcome: object) -> None:
-        """A call is over."""
-        if (asked := self._asked.get(ticket)) is not None:
-            asked.answer(outcome)
+    def _resolved(self, action: Resolve) -> None:
+        if (asked := self._asked.get(action.ticket)) is not None:
+            asked.answer(action.outcome)
 
-    def notified(self, action: Notify) -> None:
-        """A key has changed."""
+    def _notified(self, action: Notify) -> None:
         for watch in list(self._watches):
             watch.notify(action)
-
-    def reported(self, event: object) -> None:
-        """Something happened."""
-        self.endpoint.report(event)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from chappe.api.faces import Closeable
 from chappe.api.kv.reading import ReadableStore
 from chappe.api.mesh.arguments import MISSING
-from chappe.api.mesh.waiting import Asked, Waiting
+from chappe.api.mesh.source import Queued
+from chappe.api.mesh.waiting import Asked
 from chappe.errors import BufferFull, ChappeError, NoSuchKey
-from chappe.system.forking import own
 
 ANSWERS_MAX: Final = 65_536  # questions that were asked and whose answers nobody has taken
 
@@ -32,7 +30,7 @@ class DataStoreAnswer:
         return self.value
 
 
-class DataStoreProxy(Closeable):
+class DataStoreProxy(Queued[DataStoreAnswer]):
     """Asks a store without waiting. Every question has a number, which its answer has too.
 
     Made by ``DataStore.proxy``. Answers come in the order of the questions, but for those of ``put_unique``, which come
@@ -40,14 +38,10 @@ class DataStoreProxy(Closeable):
     """
 
     def __init__(self, store: ReadableStore) -> None:
-        own(self)
+        super().__init__(store.attached.endpoint.node)
         self._store = store
-        self._node = store.attached.endpoint.node
-        self._lock = self._node.lock
         self._last = 0
         self._asked: dict[int, Asked] = {}
-        self._answers: deque[DataStoreAnswer] = deque()
-        self._waiting = Waiting(self._node.turns, self._filled, lambda: self._filled() or self._waiting.closed)
 
     # -- asking ---------------------------------------------------------------------------------------
 
@@ -109,40 +103,20 @@ class DataStoreProxy(Closeable):
         Raises:
             Closed: The proxy, its store or its endpoint was closed, and all answers were taken.
         """
-        return self._waiting.take(self._answers, timeout)
-
-    @property
-    def available(self) -> int:
-        """How many answers are there."""
-        return len(self._answers)
-
-    def ready(self) -> bool:
-        """Whether ``receive`` would not wait."""
-        return self._filled() or self._waiting.closed
-
-    def fd(self) -> int:
-        """A descriptor that is readable while answers are there: for select, poll and event loops, not to be read."""
-        return self._waiting.fileno()
-
-    def close(self) -> None:
-        """Ask no more; writes that were asked for are still done. Safe to call twice."""
-        with self._lock:
-            if self._waiting.closed:
-                return
-            self._store.attached.forget_proxy(self)
-            self._asked.clear()
-            self._waiting.close()
-            self._node.turns.tell()
+        found = self.get_many(1, timeout)
+        return found[0] if found else None
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _filled(self) -> bool:
-        return bool(self._answers)
+    def _leave(self) -> None:
+        """Ask no more; writes that were asked for are still done, and answers that are there can still be taken."""
+        self._store.attached.forget_proxy(self)
+        self._asked.clear()
 
     def _number(self) -> int:
         with self._lock:
             self._waiting.check()
-            if len(self._answers) + len(self._asked) >= ANSWERS_MAX:
+            if len(self._queue) + len(self._asked) >= ANSWERS_MAX:
                 raise BufferFull(f"{ANSWERS_MAX:,} answers of this proxy wait: receive them before asking more")
             self._last += 1
             return self._last
@@ -165,6 +139,6 @@ class DataStoreProxy(Closeable):
             self._answer(DataStoreAnswer(number, None if failed is not None else asked.outcome, failed))
 
     def _answer(self, answer: DataStoreAnswer) -> None:
-        self._answers.append(answer)
+        self._queue.append(answer)
         self._waiting.changed()
         self._node.turns.tell()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -108,16 +107,10 @@ class DataStoreWatch(Source[DataStoreEvent]):
         self._policy = policy
         self._messages_max = messages_max
         self._bytes_max = bytes_max
-        self._queue: deque[tuple[Notify, int]] = deque()
         self._bytes = 0
         self._overflowed = False
         self._stopping = False
         super().__init__(store.endpoint)
-
-    @property
-    def available(self) -> int:
-        """How many events are there."""
-        return len(self._queue)
 
     def ready(self) -> bool:
         """Whether ``get`` would not wait."""

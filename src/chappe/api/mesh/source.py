@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
@@ -11,6 +13,7 @@ from chappe.api.mesh.hosting import Host
 from chappe.api.mesh.waiting import Waiting, deadline_after, time_left
 from chappe.defaults import DROPS_REPORT_S
 from chappe.mesh.events import MessagesDropped
+from chappe.runtime.mesh_node import MeshNode
 from chappe.system import time
 from chappe.system.forking import own
 
@@ -18,37 +21,22 @@ JOIN_S: Final = 1.0  # closing waits this long for a callback that is running
 Item = TypeVar("Item")
 
 
-class Source(Closeable, Generic[Item]):
+class Queued(Closeable, ABC, Generic[Item]):
     """What users take items from, in the order in which they came. Use from several threads is safe.
 
     Args:
-        endpoint: Fills it, by a subclass's method, with the lock held.
+        node: Of the endpoint that fills it, by a subclass's method, with the lock held.
     """
 
-    called_by = "chappe-callback"  # the thread that calls back
-    dropped: int
-
-    def __init__(self, endpoint: Host) -> None:
+    def __init__(self, node: MeshNode) -> None:
         own(self)
-        self._endpoint = endpoint
-        self._node = endpoint.node
-        self._lock = self._node.lock
-        self._reported = 0  # of what was dropped ...
-        self._reported_at = -math.inf  # ... at most once in a while, with what comes next
-        self._waiting = Waiting(self._node.turns, self._filled, self.ready)
-
-    def get(self, timeout: Seconds = None) -> Item | None:
-        """The next one, or None after ``timeout`` seconds (None: wait for ever; Ctrl-C ends the wait).
-
-        Raises:
-            BufferFull: The policy is ``disconnect``, and this was too slow: it has ended.
-            Closed: This, or what it belongs to, was closed.
-        """
-        found = self.get_many(1, timeout)
-        return found[0] if found else None
+        self._node = node
+        self._lock = node.lock
+        self._queue: deque[Any] = deque()  # of kinds that have no other one
+        self._waiting = Waiting(node.turns, self._filled, self.ready)
 
     def get_many(self, n: int, timeout: Seconds = None) -> list[Item]:
-        """Up to ``n``, as many as are there; waits for the first one as ``get`` does. Raises as ``get``."""
+        """Up to ``n``, as many as are there; waits for the first one, at most so long (None: for ever)."""
         deadline = deadline_after(timeout)
         while True:
             with self._lock:
@@ -66,36 +54,21 @@ class Source(Closeable, Generic[Item]):
                         self._check()
                         return []
 
-    def poll(self) -> list[Item]:
-        """All that are there; never waits. Raises as ``get``."""
-        return self.get_many(self.available or 1, 0.0)
-
     @property
     def available(self) -> int:
         """How many are there."""
-        raise NotImplementedError
+        return len(self._queue)
 
     def ready(self) -> bool:
-        """Whether ``get`` would not wait."""
+        """Whether taking one would not wait."""
         return self._filled() or self._waiting.closed
 
     def fd(self) -> int:
         """A descriptor that is readable while some are there: for select, poll and event loops, not to be read."""
         return self._waiting.fileno()
 
-    def __iter__(self) -> Iterator[Item]:
-        """One after the other, for ever; what a loop that is left did not get to comes with the next call."""
-        while True:
-            found = self.get(None)
-            assert found is not None
-            yield found
-
-    def call_back(self, function: Callable[[Item], object]) -> None:
-        """A thread calls ``function`` with each; for who makes this."""
-        self._waiting.call_back(self.get, function, self.called_by)
-
     def close(self) -> None:
-        """Hear no more; what is still there is dropped. Safe to call twice."""
+        """Hear no more. Safe to call twice."""
         with self._lock:
             if self._waiting.closed:
                 return
@@ -110,7 +83,7 @@ class Source(Closeable, Generic[Item]):
         return self.available > 0
 
     def _take(self, n: int) -> list[Any]:
-        raise NotImplementedError
+        return [self._queue.popleft() for _ in range(min(n, len(self._queue)))]
 
     def _shown(self, found: Any) -> Item:
         """For users, without the lock."""
@@ -121,8 +94,47 @@ class Source(Closeable, Generic[Item]):
         """Nothing is there: raise if nothing will come."""
         self._waiting.check()
 
+    @abstractmethod
     def _leave(self) -> None:
-        raise NotImplementedError
+        """It is closed."""
+
+
+class Source(Queued[Item]):
+    """What an endpoint, or a store of it, fills until it is closed; what is still there then is dropped."""
+
+    called_by = "chappe-callback"  # the thread that calls back
+    dropped: int
+
+    def __init__(self, endpoint: Host) -> None:
+        super().__init__(endpoint.node)
+        self._endpoint = endpoint
+        self._reported = 0  # of what was dropped ...
+        self._reported_at = -math.inf  # ... at most once in a while, with what comes next
+
+    def get(self, timeout: Seconds = None) -> Item | None:
+        """The next one, or None after ``timeout`` seconds (None: wait for ever; Ctrl-C ends the wait).
+
+        Raises:
+            BufferFull: The policy is ``disconnect``, and this was too slow: it has ended.
+            Closed: This, or what it belongs to, was closed.
+        """
+        found = self.get_many(1, timeout)
+        return found[0] if found else None
+
+    def poll(self) -> list[Item]:
+        """All that are there; never waits. Raises as ``get``."""
+        return self.get_many(self.available or 1, 0.0)
+
+    def __iter__(self) -> Iterator[Item]:
+        """One after the other, for ever; what a loop that is left did not get to comes with the next call."""
+        while True:
+            found = self.get(None)
+            assert found is not None
+            yield found
+
+    def call_back(self, function: Callable[[Item], object]) -> None:
+        """A thread calls ``function`` with each; for who makes this."""
+        self._waiting.call_back(self.get, function, self.called_by)
 
     def _report_dropped(self, dropped: int, whose: str) -> None:
         """So many were dropped so far."""

@@ -189,13 +189,7 @@ class StatusSubscriber(Source[Any]):
 
     def __init__(self, endpoint: Host) -> None:
         self.dropped = 0
-        self._queue: deque[Any] = deque()
         super().__init__(endpoint)
-
-    @property
-    def available(self) -> int:
-        """How many events are there."""
-        return len(self._queue)
 
     def end(self) -> None:
         """The endpoint is closed: who waits is released."""
@@ -210,9 +204,6 @@ class StatusSubscriber(Source[Any]):
             self.dropped += 1
         self._queue.append(event)
         self._waiting.changed()
-
-    def _take(self, n: int) -> list[Any]:
-        return [self._queue.popleft() for _ in range(min(n, len(self._queue)))]
 
     def _leave(self) -> None:
         self._endpoint.forget_statuses(self)

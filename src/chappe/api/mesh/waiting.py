@@ -6,17 +6,14 @@ import logging
 import math
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from chappe.errors import ChappeError, Closed, TimedOut
 from chappe.runtime.turns import Turns
 from chappe.system import machine, time
 
 logger = logging.getLogger(__name__)
-
-Item = TypeVar("Item")
 
 
 class Waiting:
@@ -40,21 +37,6 @@ class Waiting:
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until something is there, at most so long; False if nothing is. Ctrl-C ends the wait."""
         return self.turns.wait(lambda: self.closed or self._ready(), timeout_s) and not self.closed
-
-    def take(self, queue: deque[Item], timeout_s: float | None) -> Item | None:
-        """The first of ``queue``, which is what is filled; None after ``timeout_s``. Raises as ``check``."""
-        while True:
-            with self.turns.lock:
-                if queue:
-                    found = queue.popleft()
-                    self.changed()
-                    return found
-                self.check()
-            if not self.wait(timeout_s):
-                with self.turns.lock:
-                    if not queue:
-                        self.check()
-                        return None
 
     def changed(self) -> None:
         """The queue was filled or emptied; the lock is held."""
