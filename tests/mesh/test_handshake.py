@@ -412,9 +412,9 @@ def test_a_lost_peer_is_met_again() -> None:
     peers = PeerTable()
     peers.claim(9, SMALLER, Role.RESPONDER)
     peers.settle(9, SMALLER)
-    peers.release(9, SMALLER, comes_back=True)
+    peers.release(9, SMALLER)
     assert say(handshake(True, peers), VersionSelect(SMALLER)) == []
-    assert peers.status(SMALLER) is PeerStatus.RECONNECTING
+    assert peers.status(SMALLER) is PeerStatus.CONNECTING
 
 
 @given(st.lists(st.integers(0, 1), min_size=1, max_size=6), st.data())

@@ -20,14 +20,10 @@ def test_a_peering_goes_through_its_statuses() -> None:
     assert table.status(PEER) is PeerStatus.CONNECTED
     table.peered(PEER)
     assert table.status(PEER) is PeerStatus.PEERED
-    assert table.release(1, PEER, comes_back=True) == ()
-    assert table.status(PEER) is PeerStatus.DISCONNECTED
+    assert table.release(1, PEER) == ()
+    assert table.status(PEER) is PeerStatus.UNKNOWN
     assert table.connection(PEER) is None
     assert table.claim(2, PEER, Role.ORIGINATOR) is Claim.PROCEED
-    assert table.status(PEER) is PeerStatus.RECONNECTING
-    assert table.release(2, PEER) == ()
-    assert table.status(PEER) is PeerStatus.UNKNOWN
-    assert [status.value for status in PeerStatus] == list(range(7))
 
 
 def test_peers_do_not_concern_each_other() -> None:
@@ -56,13 +52,12 @@ def test_a_claim_may_be_repeated() -> None:
     assert table.settle(1, PEER) == (2,)
 
 
-@pytest.mark.parametrize("comes_back", [False, True])
-def test_who_waited_is_woken_once_in_order(comes_back: bool) -> None:
+def test_who_waited_is_woken_once_in_order() -> None:
     table = PeerTable()
     for conn in (1, 2, 3, 4):
         table.claim(conn, PEER, Role.ORIGINATOR)
     assert table.release(3, PEER) == ()
-    assert table.release(1, PEER, comes_back=comes_back) == (2, 4)
+    assert table.release(1, PEER) == (2, 4)
     assert table.claim(2, PEER, Role.ORIGINATOR) is Claim.PROCEED
     assert table.settle(2, PEER) == ()
 
@@ -84,22 +79,11 @@ def test_a_connection_without_the_peer_takes_nothing_with_it() -> None:
     assert table.connection(PEER) == 1
 
 
-def test_a_disconnected_peer_is_forgotten_a_living_one_is_not() -> None:
-    table = PeerTable()
-    table.claim(1, PEER, Role.RESPONDER)
-    table.forget(PEER)
-    assert table.status(PEER) is PeerStatus.CONNECTING
-    table.release(1, PEER, comes_back=True)
-    table.forget(PEER)
-    assert table.status(PEER) is PeerStatus.UNKNOWN
-    table.forget(OTHER)
-
-
 def test_another_connection_counts_while_it_lives() -> None:
     table = PeerTable()
     assert not table.has_other(2, PEER)
     table.claim(1, PEER, Role.RESPONDER)
     assert table.has_other(2, PEER)
     assert not table.has_other(1, PEER)
-    table.release(1, PEER, comes_back=True)
+    table.release(1, PEER)
     assert not table.has_other(2, PEER)

@@ -941,9 +941,9 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "both-keep-their-own-connection",
         "mesh",
         "mesh/links/peers.py",
-        ("        if entry.status not in _UNDER_WAY or role is Role.RESPONDER:\n            return Claim.REDUNDANT"),
+        ("        if entry.status is not PeerStatus.CONNECTING or role is Role.RESPONDER:\n            return Claim.REDUNDANT"),
         (
-            "        if entry.status not in _UNDER_WAY:\n"
+            "        if entry.status is not PeerStatus.CONNECTING:\n"
             "            return Claim.REDUNDANT\n"
             "        if role is Role.RESPONDER:\n"
             "            entry.conn = conn\n"

@@ -47,14 +47,12 @@ class KvClone(KvRole):
     of writes without a ticket are reported.
 
     Args:
-        name: Of the store.
         entity: Who this clone is; made by ``entity.chappe_entity``, new in each life.
         resync_s: Longest pause between two attempts to find a master.
         stale_s: Without a master for longer, reading raises StaleData; negative for never.
         mutation_buffer_s: Without a master for longer, writes are refused; 0 refuses them at once. At most
             ``defaults.CLONE_BUFFER_MAX_S``.
         notify: Whether changes are told to watchers.
-        limits: What it keeps and asks for at most.
     """
 
     kind = "clone"

@@ -39,12 +39,10 @@ class KvMaster(KvRole):
     their ``ticket`` is resolved when they are durable.
 
     Args:
-        name: Of the store.
         entity: Who this master is; made by ``entity.chappe_entity``, new in each life.
         durable: Whether there is a backend, to be asked by ``Commit``.
         loaded: What the backend had.
         notify: Whether changes are told to watchers.
-        limits: What it keeps and asks for at most.
     """
 
     kind = "master"

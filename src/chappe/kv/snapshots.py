@@ -93,11 +93,7 @@ class _Taker:
 
 
 class Snapshots:
-    """All views of one master and who takes them.
-
-    Args:
-        frozen: All entries that are durable, as they are now.
-    """
+    """All views of one master and who takes them."""
 
     def __init__(self, frozen: Callable[[], list[Entry]], limits: KvLimits) -> None:
         self._frozen = frozen
@@ -209,11 +205,7 @@ class TooLarge(Exception):
 
 
 class Wholes:
-    """Whole snapshots, and how large the store is.
-
-    Args:
-        frozen: All entries that are durable, as they are now.
-    """
+    """Whole snapshots, and how large the store is."""
 
     def __init__(self, frozen: Callable[[], list[Entry]], limits: KvLimits) -> None:
         self._frozen = frozen

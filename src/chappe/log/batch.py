@@ -345,8 +345,6 @@ class Batch:
         Raises ProtocolError, which names the record, where headers do not decode.
 
         Args:
-            topic: The topic.
-            partition: The partition.
             start: Offset of the first one wanted.
             offsets: An iterator over all offsets of the batch, of which one is taken for each record: whoever keeps
                 it can see how far the records were taken.

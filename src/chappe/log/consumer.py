@@ -50,11 +50,8 @@ class LogConsumer:
     """The state of one consumer.
 
     Args:
-        address: Our own address.
-        filters: Topics wanted.
         reset: Where to start in partitions without a position.
         positions: Next offsets from an earlier life, by (topic, partition).
-        limits: How much is kept and asked for.
     """
 
     def __init__(

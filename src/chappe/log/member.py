@@ -177,11 +177,7 @@ class _Carrying(Generic[P]):
 
 
 class ProducingMember(_Carrying[LogProducers]):
-    """Carries producers.
-
-    Args:
-        name: Of the node, not used by any other one.
-    """
+    """Carries producers; no other node has its ``name``."""
 
     def __init__(self, name: str) -> None:
         super().__init__(PRODUCING + name)
@@ -274,7 +270,7 @@ class _News:
 
 
 class ConsumingMember(_Carrying[LogConsumer]):
-    """Carries consumers.
+    """Carries consumers; no other node has its ``name``.
 
     One whose application does not keep up is not handed more. Alone in its node it leaves messages in the queue, and
     whoever sends them waits as for every full peer. Beside others it only notes how far partitions go, and reads from
@@ -282,9 +278,6 @@ class ConsumingMember(_Carrying[LogConsumer]):
 
     A consumer asks every store once a second what is new. Where there are many, the node asks for all: those who want
     what is new then ask for themselves, as do all if the answer is long, or does not come.
-
-    Args:
-        name: Of the node, not used by any other one.
     """
 
     def __init__(self, name: str, limits: LogLimits = LOG_LIMITS) -> None:

@@ -63,7 +63,6 @@ class LogProducer:
     """One partition.
 
     Args:
-        topic: The topic; also the subject of every message.
         address: Name of the partition.
         min_acks: Stores that must hold a record before it is let go. 0: keep the newest
             ``producer_ring_bytes`` and wait for nobody.
@@ -72,7 +71,6 @@ class LogProducer:
         resumed: Whether the partition had a life before this one.
         subscriptions: Of its member, where that writes several topics and counts them itself.
         kept: The same of the bytes that are kept.
-        limits: How much is gathered, kept and answered.
     """
 
     def __init__(

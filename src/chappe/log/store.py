@@ -56,11 +56,8 @@ class LogStore:
     """The state of one store.
 
     Args:
-        address: Our own address.
-        storage: Where records are kept.
         endpoint: Our query socket, as others reach it.
         kept: The sinks and staged rows that were found on disk.
-        limits: How much is kept and asked for.
     """
 
     def __init__(

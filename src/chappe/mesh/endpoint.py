@@ -22,11 +22,6 @@ class EndpointCore(Peerings):
 
     ``conn`` are numbers that the driver gives to connections, never twice; ``ticket`` are the application's numbers of
     calls that a ``Resolve`` answers later; ``subscriber`` are its numbers of subscribers.
-
-    Args:
-        own_id: 16 bytes, not all zero.
-        options: See there.
-        now: Monotonic seconds.
     """
 
     def __init__(self, own_id: bytes, options: EndpointOptions, now: float) -> None:

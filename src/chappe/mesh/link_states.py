@@ -84,10 +84,14 @@ class LinkStates:
         known = self.known.get(origin)
         return None if known is None else known.state.version
 
+    def believed(self, origin: bytes, version: int, payload: bytes) -> Known | None:
+        """What is believed of an endpoint, if that is so new."""
+        known = self.known.get(origin)
+        return known if known is not None and known.outdoes(version, payload) else None
+
     def is_old(self, peer: bytes, origin: bytes, version: int, payload: bytes) -> bool:
         """Whether it is no news that ``peer`` brings, so that it need not be looked into."""
-        known = self.known.get(origin)
-        if known is not None and known.outdoes(version, payload):
+        if self.believed(origin, version, payload) is not None:
             return True
         doubts = self._doubts.get(peer)
         doubted = None if doubts is None else doubts.get(origin)
@@ -97,8 +101,6 @@ class LinkStates:
         """One came that is not old.
 
         Args:
-            made: What came.
-            peer: The neighbour that brought it.
             believed: It came from where its endpoint is, or that is nowhere.
             limit: Of its version, if that is no small step.
         """

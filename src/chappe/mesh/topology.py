@@ -95,8 +95,8 @@ class Topology:
         self._filter: Filter = NOTHING
         self._links: dict[bytes, Filter] = {}  # endpoints of chappe beside us; the filter of the handshake
         self._originals: dict[bytes, Filter] = {}  # originals beside us, and what they want
-        self._states = LinkStates(limits)
-        self._known = self._states.known
+        self.states = LinkStates(limits)
+        self._known = self.states.known
         self._sides: dict[bytes, _Side] = {}  # by neighbour; those that reach each other have the same
         self._hops: dict[bytes, int] | None = None  # of everybody in reach, once somebody asks
         self._designated: dict[bytes, bytes] = {}  # original: who speaks with it for all of us
@@ -137,30 +137,10 @@ class Topology:
             return None
         former = self._known.get(state.origin)
         made = Known(state, frame)
-        verdict = self._states.learn(made, peer, self._believes(peer, state.origin), self._limit(now))
+        verdict = self.states.learn(made, peer, self._believes(peer, state.origin), self._limit(now))
         if verdict is Verdict.NEWS:
             self._note(made, None if former is None else former.state, now)
         return verdict
-
-    def is_old(self, peer: bytes, origin: bytes, version: int, payload: bytes) -> bool:
-        """Whether a link state that ``peer`` brings is no news, so that it need not be looked into."""
-        return self._states.is_old(peer, origin, version, payload)
-
-    def is_known(self, origin: bytes, version: int, payload: bytes) -> bool:
-        """Whether a link state so new is believed."""
-        known = self._known.get(origin)
-        return known is not None and known.outdoes(version, payload)
-
-    def answer(self, origin: bytes, version: int, payload: bytes) -> bytes | None:
-        """What to tell a neighbour that brought an old link state, if we have a newer one.
-
-        Its endpoint may live anew with a clock that was set back, or somebody may have spoken in its name. Then it is
-        to hear of what it has to outdo.
-        """
-        known = self._known.get(origin)
-        if known is None or not known.outdoes(version, payload) or known.payload == payload:
-            return None
-        return known.frame
 
     @property
     def neighbours(self) -> dict[bytes, bool]:
@@ -226,7 +206,7 @@ class Topology:
         self._designated = self._find_designated(self._sides.values(), with_us=self._forwards)
         for side in sides:
             side.filter = self._wanted_beyond(side)
-        forgotten = self._states.expire(self._present, now)
+        forgotten = self.states.expire(self._present, now)
         reachable = frozenset(self._links).union(self._originals, self._present, self._designated)
         changes = Changes(
             tuple(sorted(reachable - self._reachable)),
@@ -243,14 +223,10 @@ class Topology:
         What follows from that is found by the next ``settle``.
         """
         found = []
-        for made, peer in self._states.reconsider(self._links, self._believes):
+        for made, peer in self.states.reconsider(self._links, self._believes):
             self._note(made, None, now)
             found.append((made.frame, peer))
         return found
-
-    def to_bring(self, now: float) -> list[tuple[bytes, bytes]]:
-        """Doubts to be sent towards their endpoints: of each the neighbour that brought it, and the payload."""
-        return [(peer, made.payload) for made, peer in self._states.to_bring(now)]
 
     def may_bring(self, peer: bytes, origin: bytes, now: float) -> bool:
         """Whether something that ``origin`` has published can come from the neighbour ``peer``."""
@@ -306,10 +282,6 @@ class Topology:
     def remembered(self) -> frozenset[bytes]:
         """The endpoints whose link states are kept, those out of reach included."""
         return frozenset(self._known)
-
-    def invariants(self) -> list[str]:
-        """See ``EndpointCore.invariants``."""
-        return self._states.invariants()
 
     def reaches(self, endpoint: bytes) -> bool:
         """Whether there is a path to an endpoint."""

@@ -29,8 +29,6 @@ class KvNode:
     """A master or clone on a node.
 
     Args:
-        node: The node.
-        role: The master or clone.
         number: That no ticket and no subscriber of the endpoint has.
         perform: What is done, with the lock held, for ``Resolve``, ``Notify`` and ``Report`` actions.
         backend: Of a durable master; closed at the end.

@@ -27,7 +27,6 @@ class Listeners:
     """All but ``listening_socket`` is called with the member's lock held.
 
     Args:
-        turns: Of the member.
         room: Whether a further connection may be accepted.
         accepted: Takes each, with the address of its other end.
     """

@@ -110,7 +110,6 @@ class Node:
     """Runs one core.
 
     Args:
-        role: The core.
         towers: Where to announce it and to learn of others.
         listen: Host to listen on; ``*`` for all interfaces.
         on_report: Called with every event, with the lock held: it must be quick and not call back.

@@ -46,7 +46,6 @@ class MeshNode:
     """Runs one endpoint.
 
     Args:
-        core: The endpoint.
         security: What its connections are made of; None for plain ones.
         perform: What to do with ``Deliver``, ``Resolve`` and ``Report``; called with the lock held.
     """

@@ -34,7 +34,6 @@ class StoreNode:
     """Runs one store.
 
     Args:
-        address: The node's address.
         storage: Where records are kept; closed with the node.
         staged: Where rows of exactly-once sinks wait; closed with the node.
         retention: How much to keep, by topic or ``prefix*``; the first that matches counts.

@@ -33,7 +33,6 @@ class Pool:
     """Threads for one kind of slow thing.
 
     Args:
-        name: Of its threads.
         threads_max: Lanes beyond so many wait for each other.
     """
 

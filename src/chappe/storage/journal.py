@@ -273,11 +273,6 @@ class Pending:
 class Journals:
     """In ``directory``; all name the same partition address.
 
-    Args:
-        directory: Belongs to one producer; two at once are refused.
-        topic: The producer's own; None if it has none.
-        address: Name of the partitions if the identity is new.
-
     Raises:
         As ``Journal``.
     """

@@ -86,8 +86,6 @@ class StagedFiles:
     """Staged rows and sinks below the directory of a store, which the caller has locked.
 
     Args:
-        directory: The store's.
-        ops: The operating system.
         database: Makes what remembers the sinks.
 
     Raises:

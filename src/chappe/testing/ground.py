@@ -48,11 +48,7 @@ class File:
 
 
 class Socket(File):
-    """What all sockets of a host have in common.
-
-    Args:
-        host: Its host.
-    """
+    """What all sockets of a host have in common."""
 
     def __init__(self, host: Station) -> None:
         super().__init__(host.ground)
@@ -96,11 +92,7 @@ class Station:
 
 
 class Ground:
-    """One for each world.
-
-    Args:
-        seed: Of the delays.
-    """
+    """One for each world."""
 
     def __init__(self, seed: int) -> None:
         world = World(seed)

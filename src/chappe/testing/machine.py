@@ -156,11 +156,7 @@ class _Pool:
 
 
 class Host(machine.Machine, Station):
-    """One life of a host; for its methods see ``Machine``.
-
-    Args:
-        directory: Of its user's data.
-    """
+    """One life of a host; for its methods see ``Machine``."""
 
     syncs = False
 

@@ -60,12 +60,7 @@ class _Place:
 
 
 class Scheduler:
-    """One for each world.
-
-    Args:
-        clock: Of its network.
-        readable: Whether a descriptor of this world is readable.
-    """
+    """One for each world."""
 
     def __init__(self, clock: Clock, readable: Callable[[int], bool]) -> None:
         self.clock = clock

@@ -209,12 +209,7 @@ class World:
 
 
 class Log:
-    """The fixture ``chappe_log``: a tower on the host ``tower``, at the usual address, and a store on ``store``.
-
-    Args:
-        world: Where they are.
-        directory: Of the store.
-    """
+    """The fixture ``chappe_log``: a tower on the host ``tower``, at the usual address, and a store on ``store``."""
 
     def __init__(self, world: World, directory: Path) -> None:
         self.world = world

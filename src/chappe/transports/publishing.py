@@ -35,9 +35,6 @@ class PublishingSocket:
     A peer whose queue is full is waited for a little, and everything behind it waits too; if it stays full, it loses
     what is published for a while (and fetches that later), each time longer, so that it cannot hold up the others for
     long.
-
-    Args:
-        full_peer_wait_s: How long a peer whose queue is full is waited for.
     """
 
     def __init__(self, full_peer_wait_s: float) -> None:

@@ -93,7 +93,6 @@ class StoreClient:
         """Send one request without waiting; the result is what ``receive`` or ``forget`` takes.
 
         Args:
-            request: The question.
             payload: The batch of a Stage request; no other has one.
         """
         raw_id = struct.pack(">Q", next(self._ids))

@@ -263,7 +263,6 @@ class Bindings:
         """Why a peer may not use the id that it states; None if it may, which is remembered.
 
         Args:
-            stated: The id.
             named: What its certificate names.
             certificate: The digest of that; None where there are no certificates.
         """

@@ -50,13 +50,7 @@ class Watching(Protocol):
 
 
 class AttachedStore:
-    """A master or clone, its place on the node, and who asks and watches it.
-
-    Args:
-        endpoint: Where it is attached.
-        core: The master or clone.
-        backend: Of a durable master; closed with it.
-    """
+    """A master or clone, its place on the node, and who asks and watches it."""
 
     def __init__(self, endpoint: Host, core: Core, backend: Backend | None = None) -> None:
         own(self)

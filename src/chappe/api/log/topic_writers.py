@@ -45,11 +45,7 @@ class TopicWriters:
     """What all topics of a producer share; with its lock held, but for what only looks.
 
     Args:
-        node: Where their cores run.
         check: Raises what every call of the producer is to raise.
-        cores: The partitions.
-        journals: Of an identity.
-        min_acks: Stores that must hold each record.
         buffer_bytes: Bound of the bytes that no store has yet, of all topics.
         block: Whether to wait at the bound.
     """
@@ -156,9 +152,7 @@ class TopicWriter:
     """Gathers records for one partition, and hands on whole batches.
 
     Args:
-        core: The partition.
         journal: Where batches go first, if it has an identity; what a former life left pending is gathered anew.
-        common: What it shares with the producer's other topics.
     """
 
     __slots__ = ("_asked", "_common", "_full_at", "_journal", "_left_at", "_node", "_quiet", "_retry_at", "core")

@@ -32,13 +32,7 @@ CLOSED: Final = "the endpoint was closed"
 
 
 class Host:
-    """The inner half of ``Endpoint``.
-
-    Args:
-        id: As ``Endpoint`` takes it.
-        security: Checked.
-        options: Of the core.
-    """
+    """The inner half of ``Endpoint``."""
 
     def __init__(self, id: str | UUID | None, security: Security, options: EndpointOptions) -> None:
         own(self)

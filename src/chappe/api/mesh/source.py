@@ -22,11 +22,7 @@ Item = TypeVar("Item")
 
 
 class Queued(Closeable, ABC, Generic[Item]):
-    """What users take items from, in the order in which they came. Use from several threads is safe.
-
-    Args:
-        node: Of the endpoint that fills it, by a subclass's method, with the lock held.
-    """
+    """What users take items from, in the order in which they came. Use from several threads is safe."""
 
     def __init__(self, node: MeshNode) -> None:
         own(self)

@@ -20,7 +20,6 @@ class Waiting:
     """The waiting side of one queue.
 
     Args:
-        turns: Of the endpoint that fills it.
         filled: Whether something is there; called with the lock held.
         ready: Whether who waits for it is to look: also when nothing will come.
     """
@@ -107,9 +106,7 @@ class Asked:
     """A question to a core that ``Resolve`` answers later.
 
     Args:
-        turns: Of the endpoint.
         asked: All that somebody waits for, by ticket; this one is among them until it is answered or forgotten.
-        ticket: Its own.
     """
 
     def __init__(self, turns: Turns, asked: dict[int, Asked], ticket: int) -> None:

@@ -240,7 +240,7 @@ class Router:
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
-        found = [*self.seen.invariants(), *self.topology.invariants()]
+        found = [*self.seen.invariants(), *self.topology.states.invariants()]
         known = {peer: (link.chappe, link.conn) for peer, link in self.links.items()}
         if self.topology.neighbours != {peer: chappe for peer, (chappe, _) in known.items()}:
             found.append("links and the network's picture of them differ")
@@ -530,11 +530,12 @@ class Router:
         origin, version = peek_link_state(payload)
         if message.receiver not in (NOBODY, self._own):
             return self._bring_doubt(link.peer_id, payload, message.ttl - 1)
-        if topology.is_old(link.peer_id, origin, version, payload):  # most come several times
-            answer = topology.answer(origin, version, payload)
-            if answer is None:
+        if topology.states.is_old(link.peer_id, origin, version, payload):  # most come several times
+            known = topology.states.believed(origin, version, payload)
+            if known is None or known.payload == payload:
                 return NOTHING_TO_DO
-            self._put_control(link, answer)
+            # Its endpoint may live anew with a clock that was set back, or somebody may have spoken in its name.
+            self._put_control(link, known.frame)
             return (link.flush,)
         frame = pack_message(self._own, NOBODY, LINK_STATE, TTL, RESERVED_TOPIC, payload)
         absent = not topology.reaches(origin)
@@ -549,15 +550,15 @@ class Router:
 
     def _bring_doubts(self, now: float) -> list[Action]:
         actions: list[Action] = []
-        for peer, payload in self.topology.to_bring(now):
-            actions += self._bring_doubt(peer, payload, TTL)
+        for made, peer in self.topology.states.to_bring(now):
+            actions += self._bring_doubt(peer, made.payload, TTL)
         return actions
 
     def _bring_doubt(self, source: bytes, payload: bytes, ttl: int) -> Sequence[Action]:
         """Pass a link state on that came from where its endpoint is not: to that endpoint alone, over one way."""
         origin, version = peek_link_state(payload)
         peer = self.topology.towards(origin)
-        if not self._forwards or ttl <= 0 or self.topology.is_known(origin, version, payload):
+        if not self._forwards or ttl <= 0 or self.topology.states.believed(origin, version, payload) is not None:
             return NOTHING_TO_DO
         if peer is None or peer == source or peer not in self.links:
             return NOTHING_TO_DO

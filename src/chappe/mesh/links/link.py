@@ -28,13 +28,10 @@ class EndpointOptions:
         forwarding: Whether messages pass through it from one peer to another.
         heartbeat_s: Every link is pinged so often, and lost when it was silent for three times that.
         peer_messages_max: How many messages may wait for one peer.
-        peer_bytes_max: How many bytes.
-        peer_policy: What happens then.
         contains: Whether a defect of ours that something from a peer brings to light costs that connection alone, and
             is reported. Otherwise it is raised, which ends the endpoint: what simulators and tests want.
         first_number: Of publications and of link states. Higher than any of an earlier life of this id: microseconds
             since 1970, say; an endpoint with a random id needs none.
-        limits: How much is remembered.
     """
 
     forwarding: bool = True

@@ -22,12 +22,10 @@ _SETTLING: Final = "only a connection that claimed the peer can settle"
 class PeerStatus(IntEnum):
     """How far a peering is, by Broker's numbers."""
 
-    INITIALIZED = 0
     CONNECTING = 1
     CONNECTED = 2
     PEERED = 3
     DISCONNECTED = 4
-    RECONNECTING = 5
     UNKNOWN = 6
 
 
@@ -49,14 +47,10 @@ class Claim(Enum):
     REDUNDANT = "redundant"
 
 
-_UNDER_WAY: Final = frozenset({PeerStatus.CONNECTING, PeerStatus.RECONNECTING})
-_ALIVE: Final = frozenset({*_UNDER_WAY, PeerStatus.CONNECTED, PeerStatus.PEERED})
-
-
 @dataclass(slots=True)
 class _Entry:
     status: PeerStatus
-    conn: int | None
+    conn: int
     paused: list[int] = field(default_factory=list)
 
 
@@ -72,12 +66,9 @@ class PeerTable:
         if entry is None:
             self._entries[peer_id] = _Entry(PeerStatus.CONNECTING, conn)
             return Claim.PROCEED
-        if entry.status is PeerStatus.DISCONNECTED:
-            entry.status, entry.conn = PeerStatus.RECONNECTING, conn
-            return Claim.PROCEED
         if entry.conn == conn:
             return Claim.PROCEED
-        if entry.status not in _UNDER_WAY or role is Role.RESPONDER:
+        if entry.status is not PeerStatus.CONNECTING or role is Role.RESPONDER:
             return Claim.REDUNDANT
         if conn not in entry.paused:
             if len(entry.paused) >= PAUSED_MAX:
@@ -89,9 +80,10 @@ class PeerTable:
         """The handshake of ``conn`` succeeded. Returns the paused connections, to be woken in order."""
         entry = self._entries[peer_id]
         assert entry.conn == conn, _SETTLING
-        assert entry.status in _UNDER_WAY, _SETTLING
+        assert entry.status is PeerStatus.CONNECTING, _SETTLING
         entry.status = PeerStatus.CONNECTED
-        return _emptied(entry)
+        paused, entry.paused = tuple(entry.paused), []
+        return paused
 
     def peered(self, peer_id: bytes) -> None:
         """The connected peer takes part in routing now."""
@@ -99,11 +91,10 @@ class PeerTable:
         assert entry.status is PeerStatus.CONNECTED, "a peering follows a handshake"
         entry.status = PeerStatus.PEERED
 
-    def release(self, conn: int, peer_id: bytes, *, comes_back: bool = False) -> tuple[int, ...]:
+    def release(self, conn: int, peer_id: bytes) -> tuple[int, ...]:
         """``conn`` is gone, in whatever state; without a claim nothing happens.
 
-        ``comes_back`` keeps the peer as disconnected until it is claimed again or forgotten. Returns the paused
-        connections, to be woken in order: the first gets the peer.
+        Returns the paused connections, to be woken in order: the first gets the peer.
         """
         entry = self._entries.get(peer_id)
         if entry is None:
@@ -112,17 +103,8 @@ class PeerTable:
             if conn in entry.paused:
                 entry.paused.remove(conn)
             return ()
-        if comes_back:
-            entry.status, entry.conn = PeerStatus.DISCONNECTED, None
-            return _emptied(entry)
         del self._entries[peer_id]
         return tuple(entry.paused)
-
-    def forget(self, peer_id: bytes) -> None:
-        """Nobody dials the disconnected peer any more."""
-        entry = self._entries.get(peer_id)
-        if entry is not None and entry.status is PeerStatus.DISCONNECTED:
-            del self._entries[peer_id]
 
     def status(self, peer_id: bytes) -> PeerStatus:
         """How far the peering with ``peer_id`` is; UNKNOWN for somebody never met."""
@@ -137,10 +119,4 @@ class PeerTable:
     def has_other(self, conn: int, peer_id: bytes) -> bool:
         """Whether a connection other than ``conn`` has the peer or is on the way to it."""
         entry = self._entries.get(peer_id)
-        return entry is not None and entry.status in _ALIVE and entry.conn != conn
-
-
-def _emptied(entry: _Entry) -> tuple[int, ...]:
-    paused = tuple(entry.paused)
-    entry.paused.clear()
-    return paused
+        return entry is not None and entry.conn != conn

@@ -208,8 +208,6 @@ class StoreDirectory:
     """A locked store directory.
 
     Args:
-        path: Where it is.
-        ops: The operating system.
         create: Make it if nothing is there; otherwise a missing store is a StorageError.
 
     Raises:

@@ -140,8 +140,6 @@ class FileOps:
         """Write a file so that always the old or the new content is found, never a mixture.
 
         Args:
-            path: The file.
-            buffers: Its new content.
             durable: Return only when it is on disk. Without it a power cut may leave an empty file; for
                 content that carries a checksum and can be made again.
 

@@ -53,11 +53,9 @@ class SegmentStorage:
     results of ``write`` and ``retain`` must be given to ``publish`` and ``forget`` in the order of the calls.
 
     Args:
-        directory: Where the store is, or is to be.
         create: Make the store if there is none.
         segment_bytes: A segment is sealed at this size ...
         segment_entries: ... or at this many blocks.
-        ops: The operating system.
 
     Raises:
         StorageLocked: Somebody else uses the directory.
