@@ -294,11 +294,11 @@ def test_doubts_are_bounded_for_each_neighbour(rig: Rig) -> None:
     friend.send(*[friend.state(each, chappe=(SMALLER,)) for each in ids])
     rogue.send(*[rogue.state(each, 2, (b"x" * 60_000,)) for each in (FAR, *ids)])
 
-    doubts = rig.core.router.topology._states._doubts[GREATER]
+    doubts = rig.core.router.topology.states._doubts[GREATER]
     assert len(doubts) <= MESH_LIMITS.doubts_max
     assert sum(len(each.frame) for each in doubts.values()) <= DOUBTS_BYTES_MAX
     rig.do(rig.core.handle_closed(rogue.conn, "it left", rig.now))
-    assert GREATER not in rig.core.router.topology._states._doubts
+    assert GREATER not in rig.core.router.topology.states._doubts
 
 
 def test_more_filters_behind_one_neighbour_than_can_be_kept_apart_mean_everything(

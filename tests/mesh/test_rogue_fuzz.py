@@ -286,7 +286,7 @@ class World:
     def check(self) -> None:
         """Bounds, and that the friend is a peer."""
         router = self.hub.core.router
-        states = router.topology._states
+        states = router.topology.states
         assert states._size == sum(len(each.frame) for each in states.known.values()) <= LINK_STATES_BYTES_MAX
         assert len(states.known) <= ENDPOINTS_MAX
         assert all(len(doubts) <= MESH_LIMITS.doubts_max for doubts in states._doubts.values())
