@@ -941,7 +941,10 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "both-keep-their-own-connection",
         "mesh",
         "mesh/links/peers.py",
-        ("        if entry.status is not PeerStatus.CONNECTING or role is Role.RESPONDER:\n            return Claim.REDUNDANT"),
+        (
+            "        if entry.status is not PeerStatus.CONNECTING or role is Role.RESPONDER:\n"
+            "            return Claim.REDUNDANT"
+        ),
         (
             "        if entry.status is not PeerStatus.CONNECTING:\n"
             "            return Claim.REDUNDANT\n"

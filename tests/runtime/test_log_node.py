@@ -62,7 +62,7 @@ class World:
         self.producer.flush(PATIENCE_S)
         assert values(read(self.consumer, 5)) == wanted
         self.sent += 5
-        assert not [node.halted for node in self.nodes if node.halted]
+        assert not [node.turns.halted for node in self.nodes if node.turns.halted]
 
 
 @pytest.fixture

@@ -253,10 +253,6 @@ class CloneWrites:
         """Send a master all that is not confirmed, in order, and what is written from now on."""
         self._apply(self.channel.add(master, now, replay=True), actions)
 
-    def end(self, master: Entity) -> None:
-        """The master is gone, or is to be sent everything again."""
-        self.channel.drop(master, "")
-
     def doubt(self, actions: list[Action]) -> None:
         """The master before may have done what it was sent, and the one that is there cannot know."""
         lost = "the master was lost, and whether it did the write cannot be known; read the key to see"

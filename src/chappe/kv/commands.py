@@ -226,20 +226,9 @@ class SnapshotTaken(msgspec.Struct, frozen=True):
 Action: TypeAlias = Put | PutUnique | PutUniqueResult | Erase | Expire | Add | Subtract | Clear
 Told: TypeAlias = Action | Changed
 Command: TypeAlias = (
-    Action
-    | AttachWriter
-    | Keepalive
-    | CumulativeAck
-    | MissingEvents
-    | AckClone
-    | RetransmitFailed
-    | WriterState
-    | Settled
-    | Leave
-    | SnapshotOffer
-    | SnapshotPiece
-    | SnapshotTaken
-)
+    Action | AttachWriter | Keepalive | CumulativeAck | MissingEvents | AckClone | RetransmitFailed | WriterState
+    | Settled | Leave | SnapshotOffer | SnapshotPiece | SnapshotTaken
+)  # fmt: skip
 ACTIONS: Final = (Put, PutUnique, PutUniqueResult, Erase, Expire, Add, Subtract, Clear)
 
 

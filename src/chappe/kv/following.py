@@ -240,7 +240,7 @@ class Following:
         self._resumed = False
         if self._receiving is not None and self._receiving.master == self.master:
             self._receiving = None
-        self._writes.end(self.master)
+        self._writes.channel.drop(self.master, "")
         self.lost_at = now
         self._stale_from = min(self._stale_from, now)
         self._search_at = now + self._listen_s()
@@ -303,7 +303,7 @@ class Following:
     def _become(self, master: Entity, staged: Staged, actions: list[Action]) -> None:
         again = master == self.master
         if self.connected:
-            self._writes.end(master)
+            self._writes.channel.drop(master, "")
         self._receiving = None
         for change in self._engine.replace(staged, tell=self._notices.wanted):  # in one step for those who read
             self._notices.tell(change, None, master, actions)

@@ -191,29 +191,7 @@ class Relay:
 
 
 Action: TypeAlias = (
-    Publish
-    | Subscribe
-    | Unsubscribe
-    | Ask
-    | Reply
-    | Write
-    | Retain
-    | Transact
-    | Deliver
-    | Persist
-    | Progress
-    | Trim
-    | Of
-    | Broken
-    | Resume
-    | Claim
-    | Disclaim
-    | Beacon
-    | Connect
-    | Disconnect
-    | TakeOver
-    | Forward
-    | Relay
-    | Report
-    | Halt
-)
+    Publish | Subscribe | Unsubscribe | Ask | Reply | Write | Retain | Transact | Deliver | Persist | Progress | Trim
+    | Of | Broken | Resume | Claim | Disclaim | Beacon | Connect | Disconnect | TakeOver | Forward | Relay
+    | Report | Halt
+)  # fmt: skip

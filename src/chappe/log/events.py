@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from chappe.data.topic import shown
 
@@ -201,23 +200,3 @@ class ScrubEnded:
 
     def __str__(self) -> str:
         return f"everything kept was read and checked: {self.bytes / 1_000_000:,.1f} MB in {self.took_s:,.0f} s"
-
-
-Event: TypeAlias = (
-    TowerLost
-    | TowerFound
-    | IdentityClash
-    | IdentityRolledBack
-    | RecordsMissing
-    | PartitionsLeftOut
-    | TopicAbsent
-    | RecordsLost
-    | OutOfRange
-    | WritesRefused
-    | WritesResumed
-    | DamageFound
-    | DamageHealed
-    | MachineRefused
-    | Stopped
-    | ScrubEnded
-)

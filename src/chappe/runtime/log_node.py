@@ -36,6 +36,7 @@ from chappe.log.actions import (
 )
 from chappe.log.beacon import BEACON, GOODBYE, WELCOME, Discovery
 from chappe.log.events import MachineRefused, Stopped
+from chappe.log.member import Part
 from chappe.log.messages import Message, decode, encode
 from chappe.log.queries import Answer
 from chappe.runtime.turns import Ready, Turns
@@ -75,13 +76,8 @@ def wall_us() -> int:
     return time.time_ns() // 1000
 
 
-class Role(Protocol):
+class Role(Part, Protocol):
     """What a node runs: the core of a producer, a consumer or a store."""
-
-    address: str
-
-    def start(self, now: float) -> list[Action]:
-        """Begin."""
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
         """A peer subscribed to our publications, or no longer."""
@@ -91,12 +87,6 @@ class Role(Protocol):
 
     def handle_gone(self, address: str, now: float) -> list[Action]:
         """A member left."""
-
-    def handle_timeout(self, now: float) -> list[Action]:
-        """Do what is due."""
-
-    def next_timeout(self) -> float:
-        """When something is due."""
 
 
 class Gatherer(Hashable, Protocol):
@@ -215,7 +205,7 @@ class Node:
     def close(self) -> None:
         """Say goodbye and release everything; safe to call twice."""
         with self.lock:
-            if self.closed:
+            if self.turns.closed:
                 return
             self._pub.retry(patient=False)
             self.perform(self.discovery.goodbye())
@@ -230,16 +220,6 @@ class Node:
         self._dealers.close()
         self.turns.release()
 
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed."""
-        return self.turns.closed
-
-    @property
-    def halted(self) -> str | None:
-        """Why it stopped, if it did."""
-        return self.turns.halted
-
     # -- driving --------------------------------------------------------------------------------------
 
     def call(self, method: Callable[..., Sequence[Action]], *args: object) -> None:
@@ -253,10 +233,6 @@ class Node:
             self._callers.pop()
             self.turns.news = True
             self.turns.run(function, *args)
-
-    def check(self) -> None:
-        """Raise MemberStopped if the member met a defect."""
-        self.turns.check()
 
     def _refused(self, error: Exception) -> None:
         """Report what the machine refuses; raises the error again if it is a defect of ours."""

@@ -77,7 +77,7 @@ def _share(key: object, address: str, make: Callable[[], _Shared[M]]) -> _Shared
     key = (machine.current(), key)
     with _guard:
         shared: _Shared[M] | None = _open.get(key)
-        if shared is None or shared.node.halted is not None or not shared.has_room(address):
+        if shared is None or shared.node.turns.halted is not None or not shared.has_room(address):
             shared = make()
             shared.node.start()
             _open[key] = shared
@@ -107,7 +107,7 @@ class Seat(Generic[M]):
         self._carry: Callable[[Any, Sequence[Action]], list[Action]] = shared.member.carry
         self._callbacks: Lane | None = None
         self._halted: str | None = None
-        self._closed = False
+        self.closed = False  # it was left
         self.part: LogProducers | LogConsumer | None = None
         self.node = shared.node
         self.lock = shared.node.lock
@@ -155,9 +155,9 @@ class Seat(Generic[M]):
     def close(self) -> None:
         """Leave the node; the last one closes it. Safe to call twice."""
         with self.lock:
-            if self._closed:
+            if self.closed:
                 return
-            self._closed = True
+            self.closed = True
             self.node.run(self._leave)
         for lane in (self._journal, self._callbacks):
             if lane is not None:
@@ -199,7 +199,7 @@ class Seat(Generic[M]):
 
     def pump(self, timeout_s: float, until: Callable[[], bool]) -> None:
         """Drive until ``until()``, which is called with the lock held, or so long; not with the lock held."""
-        self.node.turns.wait(lambda: self._closed or self._halted is not None or until(), timeout_s)
+        self.node.turns.wait(lambda: self.closed or self._halted is not None or until(), timeout_s)
 
     def wait_until(
         self, check: Callable[[], None], ready: Callable[[], bool], missing: Callable[[str], str], timeout: float | None
@@ -255,20 +255,15 @@ class Seat(Generic[M]):
     # -- its end --------------------------------------------------------------------------------------
 
     @property
-    def closed(self) -> bool:
-        """Whether it was left."""
-        return self._closed
-
-    @property
     def halted(self) -> str | None:
         """Why the part, or the whole node, stopped, if it did."""
-        return self._halted or self.node.halted
+        return self._halted or self.node.turns.halted
 
     def check(self) -> None:
         """Raise MemberStopped if the member met a defect."""
         if self._halted is not None:
             raise MemberStopped(self._halted)
-        self.node.check()
+        self.node.turns.check()
 
     def halt(self, error: Exception) -> None:
         """A defect of this part: say so to whoever uses it; the others at the node go on."""

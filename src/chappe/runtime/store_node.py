@@ -92,7 +92,7 @@ class StoreNode:
 
     def close(self) -> None:
         """Finish the write under way, acknowledge it, and release everything."""
-        if self.node.closed:
+        if self.node.turns.closed:
             return
         self._closing.set()
         self._disk.close(CLOSE_S)

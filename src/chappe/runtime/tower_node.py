@@ -56,10 +56,6 @@ class TowerNode:
         self.address = TowerAddress(host, sub_port, pub_port)
         self.core = TowerCore(host)
 
-    def start(self) -> None:
-        """Begin."""
-        self.turns.start()
-
     def close(self) -> None:
         """Stop and release the ports."""
         self.turns.stop()
@@ -67,10 +63,6 @@ class TowerNode:
             self._sub.close()
             self._pub.close()
             self.turns.release()
-
-    def check(self) -> None:
-        """Raise MemberStopped if the tower met a defect."""
-        self.turns.check()
 
     def nodes(self) -> int:
         """Members heard lately."""

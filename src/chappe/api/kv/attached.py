@@ -65,8 +65,8 @@ class AttachedStore:
         self._lock = endpoint.node.lock
         self._turns = endpoint.node.turns
         self._asked: dict[int, Asked] = {}
-        self._watches: list[Watching] = []
-        self._proxies: list[Closeable] = []
+        self._watches: dict[Watching, None] = {}
+        self.proxies: dict[Closeable, None] = {}
         table: dict[type, Callable[[Any], None]] = {
             Resolve: self._resolved,
             Notify: self._notified,
@@ -78,7 +78,7 @@ class AttachedStore:
     def begin(self) -> None:
         """Take part; the lock is held."""
         self.node.start()
-        self.endpoint.stores.append(self)
+        self.endpoint.stores[self] = None
 
     def check(self) -> None:
         """Raise Closed if it is, or MemberStopped if its endpoint was stopped; the lock is held."""
@@ -264,28 +264,23 @@ class AttachedStore:
 
     # -- the end --------------------------------------------------------------------------------------
 
-    @property
-    def unconfirmed(self) -> int:
-        """Writes of a clone of which its master has not said that they are done."""
-        return self.core.unconfirmed
-
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """See ``DataStore.close``; ``timeout_s`` is how long to wait for writes."""
         with self._lock:
             if self.closed:
                 return
             self.closed = True
-            watches, proxies = list(self._watches), list(self._proxies)
+            watches, proxies = list(self._watches), list(self.proxies)
         self.node.close(timeout_s)
         with self._lock:
-            unconfirmed = self.unconfirmed
+            unconfirmed = self.core.unconfirmed
             lost = WriteUnknown(f"store {self.name!r} was closed before its master had confirmed the write")
             if unconfirmed and not self._asked:
                 self.endpoint.report(WriteFailed(self.name, f"{unconfirmed} writes", lost))
             for asked in list(self._asked.values()):
                 asked.answer(lost)
             self._turns.news = True
-            self.endpoint.forget_store(self)
+            self.endpoint.stores.pop(self, None)
         for watch in watches:
             watch.close()
         for proxy in proxies:
@@ -299,25 +294,19 @@ class AttachedStore:
         """Have a watch told of changes. Raises Closed."""
         with self._lock:
             self.check()
-            self._watches.append(watch)
+            self._watches[watch] = None
             self.core.notify = True
 
     def forget_watch(self, watch: Watching) -> None:
         """A watch is closed; the lock is held."""
-        if watch in self._watches:
-            self._watches.remove(watch)
+        self._watches.pop(watch, None)
         self.core.notify = bool(self._watches)
 
     def add_proxy(self, proxy: Closeable) -> None:
         """Have a proxy closed with the store. Raises Closed."""
         with self._lock:
             self.check()
-            self._proxies.append(proxy)
-
-    def forget_proxy(self, proxy: Closeable) -> None:
-        """A proxy is closed; the lock is held."""
-        if proxy in self._proxies:
-            self._proxies.remove(proxy)
+            self.proxies[proxy] = None
 
     def stop(self, watch: Watching, on: bool) -> None:
         """A watch has no room for further changes, or has some again; the lock is held."""

@@ -110,7 +110,7 @@ class DataStoreProxy(Queued[DataStoreAnswer]):
 
     def _leave(self) -> None:
         """Ask no more; writes that were asked for are still done, and answers that are there can still be taken."""
-        self._store.attached.forget_proxy(self)
+        self._store.attached.proxies.pop(self, None)
         self._asked.clear()
 
     def _number(self) -> int:

@@ -106,7 +106,7 @@ class Store(Closeable):
             found = list(self._events)
             self._events.clear()
         if not found:
-            self._node.node.check()
+            self._node.node.turns.check()
         return found
 
     def wait(self, timeout: float | None = None) -> None:
@@ -116,11 +116,11 @@ class Store(Closeable):
             MemberStopped: It met a defect, and serves nobody any more.
         """
         self._node.node.halt_event.wait(timeout)
-        self._node.node.check()
+        self._node.node.turns.check()
 
     def status(self) -> StoreStatus:
         """Numbers for people and monitors. Raises MemberStopped if it met a defect."""
-        self._node.node.check()
+        self._node.node.turns.check()
         node, core = self._node.node, self._node.core
         with node.lock:
             return StoreStatus(
@@ -143,5 +143,5 @@ class Store(Closeable):
         self._node.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._node.node.closed else self.endpoint
+        state = "closed" if self._node.node.turns.closed else self.endpoint
         return f"<Store {self.store_id} in {self._directory}, {state}>"

@@ -23,7 +23,7 @@ class Tower(Closeable):
     def __init__(self, listen: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}") -> None:
         own(self)
         self._node = TowerNode(TowerAddress.parse(listen))
-        self._node.start()
+        self._node.turns.start()
 
     @property
     def address(self) -> str:
@@ -37,7 +37,7 @@ class Tower(Closeable):
 
     def nodes(self) -> int:
         """Members heard within the last seconds. Raises MemberStopped if it met a defect."""
-        self._node.check()
+        self._node.turns.check()
         return self._node.nodes()
 
     def wait(self, timeout: float | None = None) -> None:
@@ -47,7 +47,7 @@ class Tower(Closeable):
             MemberStopped: It met a defect, and introduces nobody any more.
         """
         self._node.halt_event.wait(timeout)
-        self._node.check()
+        self._node.turns.check()
 
     def close(self) -> None:
         """Stop. Members known to each other stay connected."""

@@ -241,7 +241,7 @@ class Endpoint(Closeable, Host):
         with self._lock:
             self.check()
             made = StatusSubscriber(self)
-            self._statuses.append(made)
+            self.listening[made] = None
         if callback is not None:
             made.call_back(callback)
         return made
@@ -336,10 +336,10 @@ class Endpoint(Closeable, Host):
         self._turns.wait(lambda: not self.core.buffered(), max(0.0, deadline - time.monotonic()))
         ended = f"the program ended without closing endpoint {self.id}:"
         left = [
-            f"{ended} {store.unconfirmed} writes to data store {store.name!r} were not confirmed by its master and "
-            "may be lost"
+            f"{ended} {store.core.unconfirmed} writes to data store {store.name!r} were not confirmed by its master "
+            "and may be lost"
             for store in stores
-            if store.unconfirmed
+            if store.core.unconfirmed
         ]
         with self._lock:
             if waiting := self.core.buffered():
@@ -359,7 +359,7 @@ class Endpoint(Closeable, Host):
             self._closing = True
         self.node.close(_left(deadline))
         with self._lock:
-            statuses = list(self._statuses)
+            statuses = list(self.listening)
             for waiting in self._rooms:
                 waiting.close()
             self._rooms.clear()

@@ -46,10 +46,10 @@ class Host:
         self.numbers = count(1)  # of tickets and subscribers
         self._asked: dict[int, Asked] = {}
         self._subscribers: dict[int, Any] = {}
-        self._statuses: list[Any] = []
-        self.stores: list[Any] = []
+        self.listening: dict[Any, None] = {}  # subscribers to statuses
+        self.stores: dict[Any, None] = {}
         self._closing = False  # we say goodbye: what is published now would reach nobody
-        self._rooms: list[Waiting] = []  # publishers that a descriptor tells whether there is room
+        self._rooms: dict[Waiting, None] = {}  # publishers that a descriptor tells whether there is room
         self._threads: list[threading.Thread] = []
         self.node = MeshNode(self.core, made, {Deliver: self._deliver, Resolve: self._resolve, Report: self._report})
         self._turns = self.node.turns
@@ -152,11 +152,6 @@ class Host:
             raise Closed(CLOSED)
         self._turns.check()
 
-    def forget_store(self, store: Any) -> None:
-        """A store is closed."""
-        if store in self.stores:
-            self.stores.remove(store)
-
     def call_when_done(self, asked: Asked, function: Callable[[Any], object], name: str) -> None:
         """Have ``function`` called with the outcome of a question, by a thread of its own; without the lock."""
 
@@ -174,18 +169,13 @@ class Host:
         if self._subscribers.pop(number, None) is not None:
             self.node.call(self.core.unsubscribe, number, None)
 
-    def forget_statuses(self, subscriber: Any) -> None:
-        """A subscriber to statuses is closed."""
-        if subscriber in self._statuses:
-            self._statuses.remove(subscriber)
-
     def watch_room(self, waiting: Waiting, on: bool) -> None:
         """Tell a publisher's descriptor whether there is room, or no longer."""
         with self._lock:
             if on:
-                self._rooms.append(waiting)
+                self._rooms[waiting] = None
             elif waiting in self._rooms:
-                self._rooms.remove(waiting)
+                del self._rooms[waiting]
                 waiting.close()
 
     def report(self, event: object) -> None:
@@ -197,7 +187,7 @@ class Host:
         if isinstance(event, PeerLost):
             for store in self.stores:
                 store.lost_peer = event
-        for each in self._statuses:
+        for each in self.listening:
             each.report(event)
 
     # -- inside ---------------------------------------------------------------------------------------

@@ -18,23 +18,23 @@ class Received:
     A payload that is not a value, which only a faulty peer sends, raises InvalidData when it is looked at.
     """
 
-    __slots__ = ("_data", "_message")
+    __slots__ = ("_data", "message")
 
     def __init__(self, message: Message) -> None:
-        self._message = message
+        self.message = message  # itself, with ids and topic as bytes: for whoever passes it on
         self._data: Value | _Undecoded = _UNDECODED
 
     @property
     def topic(self) -> str:
         """The topic; bytes that are not UTF-8 survive as ``surrogateescape`` does it."""
-        return self._message.topic.decode("utf-8", "surrogateescape")
+        return self.message.topic.decode("utf-8", "surrogateescape")
 
     @property
     def data(self) -> Value:
         """The value with its types: counts, nanoseconds, enum values and the rest of ``chappe.data``."""
         found = self._data
         if found is _UNDECODED:
-            found = self._data = decode(self._message.payload)
+            found = self._data = decode(self.message.payload)
         return found  # type: ignore[return-value]
 
     @property
@@ -43,30 +43,25 @@ class Received:
         return to_python(self.data)
 
     @property
-    def message(self) -> Message:
-        """The message itself, with ids and topic as bytes: for whoever passes it on."""
-        return self._message
-
-    @property
     def payload(self) -> bytes:
         """The value as it travels, undecoded."""
-        return self._message.payload
+        return self.message.payload
 
     @property
     def sender(self) -> str:
         """The id of the peer that it came from; that of its publisher is ``origin``."""
-        return str(UUID(bytes=self._message.sender))
+        return str(UUID(bytes=self.message.sender))
 
     @property
     def origin(self) -> str | None:
         """The id of the endpoint that published it, or brought it in from an original; None where none was told."""
-        origin = self._message.origin
+        origin = self.message.origin
         return None if origin == NOBODY else str(UUID(bytes=origin))
 
     @property
     def unicast(self) -> bool:
         """Whether it was sent to this endpoint alone."""
-        return self._message.receiver != NOBODY
+        return self.message.receiver != NOBODY
 
     def __iter__(self) -> Iterator[Any]:
         yield self.topic

@@ -206,4 +206,4 @@ class StatusSubscriber(Source[Any]):
         self._waiting.changed()
 
     def _leave(self) -> None:
-        self._endpoint.forget_statuses(self)
+        self._endpoint.listening.pop(self, None)
