@@ -250,7 +250,7 @@ class ChannelConsumer(Generic[P]):
             if seq not in self._held:
                 found.append(seq)
                 if len(found) == self._nack_max:
-                    self._asked_to = seq
+                    self._asked_to = float(seq)
                     break
         return tuple(found)
 

@@ -240,7 +240,7 @@ class CloneWrites:
                 raise BufferFull(f"{len(self.pending)} writes are not confirmed and shown, at most that many may be")
             produced = self.channel.produce(cmd.encode_command(command), now)
         except BufferFull:
-            self._full_at = len(self.pending)
+            self._full_at = float(len(self.pending))
             raise
         request = getattr(command, "request", None)  # of a put_unique
         self.pending.add(self.channel.seq, Pending(ticket, f"{type(command).__name__} of {key!r:.60}", request))
