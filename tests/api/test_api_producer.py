@@ -259,15 +259,13 @@ def test_what_was_not_stored_is_published_by_the_next_life(tower: str, tmp_path:
     producer.send_many([b"a", b"b"])
     abandon(producer)
 
-    with (
-        Store(tmp_path / "store", tower=tower),
-        Producer("hello", tower=tower, identity="me", directory=tmp_path) as again,
-    ):
+    with Producer("hello", tower=tower, identity="me", directory=tmp_path) as again:
         assert (again.stored, again.next_offset) == (0, 2)
-        assert again.send(b"c") == 2
-        again.flush(PATIENCE_S)
-        with Consumer("hello", tower=tower, reset="earliest") as consumer:
-            assert values(read(consumer, 3)) == [b"a", b"b", b"c"]
+        with Store(tmp_path / "store", tower=tower):
+            assert again.send(b"c") == 2
+            again.flush(PATIENCE_S)
+            with Consumer("hello", tower=tower, reset="earliest") as consumer:
+                assert values(read(consumer, 3)) == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("many", [False, True])

@@ -617,8 +617,10 @@ def test_a_clone_converges_to_a_master_that_takes_the_place_of_another(make: Mak
     one.close()
     event(statuses, MasterLost)
     assert clone["same"] == 1  # it still reads what it has
-    second = replaced(make, port).attach_master("s")
+    endpoint = make()
+    second = endpoint.attach_master("s")
     second.put_many({"same": 1, "changed": 2, "new": 2})
+    endpoint.listen(port=port)  # so the clone finds it with all that
     event(statuses, MasterFound)
     settled(second, clone)
     found = sorted((each.kind, each.key, each.value, each.before) for each in watch.poll())
