@@ -156,8 +156,8 @@ class DataStoreWatch(Source[DataStoreEvent]):
             self._go_on()
         return found
 
-    def _shown(self, found: Notify) -> DataStoreEvent:
-        return event_of(found)
+    def _shown(self, found: list[Notify]) -> list[DataStoreEvent]:
+        return [event_of(each) for each in found]
 
     def _check(self) -> None:
         self._waiting.check()

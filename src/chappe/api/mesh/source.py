@@ -43,7 +43,7 @@ class Queued(Closeable, ABC, Generic[Item]):
                 else:
                     self._check()
             if found:
-                return [self._shown(each) for each in found]
+                return self._shown(found)
             if not self._waiting.wait(time_left(deadline)):
                 with self._lock:
                     if not self._filled():
@@ -81,10 +81,9 @@ class Queued(Closeable, ABC, Generic[Item]):
     def _take(self, n: int) -> list[Any]:
         return [self._queue.popleft() for _ in range(min(n, len(self._queue)))]
 
-    def _shown(self, found: Any) -> Item:
+    def _shown(self, found: list[Any]) -> list[Item]:
         """For users, without the lock."""
-        item: Item = found
-        return item
+        return found
 
     def _check(self) -> None:
         """Nothing is there: raise if nothing will come."""

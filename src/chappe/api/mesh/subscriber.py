@@ -146,8 +146,8 @@ class Subscriber(Source[Received]):
                 "ended: subscribe again, with a larger queue or another policy"
             )
 
-    def _shown(self, found: Message) -> Received:
-        return Received(found)
+    def _shown(self, found: list[Message]) -> list[Received]:
+        return [Received(each) for each in found]
 
     def _take(self, n: int) -> list[Message]:
         found = [self._ahead.popleft() for _ in range(min(n, len(self._ahead)))]
