@@ -570,7 +570,8 @@ def test_the_last_of_messages_that_follow_each_other_leaves_though_nothing_more_
     monkeypatch.setattr(gathering, "GAP_S", 1_000.0)  # however slow this machine is, they follow each other
     _, subscriber, source = joined(make)
     until(lambda: b"" in source.core.peer_subscriptions())
-    with source.node.lock:  # nobody else drives meanwhile
+    with monkeypatch.context() as patience, source.node.lock:  # nobody else drives meanwhile
+        patience.setattr(gathering, "LONGEST_S", 2.0)
         for number in range(5):
             source.publish("/t", number)
         assert source.core.buffered() == 4  # the first one came after silence

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -117,12 +118,11 @@ def test_an_identity_lasts_for_all_topics(tower: str, tmp_path: Path) -> None:
     with pytest.raises(TimedOut):
         first.close(0.0)
 
-    with (
-        Store(tmp_path / "store", tower=tower),
-        Producer("own", tower=tower, identity="me", directory=tmp_path) as again,
-    ):
+    with ExitStack() as closing:
+        again = closing.enter_context(Producer("own", tower=tower, identity="me", directory=tmp_path))
         assert again.partition == first.partition
         assert again.topics == {"own": TopicProgress(1, 0), "other/ü": TopicProgress(2, 0)}
+        closing.enter_context(Store(tmp_path / "store", tower=tower))
         again.flush(PATIENCE_S)  # what the first life left, though this one sends nothing to it
         assert again.send(b"b2", topic="other/ü") == 2
         again.flush(PATIENCE_S)
