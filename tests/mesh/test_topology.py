@@ -124,3 +124,15 @@ def test_who_can_have_said_what_comes(topology: Topology) -> None:
     assert not vouches(nobody, PEER)
     assert not vouches(nobody, far)
     assert not any(vouches(origin, OWN) for origin in (PEER, OWN, nobody))
+
+
+def test_what_concerns_another_endpoint_goes_to_it_on_the_shortest_way_of_a_ring(topology: Topology) -> None:
+    one, two = (bytes([number]) * 16 for number in (10, 11))  # a ring: OWN, PEER, one, two, OTHER
+    ring = {OWN: (PEER, OTHER), PEER: (OWN, one), one: (PEER, two), two: (one, OTHER), OTHER: (two, OWN)}
+    for number, (endpoint, beside) in enumerate(ring.items()):
+        if endpoint != OWN:
+            state = LinkState(endpoint, 10 + number, True, (), tuple(map(Neighbour, beside)))
+            topology.learn(state, pack_link_state(endpoint, state), PEER if endpoint in (PEER, one) else OTHER, 0.0)
+    topology.settle(0.0)
+
+    assert [topology.towards(each) for each in (PEER, one, two, OTHER)] == [PEER, PEER, OTHER, OTHER]

@@ -98,7 +98,7 @@ class Topology:
         self.states = LinkStates(limits)
         self._known = self.states.known
         self._sides: dict[bytes, _Side] = {}  # by neighbour; those that reach each other have the same
-        self._hops: dict[bytes, int] | None = None  # of everybody in reach, once somebody asks
+        self._ways: dict[bytes, tuple[int, bytes]] | None = None  # see ``_find_ways``, once somebody asks
         self._designated: dict[bytes, bytes] = {}  # original: who speaks with it for all of us
         self._linked: dict[bytes, frozenset[bytes]] = {}  # original beside us: who else is linked to it
         self._reachable: frozenset[bytes] = frozenset()
@@ -148,10 +148,12 @@ class Topology:
         return dict.fromkeys(self._links, True) | dict.fromkeys(self._originals, False)
 
     def towards(self, origin: bytes) -> bytes | None:
-        """The neighbour that a doubted link state goes to, so that its endpoint hears of it and can outdo it."""
-        if origin in self._links:
-            return origin
-        return min([peer for peer in self._links if self.may_bring(peer, origin, inf)], default=None)
+        """The neighbour that a doubted link state goes to, so that its endpoint hears of it and can outdo it.
+
+        It is on a shortest way: what it passes on in turn comes nearer still, and does not come back.
+        """
+        way = self._find_ways().get(origin)
+        return None if way is None else way[1]
 
     def tell(self, now: float) -> LinkState | None:
         """Our link state if it changed since the last time and it is time for it, with a new version."""
@@ -214,7 +216,7 @@ class Topology:
             before != self._linked,
         )
         self._reachable = reachable
-        self._hops = None
+        self._ways = None
         return changes, forgotten
 
     def reconsider(self, now: float) -> list[tuple[bytes, bytes]]:
@@ -274,9 +276,7 @@ class Topology:
 
     def is_too_far(self, endpoint: bytes) -> bool:
         """Whether no message gets to an endpoint in reach, since it would need more hops than it has."""
-        if self._hops is None:
-            self._hops = self._count_hops()
-        return self._hops.get(endpoint, 1) > TTL + 1
+        return self._find_ways().get(endpoint, (1, NOBODY))[0] > TTL + 1
 
     @property
     def remembered(self) -> frozenset[bytes]:
@@ -404,23 +404,30 @@ class Topology:
                     edge.append((each, beyond))
         return side
 
-    def _count_hops(self) -> dict[bytes, int]:
-        """How far everybody is whom we reach; an original is one hop behind the endpoint that speaks with it."""
-        found = dict.fromkeys(self._links, 1)
-        edge = list(self._links)
+    def _find_ways(self) -> dict[bytes, tuple[int, bytes]]:
+        """How many hops away everybody is whom we reach, and over which neighbour.
+
+        An original is one hop behind the endpoint that speaks with it.
+        """
+        if self._ways is not None:
+            return self._ways
+        edge = sorted(self._links)
+        found = {each: (1, each) for each in edge}
         for at in edge:  # grows meanwhile
             known = self._known.get(at)
             if known is None or not known.state.forwards:
                 continue
+            beside = (found[at][0] + 1, found[at][1])
             for original, _ in known.originals:
                 if self._designated.get(original) in (at, None):
-                    found[original] = min(found[at] + 1, found.get(original, found[at] + 1))
-            for each in known.chappe - found.keys():
+                    found[original] = min(beside, found.get(original, beside))
+            for each in sorted(known.chappe - found.keys()):
                 beyond = self._known.get(each)
                 if each != self.own and beyond is not None and at in beyond.chappe:
-                    found[each] = found[at] + 1
+                    found[each] = beside
                     edge.append(each)
-        return found | dict.fromkeys(self._originals, 1)
+        self._ways = found | {each: (1, each) for each in self._originals}
+        return self._ways
 
     def _find_designated(self, sides: Iterable[_Side], with_us: bool) -> dict[bytes, bytes]:
         found = dict.fromkeys(self._originals, self.own) if with_us else {}
