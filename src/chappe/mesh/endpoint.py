@@ -190,6 +190,8 @@ class EndpointCore(Peerings):
         linked = {link.peer_id: link for link in self.links.values() if link.established_at is not None}
         if linked != self.router.links:
             found.append("the connections that are established are not those that are routed to")
+        if any(("empty", conn) not in self._deadlines for conn in self._closing):
+            found.append("connections that are closed wait for ever to be emptied")
         for link in self.links.values():
             found += [f"to {link.peer_id.hex()} {each}" for each in link.outbox.invariants()]
         return found

@@ -192,6 +192,8 @@ class Streams:
         self.windows = windows or WINDOWS_BYTES
         self.listeners: dict[tuple[str, int], End] = {}
         self.sides: list[Side] = []
+        # Pairs of names: what becomes of their next connection while its ends still greet each other.
+        self.early: dict[frozenset[str], Callable[[Side], None]] = {}
 
     def dial(self, host: End, dial: int, address: tuple[str, int]) -> None:
         """Connect, or fail, in a while."""
@@ -221,6 +223,9 @@ class Streams:
         near.delay_s = far.delay_s = self.clock.rng.choice((0.0005, 0.005, 0.05))
         near.window_bytes = far.window_bytes = self.clock.rng.choice(self.windows)
         self.sides += (near, far)
+        call = self.early.pop(frozenset((host.name, target.name)), None)
+        if call is not None:
+            self.clock.after(4 * near.delay_s * self.clock.rng.random(), call, near)
         host.connected(dial, near)
         target.accept(far)
 

@@ -114,13 +114,15 @@ class LinkOrder(Checker[MeshWorld]):
 
 
 class Drops(Checker[MeshWorld]):
-    """Every message that is dropped is counted and reported where it is."""
+    """Every message that is dropped is counted and reported where it is; none where all wait for who is full."""
 
     name = "drops"
 
     def at_end(self) -> None:
         """Compare what was counted with what was reported."""
         for host in self.world.alive(EndpointHost):
+            if self.world.holds_back and host.told_dropped:
+                self.fail(f"{host.life} has dropped {host.told_dropped} messages, though all wait for who is full")
             if host.told_dropped != host.core.router.drops.total:
                 self.fail(
                     f"{host.life} has dropped {host.core.router.drops.total} messages, and reported {host.told_dropped}"

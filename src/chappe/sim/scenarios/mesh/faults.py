@@ -9,6 +9,7 @@ from chappe.sim.scenarios.mesh.base import MeshHost
 from chappe.sim.scenarios.mesh.hosts import EndpointHost
 from chappe.sim.scenarios.mesh.population import PREFIXES, PopulatedMesh
 from chappe.sim.scenarios.mesh.world import TOPICS
+from chappe.sim.streams import Side
 
 SLOW_S = (0.01, 0.1, 0.5)  # for each read
 FLOOD_MESSAGES = 40  # published at once, if there is room ...
@@ -17,6 +18,8 @@ FLOOD_PAUSE_S = 0.1  # ... so often
 FLOOD_S = 12.0  # enough that what waits in kernels takes longer than a peer may be silent
 FLOODED_READ_S = (0.05, 0.1)
 FLOODED_SIPS = (10.0, 100.0)  # messages per second
+TRICKLE_READ_S = 0.5
+TRICKLE_WINDOWS_BYTES = (16_384,)
 
 
 class MeshFaults(Schedule):
@@ -27,6 +30,8 @@ class MeshFaults(Schedule):
         self.world = world
         self.rng = world.rng
         self._flooding = False
+        self._reader = ""  # who takes little
+        self._more = world.flood_rng
 
     def plan(self, until: float) -> float:
         """Spread faults over the time until then; returns when they are to be healed."""
@@ -34,6 +39,9 @@ class MeshFaults(Schedule):
             self._reset, self._cut, self._partition, self._crash, self._freeze, self._slow,
             self._resubscribe, self._resubscribe, self._cross_dial, self._unpeer,
         )  # fmt: skip
+        if not self.world.settings.plain and not self.world.only_floods:
+            for _ in range(self._more.choice((0, 0, 1, 3))):
+                self.at(self._more.uniform(1.0, until), self._cut_early)
         floods = self.rng.random() < 0.2 or self.world.only_floods
         if floods:
             begins = self.rng.uniform(1.0, 3.0)
@@ -49,6 +57,7 @@ class MeshFaults(Schedule):
         """End all faults; nothing new goes wrong."""
         self.on = False
         self.world.net.mend()
+        self.world.streams.early.clear()
         self.world.expel()
         self._ease()
         for name, host in list(self.world.hosts.items()):
@@ -62,10 +71,14 @@ class MeshFaults(Schedule):
         return self.rng.choice(list(self.world.hosts.values()))
 
     def _wire(self) -> tuple[str, str]:
-        return self.rng.choice(sorted(self.world.wires))
+        found = self.rng.choice(sorted(self.world.wires))
+        near = [each for each in sorted(self.world.wires) if self._reader in each]
+        return self._more.choice(near) if near and self._more.random() < 0.7 else found
 
     def _reset(self) -> None:
-        one, two = self._wire()
+        self._break(*self._wire())
+
+    def _break(self, one: str, two: str) -> None:
         self.world.trace(None, "reset %s %s", one, two)
         self._unlink(one, two)
         for side in self.world.streams.between(one, two):
@@ -83,6 +96,24 @@ class MeshFaults(Schedule):
             if side.host.original:  # the same: let its system notice, much later than ours does
                 self.world.clock.after(8.0, side.reset, "timed out")
 
+    def _cut_early(self) -> None:
+        """A connection breaks, and the next one is cut in its handshake."""
+        one, two = self._more.choice(sorted(self.world.wires))
+        if any(self.world.hosts[each].original for each in (one, two)):
+            return  # they wait for ever
+        self.world.streams.early[frozenset((one, two))] = self._cut_one
+        self._break(one, two)
+
+    def _cut_one(self, side: Side) -> None:
+        one, two = side.host, side.other.host
+        assert isinstance(one, MeshHost)
+        assert isinstance(two, MeshHost)
+        self.world.trace(one, "greets %s in vain", two.name)
+        self.world.cuts.add(frozenset((one.life, two.life)))
+        side.cut = side.other.cut = True
+        if {one.life, two.life} == {self.world.hosts[each.name].life for each in (one, two)}:
+            self._unlink(one.name, two.name)
+
     def _partition(self) -> None:
         one, two = self._wire()
         self.world.net.cut(one, two)
@@ -96,6 +127,12 @@ class MeshFaults(Schedule):
         lives = self.world.hosts[one].life, self.world.hosts[two].life
         record.link(*lives).end(now)
         record.link(*reversed(lives)).end(now)
+        for host, other in (
+            (self.world.hosts[one], self.world.hosts[two]),
+            (self.world.hosts[two], self.world.hosts[one]),
+        ):
+            if isinstance(host, EndpointHost) and host.alive and not host.frozen and not self.world.settings.plain:
+                host.ping(other.own_id)  # that may not be answered any more
 
     def _crash(self) -> None:
         host = self._host()
@@ -132,6 +169,10 @@ class MeshFaults(Schedule):
     def _flood(self) -> None:
         """Somebody publishes all that there is room for, and somebody who wants it reads slowly, all the time."""
         reader = self._host()
+        if not self.world.settings.plain:
+            originals = [each for each in self.world.hosts.values() if each.original]
+            reader = self._more.choice(originals) if originals and self._more.random() < 0.5 else reader
+            self._reader = reader.name
         publishers = [each for each in self.world.alive(EndpointHost) if each is not reader]
         if not publishers or self.world.loops:
             return
@@ -145,14 +186,25 @@ class MeshFaults(Schedule):
         else:
             self._read_at_once(reader)
             reader.read_s = self.rng.choice(FLOODED_READ_S)
+            if reader.original and not self.world.settings.plain:
+                self._trickle(reader)
             self.world.record.sound[reader.life].end(self.world.now)
         self.world.trace(reader, "takes little of what %s publishes", publisher.name)
         for each in dict.fromkeys((publisher, self.rng.choice(publishers))):
             self._publish_much(each, self.rng.choice(TOPICS))
 
+    def _trickle(self, reader: MeshHost) -> None:
+        """An original answers no ping for long, while its connections take something now and then."""
+        reader.read_s = TRICKLE_READ_S
+        self.world.streams.windows = TRICKLE_WINDOWS_BYTES
+        for side in self.world.streams.of(reader):
+            side.other.window_bytes = side.window_bytes = TRICKLE_WINDOWS_BYTES[0]
+
     def _publish_much(self, host: MeshHost, topic: bytes) -> None:
         if not self._flooding or not host.alive:
             return
+        if isinstance(host, EndpointHost):
+            host.careless = self.world.careless
         if not host.frozen:
             for _ in range(FLOOD_MESSAGES):
                 if self.world.publish(host, topic, FLOOD_BYTES) is None:
@@ -166,6 +218,7 @@ class MeshFaults(Schedule):
         for host in self.world.hosts.values():
             if isinstance(host, EndpointHost):
                 host.sip(0.0)
+                host.careless = False
 
     def _read_at_once(self, host: MeshHost) -> None:
         if host.read_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -46,7 +47,8 @@ class PopulatedMesh(MeshWorld):
             self.wires.add((name, rng.choice(names[:number])) if rng.random() < 0.5 else (names[number - 1], name))
         for _ in range(rng.choice((0, 1, 2, 5))):
             one, two = rng.sample(names, 2)
-            self.wires.add((one, two))
+            if not self.holds_back:  # in rings who is full may wait for himself
+                self.wires.add((one, two))
         if rng.random() < 0.35 and not self.only_floods:
             self._add_originals(names)
         for name in list(self.hosts):
@@ -104,6 +106,10 @@ class PopulatedMesh(MeshWorld):
                 peer_bytes_max=PEER_BYTES_MAX if self.settings.plain else self.more_rng.choice(BYTES_MAX),
                 limits=self.mesh_limits,
             )
+            if self.holds_back:  # boxes that have room for what all others bring at once
+                options = replace(
+                    options, peer_messages_max=256, peer_bytes_max=PEER_BYTES_MAX, peer_policy=Policy.BLOCK
+                )
             self.born(life, options.forwarding)
             host = EndpointHost(self, name, life, own_id, options, self.core)
             self.trace(host, "begins as %s: %s", own_id.hex(), options)

@@ -112,7 +112,9 @@ class RogueHost(MeshHost):
     def dial(self) -> None:
         """Connect to anybody."""
         if self.alive and len(self.sides) < (1 if self.world.rogue_alone else 2):
-            self.world.streams.dial(self, 0, self._rng.choice(self.world.alive(EndpointHost) or [self]).address)
+            victim = self._rng.choice(self.world.alive(EndpointHost) or [self])
+            for _ in range(1 if self.world.settings.plain or self.world.rogue_alone else self._rng.choice((1, 2))):
+                self.world.streams.dial(self, 0, victim.address)
 
     def peer(self, address: tuple[str, int], retry_s: float) -> None:
         """It chooses itself whom it dials."""

@@ -55,6 +55,10 @@ class MeshWorld(World):
         self.far = not self.settings.plain and more.random() < FAR  # a chain that is longer than a message goes
         # Somebody takes little of what others publish, and nothing else goes wrong.
         self.only_floods = not (self.settings.plain or self.rogue_comes or self.far) and more.random() < ONLY_FLOODS
+        # What publishers bring is held back on its way, or they do not look whether there is room.
+        self.flood_rng = floods = Random(f"floods {seed}")
+        self.holds_back = self.only_floods and floods.random() < 0.5
+        self.careless = not (self.settings.plain or self.holds_back) and floods.random() < 0.5
         self.rests = not self.settings.plain and more.random() < RESTS
         if self.rogue_comes and not self.settings.plain:  # its numbers would drive out what little is remembered
             self.mesh_limits = MeshLimits(doubts_max=more.choice((4, MESH_LIMITS.doubts_max)))
@@ -64,8 +68,11 @@ class MeshWorld(World):
                 seen_total_max=more.choice((300, MESH_LIMITS.seen_total_max)),
                 routes_max=more.choice((3, MESH_LIMITS.routes_max)),
             )
+        if self.only_floods:
+            self.mesh_limits = MESH_LIMITS  # what is missed is compared with what is told
         self.net = Network(self)
         windows: Sequence[int] | None = None if more.random() < 0.5 else SMALL_WINDOWS_BYTES
+        windows = SMALL_WINDOWS_BYTES if self.holds_back else windows
         windows = PLAIN_WINDOWS_BYTES if self.settings.plain else windows
         self.streams = Streams(self.net, self._written, windows)
         self.record = Record()
