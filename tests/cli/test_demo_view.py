@@ -6,17 +6,17 @@ import io
 import math
 import os
 import re
-import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 from rich.console import Console
+from tests.waiting import until
 
-from chappe import Tower
-from chappe.cli.console import Terminated
+from chappe import Producer, Tower
 from chappe.cli.demo import run
-from chappe.cli.demo.child import JSON, LINES, Stop, _tower, values_of
+from chappe.cli.demo.feed import JSON, LINES, Feed, values_of
 from chappe.cli.demo.query import Row, Windows
 from chappe.cli.demo.view import Flow, MetricsTable, Status, count, curve, delay, picture, quantity, rate
 
@@ -152,19 +152,46 @@ def test_commands_name_the_tower_unless_it_is_where_they_look(monkeypatch: pytes
 
 
 def test_a_taken_port_is_left_to_who_has_it() -> None:
-    with Tower("127.0.0.1:0") as taken, _tower(taken.address) as other, _tower("10.255.255.1:5556") as elsewhere:
+    with (
+        Tower("127.0.0.1:0") as taken,
+        run.free_tower(taken.address) as other,
+        run.free_tower("10.255.255.1:5556") as elsewhere,
+    ):
         assert len({taken.address, other.address, elsewhere.address}) == 3
 
 
-def test_a_producer_is_stopped_only_where_it_waits() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        stop = Stop()
-        with stop.waiting():
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)  # nothing is raised here
-        with pytest.raises(Terminated), stop.waiting():
-            raise AssertionError("it waits")
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGTERM, before)
+class Sent:
+    """Stands for a producer."""
+
+    next_offset = stored = 0
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+
+    def send_many(self, lines: list[bytes]) -> None:
+        self.lines += lines
+        self.next_offset = len(self.lines)
+
+    def flush(self, timeout: float) -> None:
+        self.stored = self.next_offset
+
+
+def test_a_feed_that_is_stopped_leaves_out_half_a_line(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "in")
+    producer = Sent()
+    feed = Feed(cast("Producer", producer), str(tmp_path / "in"))
+    with (tmp_path / "in").open("wb", buffering=0) as out:
+        out.write(b"one\ntwo\nthr")
+        until(lambda: len(producer.lines) == 2, lambda: producer.lines)
+        feed.stop()
+    feed.check()
+    assert producer.lines == [b"one", b"two"]
+    facts = {"first": 0, "kind": LINES, "sent": 2, "stored": 2, "ended": True}
+    assert facts.items() <= feed.facts.items()
+
+
+def test_a_feed_that_fails_says_why(tmp_path: Path) -> None:
+    feed = Feed(cast("Producer", Sent()), str(tmp_path))
+    feed.stop()
+    with pytest.raises(IsADirectoryError):
+        feed.check()

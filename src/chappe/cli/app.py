@@ -12,6 +12,7 @@ from chappe.cli import (
     archive,
     config,
     consume,
+    demo,
     doctor,
     keys,
     kv,
@@ -22,12 +23,10 @@ from chappe.cli import (
     produce,
     publish,
     record,
-    replay,
     topics,
     values,
 )
 from chappe.cli.console import allow_files, debugging, drop_stdout, exit_code, obey_sigterm, replace_closed, warn
-from chappe.cli.demo import command as demo
 from chappe.errors import ChappeError, OffsetOutOfRange, RecordTooLarge, UnknownTopic, UsageError
 
 WRONG_USE = UsageError
@@ -90,23 +89,10 @@ def program(
 
 
 for function in (
-    demo.demo,
-    members.up,
-    members.tower,
-    members.store,
-    produce.produce,
-    consume.consume,
-    topics.topics,
-    node.node,
-    publish.publish,
-    publish.subscribe,
-    ping.ping,
-    record.record,
-    archive.archive,
-    replay.replay,
-    doctor.doctor,
+    demo.demo, members.up, members.tower, members.store, produce.produce, consume.consume, topics.topics, node.node,
+    publish.publish, publish.subscribe, ping.ping, record.record, archive.archive, record.replay, doctor.doctor,
     config.config,
-):
+):  # fmt: skip
     app.command(cls=values.Command if function is publish.publish else None)(function)
 app.add_typer(pipeline.app)
 app.add_typer(keys.app)

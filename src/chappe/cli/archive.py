@@ -63,11 +63,11 @@ def archive(
         raise typer.Exit(exit_code(stop))
 
 
-def need_packages(*names: str) -> None:
-    """Raise UsageError if one of them is not installed."""
+def need_packages(*names: str, what: str = "this", extras: str = "spark") -> None:
+    """Raise UsageError if one of them, which ``extras`` of ours bring, is not installed."""
     missing = [name for name in names if find_spec(name) is None]
     if missing:
-        raise UsageError(f"this needs {' and '.join(missing)}; run: pip install 'chappe[spark]'")
+        raise UsageError(f"{what} needs {' and '.join(missing)}; run: pip install 'chappe[{extras}]'")
 
 
 @dataclass(slots=True)
@@ -105,7 +105,6 @@ class _Run:
         return stop
 
     def account(self) -> None:
-        """Say what was done."""
         done = self.last
         facts: dict[str, Any] = {"event": "done", "topic": str(self.wanted), "directory": str(self.directory)}
         if done is None:

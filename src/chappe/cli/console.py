@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -60,9 +61,10 @@ def warn(text: str) -> None:
 class _ToPeople(logging.Handler):
     """Prints what members report, each sentence once in a row; good news only after bad."""
 
-    def __init__(self, tower: str | None) -> None:
+    def __init__(self, tower: str | None, tell: Callable[[str], None]) -> None:
         super().__init__(logging.INFO)
         self._tower = tower
+        self._tell = tell
         self._last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -71,7 +73,7 @@ class _ToPeople(logging.Handler):
         text = self._text(record)
         if text != self._last:
             self._last = text
-            warn(text)
+            self._tell(text)
         if record.exc_info and debugging():
             traceback.print_exception(*record.exc_info)
 
@@ -84,8 +86,8 @@ class _ToPeople(logging.Handler):
         return record.getMessage()
 
 
-def hear_warnings(tower: str | None = None) -> None:
-    """Print what the members of this process warn of, and members of the log also report.
+def hear_warnings(tower: str | None = None, tell: Callable[[str], None] = warn) -> None:
+    """Print, or ``tell``, what the members of this process warn of, and members of the log also report.
 
     ``tower`` is the address to name when none answers; None where the mesh is all that is used.
     """
@@ -93,7 +95,7 @@ def hear_warnings(tower: str | None = None) -> None:
     if tower is not None:
         root.setLevel(logging.INFO)
     root.propagate = False
-    root.handlers = [_ToPeople(tower)]
+    root.handlers = [_ToPeople(tower, tell)]
 
 
 def debugging() -> bool:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from chappe.cli.demo.child import JSON, LINE_METRIC, METRICS
+from chappe.cli.demo.feed import JSON, LINE_METRIC, METRICS
 from chappe.errors import ChappeError
 from chappe.system.disk import sync_file
 
@@ -243,29 +243,21 @@ def windowed(stream: DataFrame, kind: str) -> DataFrame:
     ``kind`` says what the records are: measurements; JSON objects, of which every member that is a number is a
     metric; or lines, whose length is the one metric.
     """
-    from pyspark.sql import functions as f
+    from pyspark.sql.functions import expr, window
 
-    text: Any = f.col("value").cast("string")
     if kind == METRICS:
-        parsed = f.from_json(text, "metric string, value double")
-        values = stream.select("timestamp", parsed.alias("parsed")).select("timestamp", "parsed.*")
+        parsed = stream.selectExpr("timestamp", "from_json(string(value), 'metric string, value double') AS parsed")
+        values = parsed.select("timestamp", "parsed.*")
     elif kind == JSON:
-        members = f.explode(f.from_json(text, "map<string,string>")).alias("metric", "text")
-        number = f.expr("try_cast(text as double)").alias("value")
-        values = stream.select("timestamp", members).select("timestamp", "metric", number)
+        members = "explode(from_json(string(value), 'map<string,string>')) AS (metric, text)"
+        number = "try_cast(text AS double) AS value"
+        values = stream.selectExpr("timestamp", members).selectExpr("timestamp", "metric", number)
     else:
-        size = f.coalesce(f.length("value"), f.lit(0)).cast("double").alias("value")
-        values = stream.select("timestamp", f.lit(LINE_METRIC).alias("metric"), size)
-    return (
-        values.where("metric is not null and value is not null")
-        .withWatermark("timestamp", WATERMARK)
-        .groupBy(f.window("timestamp", WINDOW).alias("window"), "metric")
-        .agg(
-            f.count("value").alias("records"),
-            f.sum("value").alias("total"),
-            f.avg("value").alias("average"),
-            f.min("value").alias("minimum"),
-            f.max("value").alias("maximum"),
-            f.max("timestamp").alias("newest"),
-        )
-    )
+        size = "double(coalesce(length(value), 0)) AS value"
+        values = stream.selectExpr("timestamp", f"'{LINE_METRIC}' AS metric", size)
+    measures = (
+        "count(value) AS records", "sum(value) AS total", "avg(value) AS average", "min(value) AS minimum",
+        "max(value) AS maximum", "max(timestamp) AS newest",
+    )  # fmt: skip
+    kept = values.where("metric is not null and value is not null").withWatermark("timestamp", WATERMARK)
+    return kept.groupBy(window("timestamp", WINDOW).alias("window"), "metric").agg(*map(expr, measures))

@@ -16,7 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from chappe.cli.demo.query import WINDOW_S, Row, Windows
-from chappe.cli.screen import Screen
 
 RATE_S: Final = 5.0  # rates are of about the last seconds
 LATELY_MAX: Final = 60  # values kept for the small curve
@@ -83,7 +82,6 @@ class Flow:
             self._samples.popleft()
 
     def _rates(self) -> tuple[float, float, float]:
-        """Records sent and stored, and windows, a second."""
         if len(self._samples) < 2 or self._samples[-1][0] <= self._samples[0][0]:
             return 0.0, 0.0, 0.0
         (then, *before), (now, *after) = self._samples[0], self._samples[-1]
@@ -171,27 +169,15 @@ class Status:
         return f"{time.monotonic() - self.began:5.1f} s  {self.stage}"
 
 
-class View:
-    """What shows ``status`` and ``windows`` on a screen; call ``update`` several times a second."""
-
-    def __init__(self, status: Status, windows: Windows, console: Console, screen: Screen) -> None:
-        self._status = status
-        self._windows = windows
-        self._console = console
-        self._screen = screen
-
-    def update(self) -> None:
-        """Show how things are now."""
-        self._screen.show(lambda: picture(self._status, self._windows, self._console), self._lines)
-
-    def _lines(self) -> Iterator[str]:
-        flow = self._status.flow
-        yield f"{self._status.line}; records: {flow.records}; windows: {flow.counted}"
-        if flow.newest:
-            newest = sorted(flow.newest.items())[:LINE_METRICS]
-            yield "         " + ", ".join(
-                f"{printable(metric)} {quantity(value, unit)}" for metric, (value, unit) in newest
-            )
+def lines(status: Status) -> Iterator[str]:
+    """What is told without a terminal."""
+    flow = status.flow
+    yield f"{status.line}; records: {flow.records}; windows: {flow.counted}"
+    if flow.newest:
+        newest = sorted(flow.newest.items())[:LINE_METRICS]
+        yield "         " + ", ".join(
+            f"{printable(metric)} {quantity(value, unit)}" for metric, (value, unit) in newest
+        )
 
 
 def picture(status: Status, windows: Windows, console: Console) -> Group:
