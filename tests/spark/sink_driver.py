@@ -22,6 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from chappe.reading import fetch
 from chappe.spark import encode, home
 from chappe.spark.options import SinkOptions
 from chappe.spark.session import spark_session
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 def hurry() -> None:
     """Miss a killed store sooner, and find it sooner again. What comes too late is asked for once more."""
-    home.ANSWER_S = 0.5  # type: ignore[misc]
+    fetch.TIMEOUT_S = 0.5  # type: ignore[misc]
     home.FIND_S = 0.2  # type: ignore[misc]
     home.DISCOVER_S = 0.5  # type: ignore[misc]
 

@@ -24,7 +24,7 @@ def _only_the_silent_are_given_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     monkeypatch.setattr(fetch, "StoreClient", ImpatientClient)
     yield
     for endpoint in list(fetch._clients):
-        fetch._drop(endpoint)
+        fetch.forget_client(endpoint)
 
 
 def fill(store: FakeStore, partition: str = "p", batches: int = 10, rows: int = 100, topic: str = "t") -> None:

@@ -16,6 +16,7 @@ from chappe.log.batch import encode_batch
 
 pytest.importorskip("pyspark")
 
+from chappe.reading import fetch
 from chappe.spark import home, sink
 from chappe.spark.encode import Piece
 from chappe.spark.home import Home, Sink, Stores, found_again, settle
@@ -27,11 +28,12 @@ Open = Callable[..., FakeSink]
 
 @pytest.fixture(autouse=True)
 def _only_the_silent_are_given_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(home, "StoreClient", ImpatientClient)
+    for each in (fetch, home):
+        monkeypatch.setattr(each, "StoreClient", ImpatientClient)
     monkeypatch.setattr(sink, "StoreClient", ImpatientClient)
     yield
-    for endpoint in list(home._clients):
-        home.forget_client(endpoint)
+    for endpoint in list(fetch._clients):
+        fetch.forget_client(endpoint)
 
 
 @pytest.fixture

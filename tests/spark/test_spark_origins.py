@@ -13,8 +13,9 @@ from tests.spark.fake_sink import FakeSink
 pytest.importorskip("pyspark")
 
 from chappe.errors import UsageError
+from chappe.reading.fetch import forget_client
 from chappe.spark import home as home_module
-from chappe.spark.home import Origin, Sink, Stores, begin, forget_client, origins_of
+from chappe.spark.home import Origin, Sink, Stores, begin, origins_of
 
 ORIGINS = origins_of({"checkpointLocation": "/data/checkpoint", "queryName": "counts"}, "t")
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chappe.arrow import COLUMNS, concat, run_to_arrow
 from chappe.data.topic import encode_topic
@@ -20,7 +20,7 @@ from chappe.defaults import MIB
 from chappe.errors import OffsetOutOfRange, ProtocolError, TimedOut
 from chappe.log.batch import Batch
 from chappe.log.queries import ReadAnswer, ReadRequest
-from chappe.reading.offsets import Range
+from chappe.reading.offsets import TIME_MAX, TIME_MIN, Range
 from chappe.reading.view import discover
 from chappe.system import time
 from chappe.transports.queries import StoreClient
@@ -38,9 +38,27 @@ ANSWER_BYTES: Final = 2 * MIB  # asked of a store at once
 AHEAD: Final = 2  # ranges whose first request is under way before their turn
 ROWS_MIN: Final = 10_000  # in one Arrow batch, if there are so many: fewer make Spark slow
 ARROW_BYTES: Final = 8 * MIB  # an Arrow batch of at least this size is handed over as it is
-CLIENTS_MAX: Final = 32  # connections that an executor's worker keeps from task to task
+CLIENTS_MAX: Final = 32  # connections that a worker keeps from task to task
 
 _clients: dict[str, StoreClient] = {}
+
+
+class Patience:
+    """Rounds with growing pauses, of ``pause_max_s`` at most, until so many seconds are over."""
+
+    def __init__(self, seconds: float, pause_max_s: float) -> None:
+        self._deadline = time.monotonic() + seconds
+        self._pause_s = PAUSE_S
+        self._pause_max_s = pause_max_s
+
+    def pause(self) -> bool:
+        """Wait a little; False once it is over."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(self._pause_s, left))
+        self._pause_s = min(self._pause_s * 2, self._pause_max_s)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +81,8 @@ class Task:
     towers: str | None = None
     columns: tuple[str, ...] = COLUMNS
     patience_s: float = PATIENCE_S
-    since: int | None = None
-    until: int | None = None
+    since: int = TIME_MIN
+    until: int = TIME_MAX
     turn: int = 0
 
 
@@ -100,35 +118,35 @@ def read_task(task: Task) -> Iterator[pa.RecordBatch]:
 
 def _in_time(task: Task, start: int, end: int, batches: list[Batch]) -> Iterator[tuple[int, int, list[Batch]]]:
     """The neighbouring batches of which anything may lie between the task's ``since`` and ``until``."""
-    if task.since is None and task.until is None:
+    if task.since == TIME_MIN and task.until == TIME_MAX:
         yield start, end, batches
         return
-    since = -(1 << 63) if task.since is None else task.since
-    until = (1 << 63) - 1 if task.until is None else task.until
+    since, until = task.since, task.until
     for fits, group in groupby(batches, lambda each: each.timestamp_max >= since and each.timestamp_min <= until):
         if fits:
             run = list(group)
             yield max(start, run[0].base), min(end, run[-1].next), run
 
 
-def _client(endpoint: str) -> StoreClient:
+def client_of(endpoint: str) -> StoreClient:
+    """This process's connection to a store."""
     client = _clients.pop(endpoint, None)
     if type(client) is not StoreClient:  # there is none, or a fork has left it to the parent
         client = StoreClient(endpoint, TIMEOUT_S)
     _clients[endpoint] = client  # the most recently used is the last
     if len(_clients) > CLIENTS_MAX:
-        _drop(next(iter(_clients)))
+        forget_client(next(iter(_clients)))
     return client
 
 
-def _drop(endpoint: str) -> None:
+def forget_client(endpoint: str) -> None:
+    """Close the connection to a store."""
     client = _clients.pop(endpoint, None)
     if client is not None:
         client.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
+class _Sent(NamedTuple):
     client: StoreClient
     raw_id: bytes
 
@@ -188,7 +206,7 @@ class _Fetch:
         start = (self._task.turn + index) % len(holders)  # tasks and ranges spread over the stores
         turn = holders[start:] + holders[:start]
         endpoint = next((each for each in turn if each not in self._away), turn[0])
-        client = _client(endpoint)
+        client = client_of(endpoint)
         return _Sent(client, client.send(_request(wanted, offset)))
 
     def _receive(self, sent: _Sent, wanted: Range, offset: int) -> list[Batch]:
@@ -205,15 +223,14 @@ class _Fetch:
 
     def _fail(self, endpoint: str) -> None:
         self._away[endpoint] = None
-        _drop(endpoint)
+        forget_client(endpoint)
 
     def _elsewhere(self, wanted: Range, offset: int) -> tuple[int, list[Batch], StoreClient | None]:
         """Ask all stores, with patience; the offset moves on where records are lost and may be.
 
         No batches and nobody who has them: everything up to the end is lost.
         """
-        deadline = time.monotonic() + self._task.patience_s
-        pause = PAUSE_S
+        patience = Patience(self._task.patience_s, PAUSE_MAX_S)
         stores = list(wanted.holders)
         while True:
             found = self._ask_all(wanted, offset, stores)
@@ -221,14 +238,12 @@ class _Fetch:
                 return offset, *found
             if found.lost_to and not found.waiting and not found.behind:
                 offset = self._lose(wanted, offset, min(found.lost_to))
-            elif time.monotonic() >= deadline:
+            elif not patience.pause():
                 if found.waiting or not stores:
                     asked = ", ".join(found.waiting) or f"the tower {self._task.towers}"
                     raise TimedOut(f"{_rest(wanted, offset)}: no answer from {asked}; start the store and run again")
                 offset = self._lose(wanted, offset, min(found.lost_to, default=wanted.end))
             else:
-                time.sleep(pause)
-                pause = min(pause * 2, PAUSE_MAX_S)
                 stores = self._look_up(stores)
             if offset >= wanted.end:
                 return offset, [], None
@@ -236,7 +251,7 @@ class _Fetch:
     def _ask_all(self, wanted: Range, offset: int, stores: Sequence[str]) -> tuple[list[Batch], StoreClient] | _Round:
         said = _Round([], [], [])
         for endpoint in sorted(stores, key=self._away.__contains__):
-            client = _client(endpoint)
+            client = client_of(endpoint)
             try:
                 answer, raws = client.ask(_request(wanted, offset))
                 assert isinstance(answer, ReadAnswer)

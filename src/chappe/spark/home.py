@@ -18,7 +18,6 @@ import logging
 import os
 import platform
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,18 +26,15 @@ from typing import Final
 from chappe.api.log.discovery import discover
 from chappe.errors import ChappeError, Fenced, ProtocolError, TimedOut, UsageError
 from chappe.log.queries import FindSink, SinkAnswer
+from chappe.reading.fetch import Patience, client_of, forget_client
 from chappe.transports.queries import StoreClient
 
 logger = logging.getLogger(__name__)
 
 FIND_S: Final = 1.0  # a store that has not answered by then counts as away, for this round
-ANSWER_S: Final = 5.0  # for one answer of the home; then it is looked for
-PAUSE_S: Final = 0.1  # between two rounds over all stores, doubled up to ...
-PAUSE_MAX_S: Final = 1.0
+PAUSE_MAX_S: Final = 1.0  # between two rounds over all stores
 DISCOVER_S: Final = 2.0  # how long a tower is listened to
-CLIENTS_MAX: Final = 32  # connections that a worker keeps from task to task
 
-_clients: dict[str, StoreClient] = {}
 _known: dict[str, tuple[str, ...]] = {}  # towers: the endpoints that they told
 
 
@@ -92,22 +88,6 @@ class Home:
     committed: int = -1
 
 
-def client_of(endpoint: str) -> StoreClient:
-    """This process's connection to a store."""
-    client = _clients.pop(endpoint, None) or StoreClient(endpoint, ANSWER_S)
-    _clients[endpoint] = client  # the most recently used is the last
-    if len(_clients) > CLIENTS_MAX:
-        forget_client(next(iter(_clients)))
-    return client
-
-
-def forget_client(endpoint: str) -> None:
-    """Close the connection to a store."""
-    client = _clients.pop(endpoint, None)
-    if client is not None:
-        client.close()
-
-
 def ask_all(endpoints: Iterable[str], sink: str) -> dict[str, SinkAnswer]:
     """What each store knows of a sink; those that do not answer are left out."""
     found: dict[str, SinkAnswer] = {}
@@ -125,23 +105,6 @@ def ask_all(endpoints: Iterable[str], sink: str) -> dict[str, SinkAnswer]:
         for client in clients:
             client.close()
     return found
-
-
-class _Patience:
-    """Rounds with growing pauses, until a deadline."""
-
-    def __init__(self, seconds: float) -> None:
-        self._deadline = time.monotonic() + seconds
-        self._pause_s = PAUSE_S
-
-    def pause(self) -> bool:
-        """Wait a little; False once it is over."""
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            return False
-        time.sleep(min(self._pause_s, left))
-        self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
-        return True
 
 
 def settle(
@@ -166,7 +129,7 @@ def settle(
         UsageError: The store with the commits of earlier batches is not among the stores.
         Fenced: Another run took over.
     """
-    patience = _Patience(stores.patience_s)
+    patience = Patience(stores.patience_s, PAUSE_MAX_S)
     while True:
         answers = ask_all(stores.endpoints, sink.name)
         endpoint = _chosen(stores, answers, sink, batch)
@@ -246,7 +209,7 @@ def found_again(stores: Stores, home: Home, sink: str) -> Home:
     Raises:
         TimedOut: It does not for ``patience_s``. Trying again later is safe.
     """
-    patience = _Patience(stores.patience_s)
+    patience = Patience(stores.patience_s, PAUSE_MAX_S)
     forget_client(home.endpoint)
     while True:
         for endpoint, answer in ask_all((home.endpoint, *stores.endpoints), sink).items():

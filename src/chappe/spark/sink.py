@@ -25,9 +25,10 @@ from chappe.data.topic import encode_topic
 from chappe.errors import ChappeError, ProtocolError, TimedOut, UsageError
 from chappe.log.exactly_once.transactions import sink_address
 from chappe.log.queries import Stage
+from chappe.reading.fetch import client_of
 from chappe.spark.columns import Columns
 from chappe.spark.encode import Encoder, Piece, sort_rows
-from chappe.spark.home import FIND_S, Home, Origin, Sink, Stores, begin, client_of, found_again, settle
+from chappe.spark.home import FIND_S, Home, Origin, Sink, Stores, begin, found_again, settle
 from chappe.spark.options import SinkOptions
 from chappe.transports.queries import StoreClient
 
@@ -47,8 +48,6 @@ _homes: OrderedDict[Sink, Home] = OrderedDict()
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What the driver tells every task."""
-
     columns: Columns
     topic: str | None
     stores: Stores
@@ -62,16 +61,12 @@ class _Plan:
 
 
 class _Ending:
-    """How a write ends, in the driver."""
-
     _plan: _Plan
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
-        """Called once all tasks have ended well."""
         commit(self._plan.stores, [each for each in messages if isinstance(each, Staged)], self._plan.min_acks)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
-        """Called if a task or the commit failed."""
         abort([each for each in messages if isinstance(each, Staged)])
 
 
@@ -126,7 +121,6 @@ def _property(name: str) -> str:
 
 
 def _write(batches: Iterator[pa.RecordBatch], plan: _Plan, sink: Sink, home: Home, batch: int) -> Staged:
-    """Stage one task's rows."""
     context = _context()
     task, attempt = context.partitionId(), context.taskAttemptId()
     staging = Staging(plan.stores, home, sink, batch, task, attempt)
