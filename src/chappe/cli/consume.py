@@ -166,7 +166,7 @@ def _ends(filters: list[Filter], tower: str, listen: str) -> dict[tuple[str, str
     """The offset after the last stored record of every partition; raises UnknownTopic if there is no such topic."""
     known = look(tower, filters, listen)
     check_known(known, filters, tower, listen)
-    return {(info.topic, info.partition): info.next for info in known.partitions if info.next > info.first}
+    return {key: each.next for key, each in known.known.items() if each.next > each.first}
 
 
 def _reached(consumer: Consumer, ends: dict[tuple[str, str], int]) -> bool:
@@ -175,8 +175,6 @@ def _reached(consumer: Consumer, ends: dict[tuple[str, str], int]) -> bool:
 
 
 class _Printer:
-    """Writes records to standard output until there were ``count`` of them."""
-
     def __init__(self, output: options.OutputFormat, count: int | None) -> None:
         self._render = RENDERERS[output]
         self._render_message = MESSAGE_RENDERERS.get(output)

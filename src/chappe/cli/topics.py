@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import groupby, takewhile
-from typing import Annotated, Any, Final
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from typer import Argument, Option
 
@@ -16,33 +17,20 @@ from chappe.cli.units import human_bytes, iso_time, readable_name
 from chappe.data.topic import Filter, similar
 from chappe.errors import ChappeError, TimedOut, UnknownTopic
 
+if TYPE_CHECKING:
+    from chappe.reading.offsets import Key, Known
+
 DISCOVER_S: Final = 2.0
-ANSWER_S: Final = 5.0
 HURRY_S: Final = 1.0  # for what is nice to know
 PIPE_WIDTH: Final = 240  # of the table where no terminal says how wide it is
 
 
-@dataclass(slots=True)
-class Holding:
-    """One partition, as all its stores together hold it."""
+class Holdings(NamedTuple):
+    """What all stores that answered together have of each partition."""
 
-    topic: str
-    partition: str
-    first: int
-    next: int
-    bytes: int
-    oldest: int
-    newest: int
-    stores: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Holdings:
-    """All partitions, by topic and address, and the stores that answered."""
-
-    partitions: list[Holding]
-    stores: list[str]
-    scrubbed: dict[str, int] = field(default_factory=dict)  # store: when it had last read all that it keeps; 0: never
+    known: Mapping[Key, Known]
+    stores: Mapping[str, str]  # their ids, by the endpoints that ``known`` names
+    scrubbed: Mapping[str, int]  # store: when it had last read all that it keeps; 0: never
 
 
 def look(tower: str, filters: Sequence[Filter], listen: str) -> Holdings:
@@ -52,57 +40,36 @@ def look(tower: str, filters: Sequence[Filter], listen: str) -> Holdings:
         TimedOut: No store could be found, or none answered.
     """
     from chappe.api.log.discovery import discover
-    from chappe.transports.queries import StoreClient
+    from chappe.reading.selection import Selection
+    from chappe.reading.view import StoresView
 
-    stores = discover(tower, timeout=DISCOVER_S, listen=listen)
+    stores = {each.endpoint: each.store_id for each in discover(tower, timeout=DISCOVER_S, listen=listen)}
     if not stores:
         if not answers(tower):
             raise TimedOut(f"no tower answers at {tower}; start one with: chappe up")
         raise TimedOut(f"the tower at {tower} knows no store; start one with: chappe store DIRECTORY")
-    found: dict[tuple[str, str], Holding] = {}
-    answered = []
-    scrubbed: dict[str, int] = {}
-    for store in stores:
-        client = StoreClient(store.endpoint, ANSWER_S)
+    with closing(StoresView(Selection(tuple(filters) or (Filter("", prefix=True),)), list(stores))) as view:
         try:
-            infos, _ = client.heads(_common_prefix(filters))
-        except ChappeError as error:
-            warn(str(error))
-            continue
-        finally:
-            client.close()
-        answered.append(store.store_id)
-        scrubbed[store.store_id] = client.scrubbed_us
-        for info in infos:
-            if filters and not any(each.matches(info.topic) for each in filters):
-                continue
-            seen = found.setdefault(
-                (info.topic, info.partition),
-                Holding(info.topic, info.partition, info.first, 0, 0, info.timestamp_min, info.timestamp_max),
-            )
-            seen.first = min(seen.first, info.first)
-            seen.next = max(seen.next, info.next)
-            seen.bytes = max(seen.bytes, info.bytes)
-            seen.oldest = min(seen.oldest, info.timestamp_min)
-            seen.newest = max(seen.newest, info.timestamp_max)
-            seen.stores.append(store.store_id)
-    if not answered:
-        raise TimedOut(f"none of the {len(stores)} stores that the tower at {tower} knows answered")
-    return Holdings([found[key] for key in sorted(found)], answered, scrubbed)
+            view.refresh()
+        except TimedOut:
+            raise TimedOut(f"none of the {len(stores)} stores that the tower at {tower} knows answered") from None
+        clients = {endpoint: client for endpoint in stores if (client := view.client(endpoint)) is not None}
+        scrubbed = {stores[endpoint]: client.scrubbed_us for endpoint, client in clients.items()}
+        return Holdings(view.known, {endpoint: stores[endpoint] for endpoint in clients}, scrubbed)
 
 
 def check_known(held: Holdings, filters: Sequence[Filter], tower: str, listen: str) -> None:
     """Raise UnknownTopic for a topic that no store has; it tells which ones are nearly of that name."""
     for each in filters:
-        if not each.prefix and not any(info.topic == each.name for info in held.partitions):
-            names = sorted({each.topic for each in look(tower, [], listen).partitions})
+        if not each.prefix and not any(topic == each.name for topic, _ in held.known):
+            names = sorted({topic for topic, _ in look(tower, [], listen).known})
             who = "the store does not have" if len(held.stores) == 1 else f"none of {len(held.stores)} stores has"
             raise UnknownTopic(f"{who} a topic {each.name!r}{_instead(each.name, names)}")
 
 
 def none_matches(patterns: Sequence[Filter], tower: str, listen: str) -> str | None:
     """What to say if topics are there and none is selected; None if there are no topics at all."""
-    names = sorted({each.topic for each in look(tower, [], listen).partitions})
+    names = sorted({topic for topic, _ in look(tower, [], listen).known})
     if not names:
         return None
     shown = " or ".join(repr(str(each)) for each in patterns)
@@ -123,27 +90,13 @@ def new_beside(topic: str, partition: str, tower: str, listen: str) -> list[str]
     from chappe.api.log.discovery import discover
     from chappe.transports.queries import StoreClient
 
-    try:
+    with suppress(ChappeError, OSError):
         for store in discover(tower, HURRY_S, listen=listen, settle_s=0.0)[:1]:
-            client = StoreClient(store.endpoint, HURRY_S)
-            try:
+            with closing(StoreClient(store.endpoint, HURRY_S)) as client:
                 infos, _ = client.heads()
-            finally:
-                client.close()
             if all(info.topic != topic or info.partition == partition for info in infos):
                 return similar(topic, [info.topic for info in infos])
-    except (ChappeError, OSError):
-        pass
     return []
-
-
-def _common_prefix(filters: Sequence[Filter]) -> str:
-    """The longest text with which every selected topic starts."""
-    names = [each.name for each in filters]
-    if not names:
-        return ""
-    shared = takewhile(lambda pair: pair[0] == pair[1], zip(min(names), max(names), strict=False))
-    return "".join(char for char, _ in shared)  # what these two share, all between them share
 
 
 def topics(
@@ -158,8 +111,8 @@ def topics(
     filters = [Filter.parse(name) for name in names or ()]
     held = look(tower, filters, listen)
     check_known(held, filters, tower, listen)
-    by = (lambda each: (each.topic, each.partition)) if partitions else (lambda each: each.topic)
-    rows = [_facts(list(group), partitions) for _, group in groupby(held.partitions, by)]
+    groups = groupby(sorted(held.known), None if partitions else itemgetter(0))
+    rows = [_facts(list(group), held, partitions) for _, group in groups]
     if not rows and (others := none_matches(filters, tower, listen) if filters else None):
         warn(others)
     elif as_json:
@@ -174,18 +127,19 @@ def topics(
         print("no topics yet; make one with: echo hello | chappe produce greetings")
 
 
-def _facts(held: Sequence[Holding], by_partition: bool) -> dict[str, Any]:
-    """A topic, or a partition of it, for a machine."""
-    kept = [each for each in held if each.next > each.first]
+def _facts(keys: Sequence[Key], held: Holdings, by_partition: bool) -> dict[str, Any]:
+    all_of = [held.known[key] for key in keys]
+    kept = [each for each in all_of if each.next > each.first]
+    topic, partition = keys[0]
     return {
-        "topic": held[0].topic,
-        **({"partition": held[0].partition} if by_partition else {"partitions": len(held)}),
-        "records": sum(each.next - each.first for each in held),
-        "head": max(each.next for each in held) - 1,
-        "bytes": sum(each.bytes for each in held),
-        "oldest": iso_time(min(each.oldest for each in kept)) if kept else None,
-        "newest": iso_time(max(each.newest for each in kept)) if kept else None,
-        "stores": sorted({store for each in held for store in each.stores}),
+        "topic": topic,
+        **({"partition": partition} if by_partition else {"partitions": len(keys)}),
+        "records": sum(each.next - each.first for each in all_of),
+        "head": max(each.next for each in all_of) - 1,
+        "bytes": sum(each.bytes for each in all_of),
+        "oldest": iso_time(min(each.timestamp_min for each in kept)) if kept else None,
+        "newest": iso_time(max(each.timestamp_max for each in kept)) if kept else None,
+        "stores": sorted({held.stores[each] for have in all_of for each in have.holders}),
     }
 
 
