@@ -6,6 +6,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
@@ -53,10 +54,8 @@ class Sender:
 
     def flush(self, timeout_s: float | None) -> None:
         """Wait until everything is stored, or so long."""
-        try:
+        with suppress(TimedOut):  # the account says so
             self.producer.flush(timeout_s)
-        except TimedOut:
-            pass  # the account says so
 
     def leave(self) -> None:
         """Close at once; the journal keeps what is not stored."""
@@ -186,15 +185,12 @@ class TopicNow:
 
     def __init__(self, topic: str, tower: str) -> None:
         self._reading = Reading(Selection.of_topics([topic]), (), tower, EARLIEST, LATEST)
-        view = self._reading.view()
-        try:
+        with closing(self._reading.view()) as view:
             view.refresh()
             if view.away:
                 raise TimedOut(f"the store at {', '.join(view.away)} does not answer and may have what others lack")
             self.known: Mapping[str, Known] = {partition: each for (_, partition), each in view.known.items()}
             self._topic = topic
-        finally:
-            view.close()
 
     def records(self, before: Mapping[str, int] | None = None) -> Iterator[Record]:
         """All records, or those of the named partitions at offsets lower than ``before`` says.

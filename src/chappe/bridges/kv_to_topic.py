@@ -159,7 +159,6 @@ class DataStoreToTopic(Keeper):
         return self._compact_s is not None and time.monotonic() >= self._anew_at
 
     def _begin(self) -> None:
-        """Find out what the topic holds."""
         self._producer.flush(LOOK_S)  # what an earlier run had left
         now = TopicNow(self.topic, self._tower)
         ours = now.known.get(self.partition)
@@ -176,7 +175,6 @@ class DataStoreToTopic(Keeper):
         self._ready = True
 
     def _feed(self) -> None:
-        """Write what is new in the store."""
         anew = self._is_old()
         changes = None if self._version is None or anew else self._store.changes_since(self._version)
         if changes is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -116,19 +117,15 @@ class Player:
 
     def _plan(self, offset: int | None) -> list[tuple[int, int, Range]]:
         """The ranges, each after its earliest and latest time; the latest ranges first."""
-        view = self._wanted.view()
-        try:
+        with closing(self._wanted.view()) as view:
             found = bounded(self._wanted, view)
             times = {key: (each.timestamp_min, each.timestamp_max) for key, each in view.known.items()}
-        finally:
-            view.close()
         if offset is not None:
             found = [each.part(max(each.start, offset), each.end) for each in found if each.end > offset]
         planned = [(*times[each.topic, each.partition], each) for each in found]
         return sorted(planned, key=lambda each: (each[0], each[2].partition), reverse=True)
 
     def _in_order(self) -> Iterator[Played]:
-        """All messages in the order of their times."""
         streams: list[_Stream] = []
         while self._waiting or streams:
             opens_at = self._waiting[-1][0] if self._waiting else AT_LAST
@@ -186,8 +183,6 @@ class Player:
 
 
 class _Stream:
-    """One partition while it is played."""
-
     def __init__(self, blocks: Iterator[Played]) -> None:
         self._blocks = blocks
         self._block = Played([], [])
@@ -209,7 +204,6 @@ class _Stream:
         return bool(self._block.times)
 
     def take(self, until: int) -> Played:
-        """Messages up to a time."""
         times, messages = self._block
         start, self._at = self._at, bisect_right(times, until, self._at)
         return Played(times[start : self._at], messages[start : self._at])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -120,10 +121,8 @@ class Recorder:
         counted as dropped.
         """
         deadline = time.monotonic() + timeout if timeout is not None else None
-        try:
+        with suppress(Closed):  # the endpoint went first; what was taken is still to be stored
             self._taken += [each.message for each in self._subscriber.poll()]
-        except Closed:
-            pass  # the endpoint went first; what was taken is still to be stored
         self._subscriber.close()
         while self._taken and (deadline is None or time.monotonic() < deadline):
             self._record()

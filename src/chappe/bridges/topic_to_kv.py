@@ -112,13 +112,11 @@ class TopicToDataStore(Keeper):
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Find out which records of the keys are in the store."""
         if self._positions:
             self._places = TopicNow(self.topic, self._tower).places(self._positions)
         self._done.ready = True
 
     def _turn(self) -> None:
-        """Take what is there, or wait a while for more."""
         try:
             batch = self._consumer.poll(LOOK_S)
         except OffsetOutOfRange as error:  # retention was faster; the consumer goes on with the earliest there is
@@ -190,7 +188,6 @@ class TopicToDataStore(Keeper):
             self._store.put_many(lasting)
 
     def _save(self) -> None:
-        """Write the place down; everything before it is done."""
         new = {name: offset for name, offset in self._positions.items() if self._saved.get(name) != offset}
         if new:
             self._store.put_many([((POSITION, self.topic, name), offset) for name, offset in new.items()])

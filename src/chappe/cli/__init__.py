@@ -20,8 +20,7 @@ ping.py       ping
 keys.py       keys authority, make
 doctor.py     doctor
 archive.py    archive
-record.py     record
-replay.py     replay
+record.py     record, replay
 pipeline.py   pipeline run, check, list, status, stop; pipeline_run.py is one run, and what it shows
 demo/         demo
 """

@@ -17,7 +17,6 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, get_args
 
@@ -31,7 +30,6 @@ from chappe.errors import ConfigError, UsageError
 
 FILE_NAME: Final = "chappe.toml"
 FILE_BYTES_MAX: Final = 1 << 20  # a larger file is not a configuration
-_KEY: Final = r"""(?:[\w-]+|"[^"]*"|'[^']*')"""  # one part of a dotted key
 _PLAIN: Final = {
     "int": "whole number",
     "str": "text",
@@ -165,11 +163,16 @@ class TomlFile:
         try:
             return cls(path, text, tomllib.loads(text))
         except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise ConfigError(f"{path}, {_toml_problem(str(error), text)}") from error
+            from chappe.spark.pipeline.model import toml_problem
+
+            line, problem = toml_problem(str(error), text)
+            raise ConfigError(f"{path}, line {line}: {problem}") from error
 
     def wrong(self, keys: tuple[str, ...], problem: object) -> ConfigError:
         """What to raise about ``keys``."""
-        return ConfigError(f"{self.path}, line {line_of(self.text, keys)}: {problem}")
+        from chappe.spark.pipeline.model import Lines
+
+        return ConfigError(f"{self.path}, line {Lines(self.text).of(keys)}: {problem}")
 
     def convert(self, value: object, kind: type[_S], above: tuple[str, ...] = ()) -> _S:
         """What the file, or a section of it, says; raises ConfigError, also for keys that mean nothing."""
@@ -241,36 +244,6 @@ def load(explicit: str | None = None) -> Config:
 def _plain(types: str) -> str:
     """The names of msgspec's types in the words of TOML."""
     return " or ".join(_PLAIN.get(each, each) for each in types.split(" | ") if each != "null")
-
-
-def _toml_problem(problem: str, text: str) -> str:
-    """``line 3: what is wrong`` from the message of tomllib."""
-    match = re.search(r"\s*\((?:at line (\d+), column \d+|at end of document)\)", problem)
-    if match is None:
-        return f"line 1: {problem}"
-    line = match[1] or str(len(text.splitlines()) or 1)
-    return f"line {line}: {problem[: match.start()].strip()}"
-
-
-def line_of(text: str, keys: tuple[str, ...]) -> int:
-    """The line that sets ``keys``, or the nearest above it; 1 if it cannot be told."""
-    section: tuple[str, ...] = ()
-    best, depth = 1, 0
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := re.match(r"\s*\[+([^\]]+)\]", line):
-            found = section = _dotted(header[1])
-        elif assignment := re.match(rf"\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*=", line):
-            found = (*section, *_dotted(assignment[1]))
-        else:
-            continue
-        same = len([*takewhile(lambda pair: pair[0] == pair[1], zip(found, keys, strict=False))])
-        if same > depth:
-            best, depth = number, same
-    return best
-
-
-def _dotted(text: str) -> tuple[str, ...]:
-    return tuple(part.strip("\"'") for part in re.findall(_KEY, text))
 
 
 COMMANDS = ("tower", "store", "up", "produce", "consume", "topics", "demo", "doctor", "archive", "replay", "record")

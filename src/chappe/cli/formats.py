@@ -110,8 +110,6 @@ def consumed_lines(chunks: Iterable[bytes]) -> Iterator[list[Item]]:
 
 
 class _Base64(msgspec.Struct, forbid_unknown_fields=True):
-    """Bytes that are not UTF-8."""
-
     base64: str
 
 
@@ -209,11 +207,8 @@ def as_length(record: Record) -> bytes:
 
 def as_text(record: Record) -> bytes:
     """One line for people: time, partition and offset, key, value."""
-    partition = record.partition[:8]
     key = "" if record.key is None else f"{_readable(record.key)}  "
-    value = "(no value)" if record.value is None else _readable(record.value)
-    line = f"{iso_time(record.timestamp)}  {record.topic}/{partition}@{record.offset}  {key}{value}\n"
-    return line.encode("utf-8", "backslashreplace")
+    return _line(record, key + ("(no value)" if record.value is None else _readable(record.value)))
 
 
 def as_json(record: Record, *, with_headers: bool = True) -> bytes:
@@ -231,6 +226,11 @@ def as_json(record: Record, *, with_headers: bool = True) -> bytes:
         "headers": [[name, _json_value(value)] for name, value in record.headers] if with_headers else None,
     }
     return _json.encode(fields) + b"\n"
+
+
+def _line(record: Record, text: str) -> bytes:
+    where = f"{iso_time(record.timestamp)}  {record.topic}/{record.partition[:8]}@{record.offset}"
+    return f"{where}  {text}\n".encode("utf-8", "backslashreplace")
 
 
 def _readable(raw: bytes) -> str:
@@ -252,9 +252,7 @@ def message_as_text(record: Record) -> bytes:
         shown = "; ".join(message_texts(record.value or b""))
     except InvalidData:
         return as_text(record)
-    where = f"{iso_time(record.timestamp)}  {record.topic}/{record.partition[:8]}@{record.offset}"
-    line = f"{where}  {_readable(record.key or b'')}  {shown.translate(CONTROLS)}\n"
-    return line.encode("utf-8", "backslashreplace")
+    return _line(record, f"{_readable(record.key or b'')}  {shown.translate(CONTROLS)}")
 
 
 def message_as_json(record: Record) -> bytes:

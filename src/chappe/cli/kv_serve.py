@@ -151,7 +151,6 @@ def _master_teller(quiet: bool) -> Callable[[Any], None]:
 
 
 def _state(master: DataStore) -> tuple[str, dict[str, Any]]:
-    """The state of the store for people, and for a machine."""
     with master.endpoint.node.lock:
         master.endpoint.check()
         clones = [str(clone) for clone in master.attached.core.clones]  # type: ignore[union-attr]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias, TypeVar
 
 from typer import Option
 
@@ -27,27 +27,6 @@ RETRY_S: Final = 1.0  # between attempts to reach a peer
 CHUNK: Final = 256  # messages printed at once
 POLL_S: Final = 0.25
 
-TlsFiles: TypeAlias = Annotated[
-    tuple[Path, str] | None,
-    Option(
-        "--tls",
-        metavar="DIRECTORY NAME",
-        help="Certificates that `chappe keys` made: the directory, and the name of ours.",
-        rich_help_panel=PANEL,
-    ),
-]
-Anonymous: TypeAlias = Annotated[
-    bool,
-    Option("--anonymous", help="TLS without certificates, as an unconfigured original has it.", rich_help_panel=PANEL),
-]
-Plain: TypeAlias = Annotated[
-    bool,
-    Option(
-        "--plain",
-        help="No TLS beyond this machine either: everybody on the way may read and forge.",
-        rich_help_panel=PANEL,
-    ),
-]
 Peers: TypeAlias = Annotated[
     list[str] | None,
     Option("--peer", metavar="HOST[:PORT]", help=f"An endpoint to dial; {HERE} by default.", rich_help_panel=PANEL),
@@ -71,9 +50,20 @@ T = TypeVar("T")
 class Trust:
     """The options that say with whom endpoints may speak."""
 
-    tls: TlsFiles = None
-    anonymous: Anonymous = False
-    plain: Plain = False
+    PANEL: ClassVar = PANEL
+
+    tls: Annotated[
+        tuple[Path, str] | None,
+        Option(
+            metavar="DIRECTORY NAME", help="Certificates that `chappe keys` made: the directory, and the name of ours."
+        ),
+    ] = None
+    anonymous: Annotated[
+        bool, Option("--anonymous", help="TLS without certificates, as an unconfigured original has it.")
+    ] = False
+    plain: Annotated[
+        bool, Option("--plain", help="No TLS beyond this machine either: everybody on the way may read and forge.")
+    ] = False
 
     def security(self) -> Security:
         """What they ask for; raises UsageError if they contradict each other."""

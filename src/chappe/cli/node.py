@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -96,10 +96,8 @@ def node(
             clients = 0 if server is None else server.clients
             return ("", {}) if server is None else (f"{clients} WebSocket clients", {"websocket_clients": clients})
 
-        try:
+        with suppress(KeyboardInterrupt):  # the proper end
             follow(endpoint, statuses, mesh.Teller(come_and_go=True, quiet=as_json), title, as_json, more)
-        except KeyboardInterrupt:
-            pass  # the proper end
     if not as_json:
         say("node stopped")
 

@@ -31,7 +31,8 @@ Json: TypeAlias = Annotated[bool, Option("--json", help="Print JSON for a machin
 def with_groups(function: Callable[..., None]) -> Callable[..., None]:
     """A command whose parameters that are dataclasses stand for the options that are their fields.
 
-    Typer knows no groups of options, so it is shown a signature in which each group is spelled out.
+    Typer knows no groups of options, so it is shown a signature in which each group is spelled out. The help shows a
+    group in the panel that its ``PANEL`` names, if it has one.
     """
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
@@ -44,6 +45,8 @@ def with_groups(function: Callable[..., None]) -> Callable[..., None]:
             continue
         kinds = get_type_hints(group, include_extras=True)
         for option in fields(group):
+            for info in getattr(kinds[option.name], "__metadata__", ()):
+                info.rich_help_panel = info.rich_help_panel or getattr(group, "PANEL", None)
             shown[option.name] = each.replace(name=option.name, default=option.default, annotation=kinds[option.name])
 
     @wraps(function)

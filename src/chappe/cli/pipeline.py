@@ -48,8 +48,7 @@ def run(
     as_json: options.Json = False,
 ) -> None:
     """Run a pipeline until Ctrl-C, SIGTERM or `stop`; a batch under way is finished first."""
-    from chappe.cli.pipeline_run import Run
-    from chappe.spark.pipeline.metrics import parse_address
+    from chappe.cli.pipeline_run import Run, parse_address
     from chappe.spark.session import check_master
 
     where = parse_address(metrics) if metrics is not None else None

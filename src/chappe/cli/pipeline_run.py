@@ -1,4 +1,4 @@
-"""One run of a pipeline in a terminal, under a supervisor or for a machine: from claim to exit code."""
+"""One run of a pipeline in a terminal, under a supervisor or for a machine: from claim to exit code; its numbers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 import queue
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, redirect_stderr
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,11 +21,10 @@ from rich.text import Text
 from chappe.cli.console import exit_code, say, warn
 from chappe.cli.screen import Fitting, Screen
 from chappe.cli.units import human_bytes, readable_name
-from chappe.errors import ChappeError, UsageError
-from chappe.spark.pipeline.metrics import Metrics
+from chappe.errors import AddressInUse, ChappeError, UsageError
 from chappe.spark.pipeline.model import Pipeline, PipelineInvalid, Trigger
 from chappe.spark.pipeline.progress import Numbers
-from chappe.spark.pipeline.running import Progress, Running
+from chappe.spark.pipeline.running import Running
 from chappe.spark.pipeline.states import State, States, started_at
 
 PIPE_WIDTH: Final = 160  # of a table where no terminal says how wide it is
@@ -36,31 +36,15 @@ WRITE_S: Final = 1.0  # how often the state file is brought up to date
 LAG: Final = ("query", "topic", "lag records", "lag")
 
 
-@dataclass(slots=True)
-class View:
-    """What shows a running pipeline on a screen; call ``update`` several times a second."""
-
-    name: str
-    running: Running
-    screen: Screen
-    began: float = field(default_factory=time.monotonic)
-
-    def update(self) -> None:
-        """Show how things are now."""
-        numbers = self.running.numbers
-        self.screen.show(
-            lambda: self._picture(numbers),
-            lambda: (f"{self._elapsed}  {self.running.stage}: {line(each)}" for each in numbers),
-        )
-
-    def _picture(self, numbers: Sequence[Numbers]) -> Group:
-        head = Text(f"{self._elapsed}  {self.name}: {self.running.stage}", style="bold")
-        note = Text("Ctrl-C ends it after the batch under way", style="dim")
-        return Group(head, note, *tables(numbers))
-
-    @property
-    def _elapsed(self) -> str:
-        return f"{time.monotonic() - self.began:6.1f} s"
+def show(screen: Screen, name: str, running: Running, began: float) -> None:
+    """Show how a running pipeline is; call it several times a second."""
+    numbers, elapsed = running.numbers, f"{time.monotonic() - began:6.1f} s"
+    head = Text(f"{elapsed}  {name}: {running.stage}", style="bold")
+    note = Text("Ctrl-C ends it after the batch under way", style="dim")
+    screen.show(
+        lambda: Group(head, note, *tables(numbers)),
+        lambda: (f"{elapsed}  {running.stage}: {line(each)}" for each in numbers),
+    )
 
 
 def line(numbers: Numbers) -> str:
@@ -170,10 +154,10 @@ class Run:
                 ending.callback(server.close)
                 state.metrics = server.address
             screen = ending.enter_context(Screen(console, quiet=self.json))
-            view = View(state.name, running, screen)
+            began = time.monotonic()
             while True:
                 try:
-                    self._follow(state, running, view)
+                    self._follow(state, running, partial(show, screen, state.name, running, began))
                     return running
                 except KeyboardInterrupt as stop:
                     if self.interrupt is not None:  # a second one: leave out the rest
@@ -184,7 +168,7 @@ class Run:
                     self.clean = running.stage != "starting"
                     running.stop()
 
-    def _follow(self, state: State, running: Running, view: View) -> None:
+    def _follow(self, state: State, running: Running, update: Callable[[], None]) -> None:
         """Show, tell and write down what happens until the pipeline has ended."""
         end = float("inf")
         while running.alive:
@@ -193,7 +177,7 @@ class Run:
                 end = time.monotonic() + self.seconds
             if time.monotonic() >= end:
                 running.stop()
-            view.update()
+            update()
             state.master = running.master
             if time.monotonic() >= self.written_at + WRITE_S:
                 self.written_at = time.monotonic()
@@ -204,7 +188,6 @@ class Run:
         self._tell(state, running)
 
     def _tell(self, state: State, running: Running) -> None:
-        """Print what has happened since the last time."""
         if self.json and not self.told and running.stage == "running":
             self.told = True
             self._print(event="started", pipeline=state.name, pid=state.pid, master=running.master,
@@ -214,9 +197,9 @@ class Run:
                 event = running.events.get_nowait()
             except queue.Empty:
                 return
-            if isinstance(event, Progress):
+            if isinstance(event, Numbers):
                 if self.json:
-                    self._print(event="progress", **event.numbers.as_dict())
+                    self._print(event="progress", **event.as_dict())
                 continue
             for row in event.rows:
                 head = f'{{"event": "row", "query": {json.dumps(event.query)}, "row": ' if self.json else ""
@@ -252,3 +235,91 @@ class Run:
 
 def _now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+HOST: Final = "127.0.0.1"
+# Name, meaning, and the number of it; all with the labels pipeline and query.
+GAUGES: Final = (
+    ("rows_in_per_second", "Rows a second that arrived before the newest batch", "rows_in_s"),
+    ("rows_processed_per_second", "Rows a second that the newest batch processed", "rows_processed_s"),
+    ("batch_seconds", "Duration of the newest batch", "batch_s"),
+    ("batch", "Number of the newest batch", "batch"),
+    ("state_rows", "Rows in the state of the query", "state_rows"),
+    ("state_bytes", "Memory that the state takes, as Spark estimates it", "state_bytes"),
+)
+COUNTERS: Final = (
+    ("rows", "Rows processed since the pipeline was started", "rows"),
+    ("batches", "Batches done since the pipeline was started", "batches"),
+    ("late_rows", "Rows left out because they came after the watermark", "late_rows"),
+)
+
+
+class Metrics:
+    """Serves ``/metrics`` until closed; ``address`` is where, also if port 0 was asked for.
+
+    Raises:
+        UsageError: prometheus-client is not installed.
+        AddressInUse: Nothing can listen there.
+    """
+
+    def __init__(self, pipeline: str, running: Running, host: str, port: int) -> None:
+        try:
+            from prometheus_client import CollectorRegistry, start_http_server
+        except ImportError as error:
+            raise UsageError("--metrics needs prometheus-client; run: pip install 'chappe[spark]'") from error
+        registry = CollectorRegistry()
+        registry.register(_Collector(pipeline, running))
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except (OSError, OverflowError) as error:
+            raise AddressInUse(f"cannot listen on {host}:{port} for --metrics: {error}") from error
+        self.address = f"http://{host}:{self._server.server_port}/metrics"
+
+    def close(self) -> None:
+        """Free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Collector:
+    def __init__(self, pipeline: str, running: Running) -> None:
+        self._pipeline = pipeline
+        self._running = running
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        up = GaugeMetricFamily("chappe_pipeline_up", "1 while the queries run", labels=["pipeline"])
+        up.add_metric([self._pipeline], float(self._running.stage == "running"))
+        yield up
+        numbers = self._running.numbers
+        for names, family in ((GAUGES, GaugeMetricFamily), (COUNTERS, CounterMetricFamily)):
+            for name, meaning, number in names:
+                metric = family(f"chappe_pipeline_{name}", meaning, labels=["pipeline", "query"])
+                for each in numbers:
+                    metric.add_metric([self._pipeline, each.query], float(getattr(each, number)))
+                yield metric
+        yield from self._lag(numbers)
+
+    def _lag(self, numbers: list[Numbers]) -> Iterator[Any]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        labels = ["pipeline", "query", "topic"]
+        records = GaugeMetricFamily("chappe_pipeline_lag_records", "Records not read yet", labels=labels)
+        seconds = GaugeMetricFamily("chappe_pipeline_lag_seconds", "How old the read end is", labels=labels)
+        for each in numbers:
+            for lag in each.lag:
+                records.add_metric([self._pipeline, each.query, lag.topic], lag.records)
+                if lag.seconds is not None:
+                    seconds.add_metric([self._pipeline, each.query, lag.topic], lag.seconds)
+        yield records
+        yield seconds
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of ``9464``, ``:9464`` or ``0.0.0.0:9464``; loopback if no host is given. Raises UsageError."""
+    host, _, port = text.strip().rpartition(":")
+    if not port.isdecimal() or len(port) > 5 or int(port) > 65535:
+        raise UsageError(f"--metrics is HOST:PORT or PORT, not {text!r}")
+    return host.strip("[]") or HOST, int(port)

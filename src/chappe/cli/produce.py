@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import typer
 from typer import Argument, Option
 
+from chappe.api.times import as_micros
 from chappe.cli import options
 from chappe.cli.console import Bar, Terminated, exit_code, hear_warnings, rate_of, say, tell, warn
 from chappe.cli.formats import SPLITTERS, BadInput, Item, Whole, looks_consumed
@@ -108,7 +109,7 @@ def _extras(key: str | None, headers: list[str] | None, timestamp: str | None) -
         if not equals or not name.isprintable():
             raise UsageError(f"--header is NAME=VALUE, not {each!a}")
         pairs.append((name, os.fsencode(value)))
-    stamp = None if timestamp is None else parse_moment(timestamp, "--timestamp")
+    stamp = None if timestamp is None else as_micros(parse_moment(timestamp, "--timestamp"))
     return Whole(None, None if key is None else os.fsencode(key), key is not None, tuple(pairs), stamp)
 
 
@@ -127,8 +128,6 @@ def _open(file: str) -> int:
 
 @dataclass
 class _Run:
-    """One input on its way into a topic, and the account of it."""
-
     producer: Producer
     form: options.InputFormat
     extras: Whole
@@ -162,7 +161,6 @@ class _Run:
         return stored, 0 if self.min_acks == 0 else max(0, ahead - stored)
 
     def stalled(self, waiting: int) -> str:
-        """What to say when nothing is being stored."""
         stores = "no store has" if self.min_acks == 1 else f"fewer than {self.min_acks} stores have"
         return (
             f"{stores} acknowledged the last {waiting} records; still trying (start a store with: "
@@ -236,11 +234,9 @@ class _Run:
     def _wait(self) -> None:
         stored = False
         while not stored:
-            try:
+            with suppress(TimedOut):
                 self.producer.flush(timeout=FLUSH_STEP_S)
                 stored = True
-            except TimedOut:
-                pass
             self._show()
 
     def end(self) -> bool:

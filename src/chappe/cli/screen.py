@@ -120,7 +120,6 @@ class _Picture:
         self._moved_away = 0  # rows of earlier pictures above the screen; a terminal that grows brings them back
 
     def draw(self, picture: RenderableType) -> None:
-        """Put this where the picture before was."""
         width, room = self._console.width, self._room
         lines = [_stripped(line) for line in self._console.render_lines(picture, pad=False)]
         if len(lines) > room:
@@ -136,7 +135,6 @@ class _Picture:
             self._write(up + self._text + CLEAR)
 
     def above(self, stream: TextIO, text: str) -> None:
-        """Print whole lines of text above the picture."""
         with self._lock:
             self._write(self._up() + CLEAR_ALL)
             stream.write(text)
@@ -145,7 +143,6 @@ class _Picture:
             self._write(self._text)
 
     def erase(self) -> None:
-        """Take the picture away."""
         with self._lock:
             self._write(self._up() + CLEAR_ALL)
             self._text, self._lengths, self._moved_away = "", [], 0
@@ -179,18 +176,15 @@ class _Above:
         self._line = ""  # has not ended yet
 
     def write(self, text: str) -> int:
-        """Print the lines that are whole."""
         whole, newline, self._line = (self._line + text).rpartition("\n")
         if newline:
             self._picture.above(self._stream, whole + newline)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Print all of them."""
         self.write("".join(lines))
 
     def end(self) -> None:
-        """Print what is left of a line."""
         if self._line:
             self.write("\n")
 

@@ -6,7 +6,6 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
-from chappe.api.times import as_micros
 from chappe.errors import UsageError
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -62,15 +61,15 @@ def parse_start(text: str, now: datetime | None = None) -> Literal["earliest", "
         ) from error
 
 
-def parse_moment(text: str, option: str) -> int:
-    """Microseconds since 1970 of a time or an age, as ``parse_start`` reads them; raises UsageError."""
+def parse_moment(text: str, option: str) -> datetime:
+    """A time or an age, as ``parse_start`` reads them; raises UsageError."""
     try:
         moment = parse_start(text)
     except UsageError:
         moment = "latest"
     if not isinstance(moment, datetime):
         raise UsageError(f"{option} is a time such as 2026-01-31T12:00 or an age such as 2h, not {text[:100]!r}")
-    return as_micros(moment)
+    return moment.astimezone(UTC)
 
 
 def readable_name(name: str) -> str:

@@ -43,14 +43,8 @@ _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.]+(?:Z|[+-][0-9:
 _PLAIN: Final = (type(None), bool, int, str, bytes, tuple, Set, Table)  # JSON has a form for them
 _NEGATIVE: Final = re.compile(r"-\.?[0-9]")
 _WORDS: Final = {
-    "true": "true",
-    "false": "false",
-    "t": "true",
-    "f": "false",
-    "nil": "null",
-    "none": "null",
-    "null": "null",
-}
+    "true": "true", "t": "true", "false": "false", "f": "false", "nil": "null", "none": "null", "null": "null"
+}  # fmt: skip
 
 
 class Command(TyperCommand):

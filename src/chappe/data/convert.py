@@ -98,32 +98,18 @@ def _table(entries: Mapping[object, object], depth: int) -> Value:
 
 
 _FROM_PYTHON: Final[dict[type, Callable[[Any, int], Value]]] = {
-    type(None): _same,
-    bool: _same,
-    Count: _same,
+    **dict.fromkeys((type(None), bool, Count, Address, Subnet, Port, Timestamp, Timespan, EnumValue, Set), _same),
     int: _integer,
     float: lambda value, depth: float(value),
     str: _string,
     bytes: _bytes,
-    Address: _same,
-    Subnet: _same,
-    Port: _same,
-    Timestamp: _same,
-    Timespan: _same,
-    EnumValue: _same,
-    Set: _same,
-    Table: _table,
-    tuple: _vector,
-    list: _vector,
-    set: _set,
-    frozenset: _set,
-    dict: _table,
+    **dict.fromkeys((tuple, list), _vector),
+    **dict.fromkeys((set, frozenset), _set),
+    **dict.fromkeys((dict, Table), _table),
     datetime: lambda value, depth: Timestamp.from_datetime(value),
     timedelta: lambda value, depth: Timespan.from_timedelta(value),
-    IPv4Address: lambda value, depth: Address(value),
-    IPv6Address: lambda value, depth: Address(value),
-    IPv4Network: lambda value, depth: Subnet.from_network(value),
-    IPv6Network: lambda value, depth: Subnet.from_network(value),
+    **dict.fromkeys((IPv4Address, IPv6Address), lambda value, depth: Address(value)),
+    **dict.fromkeys((IPv4Network, IPv6Network), lambda value, depth: Subnet.from_network(value)),
 }
 
 

@@ -67,17 +67,10 @@ def _join(values: tuple[object, ...], depth: int) -> str:
 _TEXTS: Final[dict[type, Callable[[Any], str]]] = {
     type(None): lambda value: "nil",
     bool: lambda value: "T" if value else "F",
-    int: str,
-    Count: str,
+    **dict.fromkeys((int, Count, Address, Subnet, Port, Timestamp, Timespan, EnumValue), str),
     float: lambda value: REAL_FORMAT % value,
     str: lambda value: value,
     bytes: lambda value: value.decode("utf-8", "surrogateescape"),
-    Address: str,
-    Subnet: str,
-    Port: str,
-    Timestamp: str,
-    Timespan: str,
-    EnumValue: str,
 }
 
 
@@ -194,8 +187,6 @@ def _guess(text: str) -> Value:
 
 
 class _Reader:
-    """Reads a container from its text."""
-
     def __init__(self, text: str) -> None:
         self._text = text
         self._pos = 0

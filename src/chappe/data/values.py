@@ -56,7 +56,6 @@ class _Arranged:
     _key: SortKey | None
 
     def _elements(self) -> Sequence[Value]:
-        """All values in it, in order."""
         raise NotImplementedError
 
     def sort_key(self, depth: int = 0) -> SortKey:

@@ -167,11 +167,9 @@ class _Fields:
     kind: ClassVar[int]
 
     def to_value(self) -> Value:
-        """The vector that it travels as."""
         return (FORMAT, Count(self.kind), tuple([getattr(self, each) for each in self.__match_args__]))
 
     def encode(self) -> bytes:
-        """The bytes of that vector."""
         return encode(self.to_value())
 
 

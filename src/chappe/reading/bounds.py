@@ -22,6 +22,8 @@ from chappe.reading.offsets import (
     AT_LATEST,
     EARLIEST,
     LATEST,
+    TIME_MAX,
+    TIME_MIN,
     Key,
     Known,
     Offsets,
@@ -143,7 +145,7 @@ class Reading:
         """A new picture of the stores; close it."""
         return StoresView(self.selection, self.stores, self.towers)
 
-    def task(self, shared: tuple[Range, ...], since: int | None = None, until: int | None = None) -> Task:
+    def task(self, shared: tuple[Range, ...], since: int = TIME_MIN, until: int = TIME_MAX) -> Task:
         """What reads ``shared``; without batches that lie wholly outside of ``since`` <= timestamp <= ``until``."""
         return Task(shared, self.fail_on_data_loss, self.towers, self.columns, self.fetch_timeout_s, since, until)
 

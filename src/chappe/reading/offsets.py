@@ -31,6 +31,7 @@ AT_LATEST: Final = -1
 AT_EARLIEST: Final = -2
 OFFSET_MAX: Final = (1 << 63) - 1
 TIME_MIN: Final = -(1 << 63)  # a moment may lie before 1970
+TIME_MAX: Final = OFFSET_MAX
 _NOTHING: Final[dict[str, int]] = {}
 SYMBOLS: Final = ""  # stands in the place of a topic
 TIME: Final = "time"

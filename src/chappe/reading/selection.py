@@ -166,7 +166,6 @@ class Pattern:
 
 
 def _char(token: re.Match[str]) -> str | None:
-    """The character that a token stands for, if it stands for one."""
     found = token.groupdict()
     code = found["x"] or found["u"]
     if code:
@@ -222,17 +221,12 @@ class Selection:
         """Whether the partition is read."""
         return (topic, partition) in self.partitions if self.partitions is not None else self.has_topic(topic)
 
-    @property
-    def named(self) -> list[str]:
-        """Topics that are wanted by their very name."""
-        return [each.name for each in self.filters if not each.prefix]
-
     def missing(self, topics: Collection[str]) -> str | None:
         """What is wanted and is none of ``topics``, as the end of a sentence; None if there is something of everything.
 
         Of a prefix nothing is ever missing. ``topics`` are some that are selected.
         """
-        lacking = [name for name in self.named if name not in topics]
+        lacking = [each.name for each in self.filters if not each.prefix and each.name not in topics]
         if lacking:
             return f"named {', '.join(lacking)}"
         if self.pattern is None or topics:

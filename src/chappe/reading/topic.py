@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -58,10 +59,10 @@ def read_topic(
     if as_ not in FRAMES:
         raise UsageError(f"as_ is one of {', '.join(map(repr, FRAMES))}, not {as_!r}")
     convert = _converter(as_)
-    wanted = _reading(topic, tower, stores, start, end, columns)
     import pyarrow as pa
 
-    return convert(pa.Table.from_batches(_batches(wanted), schema=schema(wanted.columns)))
+    batches = read_batches(topic, tower=tower, stores=stores, start=start, end=end, columns=columns)
+    return convert(pa.Table.from_batches(batches, schema=schema(_columns(columns))))
 
 
 def read_batches(
@@ -78,26 +79,6 @@ def read_batches(
     Arguments and errors are those of ``read_topic``; wrong arguments are found at once.
     """
     schema()  # says so if pyarrow is missing
-    return _batches(_reading(topic, tower, stores, start, end, columns))
-
-
-def _batches(wanted: Reading) -> Iterator[pa.RecordBatch]:
-    view = wanted.view()
-    try:
-        found = bounded(wanted, view)
-    finally:
-        view.close()
-    yield from read_task(wanted.task(tuple(found)))
-
-
-def _reading(
-    topic: str | Sequence[str],
-    tower: str | None,
-    stores: str | Sequence[str] | None,
-    start: Where,
-    end: Where,
-    columns: Sequence[str] | None,
-) -> Reading:
     if tower is not None and stores is not None:
         raise UsageError("give `tower` or `stores`, not both")
     topics = [topic] if isinstance(topic, str) else list(topic)
@@ -112,9 +93,14 @@ def _reading(
     ending = _bound(end, "end")
     if ending == EARLIEST:
         raise UsageError('end cannot be "earliest": nothing would be read')
-    return Reading(
-        Selection.of_topics(topics), endpoints, tower, _bound(start, "start"), ending, True, _columns(columns)
-    )
+    selection = Selection.of_topics(topics)
+    return _batches(Reading(selection, endpoints, tower, _bound(start, "start"), ending, True, _columns(columns)))
+
+
+def _batches(wanted: Reading) -> Iterator[pa.RecordBatch]:
+    with closing(wanted.view()) as view:
+        found = bounded(wanted, view)
+    yield from read_task(wanted.task(tuple(found)))
 
 
 def _bound(where: Where, name: str) -> Bound:

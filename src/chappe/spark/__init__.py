@@ -12,8 +12,7 @@ stream.py    follows topics
 sink.py      writes topics, exactly once: stages rows at their home, and commits them
 encode.py    rows become batches
 home.py      the store that keeps a sink's commits; by what a query is known that lost its checkpoint
-decode.py    JSON in values as typed columns
-events.py    recorded messages of the mesh as typed columns; event_types.py says which, and guesses them
+decode.py    JSON in values, and recorded messages of the mesh, as typed columns; event_types.py says which
 tables.py    topics as tables: the latest value of each key
 kv.py        data stores of the mesh, and their topics, as DataFrames, and rows written into stores
 archive/     topics as Parquet, and back
@@ -29,13 +28,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from chappe.spark.archive.reading import read_archive
-    from chappe.spark.decode import decode_json
-    from chappe.spark.events import decode_events
+    from chappe.spark.decode import decode_events, decode_json
     from chappe.spark.kv import read_store, read_store_topic, write_store
     from chappe.spark.tables import read_table, table_rows, write_table
 
 _HOMES = {
-    "decode_events": "chappe.spark.events",
+    "decode_events": "chappe.spark.decode",
     "decode_json": "chappe.spark.decode",
     "read_archive": "chappe.spark.archive.reading",
     "read_store": "chappe.spark.kv",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache, partial
@@ -22,7 +23,7 @@ from chappe.api.times import as_micros
 from chappe.arrow import shown
 from chappe.reading.bounds import bounded, offsets_at
 from chappe.reading.fetch import Task, read_task
-from chappe.reading.offsets import Range, cut
+from chappe.reading.offsets import OFFSET_MAX, TIME_MAX, TIME_MIN, Range, cut
 from chappe.reading.view import StoresView
 from chappe.spark.options import Options
 from chappe.system.memory import keep_freed
@@ -51,11 +52,8 @@ class TopicReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Ask the stores once, and cut what they have into tasks."""
         reading = self._options.reading
-        view = reading.view()
-        try:
+        with closing(reading.view()) as view:
             wanted = self._narrowing.apply(bounded(reading, view, self._narrowing.fits), view)
-        finally:
-            view.close()
         task = partial(reading.task, since=self._narrowing.since, until=self._narrowing.until)
         return tasks_of(wanted, self._options.tasks, task)
 
@@ -133,15 +131,15 @@ def _settle() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """What may be left; None: no limit."""
+    """What may be left of the records."""
 
-    topics: frozenset[str] | None = None  # names, as they are shown
+    topics: frozenset[str] | None = None  # names, as they are shown; None: any
     partitions: frozenset[str] | None = None  # the same
     prefixes: tuple[str, ...] = ()  # what a topic's name starts with
-    first: int | None = None  # the smallest offset
-    end: int | None = None  # the offset behind the largest
-    since: int | None = None  # the earliest timestamp in microseconds since 1970
-    until: int | None = None  # the latest
+    first: int = 0  # the smallest offset
+    end: int = OFFSET_MAX  # the offset behind the largest
+    since: int = TIME_MIN  # the earliest timestamp in microseconds since 1970
+    until: int = TIME_MAX  # the latest
 
     @classmethod
     def of(cls, filters: Iterable[Filter]) -> Narrowing:
@@ -164,7 +162,7 @@ class Narrowing:
         """What is left of the ranges."""
         found = [each for each in map(self._offsets, wanted) if len(each) > 0]
         found = [each for each in found if self._may_be_in_time(each, view)]
-        if self.since is None:
+        if self.since == TIME_MIN:
             return found
         keys = [(each.topic, each.partition) for each in found if (each.topic, each.partition) in view.known]
         reached = offsets_at(view, self.since, keys, exact=False)
@@ -173,17 +171,17 @@ class Narrowing:
 
     def _with(self, given: Filter) -> Narrowing:
         names: Iterable[object] | None = None
-        low = high = None
+        low, high = TIME_MIN, TIME_MAX
         match given:
             case ds.EqualTo((column,), value) | ds.EqualNullSafe((column,), value):
                 names = [value] if isinstance(value, str) else None
-                low = high = _number(value)
+                low, high = _number(value, low), _number(value, high)
             case ds.In((column,), values):
                 names = values
             case ds.GreaterThan((column,), value) | ds.GreaterThanOrEqual((column,), value):
-                low = _number(value)
+                low = _number(value, low)
             case ds.LessThan((column,), value) | ds.LessThanOrEqual((column,), value):
-                high = _number(value)
+                high = _number(value, high)
             case ds.StringStartsWith(("topic",), prefix):
                 return replace(self, prefixes=(*self.prefixes, prefix))
             case _:
@@ -193,25 +191,20 @@ class Narrowing:
         if column == "partition" and names is not None:
             return replace(self, partitions=_both(self.partitions, names))
         if column == "offset":
-            low = low + 1 if isinstance(given, ds.GreaterThan) and low is not None else low
-            end = None if high is None else high + (not isinstance(given, ds.LessThan))
-            return replace(self, first=_most(self.first, low), end=_least(self.end, end))
+            low += isinstance(given, ds.GreaterThan)
+            high += not isinstance(given, ds.LessThan)
+            return replace(self, first=max(self.first, low), end=min(self.end, high))
         if column == "timestamp":
-            return replace(self, since=_most(self.since, low), until=_least(self.until, high))
+            return replace(self, since=max(self.since, low), until=min(self.until, high))
         return self
 
     def _offsets(self, each: Range) -> Range:
-        start = max(each.start, self.first or 0)
-        end = each.end if self.end is None else min(each.end, self.end)
+        start, end = max(each.start, self.first), min(each.end, self.end)
         return each.part(min(start, each.end), max(end, min(start, each.end)))
 
     def _may_be_in_time(self, each: Range, view: StoresView) -> bool:
         have = view.known.get((each.topic, each.partition))
-        if have is None:
-            return True
-        return (self.since is None or have.timestamp_max >= self.since) and (
-            self.until is None or have.timestamp_min <= self.until
-        )
+        return have is None or (have.timestamp_max >= self.since and have.timestamp_min <= self.until)
 
 
 def _both(one: frozenset[str] | None, names: Iterable[object]) -> frozenset[str]:
@@ -219,15 +212,7 @@ def _both(one: frozenset[str] | None, names: Iterable[object]) -> frozenset[str]
     return found if one is None else one & found
 
 
-def _number(value: object) -> int | None:
+def _number(value: object, otherwise: int) -> int:
     if isinstance(value, datetime):
-        return as_micros(value) if value.tzinfo is not None else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _most(one: int | None, other: int | None) -> int | None:
-    return max((each for each in (one, other) if each is not None), default=None)
-
-
-def _least(one: int | None, other: int | None) -> int | None:
-    return min((each for each in (one, other) if each is not None), default=None)
+        return as_micros(value) if value.tzinfo is not None else otherwise
+    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise

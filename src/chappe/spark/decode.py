@@ -1,14 +1,25 @@
-"""JSON in values as typed columns."""
+"""Values as typed columns: JSON, and recorded messages of the mesh."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 from pyspark.sql import types as t
 
-from chappe.errors import UsageError
+from chappe.bridges.form import SENDER
+from chappe.data import zeek
+from chappe.data.binary import decode
+from chappe.data.scalars import INTEGER_MAX
+from chappe.data.text import to_text
+from chappe.data.values import Value
+from chappe.errors import InvalidData, UsageError
+from chappe.spark.event_types import Convert, Unfit, compiled, inferred, positional
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -113,3 +124,210 @@ def _is_object(text: str) -> bool:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
         return False
+
+
+RECORD: Final = ("key", "value", "headers")  # what the new columns stand for
+_NAMED: Final = 10  # events in one error
+
+
+def decode_events(
+    df: DataFrame,
+    schema: t.StructType | str | None = None,
+    sample: DataFrame | int = SAMPLE,
+    *,
+    event: str | None = None,
+) -> DataFrame:
+    """What ``chappe record`` made records of, as columns, in batches and in streams.
+
+    ``key``, ``value`` and ``headers`` are replaced by these; other columns stay.
+
+    ================ ================================================================================================
+    mesh_topic       string: where it was published
+    sender           string: the id of the endpoint that published it
+    event            string: its name; null for a value that is not an event of Zeek
+    args             struct: the arguments, by position; of any other vector its elements, else the one value
+    network_time     timestamp: when it happened by Zeek's clock, if the event says so
+    metadata         map<bigint, string>: what else the event says about itself, as text
+    _corrupt         string: why ``args`` is null although there was something; null where all is well
+    ================ ================================================================================================
+
+    Each message of a batch of Zeek is a row. ``chappe.spark.event_types`` has the table of types. Arguments that the
+    schema does not name are left out, and fields without an argument are null; a value that does not fit its field
+    makes ``args`` null.
+
+    Args:
+        df: Has the columns ``key`` and ``value``, and perhaps ``headers``, as ``format("chappe")`` reads them.
+        schema: Names and types of the arguments, as Spark writes them (``"uid string, bytes bigint"``). None: ``_1``,
+            ``_2``, ... with types that fit a sample.
+        sample: How many records of ``df`` are looked at; or another DataFrame to look at, which a stream needs.
+        event: Only events of this name are rows, and what is damaged. Needed where different events have different
+            arguments.
+
+    Raises:
+        UsageError: A schema is needed and none can be found, a type that no value has, or a column is missing.
+    """
+    for name in ("key", "value"):
+        if name not in df.columns:
+            raise UsageError(f"the DataFrame has no column {name}: read it with format('chappe')")
+    wanted = _given(df, schema) if schema is not None else _sampled(df, sample, event)
+    new = _new(wanted)
+    positional(new)  # finds out now what cannot be
+    kept = [name for name in df.columns if name not in RECORD]
+    both = sorted({name.lower() for name in kept} & set(new.fieldNames()))
+    if both:
+        raise UsageError(f"the DataFrame has a column {', '.join(both)} already: rename or drop it first")
+    columns = [*kept, *[name for name in RECORD if name in df.columns]]
+    work = partial(_decoded, wanted=wanted, kept=len(kept), event=event)
+    schema = t.StructType([*[df.schema[name] for name in kept], *new])
+    return df.select(*[f"`{name}`" for name in columns]).mapInArrow(work, schema)
+
+
+def _new(args: t.StructType) -> t.StructType:
+    text = t.StringType()
+    new = t.StructType().add("mesh_topic", text).add("sender", text).add("event", text).add("args", args)
+    metadata = t.MapType(t.LongType(), text)
+    return new.add("network_time", t.TimestampType()).add("metadata", metadata).add(CORRUPT, text)
+
+
+def _given(df: DataFrame, schema: t.StructType | str) -> t.StructType:
+    found = parsed(df, schema)
+    if not found.fields:
+        raise UsageError('the schema has no fields; name the arguments, for example "uid string, bytes bigint"')
+    return found
+
+
+def _sampled(df: DataFrame, sample: DataFrame | int, event: str | None) -> t.StructType:
+    source = sampled(df, sample, "decode_events")
+    found: dict[str | None, list[tuple[Value, ...]]] = {}
+    rows = [row[0] for row in source.select("value").collect()]
+    for raw in rows:
+        try:
+            for message in _messages(bytes(raw or b"")):
+                name, args, _ = _taken_apart(message)
+                if event is None or name == event:
+                    found.setdefault(name, []).append(args)
+        except InvalidData:
+            continue  # damaged rows have a column of their own
+    if not found:
+        what = "no message of the mesh" if event is None else f"no event {event}"
+        raise UsageError(f"{what} among {len(rows)} records: give decode_events a schema")
+    if len(found) > 1:
+        names = ", ".join(sorted(str(name or "values that are no events") for name in found)[:_NAMED])
+        raise UsageError(f"there are different events: {names}; choose one with event='NAME', or give a schema")
+    (samples,) = found.values()
+    wanted = inferred(samples)
+    if not wanted.fields:
+        raise UsageError(f"no message of {len(samples)} has arguments: give decode_events a schema")
+    return wanted
+
+
+def _decoded(
+    batches: Iterable[pa.RecordBatch], *, wanted: t.StructType, kept: int, event: str | None
+) -> Iterator[pa.RecordBatch]:
+    _, convert = positional(wanted)
+    types = {field.name: compiled(field.dataType)[0] for field in _new(wanted).fields[2:]}
+    for batch in batches:
+        rows = [
+            row
+            for index, raw in enumerate(batch.column("value").to_pylist())
+            for row in _rows(index, raw, convert, event)
+        ]
+        indices, *found = zip(*rows, strict=True) if rows else [()] * (1 + len(types))
+        if indices != tuple(range(batch.num_rows)):
+            batch = batch.take(pa.array(indices, pa.int32()))
+        columns = dict(zip(batch.schema.names[:kept], batch.columns[:kept], strict=True))
+        columns["mesh_topic"] = _texts(batch.column("key"))
+        columns["sender"] = _senders(batch)
+        for (name, kind), column in zip(types.items(), found, strict=True):
+            columns[name] = pa.array(column, kind)
+        yield pa.RecordBatch.from_pydict(columns)
+
+
+def _rows(index: int, raw: bytes | None, convert: Convert, event: str | None) -> Iterator[tuple[Any, ...]]:
+    """The rows of a record: its number, and the new columns from ``event`` on."""
+    if raw is None:
+        yield index, None, None, None, None, None
+        return
+    try:
+        messages = _messages(raw)
+    except InvalidData as problem:
+        yield index, None, None, None, None, str(problem)
+        return
+    for message in messages:
+        name = message.name if type(message) is zeek.Event else None
+        if event is not None and name != event:
+            continue
+        try:
+            _, args, metadata = _taken_apart(message)
+            yield index, name, convert(args), *_of_metadata(metadata), None
+        except (InvalidData, Unfit) as problem:
+            yield index, name, None, None, None, str(problem)
+
+
+def _messages(raw: bytes) -> list[zeek.Message | Value]:
+    """What a record holds: a message of Zeek, those of a batch, or another value. Raises InvalidData."""
+    try:
+        found = zeek.parse(raw)
+    except InvalidData:
+        return [decode(raw)]  # damaged, or another value
+    return [*_flat(found)] if type(found) is zeek.Batch else [found]
+
+
+def _flat(batch: zeek.Batch) -> Iterator[zeek.Message]:
+    for each in batch:
+        if isinstance(each, zeek.Batch):
+            yield from _flat(each)
+        else:
+            yield each
+
+
+def _taken_apart(message: zeek.Message | Value) -> tuple[str | None, tuple[Value, ...], zeek.Metadata]:
+    """Name, arguments and metadata. Raises InvalidData."""
+    if type(message) is zeek.Event:
+        return message.name, message.args, message.metadata
+    value: Any = message.to_value() if isinstance(message, _OTHERS) else message
+    return None, value if type(value) is tuple else (value,), ()
+
+
+_OTHERS: Final = (zeek.LogCreate, zeek.LogWrite, zeek.IdentifierUpdate)
+
+
+def _of_metadata(metadata: zeek.Metadata) -> tuple[int | None, list[tuple[int, str]] | None]:
+    """The network time in microseconds, and the rest. Raises InvalidData."""
+    if not metadata:
+        return None, None
+    time: int | None = None
+    others: dict[int, str] = {}
+    for key, value in metadata:
+        if key == zeek.NETWORK_TIME:
+            time = int(value) // 1000  # type: ignore[arg-type]  # the message was checked: it is a timestamp
+        elif key > INTEGER_MAX:
+            raise InvalidData(f"the key {key} of the metadata does not fit into bigint")
+        else:
+            others[int(key)] = to_text(value).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return time, list(others.items()) or None
+
+
+def _texts(column: pa.Array) -> pa.Array:
+    """Bytes as text, quickly where they are UTF-8."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        decoded = [None if raw is None else raw.decode("utf-8", "backslashreplace") for raw in column.to_pylist()]
+        return pa.array(decoded, pa.string())
+
+
+def _senders(batch: pa.RecordBatch) -> pa.Array:
+    if "headers" not in batch.schema.names:
+        return pa.nulls(batch.num_rows, pa.string())
+    column = batch.column("headers")
+    if _is_recorded(column):
+        return _texts(column.flatten().field(1))
+    found = [next((each["value"] for each in row or () if each["key"] == SENDER), None) for row in column.to_pylist()]
+    return _texts(pa.array(found, pa.binary()))
+
+
+def _is_recorded(column: pa.Array) -> bool:
+    """Whether each row has the one header that a recorder writes."""
+    one_each = column.null_count == 0 and pc.all(pc.equal(pc.list_value_length(column), 1)).as_py()
+    return bool(one_each and pc.all(pc.equal(column.flatten().field(0), SENDER)).as_py())

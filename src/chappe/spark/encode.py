@@ -131,7 +131,6 @@ def encode_rows(rows: pa.RecordBatch, topic: str) -> Iterator[Piece]:
 
 
 def _plain(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
-    """Only what is written."""
     found = {"value": batch.column(columns.value).cast(pa.binary())}
     if columns.key is not None:
         found["key"] = batch.column(columns.key).cast(pa.binary())
@@ -227,7 +226,6 @@ def _refuse_too_large(columns: Mapping[str, _Column], row: int) -> None:
 
 
 def _encode(columns: Mapping[str, _Column], stamps: NDArray[np.int64] | None, low: int, high: int) -> bytes:
-    """The batch of rows ``low`` <= n < ``high``."""
     flags = 0
     parts: list[Any] = []
     if stamps is None:

@@ -259,7 +259,6 @@ def _struct(wanted: t.StructType) -> tuple[pa.DataType, Convert]:
 
 Node: TypeAlias = Union[t.DataType, "_Container", None]  # the type of one value or of several; None: any
 
-_PORT: Final = t.StructType().add("number", t.IntegerType()).add("protocol", t.StringType())
 _MIXED: Final = t.NullType()  # values of types that have none in common but text
 _LARGE: Final = t.DecimalType(20, 0)  # every count
 _WHOLE_TYPES: Final = frozenset({t.LongType(), _LARGE})
@@ -267,14 +266,10 @@ _SCALARS: Final[dict[type, t.DataType]] = {
     bool: t.BooleanType(),
     int: t.LongType(),
     float: t.DoubleType(),
-    str: t.StringType(),
-    bytes: t.StringType(),
-    Address: t.StringType(),
-    Subnet: t.StringType(),
-    Port: _PORT,
+    **dict.fromkeys((str, bytes, Address, Subnet, EnumValue), t.StringType()),
+    Port: t.StructType().add("number", t.IntegerType()).add("protocol", t.StringType()),
     Timestamp: t.TimestampType(),
     Timespan: t.DayTimeIntervalType(),
-    EnumValue: t.StringType(),
 }
 
 

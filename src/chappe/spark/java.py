@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -163,11 +164,9 @@ def _shim_home(java: Path) -> Path:
 
 def write_script(path: Path, text: str) -> None:
     """Have an executable file with a text, replaced in one step: another process may be starting it."""
-    try:
+    with suppress(OSError):
         if path.read_text() == text and os.access(path, os.X_OK):
             return
-    except OSError:
-        pass
     path.parent.mkdir(parents=True, exist_ok=True)
     fd, name = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(fd, "w") as file:

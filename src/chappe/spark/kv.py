@@ -42,7 +42,7 @@ from chappe.data.values import Value
 from chappe.errors import InvalidData, UsageError
 from chappe.spark.decode import CORRUPT, SAMPLE
 from chappe.spark.event_types import Unfit, inferred, positional
-from chappe.spark.tables import KEY, PLACE, VALUE, latest
+from chappe.spark.tables import KEY, VALUE, latest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -112,10 +112,7 @@ def read_store_topic(
     Raises:
         UsageError: The schema is malformed.
     """
-    options = {name: str(value) for name, value in source_options.items()}
-    columns = ",".join((*PLACE, KEY, VALUE, HEADERS))
-    reader = spark.read.format("chappe").options(**options).option("subscribe", topic)
-    table = latest(reader.option("columns", columns).load(), HEADERS).select(KEY, VALUE, HEADERS)
+    table = latest(spark, topic, source_options, HEADERS).select(KEY, VALUE, HEADERS)
     wanted = _given(schema) if schema is not None else _sampled(table)
     found = table.mapInArrow(
         partial(_decoded, wanted=wanted), t.StructType([*_schema(wanted), t.StructField(CORRUPT, t.StringType())])
@@ -160,7 +157,6 @@ def _shown(key: Value) -> str:
 
 
 def _decoded(batches: Iterable[pa.RecordBatch], *, wanted: t.StructType) -> Iterator[pa.RecordBatch]:
-    """What a task does."""
     found, convert = positional(_schema(wanted))
     arrow = pa.struct([*found, pa.field(CORRUPT, pa.string())])
     for batch in batches:

@@ -200,7 +200,6 @@ def _shrank(key: Key, start: Offsets, known: Mapping[Key, Known]) -> bool:
 
 
 def _gone(start: Offsets, known: Mapping[Key, Known]) -> UnknownTopic | OffsetOutOfRange | None:
-    """What is missing of the topics and partitions that were read."""
     topics = {topic for topic, _ in known}
     for topic, partitions in start.items():
         if topic not in topics and any(n > 0 for n in partitions.values()):

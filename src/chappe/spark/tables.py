@@ -17,7 +17,7 @@ no compaction of topics by key.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
@@ -66,9 +66,7 @@ def read_table(
     names = _names(key)
     if names and schema is None:
         raise UsageError("`key` names columns, and there is no `schema` that has them")
-    options = {name: str(value) for name, value in source_options.items()}
-    reader = spark.read.format("chappe").options(**options).option("subscribe", topic)
-    table = latest(reader.option("columns", ",".join((*PLACE, KEY, VALUE))).load())
+    table = latest(spark, topic, source_options)
     if schema is None:
         return table
     wanted = schema if isinstance(schema, t.StructType) else t.StructType.fromDDL(schema)
@@ -78,8 +76,11 @@ def read_table(
     return _typed(table, wanted, names)
 
 
-def latest(rows: DataFrame, *others: str) -> DataFrame:
+def latest(spark: SparkSession, topic: str, source_options: Mapping[str, Any], *others: str) -> DataFrame:
     """The latest record of each key: key, value, timestamp and ``others``; none without a key, or a value no more."""
+    options = {name: str(value) for name, value in source_options.items()}
+    options |= {"subscribe": topic, "columns": ",".join((*PLACE, KEY, VALUE, *others))}
+    rows = spark.read.format("chappe").options(**options).load()
     newest = f.max(f.struct(*PLACE, VALUE, *others)).alias("newest")
     found = rows.where(f.col(KEY).isNotNull()).groupBy(KEY).agg(newest).where("newest.value IS NOT NULL")
     return found.select(KEY, "newest.value", "newest.timestamp", *[f"newest.{name}" for name in others])

@@ -40,7 +40,7 @@ try:
     from starlette.websockets import WebSocket
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    from chappe.web.session import PATH, Queue, Session
+    from chappe.web.session import PATH, Session
 except ImportError:
     raise ChappeError("the WebSocket face needs further packages: pip install 'chappe[web]'") from None
 
@@ -185,7 +185,7 @@ class WebSocketServer:
             raise UsageError("a client may not block everybody: 'disconnect', 'drop_oldest' or 'drop_newest'")
         check_bounds(messages_max, bytes_max)
         self._origins = check_origins(origins)
-        self._queue = Queue(on_full, messages_max, bytes_max)
+        self._queue = {"on_full": on_full, "messages_max": messages_max, "bytes_max": bytes_max}
         self._endpoint = endpoint
         self._async: AsyncEndpoint | None = None  # once the loop runs
         self._room = Room()

@@ -18,14 +18,14 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any, Final
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
 from chappe import __version__
 from chappe.api.mesh.aio import AsyncEndpoint, AsyncSubscriber
-from chappe.api.mesh.arguments import OnFull, encode_topic, encode_value
+from chappe.api.mesh.arguments import encode_topic, encode_value
 from chappe.data.json import dumps_message, loads_message
 from chappe.defaults import WEBSOCKET_SPEAK_S
 from chappe.errors import BufferFull, ChappeError, Closed, InvalidData, UnsupportedValue, UsageError
@@ -71,20 +71,14 @@ class _GoneAway(Exception):
     """The server ends the session; the text tells the client why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """What waits for one client at most, and what happens then."""
-
-    on_full: OnFull
-    messages_max: int
-    bytes_max: int
-
-
 class Session:
-    """A client whose connection is accepted. ``spoke`` is called once its first frame is understood."""
+    """A client whose connection is accepted. ``spoke`` is called once its first frame is understood.
+
+    ``queue`` says what waits for it at most, and what happens then: arguments of ``subscribe``.
+    """
 
     def __init__(
-        self, socket: WebSocket, endpoint: AsyncEndpoint, queue: Queue, spoke: Callable[[Session], None]
+        self, socket: WebSocket, endpoint: AsyncEndpoint, queue: dict[str, Any], spoke: Callable[[Session], None]
     ) -> None:
         self._spoke = spoke
         self._given_way: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -134,13 +128,9 @@ class Session:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _subscribe(self) -> AsyncSubscriber:
-        queue = self._queue
         while True:
             try:
-                topics = read_filter(await self._receive())
-                return self._endpoint.subscribe(
-                    *topics, on_full=queue.on_full, messages_max=queue.messages_max, bytes_max=queue.bytes_max
-                )
+                return self._endpoint.subscribe(*read_filter(await self._receive()), **self._queue)
             except (InvalidData, UsageError) as problem:
                 await self._send(frame("error", code=DESERIALIZATION_FAILED, context=str(problem)))
 
@@ -200,7 +190,5 @@ class Session:
 
     async def _close(self, code: int, reason: str) -> None:
         assert len(reason.encode()) <= REASON_BYTES_MAX
-        try:
+        with suppress(WebSocketDisconnect, RuntimeError, ChappeError):  # it is gone
             await self._socket.close(code, reason)
-        except (WebSocketDisconnect, RuntimeError, ChappeError):
-            pass  # it is gone

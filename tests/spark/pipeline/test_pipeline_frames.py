@@ -13,8 +13,9 @@ from tests.waiting import SPARK_S
 
 from chappe.spark.pipeline.frames import prepare
 from chappe.spark.pipeline.model import PipelineInvalid
+from chappe.spark.pipeline.progress import Numbers
 from chappe.spark.pipeline.reading import read_pipeline
-from chappe.spark.pipeline.running import PipelineFailed, Progress, Running
+from chappe.spark.pipeline.running import PipelineFailed, Running
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.spark
@@ -191,7 +192,7 @@ def test_a_run_goes_on_where_the_last_one_ended(spark: SparkSession, tmp_path: P
     assert numbers.lag_records == 0
     assert [each.topic for each in numbers.lag] == ["t"]
     assert numbers.state_rows == 1
-    assert isinstance(second.events.get_nowait(), Progress)
+    assert isinstance(second.events.get_nowait(), Numbers)
 
     changed = path.read_text().replace("metric, sum", "sum").replace(', metric"', '"')
     path.write_text(changed)

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from chappe.cli.pipeline_run import line, seconds, tables
+from chappe.cli.pipeline_run import Metrics, line, parse_address, seconds, tables
 from chappe.errors import AddressInUse, UsageError
-from chappe.spark.pipeline.metrics import Metrics, parse_address
 from chappe.spark.pipeline.progress import Lag, Numbers
 
 NUMBERS = Numbers(

@@ -29,7 +29,6 @@ T = TypeVar("T")
 
 
 def _reader(name: str, convert: Callable[[Any], T]) -> Callable[[Element], T]:
-    """A method that returns the value if it is of the type of that name."""
 
     def read(self: Element) -> T:
         """The value; raises RuntimeError if it is of another type."""

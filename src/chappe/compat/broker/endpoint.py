@@ -7,6 +7,7 @@ Where the original crashes or lies, this does what its documentation promises: s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar, overload
@@ -132,10 +133,8 @@ class Endpoint:
 
     def unpeer(self, address: str, port: int) -> bool:
         """End a peering; True also if there is none, of which an error tells."""
-        try:
+        with suppress(PeeringError):
             self._endpoint.unpeer(address, port)
-        except PeeringError:
-            pass
         return True
 
     def unpeer_nosync(self, address: str, port: int) -> None:

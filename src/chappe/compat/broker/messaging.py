@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Generic, NoReturn, Self, TypeVar
 
@@ -71,6 +72,7 @@ class Reset:
 
 
 S = TypeVar("S", MeshSubscriber, MeshStatusSubscriber, MeshPublisher)
+Q = TypeVar("Q", MeshSubscriber, MeshStatusSubscriber)
 
 
 class _Wrapped(Generic[S]):
@@ -116,21 +118,36 @@ def _take(take: Callable[[float | None], T | None], count: int, seconds: float |
         yield found
 
 
-class Subscriber(_Wrapped[MeshSubscriber]):
-    """Messages of some topics, as (topic, Python object)."""
-
-    _on_topics: Callable[[list[str]], None] | None = None  # told of further topics
-
+class _Queue(_Wrapped[Q], ABC):
     def get(self, *arguments: float) -> Any:
         """The next one; with seconds as a float None after these, with a number as an int a list of so many."""
         return _get(self._take, arguments)
 
+    def available(self) -> int:
+        """How many are there, at most."""
+        return self._wrapped.available
+
+    def _take(self, seconds: float | None) -> Any:
+        until = None if seconds is None else time.monotonic() + seconds
+        while (found := self._wrapped.get(_left(until))) is not None:
+            shown = self._shown(found)
+            if shown is not None:
+                return shown
+        return None
+
+    @abstractmethod
+    def _shown(self, found: Any) -> Any:
+        """What a program gets of it; None if it gets nothing."""
+
+
+class Subscriber(_Queue[MeshSubscriber]):
+    """Messages of some topics, as (topic, Python object)."""
+
+    _on_topics: Callable[[list[str]], None] | None = None  # told of further topics
+
     def poll(self) -> list[tuple[str, Any]]:
         """All that are there, at most 128; never waits."""
-        return [pair for each in self._wrapped.get_many(POLL_MAX, 0.0) if (pair := self._pair(each)) is not None]
-
-    def available(self) -> int:
-        return self._wrapped.available
+        return [pair for each in self._wrapped.get_many(POLL_MAX, 0.0) if (pair := self._shown(each)) is not None]
 
     def add_topic(self, topic: str | Topic, block: bool = False) -> None:
         """Subscribe to a further topic; it is done when this returns, whatever ``block`` says."""
@@ -141,20 +158,11 @@ class Subscriber(_Wrapped[MeshSubscriber]):
     def remove_topic(self, topic: str | Topic, block: bool = False) -> None:
         self._wrapped.remove(topic_of(topic))
 
-    def _take(self, seconds: float | None) -> tuple[str, Any] | None:
-        until = None if seconds is None else time.monotonic() + seconds
-        while (found := self._wrapped.get(_left(until))) is not None:
-            pair = self._pair(found)
-            if pair is not None:
-                return pair
-        return None
-
-    def _pair(self, received: Received) -> tuple[str, Any] | None:
-        """Topic and object; None for what is not a value, which the original drops too."""
+    def _shown(self, found: Received) -> tuple[str, Any] | None:
         try:
-            return received.topic, self._convert(received.data)
-        except InvalidData as error:
-            logger.warning("a message to %s was dropped: %s", received.topic, error)
+            return found.topic, self._convert(found.data)
+        except InvalidData as error:  # the original drops what is not a value, too
+            logger.warning("a message to %s was dropped: %s", found.topic, error)
             return None
 
     def _convert(self, value: Value) -> Any:
@@ -172,37 +180,21 @@ def _left(until: float | None) -> float | None:
     return None if until is None else max(0.0, until - time.monotonic())
 
 
-class StatusSubscriber(_Wrapped[MeshStatusSubscriber]):
+class StatusSubscriber(_Queue[MeshStatusSubscriber]):
     """Errors, and statuses if wanted."""
 
     def __init__(self, wrapped: MeshStatusSubscriber, receive_statuses: bool) -> None:
         super().__init__(wrapped)
         self._wanted = (MeshStatus, PeeringError) if receive_statuses else (PeeringError,)
 
-    def get(self, *arguments: float) -> Any:
-        """The next one; arguments as those of ``Subscriber.get``."""
-        return _get(self._take, arguments)
-
     def poll(self) -> list[Status | Error]:
         """All that are there; never waits."""
-        return [_shown(each) for each in self._wrapped.poll() if isinstance(each, self._wanted)]
+        return [shown for each in self._wrapped.poll() if (shown := self._shown(each)) is not None]
 
-    def available(self) -> int:
-        """How many are there, at most."""
-        return self._wrapped.available
-
-    def _take(self, seconds: float | None) -> Status | Error | None:
-        until = None if seconds is None else time.monotonic() + seconds
-        while True:
-            found = self._wrapped.get(_left(until))
-            if found is None:
-                return None
-            if isinstance(found, self._wanted):
-                return _shown(found)
-
-
-def _shown(event: MeshStatus | PeeringError) -> Status | Error:
-    return Error(event) if isinstance(event, PeeringError) else Status(event)
+    def _shown(self, found: MeshStatus | PeeringError) -> Status | Error | None:
+        if not isinstance(found, self._wanted):
+            return None
+        return Error(found) if isinstance(found, PeeringError) else Status(found)
 
 
 class Publisher(_Wrapped[MeshPublisher]):

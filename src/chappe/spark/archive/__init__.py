@@ -5,7 +5,7 @@ tasks.py      what Spark's tasks do: records into staged files, small files into
 job.py        the streaming query that archives
 reading.py    where the live log goes on; ``read_archive``: the archive and the log as one DataFrame
 order.py      archived records in the order of their times, each partition in its own order
-replay.py     records on their way back into topics; pacing.py says when each is due
+replay.py     records on their way back into topics
 
 An archive is a directory that every host of the cluster sees under one path::
 

@@ -108,11 +108,6 @@ class Manifest(msgspec.Struct, frozen=True):
             raise UnknownTopic(f"the archive has no topic {topic or ''}".rstrip() + f"; it has {has}")
         return found
 
-    @property
-    def rows(self) -> int:
-        """All records."""
-        return sum(each.rows for each in self.files)
-
 
 def load(directory: Path) -> Manifest:
     """The newest version.

@@ -152,7 +152,6 @@ def _groups_of(path: Path, topic: str, wanted: Wanted) -> Iterator[Group]:
 
 
 def _known_piece(meta: pq.RowGroupMetaData, topic: str, columns: list[int]) -> list[Piece]:
-    """The one piece of a row group, if its statistics show that it is one."""
     partition, offset, stamp = (meta.column(each).statistics for each in columns)
     if not all(each is not None and each.has_min_max for each in (partition, offset, stamp)):
         return []
@@ -162,7 +161,6 @@ def _known_piece(meta: pq.RowGroupMetaData, topic: str, columns: list[int]) -> l
 
 
 def _scan(file: pq.ParquetFile, index: int, topic: str) -> Iterator[Piece]:
-    """The pieces of a row group, from its records."""
     table = file.read_row_group(index, columns=_SORTED_BY)
     coded = table.column("partition").combine_chunks().dictionary_encode()
     names, codes = coded.dictionary.to_pylist(), coded.indices.to_numpy()
@@ -216,7 +214,6 @@ class _Held:
 
 
 def _load(group: Group, wanted: Wanted, ranks: Mapping[tuple[str, str], int]) -> _Held:
-    """Read a row group."""
     try:
         with pq.ParquetFile(group.path) as file:
             table = file.read_row_group(group.index, columns=RECORD_COLUMNS)

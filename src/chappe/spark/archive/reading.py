@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -67,7 +68,6 @@ def read_archive(
 
 
 def _archived(spark: SparkSession, directory: Path, manifest: Manifest, topics: set[str]) -> DataFrame:
-    """What is archived of the topics, according to the manifest."""
     files = [each for each in manifest.files if each.topic in topics]
     # A small file may come to hold more while it is read. What the manifest does not know of is the log's to give.
     small = [each for each in files if each.bytes < SMALL_BYTES]
@@ -174,12 +174,9 @@ def starting_offsets(starting: Mapping[Key, int]) -> str:
 
 def look(manifest: Manifest, wanted: Filter, stores: tuple[str, ...], towers: str | None) -> Rest:
     """Ask the stores. Raises TimedOut if none answers."""
-    view = StoresView(Selection((wanted,)), stores, towers)
-    try:
+    with closing(StoresView(Selection((wanted,)), stores, towers)) as view:
         view.refresh()
         return rest_of(manifest, view.known, wanted)
-    finally:
-        view.close()
 
 
 def pattern_of(*wanted: Filter) -> str:

@@ -118,8 +118,6 @@ class _Open(msgspec.Struct):
 
 
 class _Files:
-    """The files that a task writes."""
-
     def __init__(self, directory: Path, run: str) -> None:
         self._directory = directory
         self._prefix = f"{run}/{uuid.uuid4().hex}"  # of this attempt alone
@@ -142,13 +140,11 @@ class _Files:
             max(self._open.values(), key=lambda each: each.writer.waiting_bytes).writer.flush()
 
     def close(self) -> tuple[StagedFile, ...]:
-        """Finish all files."""
         for key in list(self._open):
             self._close(key)
         return tuple(self._done)
 
     def discard(self) -> None:
-        """Remove all files."""
         for each in self._open.values():
             each.writer.discard()
         for done in self._done:
@@ -166,7 +162,6 @@ def _take(
     spans: dict[tuple[str, str], Span],
     archived: Mapping[tuple[str, str], int],
 ) -> None:
-    """Sort one batch's records into files, and note their offsets."""
     if not batch.num_rows:
         return
     topics = batch.column("topic").dictionary_encode()
@@ -204,7 +199,6 @@ def _share_out(
     topics: list[str],
     files: _Files,
 ) -> None:
-    """Add rows to the files of their topics and days, in their order."""
     days = stamps // DAY_US
     if (codes[0] == codes).all() and (days[0] == days).all():
         files.add(topics[int(codes[0])], int(days[0]), rows, stamps)

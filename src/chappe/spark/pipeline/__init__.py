@@ -7,7 +7,6 @@ frames.py     options of source and sink; views, rows and records as DataFrames;
 progress.py   Spark's query progress as numbers: rates, lag, state
 running.py    the queries of a pipeline, from session to end, on a thread of their own
 states.py     which pipelines of this user run, and how they are: small files
-metrics.py    the same for Prometheus
 
-Only ``frames``, ``running`` and ``metrics`` need more than chappe's own dependencies, and only when called.
+Only ``frames`` and ``running`` need more than chappe's own dependencies, and only when called.
 """

@@ -226,4 +226,4 @@ def toml_problem(message: str, text: str) -> tuple[int, str]:
     match = re.search(r"\s*\((?:at line (\d+), column \d+|at end of document)\)", message)
     if match is None:
         return 1, message
-    return int(match[1] or len(text.splitlines()) or 1), f"not TOML: {message[: match.start()].strip()}"
+    return int(match[1] or len(text.splitlines()) or 1), message[: match.start()].strip()

@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final, cast
@@ -51,7 +52,8 @@ def read_pipeline(file: Path) -> model.Pipeline:
     try:
         values = tomllib.loads(block)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise PipelineInvalid([Problem(file, *model.toml_problem(str(error), block))]) from error
+        line, problem = model.toml_problem(str(error), block)
+        raise PipelineInvalid([Problem(file, line, f"not TOML: {problem}")]) from error
     complaints = Complaints(file, model.Lines(block))
     pipeline = _Reader(file, python, complaints).read(values)
     if python:
@@ -186,15 +188,13 @@ class _Reader:
         value = table.values.get("starting", "earliest")
         if value in ("earliest", "latest"):
             return {"startingOffsets": str(value)}
-        try:
+        with suppress(ValueError, OverflowError, OSError):
             if isinstance(value, str):
                 value = datetime.fromisoformat(value)
             if isinstance(value, date) and not isinstance(value, datetime):
                 value = datetime(value.year, value.month, value.day)
             if isinstance(value, datetime):
                 return {"startingTimestamp": str(int(value.astimezone(UTC).timestamp() * 1000))}
-        except (ValueError, OverflowError, OSError):
-            pass
         table.complain("starting", f"`{table.path('starting')}` is earliest, latest or a time such as 2026-01-31T12:00")
         return {}
 

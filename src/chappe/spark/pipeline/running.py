@@ -40,13 +40,6 @@ class PipelineFailed(ChappeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """A query has done a batch, or has had nothing to do for a while."""
-
-    numbers: Numbers
-
-
-@dataclass(frozen=True, slots=True)
 class Rows:
     """A batch of rows for the console, one JSON object each; ``more`` were left out."""
 
@@ -55,7 +48,7 @@ class Rows:
     more: int
 
 
-Event: TypeAlias = Progress | Rows
+Event: TypeAlias = Numbers | Rows  # the former: a query has done a batch, or has had nothing to do for a while
 
 
 class Running:
@@ -211,7 +204,6 @@ class Running:
             self.events.put(Rows(query, rows[:ROWS_MAX], more))
 
     def _watch(self, started: Mapping[str, tuple[Prepared, StreamingQuery]]) -> None:
-        """Until all queries have ended, one has failed, or a stop is asked for and the batches are done."""
         while not self._stop.wait(LOOK_S):
             if not self._look(started):
                 return
@@ -250,14 +242,14 @@ class Running:
         quiet = time.monotonic() - self._progress_at.get(name, time.monotonic())
         moving = tracker.numbers.rows_in_s or tracker.numbers.rows_processed_s
         if moving and quiet > IDLE_S + interval_ms / 1000 and not running.status["isTriggerActive"]:
-            self.events.put(Progress(tracker.idle()))
+            self.events.put(tracker.idle())
 
     def heard(self, name: str, progress: Mapping[str, Any]) -> None:
         """Take over Spark's progress of a query; called by the listener."""
         tracker = self._trackers.get(name)
         if tracker is not None:
             self._progress_at[name] = time.monotonic()
-            self.events.put(Progress(tracker.take(progress, time.monotonic())))
+            self.events.put(tracker.take(progress, time.monotonic()))
 
     def heard_end(self, run_id: str) -> None:
         """Spark has said all that it says of a run of a query; called by the listener."""
