@@ -71,10 +71,12 @@ class KvLimits:
     # -- both: the channels
     ack_events: int = defaults.CHANNEL_ACK_EVENTS
     nack_max: int = defaults.CHANNEL_NACK_MAX
+    held_max: int = defaults.CHANNEL_HELD_MAX
 
     # -- master
     events_max: int = defaults.CHANNEL_EVENTS_MAX
     clones_max: int = defaults.STORE_CLONES_MAX
+    outcomes_max: int = defaults.STORE_OUTCOMES_MAX
     commit_operations: int = defaults.STORE_COMMIT_OPERATIONS
     commit_bytes: int = defaults.STORE_COMMIT_BYTES
     piece_bytes: int = defaults.STORE_PIECE_BYTES

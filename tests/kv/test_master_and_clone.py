@@ -11,6 +11,7 @@ from chappe.data.binary import decode, encode
 from chappe.data.order import INTEGER, SET, VECTOR
 from chappe.data.scalars import Count
 from chappe.data.values import Set
+from chappe.defaults import STORE_WRITER_FORGET_S
 from chappe.errors import (
     BackendFailure,
     BufferFull,
@@ -42,7 +43,7 @@ from chappe.kv.events import (
     WritesRefused,
 )
 from chappe.kv.master import KvMaster
-from chappe.limits import KvLimits
+from chappe.limits import KV_LIMITS, KvLimits
 
 NS = 1_000_000_000
 
@@ -53,6 +54,7 @@ class Pair:
     def __init__(self, *, durable: bool = False, **options: Any) -> None:
         self.now = 100.0
         self.lives = 0
+        self.ahead_s = 0.0  # the time of day
         self.cut = False
         self.resolved: dict[int, object] = {}
         self.commits: list[Commit] = []
@@ -74,7 +76,7 @@ class Pair:
         return self.master
 
     def times(self) -> dict[str, Any]:
-        return {"now": self.now, "wall_ns": int(self.now * NS)}
+        return {"now": self.now, "wall_ns": int((self.now + self.ahead_s) * NS)}
 
     def do(self, who: str, actions: list[Action]) -> None:
         for action in actions:
@@ -735,3 +737,30 @@ def test_what_a_master_finds_in_its_backend_expires_as_it_was_to() -> None:
     assert [each for each in actions if isinstance(each, Commit)]
     assert master.engine.find("short") is None
     assert master.engine.find("lasting") is not None
+
+
+def test_a_clone_hears_of_all_writes_that_a_full_disk_has_refused_at_once() -> None:
+    """They are more than one message tells."""
+    pair = Pair(durable=True)
+    count = KV_LIMITS.outcomes_max + 10
+    for number in range(count):
+        pair.write("clone", "put", number, number, ticket=number)
+    pair.do("master", pair.master.handle_commit_failed(1, StorageFull("full"), pair.now))
+    pair.wait(3.0)
+
+    assert len(pair.resolved) == count
+    assert all(isinstance(outcome, BackendFailure) for outcome in pair.resolved.values())
+    assert not pair.reported(CommandRefused)
+    assert pair.clone.idle()
+    assert pair.master.idle()
+
+
+def test_a_clone_that_has_written_nothing_for_a_day_is_not_forgotten_while_it_is_there() -> None:
+    pair = Pair()
+    pair.wait(1.0)
+    pair.write("clone", "put", "a", 1, ticket=1)
+    pair.ahead_s = 2 * STORE_WRITER_FORGET_S
+    pair.wait(STORE_WRITER_FORGET_S / 24 + 1.0)
+    pair.write("clone", "put", "a", 2, ticket=2)
+
+    assert pair.resolved == {1: None, 2: None}

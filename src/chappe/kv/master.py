@@ -64,7 +64,7 @@ class KvMaster(KvRole):
         self.hears = {master_topic(raw): self.handle_messages, clone_topic(raw): self.handle_masters}
         notices = Notices(notify)
         super().__init__(name, entity, notices, NOBODY, immediate=not durable)
-        self._writers = Writers(loaded.writers if loaded is not None else ())
+        self._writers = Writers(loaded.writers if loaded is not None else (), limits)
         self._followers = Followers(
             name, entity, self._writers, lambda: self._ordering.frozen(), limits, now=now, heartbeat_s=heartbeat_s
         )
@@ -86,11 +86,12 @@ class KvMaster(KvRole):
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
-        return [*self.engine.invariants(), *self._followers.invariants(), *self._writers.invariants()]
+        parts = (self.engine, self._followers, self._writers, self._taking)
+        return [each for part in parts for each in part.invariants()]
 
     def story(self, key: object) -> str:
         """What is known of a key, for people."""
-        pending = "" if self.settled else "; not everything is durable yet"
+        pending = f"; {self.waiting} operations are not durable yet" if self.waiting else ""
         return f"{self.engine.story(to_value(key))}; {len(self.clones)} clones, at event {self.position}{pending}"
 
     @property
@@ -106,7 +107,12 @@ class KvMaster(KvRole):
     @property
     def settled(self) -> bool:
         """Whether all that was written is durable."""
-        return not self._ordering.commits.count
+        return not self.waiting
+
+    @property
+    def waiting(self) -> int:
+        """Operations that are not durable yet; while there is ``room``, at most three commits' worth."""
+        return self._ordering.commits.count
 
     def idle(self) -> bool:
         """Whether every clone in reach has everything, nothing of theirs is missing, and all is durable."""

@@ -24,7 +24,10 @@ Reaches: TypeAlias = Callable[[bytes], bool]  # whether there is a path to an en
 
 def new_input(limits: KvLimits, now: float) -> ChannelConsumer[cmd.Action]:
     """The receiving end of a channel that has not begun: a master has one for each writing clone, a clone has one."""
-    return ChannelConsumer(now=now, search_max_s=math.inf, ack_events=limits.ack_events, nack_max=limits.nack_max)
+    return ChannelConsumer(
+        now=now, search_max_s=math.inf, held_max=limits.held_max, ack_events=limits.ack_events,
+        nack_max=limits.nack_max,
+    )  # fmt: skip
 
 
 class Notices:

@@ -50,6 +50,18 @@ class Taking:
             for writer in self._writers.attached.values()
         )
 
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        limits = self._limits
+        # What one message brought, and what is under way to a disk and behind it, may all come to nothing at once.
+        bound = limits.outcomes_max + limits.held_max + (3 * limits.commit_operations if self._ordering.durable else 0)
+        kept = {writer.entity: len(writer.outcomes) for writer in self._writers.known.values()}
+        return [
+            f"{count} outcomes of {each} are kept, the bound is {bound}"
+            for each, count in kept.items()
+            if count > bound
+        ]
+
     # -- what clones say --------------------------------------------------------------------------------------------
 
     def attach(
@@ -96,7 +108,8 @@ class Taking:
             taken = writer.channel.handle_retransmit_failed(command.seq, now)
         else:
             assert isinstance(command, cmd.Settled)
-            writer.settle(command.seq)
+            if writer.settle(command.seq):
+                self._writers.due[entity] = None
             return
         self._take(writer, taken, now, wall_ns, actions)
 
@@ -107,9 +120,8 @@ class Taking:
         for entity in self._writers.due:
             writer = self._writers.known.get(entity)
             if writer is not None and entity.is_chappe:
-                self._followers.send(
-                    entity, cmd.WriterState(writer.applied, self._followers.output.seq, writer.told()), actions
-                )
+                applied, outcomes = writer.told()
+                self._followers.send(entity, cmd.WriterState(applied, self._followers.output.seq, outcomes), actions)
         self._writers.due.clear()
 
     def handle_timeout(self, now: float, wall_ns: int, actions: list[Action]) -> None:

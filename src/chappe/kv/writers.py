@@ -7,10 +7,11 @@ back repeats what was not confirmed to it, and nothing may be done twice.
 from __future__ import annotations
 
 from chappe.channel import ChannelConsumer
-from chappe.defaults import STORE_OUTCOMES_MAX, STORE_WRITER_FORGET_S, STORE_WRITERS_MAX
+from chappe.defaults import STORE_WRITER_FORGET_S, STORE_WRITERS_MAX
 from chappe.kv.backend import WriterRow
 from chappe.kv.commands import Action
 from chappe.kv.entity import Entity
+from chappe.limits import KvLimits
 
 NS: int = 1_000_000_000
 
@@ -21,39 +22,47 @@ class Writer:
     ``taken`` counts what was done in memory, ``applied`` what is durable and may be confirmed.
     """
 
-    __slots__ = ("applied", "channel", "entity", "heard_ns", "outcomes", "taken")
+    __slots__ = ("_outcomes_max", "applied", "channel", "entity", "heard_ns", "outcomes", "taken")
 
-    def __init__(self, entity: Entity, applied: int, heard_ns: int) -> None:
+    def __init__(self, entity: Entity, applied: int, heard_ns: int, limits: KvLimits) -> None:
+        self._outcomes_max = limits.outcomes_max
         self.entity = entity
         self.applied = applied
         self.taken = applied
-        self.outcomes: dict[int, int] = {}  # by the number of the write; in order
+        self.outcomes: dict[int, int] = {}  # by the number of the write
         self.heard_ns = heard_ns
         self.channel: ChannelConsumer[Action] | None = None  # while it is attached
 
     @property
     def full(self) -> bool:
         """Whether it must first settle what went wrong."""
-        return len(self.outcomes) >= STORE_OUTCOMES_MAX
+        return len(self.outcomes) >= self._outcomes_max
 
-    def told(self) -> tuple[tuple[int, int], ...]:
-        """The outcomes that it may be told."""
-        return tuple([each for each in self.outcomes.items() if each[0] <= self.applied])
+    def told(self) -> tuple[int, tuple[tuple[int, int], ...]]:
+        """How far it may be told that it is done, and the outcomes up to there: as many as one message holds."""
+        if not self.outcomes:
+            return self.applied, ()
+        found = sorted([each for each in self.outcomes.items() if each[0] <= self.applied])
+        end = self._outcomes_max  # a disk that is full may refuse more writes than that at once
+        return (found[end][0] - 1 if len(found) > end else self.applied), tuple(found[:end])
 
-    def settle(self, seq: int) -> None:
-        """It knows what became of everything up to ``seq``."""
+    def settle(self, seq: int) -> bool:
+        """It knows what became of everything up to ``seq``; returns whether there was more than it could be told."""
+        more = len(self.outcomes) > self._outcomes_max
         self.outcomes = {each: code for each, code in self.outcomes.items() if each > seq}
+        return more
 
 
 class Writers:
     """All of them."""
 
-    def __init__(self, rows: tuple[WriterRow, ...] = ()) -> None:
+    def __init__(self, rows: tuple[WriterRow, ...], limits: KvLimits) -> None:
+        self._limits = limits
         self.known: dict[Entity, Writer] = {}
         self.attached: dict[Entity, Writer] = {}
         self.due: dict[Entity, None] = {}  # who is to be told how far it is done; in order
         for row in rows:
-            writer = self.known[row.entity] = Writer(row.entity, row.applied, row.heard_ns)
+            writer = self.known[row.entity] = Writer(row.entity, row.applied, row.heard_ns, limits)
             writer.outcomes = dict(row.outcomes)
 
     def invariants(self) -> list[str]:
@@ -74,7 +83,7 @@ class Writers:
         """A new one; None if there are too many that must be remembered."""
         if len(self.known) >= STORE_WRITERS_MAX and not self.forget(wall_ns):
             return None
-        writer = self.known[entity] = Writer(entity, applied, wall_ns)
+        writer = self.known[entity] = Writer(entity, applied, wall_ns, self._limits)
         return writer
 
     def row(self, entity: Entity) -> WriterRow | None:
