@@ -764,3 +764,21 @@ def test_a_clone_that_has_written_nothing_for_a_day_is_not_forgotten_while_it_is
     pair.write("clone", "put", "a", 2, ticket=2)
 
     assert pair.resolved == {1: None, 2: None}
+
+
+def test_a_clone_that_does_not_say_what_it_has_heard_of_must_wait_with_further_writes() -> None:
+    limits = KvLimits(outcomes_max=3)
+    writer, clock = chappe_entity(b"w" * 16, 9), {"now": 0.0, "wall_ns": 0}
+    master = KvMaster("s", chappe_entity(b"m" * 16, 1), limits=limits, **clock)
+
+    def say(seq: int, command: cmd.Command) -> list[cmd.Command]:
+        payload = encode_message(seq, writer, NOBODY, encode_command(command))
+        sent = [each for each in master.handle_messages([payload], **clock) if isinstance(each, Send)]
+        return [decode_message(each.payload).command for each in sent]
+
+    say(0, cmd.AttachWriter(1, 10))
+    told = [say(seq, cmd.Subtract("nothing", 1, None, writer)) for seq in range(2, 10)]
+    assert [each.applied for some in told for each in some if isinstance(each, cmd.WriterState)] == [2, 3, 4]
+    assert not say(0, cmd.Settled(4))
+    assert say(5, cmd.Put("a", 1, None, writer))
+    assert master.get("a") == 1

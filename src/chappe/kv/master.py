@@ -111,7 +111,7 @@ class KvMaster(KvRole):
 
     @property
     def waiting(self) -> int:
-        """Operations that are not durable yet; while there is ``room``, at most three commits' worth."""
+        """Operations that are not durable yet."""
         return self._ordering.commits.count
 
     def idle(self) -> bool:

@@ -41,7 +41,13 @@ TOLD_S: Final = 4.0  # a consumer says so when it hears nothing for this long
 LATE_S: Final = 0.3  # what is due is done by then
 STARTS: Final = (0, 0, 2**32 - 20, 2**53 - 3, 2**62)  # numbers that events begin behind
 NUMBERS: Final = (0, 1, 2, 40, 2**32, 2**53 + 1, 2**63 - 1, 2**64 - 1)
+SIZE_MAX: Final = 5
 Payload = tuple[int, int]  # the producer's life, the number of the event in it
+
+
+def size_of(payload: Payload) -> int:
+    """What an event counts for."""
+    return 1 + payload[1] % SIZE_MAX
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,7 @@ class ChannelWorld(World):
         self.lasting = self.rng.random() < 0.3
         self.window = self.rng.choice((10, 100, 1_000))
         self.kept_max = self.rng.choice((10, 1_000, 100_000))
+        self.kept_bytes_max = self.kept_max * self.rng.choice((2, SIZE_MAX))  # either bound may be met first
         self.held_max = self.rng.choice((3, 1_000))
         self.consumed = 0
         self.working = True
@@ -95,8 +102,9 @@ class ProducerEnd(Host):
         self.life = life
         options: dict[str, Any] = {"lasting": True, "window": world.window} if world.lasting else {}
         self.core = world.cores.producer(
-            lambda payload: 1, now=world.now, silent_s=SILENT_S, events_max=world.kept_max, **options
-        )
+            size_of, now=world.now, silent_s=SILENT_S, events_max=world.kept_max, bytes_max=world.kept_bytes_max,
+            **options,
+        )  # fmt: skip
         self.core.seq += world.rng.choice(STARTS)
         self.acks: dict[str, int] = {}  # what each consumer has acknowledged, and when it was heard of last
         self.heard: dict[str, float] = {}
@@ -115,11 +123,15 @@ class ProducerEnd(Host):
 
     def produce(self) -> None:
         """One event, if there is room."""
+        world, payload = self.world, (self.life, self.core.seq + 1)
         try:
-            self.call(self.core.produce, (self.life, self.core.seq + 1), self.world.now)
+            self.call(self.core.produce, payload, world.now)
         except BufferFull:
-            if self.core.kept[0] < self.world.kept_max:
-                self.world.fail("room", f"an event is refused, {self.core.kept[0]} of {self.world.kept_max} are kept")
+            events, size = self.core.kept
+            if events < world.kept_max and size + size_of(payload) <= world.kept_bytes_max:
+                world.fail("room", f"an event is refused, {events} of {world.kept_max} are kept")
+        if self.core.kept[0] > world.kept_max or self.core.kept[1] > world.kept_bytes_max:
+            world.fail("bounds", f"the producer keeps {self.core.kept} events and bytes, {world.kept_max} may be")
 
     def hear(self, message: tuple[str, int, Ack | Nack]) -> None:
         """A consumer, or a stranger, has sent something; who follows a former life is a stranger to this one."""
@@ -190,6 +202,7 @@ class ConsumerEnd(Host):
         self.core = world.cores.consumer(now=world.now, held_max=world.held_max, search_max_s=2.0, silent_s=TOLD_S)
         self.life = 0  # of the producer that it follows
         self.last = 0
+        self.early = 0  # the last event that it held since one before was missing
         self.silent = False
         self.heard_at = self.moved_at = self.acked_at = world.now
         self.acked = 0
@@ -223,7 +236,10 @@ class ConsumerEnd(Host):
         if isinstance(what, Handshake):
             self.call(self.core.handle_handshake, what.offset, what.heartbeat_s, now)
         elif isinstance(what, Event):
+            held = self.core.held
             self.call(self.core.handle_event, what.seq, what.payload, now)
+            if self.core.held > held:
+                self.early = what.seq
         elif isinstance(what, Heartbeat):
             self.call(self.core.handle_heartbeat, what.seq, now)
         elif isinstance(what, RetransmitFailed):
@@ -278,15 +294,14 @@ class Channels(Checker[ChannelWorld]):
         silent_s = world.now - producer.heard.get(action.consumer, 0.0)
         waiting = producer.core.seq - producer.acks[action.consumer]
         slowest = producer.acks[action.consumer] == min(producer.acks.values())
-        if silent_s < SILENT_S - TICK_S and "nack" not in action.reason and (waiting < world.kept_max or not slowest):
+        full = waiting >= min(world.kept_max, world.kept_bytes_max // SIZE_MAX)
+        if silent_s < SILENT_S - TICK_S and "nack" not in action.reason and not (full and slowest):
             world.fail("reliability", f"{action.consumer} is dropped after {silent_s:.1f} s: {action.reason}")
 
     def on_heard(self, producer: ProducerEnd, taken: bool) -> None:
         """What is kept is what the slowest has not acknowledged."""
         world, core = self.world, producer.core
         self._sound(producer.name, core.invariants())
-        if core.kept[0] > world.kept_max:
-            world.fail("bounds", f"the producer keeps {core.kept[0]} events, the bound is {world.kept_max}")
         if core.consumers and set(core.consumers) == set(producer.acks):
             slowest = min(producer.acks.values())
             if core.floor > slowest:
@@ -434,8 +449,11 @@ class Channel(ChannelWorld):
         self.clock.after(self.rng.choice((1.0, 5.0)), self.wire.fast, name)
 
     def say_anything(self) -> None:
-        """A stranger sends the producer any numbers."""
-        rng, producer = self.rng, self.hosts["producer"]
+        """A stranger sends the producer any numbers, and in others' names what they cannot know."""
+        rng, producer, end = self.rng, self.hosts["producer"], self._some()
+        producer.hear((end.name, producer.life, Ack(producer.core.seq + 1)))  # it was not sent yet
+        if end.early > end.last:
+            end.hear((end.life, RetransmitFailed(end.early)))  # it has come meanwhile
         seqs = tuple(rng.choice(NUMBERS) for _ in range(rng.randrange(4)))
         for what in (Ack(rng.choice(NUMBERS)), Nack(seqs if not seqs or seqs[0] else seqs[1:])):
             if not isinstance(what, Nack) or not what.seqs or what.seqs[0]:

@@ -6,16 +6,16 @@ from typing import Any
 
 from chappe.data.values import Value
 from chappe.kv.actions import Notify, Send
-from chappe.kv.commands import ACTIONS, AckClone, SnapshotOffer, SnapshotPiece, decode_message
+from chappe.kv.commands import ACTIONS, AckClone, Keepalive, SnapshotOffer, SnapshotPiece, WriterState, decode_message
 from chappe.kv.engine import index_of
 from chappe.kv.entity import Entity
-from chappe.kv.events import TwoMasters
+from chappe.kv.events import MasterFound, TwoMasters
 from chappe.sim.scenarios.kv.hosts import KvHost
 from chappe.sim.scenarios.kv.world import LISTS, LIVING, PENDING, TEMPORARY, UNIQUE, Asked, KvWorld
 from chappe.sim.world import Checker
 
 LATE_S = 0.3  # what is due is done by then
-SNAPSHOT_S = 12.0  # something more of a snapshot has come after this long
+SNAPSHOT_S = 16.0  # something more of a snapshot has come after this long; of one whose master died it is given up
 CONFLICT_S = 5.0  # two masters that reach each other have noticed it after this long
 State = dict[Any, Value]
 
@@ -153,6 +153,24 @@ class Applied(Checker[KvWorld]):
         return () if entry is None else entry.value
 
 
+class Durability(Checker[KvWorld]):
+    """While nothing is on its way to a backend it holds what its master shows, until when that lives, and no more."""
+
+    name = "durability"
+
+    def on_tick(self) -> None:
+        """Compare."""
+        for host in self.world.masters():
+            if host.backend is not None and host.role.settled:
+                shown = {i: (each.value, each.expires_ns) for i, each in host.role.engine.entries.items()}
+                kept = {index_of(key): (value, until) for key, value, until in host.backend.load().entries}
+                wrong = {
+                    i: (shown.get(i), kept.get(i)) for i in shown.keys() | kept.keys() if shown.get(i) != kept.get(i)
+                }
+                if wrong:
+                    self.fail(f"{host.name} shows, and has in its backend: {wrong}")
+
+
 class OneWinner(Checker[KvWorld]):
     """Of all that put_unique the same key, one is told that it did, and its value is there."""
 
@@ -262,9 +280,18 @@ class Snapshots(Checker[KvWorld]):
 
 
 class Freshness(Checker[KvWorld]):
-    """A clone that has been without a master for longer than ``stale_s`` refuses to be read."""
+    """What a clone shows has no known gap when it says that it is current, and is no older than ``stale_s`` later."""
 
     name = "stale reads"
+
+    def on_kv_report(self, host: KvHost, event: object) -> None:
+        """A clone has found its master again, and with which word: that tells how far the master is."""
+        if isinstance(event, MasterFound) and host.heard is not None:
+            command = decode_message(host.heard.payload).command
+            if isinstance(command, Keepalive | WriterState):
+                told = command.seq if isinstance(command, Keepalive) else command.output
+                if host.role.position < told:
+                    self.fail(f"{host.name} is current at event {host.role.position}, and heard of {told}")
 
     def on_tick(self) -> None:
         """Look at every clone."""
@@ -286,9 +313,12 @@ class Bounds(Checker[KvWorld]):
             found = host.role.invariants()
             if found:
                 self.fail(f"{host.name}: {found[0]}")
-            bound = 2 * self.world.limits.writes_max  # some are done, and not shown yet
-            if host.kind == "clone" and host.role.unconfirmed > bound:
-                self.fail(f"{host.name} keeps {host.role.unconfirmed} writes, the bound is {bound}")
+            limits, expire = self.world.limits, len((*TEMPORARY, *LIVING))
+            kept, bound = host.role.unconfirmed, 2 * limits.writes_max  # some are done, and not shown yet
+            if host.kind == "master":  # two commits' worth and what one message brings, under way and behind that
+                kept, bound = host.role.waiting, 2 * (2 * limits.commit_operations + limits.held_max + 1 + expire)
+            if kept > bound:
+                self.fail(f"{host.name} keeps {kept} writes, the bound is {bound}")
 
 
 class Waits(Checker[KvWorld]):
@@ -364,6 +394,7 @@ def all_checkers(world: KvWorld) -> list[Checker[Any]]:
     kinds = (
         MastersOrder,
         Applied,
+        Durability,
         OneWinner,
         Expiry,
         Convergence,

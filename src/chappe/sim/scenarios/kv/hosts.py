@@ -74,6 +74,7 @@ class KvHost(Host):
 
     world: KvWorld
     role: Any  # the master or the clone
+    heard: Send | None = None  # what came last, on a wire
 
     def take_part(self, endpoint: bytes, backend: SimBackend | None) -> None:
         """Have a master with this backend, or a clone if the host's name says so."""
@@ -124,6 +125,8 @@ class KvHost(Host):
     def act(self) -> None:
         """One operation of the application, drawn by chance."""
         world = self.world
+        if self.kind == "master" and not self.role.room:
+            return  # as drivers have it
         rng, serial = world.rng, world.next_serial()
         name, keys, make, init = rng.choices([each[1:] for each in OPERATIONS], [each[0] for each in OPERATIONS])[0]
         if name == "clear" and not world.clears:
@@ -228,6 +231,7 @@ class WireHost(KvHost):
 
     def hear(self, action: Send) -> None:
         """A message has come, if it still lives."""
+        self.heard = action
         self.call(self.role.hears[action.topic], [action.payload], *self.times())
 
     def committed(self, number: int, error: StorageError | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any, Final
 
 from chappe.kv.actions import Send
@@ -30,6 +31,7 @@ class KvBase(KvWorld):
         super().__init__(*arguments, **options)
         self.watch(*all_checkers(self))
         self._schedule = Schedule(self)
+        self._rate = 0.0  # how often applications do something, in a second
 
     # -- members ------------------------------------------------------------------------------------------------
 
@@ -47,7 +49,9 @@ class KvBase(KvWorld):
 
     def begin(self) -> None:
         """Make the first members; now and then the clones are there before their master."""
-        self.limits = small_limits(self.rng)
+        more = Random(f"limits {self.seed}")
+        self.limits = small_limits(self.rng, more)
+        self._rate = more.choice((2.0, 20.0, 20.0, 20.0))
         if not self.settings.disturb:
             self.wire.calm()
         clones = self.few(self.rng.choice((1, 2, 3, 5)))
@@ -73,7 +77,7 @@ class KvBase(KvWorld):
                     host.act()
             if host.alive and self.rng.random() < WAITS:
                 host.wait()
-        self.clock.after(self.rng.expovariate(20.0), self._work)
+        self.clock.after(self.rng.expovariate(self._rate), self._work)
 
     # -- faults -------------------------------------------------------------------------------------------------
 

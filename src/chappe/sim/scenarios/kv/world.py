@@ -23,8 +23,8 @@ MIXED: Final = ("mixed a", "mixed b", "mixed c")  # anything, so that much of it
 PENDING: Final = object()
 
 
-def small_limits(rng: Random) -> KvLimits:
-    """Limits drawn from ``rng``, now and then those of programs."""
+def small_limits(rng: Random, more: Random) -> KvLimits:
+    """Limits drawn from ``rng``, and later ones from ``more``; now and then those of programs."""
     return KvLimits(
         ack_events=rng.choice((1, 8, 256)),
         nack_max=rng.choice((2, 1_024)),
@@ -38,6 +38,8 @@ def small_limits(rng: Random) -> KvLimits:
         pieces_kept_bytes=rng.choice((0, 4_194_304)),
         snapshots_max=rng.choice((1, 4)),
         snapshot_shared_events=rng.choice((0, 1_024)),
+        held_max=more.choice((2, 8_192)),
+        outcomes_max=more.choice((1, 4_096)),
     )
 
 
