@@ -768,7 +768,8 @@ def test_a_clone_that_has_written_nothing_for_a_day_is_not_forgotten_while_it_is
 
 def test_a_clone_that_does_not_say_what_it_has_heard_of_must_wait_with_further_writes() -> None:
     limits = KvLimits(outcomes_max=3)
-    writer, clock = chappe_entity(b"w" * 16, 9), {"now": 0.0, "wall_ns": 0}
+    writer = chappe_entity(b"w" * 16, 9)
+    clock: dict[str, Any] = {"now": 0.0, "wall_ns": 0}
     master = KvMaster("s", chappe_entity(b"m" * 16, 1), limits=limits, **clock)
 
     def say(seq: int, command: cmd.Command) -> list[cmd.Command]:
