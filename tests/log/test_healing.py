@@ -152,6 +152,16 @@ def test_a_hole_that_one_store_shares_is_healed_by_the_next() -> None:
     assert not [hole for rig in rigs for hole in rig.storage.holes()]
 
 
+def test_the_end_of_a_hole_is_healed_from_a_store_that_begins_within_it() -> None:
+    late, hurt = StoreRig("A"), StoreRig("B")
+    late.keep(4, b"4", b"5", b"6")
+    hurt.keep(0, *[b"%d" % n for n in range(6)])
+    hurt.keep(6, b"6")
+    hurt.storage.damage("hello", "P", 0)
+    Stores(late, hurt).wait(3.0)
+    assert hurt.contents() == [(4, b"4"), (5, b"5"), (6, b"6")]
+
+
 def test_damage_that_nobody_can_heal_stays_reported_once_and_does_no_further_harm() -> None:
     rigs = [StoreRig("A"), StoreRig("B")]
     for rig in rigs:

@@ -244,9 +244,11 @@ class Backfill:
     def healing(self, store: Source, hole: Hole, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
         """A store answered for a hole: write what it has. Raises ProtocolError for a malformed batch."""
         actions = self._writer.heal(hole, [Batch.parse(raw) for raw in batches], now)
-        if isinstance(answer, ReadAnswer) and not batches and hole.first <= answer.hole_last < hole.last:
-            rest = replace(hole, first=answer.hole_last + 1)  # damaged there too, but not all of it
-            actions += self._ask(rest, now, store)
+        if isinstance(answer, ReadAnswer) and not batches:
+            rest = replace(
+                hole, first=max(answer.first, answer.hole_last + 1)
+            )  # it begins later, or is damaged there too
+            actions += self._ask(rest, now, store) if hole.first < rest.first <= hole.last else []
         return actions
 
     def _ask(self, hole: Hole, now: float, store: Source | None = None) -> list[Action]:

@@ -296,7 +296,7 @@ class LogProducer:
         if prefix == STORES and on and self._resuming.store_came(now):
             self._head_at = min(self._head_at, now)
         elif prefix == STORES and not on:
-            self._resuming.counted(self._subscriptions.count(STORES))
+            self._resuming.store_left()
         elif on and prefix[:1] == b"W" and ORIGINAL_STORES in self._acks:
             return self._count()
         ours = prefix in (b"M", b"") or (prefix[:1] == b"R" and self._raw_topic.startswith(prefix[1:]))

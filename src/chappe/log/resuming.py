@@ -54,8 +54,8 @@ class Resuming:
         """A store holds no more than we know of; so many listen."""
         if len(self._answered) < self._limits.stores_max:
             self._answered.add(store)
-        self.counted(listening)
+        self._sure = self._sure or len(self._answered) >= listening
 
-    def counted(self, listening: int) -> None:
-        """So many stores listen now: whether all of them have answered."""
-        self._sure = self._sure or (bool(self._answered) and len(self._answered) >= listening)
+    def store_left(self) -> None:
+        """Nobody says which: it may be one that had answered. All that still listen answer the next HEAD anew."""
+        self._answered.clear()

@@ -137,7 +137,6 @@ class Contents(Checker[LogWorld]):
                 self.fail(f"{host.name} writes {key} {each.base}..{each.base + each.count - 1} otherwise than sent")
             part = host.disk.parts[key]
             alone = self.world.now - self._company.get(host.address, self.world.now) < ALONE_S
-            alone = alone or self.world.limits.give_up_s < ALONE_S  # it did not wait until others told it
             if not part.version and part.first and alone:
                 self.world.begun[key] = max(self.world.begun.get(key, 0), part.first)
 
@@ -158,6 +157,8 @@ class Convergence(Checker[LogWorld]):
                 return f"{store.name} keeps more than its retention"
         for key, sent in self.world.truth.parts.items():
             kept = max(self.world.retained_from(key), self.world.begun.get(key, 0))
+            if self.world.limits.give_up_s < ALONE_S:  # who does not wait begins later than others could tell
+                kept = max([kept, *(store.disk.parts[key].first for store in stores if key in store.disk.parts)])
             union: list[tuple[int, int]] = []
             for store in stores:
                 part = store.disk.parts.get(key)

@@ -53,7 +53,11 @@ class LogFaults(Schedule):
         if rng.random() < BAD_JOURNALS:
             for _ in range(rng.choice((1, 3))):
                 self.at(rng.uniform(0.0, until), self.journal_full)
-        if rng.random() < ROLLED_BACK or self.world.more(ROLLED_BACK):
+        if self.world.deaf:
+            self.at(1.0, self.deafen)
+        if self.world.alone:
+            self.at(1.0, self.back_up)
+        elif rng.random() < ROLLED_BACK or self.world.more(ROLLED_BACK):
             self.at(rng.uniform(0.0, until), self.back_up)
         for kind in (self.bad_disk, self.lose_messages, self.leave_when_asked):
             if self.world.more(MORE_OF_EACH):
@@ -208,6 +212,18 @@ class LogFaults(Schedule):
         net.message_loss = rng.choice((0.1, 0.5))
         self.world.clock.after(rng.choice((0.5, 2.0)), setattr, net, "message_loss", 0.0)
 
+    def deafen(self) -> None:
+        """Producers hear nothing for some seconds, and some of what is published is dropped; a store may start anew."""
+        world, rng = self.world, self.world.more_rng
+        for host in world.alive(ProducerHost):
+            for link in host.links.values():
+                link.hold(world.now + 7.0)
+        world.net.message_loss = rng.choice((0.1, 0.3))
+        world.clock.after(9.0, setattr, world.net, "message_loss", 0.0)
+        stores = [m for m in world.members if isinstance(m.host, StoreHost)]
+        for at in (4.0, 6.0):
+            world.clock.after(at, self._down, rng.choice(stores))
+
     # -- disks and clocks ---------------------------------------------------------------------------------
 
     def disk_full(self) -> None:
@@ -244,13 +260,23 @@ class LogFaults(Schedule):
         journal = member.host.journal
         assert journal is not None
         backup, key = journal.copy(), member.host.key
+        stores = [m for m in world.members if isinstance(m.host, StoreHost)]
+        late = world.more_rng.choice(stores)
+        if len(stores) > 1 and world.more(0.5):
+            late.crash()  # it has less than the others
 
         def restore() -> None:
             member.crash()
+            late.restart()
+            for other in world.members if world.alone else ():
+                if other is not member:
+                    self._mourn(other.host)
+                    other.crash()
+                    world.clock.after(10.0, other.restart)
             journal.restore(backup)
             world.truth.of(key).gone = True  # what was not acknowledged went with the newer journal
             world.trace(None, "the journal of %s is restored from a copy that ends at %d", member.name, backup[1])
-            world.clock.after(rng.choice((0.05, 1.0, 6.0)), member.restart)
+            world.clock.after(0.05 if world.alone else rng.choice((0.05, 1.0, 6.0)), member.restart)
 
         world.clock.after(rng.choice((0.5, 2.0, 4.0)), restore)
 

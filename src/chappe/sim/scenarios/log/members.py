@@ -21,10 +21,11 @@ from chappe.log.producers import LogProducers
 from chappe.log.sources import Key
 from chappe.sim.host import Host
 from chappe.sim.journals import Gathered, Journal
+from chappe.sim.pubsub import Link
 from chappe.sim.scenarios.log.node import NodeHost
 from chappe.sim.scenarios.log.stores import StoreHost
 from chappe.sim.scenarios.log.world import LogWorld, contents
-from chappe.sim.world import Excused
+from chappe.sim.world import Excused, Violation
 
 BUFFER_BYTES = 20_000  # a producer that is not acknowledged waits here
 RECORDS_MAX = 300  # of one partition: small worlds are quick worlds
@@ -76,7 +77,12 @@ class ProducerHost(NodeHost):
             world.fail("identity", f"{name} resumes at {self.core.next_offset}, it had published {known} records")
         for body in [] if journal is None else journal.batches:
             batch = Batch.parse(body, check=False)  # from now on it is told to whoever asks
-            world.truth.sent(self.key, batch.base, contents(batch, batch.base))
+            try:
+                world.truth.sent(self.key, batch.base, contents(batch, batch.base))
+            except Violation:
+                if journal is None or not journal.rolled_back:
+                    raise
+                raise Excused(f"{name} takes for published what its last life wrote and nobody heard of") from None
 
         for offset, record in [] if journal is None else journal.pending.items():
             if self.core.append(*record) != offset:
@@ -191,6 +197,8 @@ class ProducerHost(NodeHost):
         if isinstance(message, BatchMessage):
             batch = Batch.parse(message.body, check=False)
             end = batch.next
+            if self.journal is not None and self.journal.rolled_back and not self.listeners:
+                return  # nobody hears of it
             self._see_rolled_back(batch)
             self._see_given(batch)
             self._sent_to = max(self._sent_to, batch.next)
@@ -212,9 +220,10 @@ class ProducerHost(NodeHost):
             self.world.fail("identity", f"{self.name} publishes {batch.base} again before any store has answered")
         for store in self.world.alive(StoreHost):
             part = store.disk.parts.get(self.key)
-            # Without a record offset 0 is spoken of: a store that lacks just that one looks as if it had none.
-            tells = self._resumed_at > 0 or store.disk.holds(self.key, 0)
-            if part is not None and part.next > self._resumed_at and tells and self.endpoint in store.links:
+            link = store.links.get(self.endpoint)
+            listens = link is not None and b"F" in link.wanted
+            told = 0 if part is None else min([part.next, *(low for low, _ in part.gaps())])  # not beyond a hole
+            if told > self._resumed_at and listens:
                 self.world.fail("identity", f"{self.name} publishes {batch.base} again, {store.name} could tell it")
         raise Excused(f"{self.name} was rolled back, and no store was there that knew")
 
@@ -225,6 +234,15 @@ class ProducerHost(NodeHost):
         for offset, value in enumerate(batch.values(), batch.base):
             if self.journal.given.get(offset, value) != value:
                 self.world.fail("identity", f"{self.name} publishes another record at {offset}, which was given away")
+
+    def on_subscription(self, link: Link, prefix: bytes, on: bool) -> None:
+        """As every host's; a store may stand still just when it is asked how far it holds what was rolled back."""
+        super().on_subscription(link, prefix, on)
+        store = link.subscriber
+        rolled_back = self.journal is not None and self.journal.rolled_back
+        if rolled_back and on and prefix == b"F" and isinstance(store, StoreHost) and self.world.more(0.5):
+            store.stalled_until = max(store.stalled_until, self.world.now + 2.0)
+            self.world.clock.after(2.0, store.resume)
 
     def on_message(self, message: Message) -> None:
         """As every host's, and note whether a store has answered."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -25,6 +26,10 @@ class Log(PopulatedLog):
         """Make the first members."""
         more = None if self.settings.plain else self.more_rng
         self.limits = small_limits(self.rng, self.sink_rng, Random(f"news {self.seed}"), more)
+        if self.deaf:
+            self.limits = replace(self.limits, give_up_s=1)
+        elif self.alone:
+            self.limits = replace(self.limits, resume_wait_s=6)  # less than the others are away
         self.trace(None, "%s, queues %d", self.limits, self.net.queue_max)
         self.populate()
         self._faults = LogFaults(self)
@@ -33,6 +38,8 @@ class Log(PopulatedLog):
         """Plan the faults, and begin the queries."""
         assert self._faults is not None
         if self.settings.disturb:
+            if self.deaf or self.alone:
+                until = max(until, 16.0)
             self._faults.plan(until)
         for query in self.queries:
             query.start(until if self.settings.disturb else None)

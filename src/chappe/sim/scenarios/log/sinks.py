@@ -64,6 +64,7 @@ class Query(Checker[LogWorld]):
         self.home = home
         self.topics = topics
         self.over = False  # its home is gone for good
+        self.moves = False  # a run wanted another home, which happens once
         self.planned: list[list[Row]] = []
         self.committed = -1  # as its checkpoint has it, which may be behind its home
         self.staged: dict[Name, list[Row]] = {}
@@ -225,7 +226,8 @@ class Run:
         """Attach to its home; now and then without waiting for the answer, or to another one while nothing is done."""
         query, world = self.query, self.world
         wanted = self._home
-        if query.committed < 0 and world.more(0.2):
+        if query.committed < 0 and not query.moves and world.more(0.2):
+            query.moves = True
             wanted = world.more_rng.choice([self._home, *(each.disk for each in world.alive(StoreHost))])
         pieces: list[tuple[SinkRequest, bytes]] = [(AttachSink(query.sink, self.run, wanted.store_id, True), b"")]
         if wanted is self._home and not query.done and world.more(0.3):
@@ -306,7 +308,7 @@ class Run:
             world.clock.after(self.rng.choice((0.1, 2.0)), query.begin_run)
             return
         query.committed = max(query.committed, batch)
-        pause = 4.0 if world.more(0.1) else 0.0
+        pause = 2.0 if world.more(0.2) else 0.0
         world.clock.after(pause + self.rng.expovariate(1.0) * 0.5, self._go_on)
 
     def _go_on(self) -> None:

@@ -41,7 +41,7 @@ FIXED: Final[dict[str, int]] = {"settled_s": 2, "resume_wait_s": 20}  # longer t
 SINK_CHOICES: Final[dict[str, tuple[int, ...]]] = {"commit_chunk_bytes": (100, 500, 1_000_000)}
 NEWS_CHOICES: Final[dict[str, tuple[int, ...]]] = {"apart_max": (0, 15)}  # likewise: worlds of before nodes asked
 
-MORE_CHOICES: Final[dict[str, tuple[int, ...]]] = {"give_up_s": (1, 15), "staged_forget_s": (3, 86_400)}
+MORE_CHOICES: Final[dict[str, tuple[int, ...]]] = {"give_up_s": (1, 15), "staged_forget_s": (1, 86_400)}
 
 
 def small_limits(rng: Random, sink_rng: Random, news_rng: Random, more_rng: Random | None = None) -> LogLimits:
@@ -128,6 +128,8 @@ class LogWorld(World):
         self.journal_rng = Random(f"journals {seed}")  # likewise
         self.disk_rng = Random(f"disks {seed}")
         self.more_rng = Random(f"more {seed}")
+        self.deaf = self.more(0.15)  # a producer does not hear who asks it for what it sent
+        self.alone = not self.deaf and self.more(0.1)  # one goes on from a backup while nobody listens
         self.journals: list[Journal] = []
         self.cores = cores or Cores()
         self.truth = Truth()
