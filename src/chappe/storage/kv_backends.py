@@ -83,7 +83,7 @@ class _Backend:
 
 
 class SqliteBackend(_Backend):
-    """In an SQLite file; see the module.
+    """In an SQLite file; see the module, and ``Backend`` for its methods.
 
     Args:
         path: Of the file; its folder is made if it is not there.
@@ -126,7 +126,6 @@ class SqliteBackend(_Backend):
             self._open()
 
     def load(self) -> Loaded:
-        """All of it; raises Damaged for bytes that are no values, StorageError if it cannot be read."""
         entries = []
         for key, value, expiry in self._read("select key, value, expiry from store"):
             try:
@@ -140,7 +139,6 @@ class SqliteBackend(_Backend):
         return Loaded(tuple(entries), tuple(writers))
 
     def commit(self, operations: Sequence[Operation]) -> None:
-        """Do all in one transaction; raises StorageError, StorageFull for a full disk, and then nothing was done."""
         try:
             with self._opened() as database:  # which commits, or rolls back
                 database.execute("begin immediate")
@@ -236,7 +234,7 @@ def _statements(operations: Iterable[Operation]) -> list[tuple[str, list[tuple[A
 
 
 class RocksdbBackend(_Backend):
-    """In a RocksDB folder; see the module.
+    """In a RocksDB folder; see the module, and ``Backend`` for its methods.
 
     Args:
         path: Of the folder; it is made if it is not there.
@@ -270,7 +268,6 @@ class RocksdbBackend(_Backend):
             raise self._problem(error, "open") from error
 
     def load(self) -> Loaded:
-        """All of it; raises Damaged for bytes that are no values, StorageError if it cannot be read."""
         entries, writers = [], []
         try:
             for key, value in self._opened().items():
@@ -290,7 +287,6 @@ class RocksdbBackend(_Backend):
         return Loaded(tuple(entries), tuple(writers))
 
     def commit(self, operations: Sequence[Operation]) -> None:
-        """Do all in one synced batch; raises StorageError, StorageFull for a full disk, and then nothing was done."""
         database = self._opened()
         batch = self._rocksdict.WriteBatch(raw_mode=True)
         try:

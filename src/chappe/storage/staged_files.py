@@ -83,7 +83,7 @@ class _File:
 
 
 class StagedFiles:
-    """Staged rows and sinks below the directory of a store, which the caller has locked.
+    """Staged rows and sinks below the directory of a store, which the caller has locked; see ``StagedStorage``.
 
     Args:
         database: Makes what remembers the sinks.
@@ -112,11 +112,9 @@ class StagedFiles:
                 self._scan()
 
     def close(self) -> None:
-        """Release the database."""
         self._sinks.close()
 
     def kept(self) -> Kept:
-        """Everything there is."""
         attempts = tuple(
             (attempt, tuple(dict.fromkeys(piece.topic for piece in file.pieces)))
             for attempt, file in self._files.items()
@@ -124,7 +122,6 @@ class StagedFiles:
         return Kept(tuple(self._sinks.states()), attempts)
 
     def carry_out(self, job: Step) -> None:
-        """Do a job that is one step."""
         match job:
             case Remember(state):
                 self._sinks.remember(state)
@@ -180,7 +177,6 @@ class StagedFiles:
                 self._ops.discard(file.path)
 
     def prepare(self, commit: CommitBatch) -> Intent:
-        """Check the pieces, make them durable, and then the intent; see ``StagedStorage``."""
         pieces: list[PieceAt] = []
         files: list[_File] = []
         for named in commit.attempts:
@@ -236,11 +232,9 @@ class StagedFiles:
         file.trusted = True
 
     def pending(self) -> list[Intent]:
-        """Intents that are not completed."""
         return self._sinks.intents()
 
     def places(self, intent: Intent) -> Sequence[PieceAt]:
-        """The pieces of an intent in the order of their records."""
         found: list[PieceAt] = []
         for task, attempt, pieces in intent.attempts:
             key = StagedAttempt(intent.sink, intent.run, intent.batch, task, attempt)
@@ -253,7 +247,6 @@ class StagedFiles:
         return found
 
     def read(self, piece: PieceAt) -> bytes:
-        """The batch of a piece, unchecked."""
         file = self._files[piece.attempt]
         return self._read(file.path, file.pieces[piece.number])
 
@@ -270,7 +263,6 @@ class StagedFiles:
         return raw
 
     def complete(self, intent: Intent) -> None:
-        """Note durably that the batch is committed."""
         self._sinks.complete(intent)
 
     def _need(self, size: int) -> None:

@@ -41,7 +41,6 @@ class Selector(selectors.BaseSelector, File):
         self._keys: dict[int, tuple[selectors.SelectorKey, File]] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        """Of the world or of the system."""
         number = fileobj if isinstance(fileobj, int) else fileobj.fileno()
         if self._real is not None and number < FIRST_FILE:
             return self._real.register(fileobj, events, data)
@@ -50,7 +49,6 @@ class Selector(selectors.BaseSelector, File):
         return key
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        """Also of what was closed."""
         for number, (key, _) in self._keys.items():
             if fileobj in (number, key.fileobj):
                 del self._keys[number]
@@ -60,7 +58,6 @@ class Selector(selectors.BaseSelector, File):
         return self._real.unregister(fileobj)
 
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        """By descriptor."""
         real = {} if self._real is None else {key.fd: key for key in (self._real.get_map() or {}).values()}
         return {**real, **{number: key for number, (key, _) in self._keys.items()}}
 
@@ -90,7 +87,6 @@ class Selector(selectors.BaseSelector, File):
         self.ground.files.pop(self.number, None)
 
     def close(self) -> None:
-        """Forget all."""
         self.leave()
         if self._real is not None:
             self._real.close()
@@ -168,53 +164,41 @@ class Host(machine.Machine, Station):
         self._directory = directory
 
     def selector(self) -> selectors.BaseSelector:
-        """Of the world's files."""
         return Selector(self.ground)
 
     def wakeup(self) -> machine.Wakeup:
-        """A file of the world."""
         return cast(machine.Wakeup, _Wakeup(self.ground))
 
     def latch(self) -> machine.Latch:
-        """On the world's clock."""
         return _Event(self._scheduler)
 
     def event(self) -> machine.Event:
-        """On the world's clock."""
         return _Event(self._scheduler)
 
     def thread(self, target: Callable[[], object], name: str) -> threading.Thread:
-        """On the world's clock."""
         return Thread(self._scheduler, self, target, name)
 
     def pool(self, pool: Any) -> Any:
-        """One without idle threads."""
         return _Pool(self, pool.name)
 
     def stream(self, family: int) -> socket.socket:
-        """In the world's network."""
         return new_stream(self)
 
     def listen(self, host: str, port: int, backlog: int) -> socket.socket:
-        """In the world's network."""
         if not 0 <= port < 65_536:
             raise OverflowError
         return new_listener(self, port)
 
     def look_up(self, host: str, port: int) -> list[machine.Target]:
-        """Every name is known, and is this machine: the port says who is meant."""
-        return [(socket.AF_INET, ("127.0.0.1", port))]
+        return [(socket.AF_INET, ("127.0.0.1", port))]  # every name is this machine: the port says who is meant
 
     def zeromq(self, kind: int, sockets_max: int) -> zmq.Socket[bytes]:
-        """In the world's network."""
         return cast("zmq.Socket[bytes]", KINDS[kind](self))
 
     def data_path(self) -> Path:
-        """Of this host."""
         return self._directory
 
     def owns(self, member: object) -> None:
-        """Remember it, for the end of this life."""
         self.members.append(weakref.ref(member))
 
 

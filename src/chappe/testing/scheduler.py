@@ -112,16 +112,13 @@ class Scheduler:
     # -- members: ``runtime.loop.Driver`` -------------------------------------------------------------
 
     def add(self, member: Member) -> None:
-        """Look after it from now on."""
         self._places[member] = _Place()
 
     def remove(self, member: Member) -> bool:
-        """Look after it no more."""
         self._places.pop(member, None)
         return False
 
     def ask(self, member: Member) -> None:
-        """Have it looked at soon."""
         place = self._places.get(member)
         if place is not None:
             place.asked = True

@@ -213,12 +213,10 @@ class MemoryStaged:
         self.intents: dict[str, Intent] = {}
 
     def kept(self) -> Kept:
-        """Everything there is."""
         attempts = ((key, tuple(dict.fromkeys(each.topic for each in rows.pieces))) for key, rows in self.rows.items())
         return Kept(tuple(self.sinks.values()), tuple(attempts))
 
     def carry_out(self, job: Step) -> None:
-        """Do a job that is one step."""
         match job:
             case Remember(state):
                 self._need(0)
@@ -240,7 +238,6 @@ class MemoryStaged:
                     self.rows[job.attempt] = rows
 
     def prepare(self, commit: CommitBatch) -> Intent:
-        """Check the pieces and write the intent."""
         chosen: list[_Rows] = []
         for named in commit.attempts:
             key = StagedAttempt(commit.sink, commit.run, commit.batch, named[0], named[1])
@@ -255,20 +252,16 @@ class MemoryStaged:
         return intent
 
     def pending(self) -> list[Intent]:
-        """Intents that are not completed."""
         return list(self.intents.values())
 
     def places(self, intent: Intent) -> Sequence[PieceAt]:
-        """The pieces of an intent in the order of their records."""
         keys = [StagedAttempt(intent.sink, intent.run, intent.batch, task, each) for task, each, _ in intent.attempts]
         return [_place(piece) for key in keys if key in self.rows for piece in self.rows[key].pieces]
 
     def read(self, piece: PieceAt) -> bytes:
-        """The batch of a piece."""
         return self.rows[piece.attempt].pieces[piece.number].body
 
     def complete(self, intent: Intent) -> None:
-        """Note that the batch is committed."""
         self._need(0)
         self.sinks[intent.sink] = with_batch(self.sinks[intent.sink], intent)
         del self.intents[intent.sink]

@@ -47,7 +47,7 @@ class _Written:
 
 
 class SegmentStorage:
-    """Batches of all partitions, in segment files below ``directory``.
+    """Batches of all partitions, in segment files below ``directory``; for its methods see ``LogStorage``.
 
     ``write`` and ``retain`` may run on one other thread, everything else on the thread that opened it; the
     results of ``write`` and ``retain`` must be given to ``publish`` and ``forget`` in the order of the calls.
@@ -184,7 +184,6 @@ class SegmentStorage:
     # -- the writing thread ----------------------------------------------------------------------
 
     def write(self, appends: Sequence[Append]) -> object:
-        """Make the batches durable; see ``LogStorage``."""
         by_topic: dict[str, list[Append]] = {}
         total = 0
         for each in appends:
@@ -257,7 +256,6 @@ class SegmentStorage:
         return Appender(folder, Table(number), [], indexed=False)
 
     def retain(self, policies: Sequence[tuple[str, Retention]], now_us: int) -> object:
-        """Decide what to remove; see ``LogStorage``."""
         with trying(f"apply retention in {self._directory.path}"):
             pin_resets(self._appenders, self._resets)
             for topic, appender in self._appenders.items():
@@ -288,7 +286,6 @@ class SegmentStorage:
     # -- the reading thread: changes -------------------------------------------------------------
 
     def publish(self, written: object) -> None:
-        """Make a finished write readable and advance the heads."""
         assert isinstance(written, _Written)
         for topic, number in written.sealed:
             self._topic(topic).seal(number)
@@ -297,7 +294,6 @@ class SegmentStorage:
             self._touch(index, index.publish(table, start, end))
 
     def forget(self, retained: object) -> None:
-        """Carry out what ``retain`` decided."""
         assert isinstance(retained, _Written)
         for topic, number in retained.sealed:
             self._topic(topic).seal(number)
@@ -331,7 +327,6 @@ class SegmentStorage:
     # -- a thread of its own: scrubbing ----------------------------------------------------------
 
     def scrub(self) -> Scrubbed:
-        """Read on to find damage; see ``LogStorage``."""
         piece = self._scrubber.read()
         return Scrubbed(piece.bytes, piece.idle, piece.ended or bool(piece.suspicions or piece.readable), piece)
 
@@ -347,7 +342,6 @@ class SegmentStorage:
         return list(itertools.chain.from_iterable(some))
 
     def scrubbed(self, found: Scrubbed) -> ScrubEnded | None:
-        """Look at what seemed wrong; see ``LogStorage``."""
         piece = found.detail
         assert isinstance(piece, Piece)
         for unread in piece.readable:
@@ -361,37 +355,30 @@ class SegmentStorage:
 
     @property
     def suspicious(self) -> bool:
-        """Whether ``scrubbed`` has something left to look at."""
         return self._reader.suspicious
 
     @property
     def scrubbed_us(self) -> int:
-        """When everything kept was last read and checked, microseconds since 1970; 0 if it never was."""
         return self._scrubber.ended_us
 
     # -- the reading thread: questions -----------------------------------------------------------
 
     def topics(self) -> list[str]:
-        """All topics, sorted."""
         return list(self._sorted)
 
     def partition(self, topic: str, partition: str) -> PartitionInfo | None:
-        """One partition, or None."""
         slot = self._slot(topic, partition)
         return None if slot is None else slot.info()
 
     def changed(self, topic_prefix: str, since: int, limit: int) -> list[PartitionInfo]:
-        """Partitions of matching topics changed after version ``since``, oldest change first."""
         logs = [index.changes.after(since) for index in self._matching(topic_prefix) if index.changes.newest > since]
         merged = logs[0] if len(logs) == 1 else heapq.merge(*logs, key=lambda change: change[0])
         return [slot.info() for _, slot in itertools.islice(merged, limit)]
 
     def holes(self) -> list[Hole]:
-        """Damage known and not healed."""
         return [hole for topic in self._sorted for hole in self._holes_of(self._index[topic])]
 
     def offset_at(self, topic: str, partition: str, timestamp: int) -> int:
-        """The first offset whose batch ends at or after ``timestamp``; ``next`` if all are older."""
         slot = self._slot(topic, partition)
         if slot is None:
             return 0
@@ -408,7 +395,6 @@ class SegmentStorage:
         return slot.next
 
     def read(self, topic: str, partition: str, offset: int, bytes_max: int) -> Read:
-        """Batches from the one containing ``offset`` on; see ``LogStorage``."""
         slot = self._slot(topic, partition)
         if slot is None or not slot.first <= offset < slot.next:
             return Read(())
