@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 T = TypeVar("T")
 Seconds = float | None  # of a timeout: None is for ever
@@ -16,12 +17,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Closeable:
+class Closeable(ABC):
     """Is closed at the end of a ``with``."""
 
+    @abstractmethod
     def close(self) -> None:
         """Leave; each says what that means."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self
@@ -32,12 +33,12 @@ class Closeable:
         self.close()
 
 
-class AsyncCloseable:
+class AsyncCloseable(ABC):
     """Is closed at the end of an ``async with``."""
 
+    @abstractmethod
     async def close(self) -> None:
         """Leave, without blocking the event loop."""
-        raise NotImplementedError
 
     async def __aenter__(self) -> Self:
         return self
@@ -53,7 +54,7 @@ def awaited(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[An
 
     It is the same function: it returns what the face's own ``_run`` does, which waits there, and is a coroutine here.
     """
-    return method  # type: ignore[return-value]
+    return cast(Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], method)
 
 
 def run(steps: Steps[T], wait: Callable[[Callable[[], bool], Seconds], bool]) -> T:

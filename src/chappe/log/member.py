@@ -421,10 +421,8 @@ class ConsumingMember(_Carrying[LogConsumer]):
 
     def _ask_for_news(self, store: str, now: float) -> list[Action]:
         news, info = self._news[store], self._stores.get(store)
-        if news.asked or info is None:
+        if news.asked or info is None or not self._parts:
             return self._ask_themselves(store, now)
-        if not self._parts:
-            return []
         if self._common is None:
             names = [each.name for part in self._parts.values() for each in part.filters]
             self._common = encode_topic(_common(min(names), max(names)))

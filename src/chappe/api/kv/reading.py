@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
@@ -20,7 +21,7 @@ from chappe.system.forking import own
 _PLAIN: Final = frozenset({str, int, float, bool, type(None), Count, EnumValue, Port})  # values as they are in Python
 
 
-class ReadableStore:
+class ReadableStore(ABC):
     """The reading half of ``DataStore`` and ``AsyncDataStore``."""
 
     def __init__(self, attached: AttachedStore) -> None:
@@ -32,9 +33,9 @@ class ReadableStore:
         self.role: Literal["master", "clone"] = self.core.kind
         self._lock = attached.endpoint.node.lock
 
+    @abstractmethod
     def _run(self, steps: Steps[Any]) -> Any:
         """Wait for each step in the way of the face."""
-        raise NotImplementedError
 
     def _write(
         self, method: Method, args: Args, expiry_s: Seconds, wait: bool, timeout: Seconds, look: bool = False

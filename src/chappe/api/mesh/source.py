@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
@@ -21,7 +21,7 @@ JOIN_S: Final = 1.0  # closing waits this long for a callback that is running
 Item = TypeVar("Item")
 
 
-class Queued(Closeable, ABC, Generic[Item]):
+class Queued(Closeable, Generic[Item]):
     """What users take items from, in the order in which they came. Use from several threads is safe."""
 
     def __init__(self, node: MeshNode) -> None:

@@ -29,7 +29,7 @@ from chappe.errors import Damaged
 from chappe.log.storage import Append, Retention
 from chappe.storage.segments.blocks import SEGMENT_HEADER, encode_header
 from chappe.storage.segments.directory import TopicFolder
-from chappe.storage.segments.files import Buffer, encode_name
+from chappe.storage.segments.files import Buffer, encode_name, logged
 from chappe.storage.segments.index import Summary, encode_index
 from chappe.storage.segments.index_files import forget_index, load_index, save_index
 from chappe.storage.segments.manifest import Mark
@@ -140,10 +140,8 @@ class Appender:
             logger.warning("cannot cut back a segment of topic %r: %s", self.folder.topic, error)
             self._must_seal = True
         if self._must_seal:
-            try:
+            with logged("cannot seal a segment of topic %r", self.folder.topic):
                 self.seal()
-            except OSError as error:
-                logger.warning("cannot seal a segment of topic %r: %s", self.folder.topic, error)
 
     def seal(self, *, durable: bool = True) -> int:
         """Write the segment's index and begin another one; return the number of the sealed one.
@@ -171,10 +169,8 @@ class Appender:
     def close(self) -> None:
         """Write the index, so that the next start need not scan, and close the file."""
         if self._exists and (not self._indexed or self.table.damaged):
-            try:
+            with logged("topic %r is closed without an index and will be scanned", self.folder.topic):
                 self.seal(durable=self._must_seal)
-            except OSError as error:
-                logger.warning("topic %r is closed without an index and will be scanned: %s", self.folder.topic, error)
         self.release()
 
     def _open(self) -> None:

@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 from chappe.defaults import ASIDE_BYTES_MAX, ASIDE_S, MIB
-from chappe.storage.segments.files import FileOps
+from chappe.storage.segments.files import FileOps, logged
 
 logger: Final = logging.getLogger(__name__)
 _PIECE_BYTES: Final = 4 * MIB
@@ -69,7 +69,7 @@ class Aside:
 
     def prune(self) -> None:
         """Remove what is too old, and the oldest of what is too much; never raises."""
-        try:
+        with logged("cannot look after %s", self.path):
             kept = self.found()
             left = sum(size for _, size in kept)
             for path, size in kept[:-1] if left > ASIDE_BYTES_MAX else kept:
@@ -78,5 +78,3 @@ class Aside:
                     logger.warning("%s, which was kept aside, is removed", path)
                     self._ops.unlink(path)
                     left -= size
-        except OSError as error:
-            logger.warning("cannot look after %s: %s", self.path, error)

@@ -38,7 +38,7 @@ from typing import Final
 
 from chappe.data.topic import decode_topic
 from chappe.errors import StorageError, StorageFormat, StorageLocked
-from chappe.storage.segments.files import FileOps, checksum, encode_name, trying
+from chappe.storage.segments.files import FileOps, checksum, encode_name, logged, trying
 from chappe.system.disk import FileLock, held_by
 
 logger: Final = logging.getLogger(__name__)
@@ -285,10 +285,8 @@ class StoreDirectory:
         """The next life goes on from this version; a clean end came to it."""
         content = json.dumps({"next": following, "checksum": checksum(repr(following))}).encode()
         path = os.path.join(self.path, VERSIONS)
-        try:
+        with logged("cannot write %s", path):  # no reason not to start: what was promised before still holds
             self._ops.replace_file(path, [content])
-        except OSError as error:  # no reason not to start: what was promised before still holds
-            logger.warning("cannot write %s: %s", path, error.strerror)
 
     def _load_version(self) -> int:
         path = os.path.join(self.path, VERSIONS)

@@ -11,7 +11,7 @@ import logging
 import os
 import resource
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from crc32c import crc32c
@@ -157,10 +157,8 @@ class FileOps:
                 self.close(fd)
             self.replace(temporary, path)
         except OSError:
-            try:
+            with suppress(OSError):
                 self.unlink(temporary)
-            except OSError:
-                pass
             raise
         if durable:
             self.sync_directory(os.path.dirname(path))
@@ -176,12 +174,8 @@ class FileOps:
 
     def discard(self, path: str) -> None:
         """Remove a file that is no longer needed, if it is there; never raises."""
-        try:
+        with logged("cannot remove %s, which is no longer needed", path), suppress(FileNotFoundError):
             self.unlink(path)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            logger.warning("cannot remove %s, which is no longer needed: %s", path, error)
 
     def mend(self, path: str, raw: bytes) -> None:
         """Write a file again that is damaged or missing, from its other copy; never raises."""
@@ -212,10 +206,8 @@ class FileOps:
         for each in reversed(missing):
             self.make_directory(each)
         if not missing:
-            try:
+            with suppress(PermissionError):  # who made it had the right to, and to sync it too
                 self.sync_directory(os.path.dirname(path))
-            except PermissionError:
-                pass  # who made it had the right to, and to sync it too
 
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and removals in a directory durable."""
@@ -244,6 +236,15 @@ def trying(doing: str, close: Callable[[], None] | None = None) -> Iterator[None
         if isinstance(error, OSError):
             raise storage_error(error, doing) from error
         raise
+
+
+@contextmanager
+def logged(text: str, *args: object, level: int = logging.WARNING) -> Iterator[None]:
+    """Errors of the system are logged behind this text, and go no further."""
+    try:
+        yield
+    except OSError as error:
+        logger.log(level, f"{text}: %s", *args, error)
 
 
 def descriptors(wanted: int) -> int:

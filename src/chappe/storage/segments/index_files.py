@@ -17,19 +17,11 @@ from typing import Final
 from chappe.errors import Damaged
 from chappe.storage.segments.blocks import SEGMENT_HEADER, scan_segment
 from chappe.storage.segments.directory import TopicFolder
-from chappe.storage.segments.files import FileOps, descriptors
+from chappe.storage.segments.files import FileOps, descriptors, logged
 from chappe.storage.segments.index import Index, encode_index
 
 logger: Final = logging.getLogger(__name__)
 OPEN_MAX: Final = 256  # segments; each needs one descriptor and, if sealed, one mapping
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What is there of an index; ``unreadable`` if the disk refused to give a file, so that no other may replace it."""
-
-    index: Index | None
-    unreadable: bool
 
 
 def save_index(folder: TopicFolder, number: int, raw: bytes, *, durable: bool = True) -> None:
@@ -40,10 +32,8 @@ def save_index(folder: TopicFolder, number: int, raw: bytes, *, durable: bool = 
 
 def try_to_save_index(folder: TopicFolder, number: int, raw: bytes) -> None:
     """As ``save_index``; what cannot be written is made again at the next start."""
-    try:
+    with logged("the index of %s cannot be written", folder.segment(number)):
         save_index(folder, number, raw)
-    except OSError as error:
-        logger.warning("the index of %s cannot be written: %s", folder.segment(number), error)
 
 
 def save_copy(folder: TopicFolder, number: int, raw: bytes, *, durable: bool = True) -> None:
@@ -58,8 +48,11 @@ def save_copy(folder: TopicFolder, number: int, raw: bytes, *, durable: bool = T
     folder.ops.replace_file(copies.index(number), [raw], durable=durable)
 
 
-def find_index(folder: TopicFolder, number: int) -> Found:
-    """The index of a segment, from whichever of its files is sound; the other one is written again."""
+def find_index(folder: TopicFolder, number: int) -> tuple[Index | None, bool]:
+    """The index of a segment, from whichever of its files is sound; the other one is written again.
+
+    And whether the disk refused to give a file, so that no other may replace it.
+    """
     unreadable = False
     wrong: list[str] = []
     for path in (folder.index(number), folder.copy(number)):
@@ -77,8 +70,8 @@ def find_index(folder: TopicFolder, number: int) -> Found:
         else:
             if wrong:
                 folder.ops.mend(wrong[0], raw)
-            return Found(index, unreadable)
-    return Found(None, unreadable)
+            return index, unreadable
+    return None, unreadable
 
 
 def load_index(folder: TopicFolder, number: int) -> Index:
@@ -88,9 +81,9 @@ def load_index(folder: TopicFolder, number: int) -> Index:
         OSError: The segment cannot be read.
         Damaged: There is neither an index nor a segment.
     """
-    found = find_index(folder, number)
-    if found.index is not None:
-        return found.index
+    index, unreadable = find_index(folder, number)
+    if index is not None:
+        return index
     try:
         scanned = scan_segment(folder, number, acknowledged=None)
     except FileNotFoundError as error:
@@ -98,7 +91,7 @@ def load_index(folder: TopicFolder, number: int) -> Index:
     table = scanned.table
     table.length = max(table.length, len(SEGMENT_HEADER))
     raw = encode_index(table)
-    if scanned.readable and not found.unreadable and len(table):
+    if scanned.readable and not unreadable and len(table):
         logger.warning("the index of %s is made again", folder.segment(number))
         try_to_save_index(folder, number, raw)
     return Index(raw, number)

@@ -32,7 +32,7 @@ from crc32c import crc32c
 
 from chappe.data.topic import decode_topic
 from chappe.defaults import MANIFEST_BYTES
-from chappe.storage.segments.files import FileOps
+from chappe.storage.segments.files import FileOps, logged
 from chappe.storage.segments.table import Spans, widen
 
 logger: Final = logging.getLogger(__name__)
@@ -151,10 +151,8 @@ class Manifest:
         try:
             end = self._ops.write_all(self._fd, [entry], self._length)
         except OSError:
-            try:
+            with logged("cannot cut back %s", self.path):
                 self._ops.ftruncate(self._fd, self._length)
-            except OSError as error:
-                logger.warning("cannot cut back %s: %s", self.path, error)
             raise
         self._length = end
         self._unsynced = True
@@ -164,12 +162,10 @@ class Manifest:
         """Make durable what was noted. If the disk refuses, it may be lost with the next power cut: renew it."""
         if self._unsynced and not self._broken:
             self._unsynced, self._broken = False, True
-            try:
+            with logged("cannot sync %s", self.path):
                 self._open()
                 self._ops.fdatasync(self._fd)
                 self._broken = False
-            except OSError as error:
-                logger.warning("cannot sync %s: %s", self.path, error)
 
     def _open(self) -> None:
         if self._fd < 0:

@@ -30,7 +30,7 @@ from chappe.storage.segments.directory import (
     segment_numbers,
     topic_of,
 )
-from chappe.storage.segments.files import FileOps
+from chappe.storage.segments.files import FileOps, logged
 from chappe.storage.segments.index import Index, Summary, encode_index
 from chappe.storage.segments.index_files import find_index, forget_index, load_index, try_to_save_index
 from chappe.storage.segments.manifest import Known, Mark
@@ -64,10 +64,8 @@ class Folders:
                     f"no record in {self._directory.topics} belongs to the store_id in {STORE_FILE}: it was changed or "
                     "damaged; restore that file from a backup. Nothing else was changed"
                 )
-            try:
+            with logged("the identity of the store cannot be written as this version does"):
                 self._directory.prove()
-            except OSError as error:
-                logger.warning("the identity of the store cannot be written as this version does: %s", error)
         for folder in self._strange.values():
             self._place(folder, expected)
         for topic in expected:
@@ -221,7 +219,7 @@ class TopicOpener:
     def _missing(self, number: int, mark: Mark | None) -> Index | None:
         """What a segment had whose file is gone; None if nobody knows."""
         path = self._folder.segment(number)
-        index = find_index(self._folder, number).index
+        index, _ = find_index(self._folder, number)
         if mark is not None and (index is None or index.summary.length < mark.length):
             table = Table(number) if index is None else index.table()
             _lose(table, mark)
@@ -238,13 +236,12 @@ class TopicOpener:
         return index
 
     def _newest(self, number: int, mark: Mark | None) -> Index | Table:
-        found = find_index(self._folder, number)
-        index = found.index
+        index, unreadable = find_index(self._folder, number)
         if index is not None and mark is not None and index.summary.length < mark.length:
             logger.error("the index of %s is older than the segment; not used", self._folder.segment(number))
             index = None
         if index is None:
-            return self._scanned(number, mark, found.unreadable)
+            return self._scanned(number, mark, unreadable)
         if self._has_room(index) and self._cut(number, index.summary.length):
             self._indexed = True
             self._table = index.table()

@@ -20,7 +20,7 @@ from chappe.defaults import SCRUB_PIECE_BLOCKS, SCRUB_PIECE_BYTES, SCRUB_ROUND_S
 from chappe.errors import Damaged, StorageFormat
 from chappe.storage.segments.blocks import SEGMENT_HEADER, Scan
 from chappe.storage.segments.directory import TopicFolder, load_identity
-from chappe.storage.segments.files import FileOps, encode_name
+from chappe.storage.segments.files import FileOps, encode_name, logged
 from chappe.storage.segments.index import Index
 from chappe.storage.segments.index_files import find_index, save_copy
 from chappe.storage.segments.topics import Unread
@@ -202,13 +202,11 @@ class Scrubber:
             sound.append(raw)
         if not any(each.number == target.number and each.sealed for each in self._targets(target.folder.topic)):
             return size  # it was removed meanwhile
-        try:
+        with logged("the copy of an index of topic %r cannot be written", target.folder.topic, level=logging.ERROR):
             if sound[0] is None:
                 find_index(target.folder, target.number)  # mends it
             elif sound[1] != sound[0]:
                 save_copy(target.folder, target.number, sound[0])
-        except OSError as error:
-            logger.error("the copy of an index of topic %r cannot be written: %s", target.folder.topic, error)
         return size
 
     def save(self) -> None:
@@ -217,10 +215,8 @@ class Scrubber:
         topic, segment = self._at or ("", 0)
         raw = encode_name(topic).hex()
         fields = {"ended_us": self.ended_us, "began_us": self._began_us, "topic": raw, "segment": segment}
-        try:
+        with logged("cannot note where the check of the store has come to"):
             self._ops.replace_file(os.path.join(self._path, SCRUB_FILE), [json.dumps(fields).encode()], durable=False)
-        except OSError as error:
-            logger.warning("cannot note where the check of the store has come to: %s", error)
 
     def _load(self) -> None:
         try:

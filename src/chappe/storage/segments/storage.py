@@ -20,7 +20,7 @@ from chappe.storage.segments.appender import Appender, Pins, choose, load_pins, 
 from chappe.storage.segments.aside import Aside
 from chappe.storage.segments.blocks import SEGMENT_HEADER
 from chappe.storage.segments.directory import ASIDE, MANIFEST, StoreDirectory, TopicFolder, segment_numbers, topic_of
-from chappe.storage.segments.files import FileOps, descriptors, storage_error, trying
+from chappe.storage.segments.files import FileOps, descriptors, logged, storage_error, trying
 from chappe.storage.segments.index import encode_index
 from chappe.storage.segments.index_files import load_index, save_index
 from chappe.storage.segments.manifest import Known, Manifest, Mark
@@ -134,10 +134,8 @@ class SegmentStorage:
 
     def _renew_manifest(self) -> None:
         """Make it anew from what is there; the next write tries again if the disk refuses."""
-        try:
+        with logged("cannot write %s", self._manifest.path):
             self._manifest.renew(self._known())
-        except OSError as error:
-            logger.warning("cannot write %s: %s", self._manifest.path, error)
 
     def _known(self) -> Iterator[tuple[str, Known]]:
         """All that the manifest has to say."""
@@ -162,10 +160,8 @@ class SegmentStorage:
                     save_index(index.folder, number, encode_index(table), durable=False)
                 except (OSError, Damaged) as error:
                     logger.warning("topic %r: cannot note damage in segment %d: %s", topic, number, error)
-        try:
+        with logged("cannot save where partitions start"):
             pin_resets(self._appenders, self._resets)
-        except OSError as error:
-            logger.warning("cannot save where partitions start: %s", error)
         self._manifest.sync()
         self._manifest.close()
         self._directory.save_version(self.version)
