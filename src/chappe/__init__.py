@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from chappe.api.mesh.aio import AsyncStatusSubscriber as AsyncStatusSubscriber
     from chappe.api.mesh.aio import AsyncSubscriber as AsyncSubscriber
     from chappe.api.mesh.endpoint import Endpoint as Endpoint
-    from chappe.api.mesh.publisher import Publisher as Publisher
+    from chappe.api.mesh.hosting import Publisher as Publisher
     from chappe.api.mesh.received import Received as Received
     from chappe.api.mesh.subscriber import StatusSubscriber as StatusSubscriber
     from chappe.api.mesh.subscriber import Subscriber as Subscriber
@@ -82,7 +82,7 @@ _MODULES = {
     "api.log.tower": "Tower",
     "api.mesh.aio": "AsyncEndpoint AsyncStatusSubscriber AsyncSubscriber",
     "api.mesh.endpoint": "Endpoint",
-    "api.mesh.publisher": "Publisher",
+    "api.mesh.hosting": "Publisher",
     "api.mesh.received": "Received",
     "api.mesh.subscriber": "StatusSubscriber Subscriber",
     "bridges.kv_to_topic": "DataStoreToTopic",

@@ -101,7 +101,7 @@ def test_a_commit_is_on_disk_with_its_name(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_directory_that_cannot_be_used_is_said(tmp_path: Path) -> None:
     (tmp_path / "consumers").write_bytes(b"")
-    with pytest.raises(StorageError, match="for a consumer's positions"):
+    with pytest.raises(StorageError, match="for the identity of a consumer"):
         made(tmp_path)
 
 

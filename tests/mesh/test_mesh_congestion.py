@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from chappe.defaults import CLAIMS_MAX, PASS_ON_WAIT_S
+from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.forwarding.congestion import Congestion
-from chappe.mesh.forwarding.outbox import Outbox
 from chappe.mesh.links.handshake import Handshake
 from chappe.mesh.links.link import Link
 

@@ -853,7 +853,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "control-overtakes-messages",
         "mesh",
-        "mesh/forwarding/outbox.py",
+        "mesh/forwarding/boxes.py",
         "        self._control.append((self._gone + len(self._waiting), frame))",
         "        self._control.append((self._gone, frame))",
         "what was published before the goodbye arrives",
@@ -861,7 +861,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "control-bytes-never-less",
         "mesh",
-        "mesh/forwarding/outbox.py",
+        "mesh/forwarding/boxes.py",
         ("                control.popleft()\n                self.control_bytes -= size"),
         "                control.popleft()",
         "a peer that takes what is sent stays",

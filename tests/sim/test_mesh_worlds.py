@@ -13,8 +13,8 @@ from chappe.mesh.actions import Action
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import PeerAdded
 from chappe.mesh.forwarding import routing
+from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.forwarding.duplicates import Seen
-from chappe.mesh.forwarding.outbox import Outbox
 from chappe.mesh.messages import pack_hop
 from chappe.sim.__main__ import main
 from chappe.sim.scenarios.mesh.scenario import Mesh

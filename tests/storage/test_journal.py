@@ -417,5 +417,5 @@ def test_a_foreign_file_is_refused_not_overwritten(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(StorageError, match="as a journal"):
+    with pytest.raises(StorageError, match="for the identity of a producer"):
         opened(tmp_path / "file" / "below")

@@ -27,10 +27,10 @@ import msgspec
 
 from chappe.data.topic import encode_topic
 from chappe.defaults import SEGMENT_BYTES
-from chappe.errors import IdentityInUse, ProtocolError, StorageError, StorageFormat, StorageFull
+from chappe.errors import ProtocolError, StorageError, StorageFormat, StorageFull
 from chappe.log.batch import HEADER, Batch, Record
-from chappe.storage.segments.files import FileOps
-from chappe.system.disk import FileLock, sync_data, sync_directory, sync_file
+from chappe.storage.segments.files import FileOps, hold_identity, trying
+from chappe.system.disk import sync_data, sync_directory, sync_file
 from chappe.system.limits import need_descriptors
 
 logger = logging.getLogger(__name__)
@@ -63,16 +63,8 @@ class Journal:
     def __init__(self, directory: Path, topic: str, address: str) -> None:
         need_descriptors()
         self._directory = directory
-        try:
-            FileOps().make_directories(str(directory.absolute()))
-            self._lock = FileLock(directory / "lock")
-        except BlockingIOError:
-            raise IdentityInUse(
-                f"another producer uses the identity in {directory}: stop it, or choose another identity"
-            ) from None
-        except OSError as error:
-            raise StorageError(f"cannot use {directory} as a journal: {error.strerror}") from None
-        try:
+        self._lock = hold_identity(FileOps(), directory, "producer", "stop")
+        with trying(f"read the journal in {directory}", self._lock.close):
             self.resumed = (directory / "identity.json").exists()  # there was a life before this one
             self.address = self._identify(topic, address)
             self.batches: list[bytes] = []  # not known to be stored, oldest first
@@ -85,12 +77,6 @@ class Journal:
             self._doubtful = False  # a batch that was refused may be there, with offsets that come again
             self._rotate()
             self._pending = Pending(directory / "pending", self.next_offset)
-        except OSError as error:
-            self._lock.close()
-            raise StorageError(f"cannot read the journal in {directory}: {error.strerror}") from None
-        except BaseException:
-            self._lock.close()
-            raise
 
     @property
     def pending(self) -> list[Record]:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from chappe.errors import IdentityInUse, StorageError, StorageFormat
+from chappe.errors import StorageFormat
 from chappe.log.sources import Key
-from chappe.storage.segments.files import FileOps, storage_error, trying
-from chappe.system.disk import FileLock
+from chappe.storage.segments.files import FileOps, hold_identity, trying
 from chappe.system.limits import need_descriptors
 
 
@@ -29,20 +28,9 @@ class Positions:
         self._directory = directory.absolute()
         self._path = self._directory / "positions.json"
         self._ops = FileOps()
-        try:
-            self._ops.make_directories(str(self._directory))
-            self._lock = FileLock(self._directory / "lock")
-        except BlockingIOError:
-            raise IdentityInUse(
-                f"another consumer uses the identity in {directory}: close it, or choose another identity"
-            ) from None
-        except OSError as error:
-            raise storage_error(error, f"use {directory} for a consumer's positions") from None
-        try:
+        self._lock = hold_identity(self._ops, self._directory, "consumer", "close")
+        with trying(f"read the positions in {self._path}", self.close):
             self.committed = self._load()
-        except BaseException:
-            self.close()
-            raise
 
     def commit(self, positions: dict[Key, int]) -> None:
         """Keep positions, and those kept before of other partitions; returns when they are on disk.
@@ -65,8 +53,6 @@ class Positions:
             raw = self._path.read_bytes()
         except FileNotFoundError:
             return {}
-        except OSError as error:
-            raise StorageError(f"cannot read the positions in {self._path}: {error.strerror}") from None
         try:
             rows = msgspec.convert(json.loads(raw), type=list[tuple[str, str, int]])
         except (msgspec.ValidationError, ValueError) as error:

@@ -14,8 +14,7 @@ from chappe.api.faces import Closeable
 from chappe.api.kv.attaching import attach_clone, attach_master
 from chappe.api.kv.data_store import DataStore
 from chappe.api.mesh.arguments import OnFull, as_id, as_policy, check_bounds, check_port, check_retry, encode_topic
-from chappe.api.mesh.hosting import CLOSED, Host
-from chappe.api.mesh.publisher import Publisher
+from chappe.api.mesh.hosting import CLOSED, Host, Publisher
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.subscriber import StatusSubscriber, Subscriber
 from chappe.api.mesh.waiting import Asked
@@ -32,7 +31,7 @@ from chappe.defaults import (
 )
 from chappe.errors import UsageError
 from chappe.mesh.endpoint import EndpointOptions, PeerInfo
-from chappe.mesh.forwarding.inbox import Inbox
+from chappe.mesh.forwarding.boxes import Inbox
 from chappe.mesh.policy import Policy
 from chappe.security import Security, check_reach, check_security
 from chappe.system import time

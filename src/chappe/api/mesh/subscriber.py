@@ -15,7 +15,7 @@ from chappe.api.mesh.source import JOIN_S, Source
 from chappe.api.mesh.waiting import deadline_after, time_left
 from chappe.defaults import KIB
 from chappe.errors import BufferFull
-from chappe.mesh.forwarding.inbox import Inbox
+from chappe.mesh.forwarding.boxes import Inbox
 from chappe.mesh.messages import Message
 from chappe.mesh.policy import Policy
 

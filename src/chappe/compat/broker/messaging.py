@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Generic, NoReturn, Self, TypeVar
 
-from chappe.api.mesh.publisher import Publisher as MeshPublisher
+from chappe.api.mesh.hosting import Publisher as MeshPublisher
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.subscriber import StatusSubscriber as MeshStatusSubscriber
 from chappe.api.mesh.subscriber import Subscriber as MeshSubscriber

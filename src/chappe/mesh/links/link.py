@@ -12,7 +12,7 @@ from chappe.errors import Address
 from chappe.limits import MESH_LIMITS, MeshLimits
 from chappe.mesh.actions import Flush
 from chappe.mesh.filters import NOTHING, Filter
-from chappe.mesh.forwarding.outbox import Outbox
+from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.links.dialling import Target
 from chappe.mesh.links.handshake import Handshake
 from chappe.mesh.links.peers import PeerStatus

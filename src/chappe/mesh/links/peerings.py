@@ -13,7 +13,7 @@ from chappe.defaults import CLOSE_FLUSH_S, DEFECT_FRAME_BYTES, UNPEER_S
 from chappe.errors import Address, Closed, PeerIncompatible, PeerInvalid, PeerUnavailable
 from chappe.mesh.actions import Action, Close, Resolve
 from chappe.mesh.events import DefectContained, PeerAdded, PeerLost, PeerRemoved
-from chappe.mesh.forwarding.outbox import Outbox
+from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.forwarding.routing import Router
 from chappe.mesh.links.dialling import Dialling, Target
 from chappe.mesh.links.greetings import Code

@@ -12,12 +12,13 @@ import os
 import resource
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 from crc32c import crc32c
 
-from chappe.errors import StorageError, StorageFull
-from chappe.system.disk import FULL, sync_data, sync_file
+from chappe.errors import IdentityInUse, StorageError, StorageFull
+from chappe.system.disk import FULL, FileLock, sync_data, sync_file
 from chappe.system.limits import EXHAUSTED, TEXT
 
 logger: Final = logging.getLogger(__name__)
@@ -236,6 +237,18 @@ def trying(doing: str, close: Callable[[], None] | None = None) -> Iterator[None
         if isinstance(error, OSError):
             raise storage_error(error, doing) from error
         raise
+
+
+def hold_identity(ops: FileOps, directory: Path, whose: str, doing: str) -> FileLock:
+    """The lock of an identity's directory, which is made. Raises IdentityInUse, and StorageError as ``trying``."""
+    with trying(f"use {directory} for the identity of a {whose}"):
+        ops.make_directories(str(directory.absolute()))
+        try:
+            return FileLock(directory / "lock")
+        except BlockingIOError:
+            raise IdentityInUse(
+                f"another {whose} uses the identity in {directory}: {doing} it, or choose another identity"
+            ) from None
 
 
 @contextmanager

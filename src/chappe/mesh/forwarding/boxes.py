@@ -1,7 +1,7 @@
-"""What waits for one connection: frames, in the order in which they leave, within bounds.
+"""What waits for one connection, or for one subscriber, in the order in which it came and within bounds.
 
-Messages obey the policy. Control frames (handshake, routing, pings) go past it, within bounds of their own; they keep
-their place in the order, so that a pong follows everything that was put before it.
+For a connection that is frames. Messages obey the policy. Control frames (handshake, routing, pings) go past it, within
+bounds of their own; they keep their place in the order, so that a pong follows everything that was put before it.
 
 ``put`` and ``take`` cost a small part of a microsecond.
 """
@@ -9,9 +9,12 @@ their place in the order, so that a pong follows everything that was put before 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from math import inf
 
 from chappe.defaults import CONTROL_BYTES_MAX, CONTROL_FRAMES_MAX, LOSSES_MAX, PEER_BYTES_MAX, PEER_MESSAGES_MAX
-from chappe.mesh.messages import NOBODY, origin_of
+from chappe.mesh.messages import NOBODY, Message, origin_of
 from chappe.mesh.policy import Box, Policy
 
 
@@ -147,3 +150,60 @@ class Outbox(Box[bytes]):
         if origin not in self._dropped_of and len(self._dropped_of) >= LOSSES_MAX:
             origin = NOBODY
         self._dropped_of[origin] = self._dropped_of.get(origin, 0) + 1
+
+
+class Inbox(Box[Message]):
+    """Messages for one subscriber; their bytes are those of topics and payloads."""
+
+    def __len__(self) -> int:
+        """How many messages wait."""
+        return len(self._waiting)
+
+    def put(self, message: Message) -> bool:
+        """Add a message; False if it was dropped."""
+        size = len(message.topic) + len(message.payload)
+        if len(self._waiting) < self.messages_max and self.bytes < self.bytes_max:
+            self._waiting.append(message)
+            self.bytes += size
+            return True
+        return self._put_full(message, size)
+
+    def put_many(self, messages: Sequence[Message]) -> int:
+        """Add messages; returns how many of them were dropped on arrival."""
+        size = sum([len(message.topic) + len(message.payload) for message in messages])
+        if len(self._waiting) + len(messages) <= self.messages_max and self.bytes + size <= self.bytes_max:
+            self._waiting.extend(messages)
+            self.bytes += size
+            return 0
+        return sum([not self.put(message) for message in messages])
+
+    def take_many(self, messages_max: int, bytes_max: float = inf) -> list[Message]:
+        """Remove and return the oldest: at most ``messages_max``, and none beyond ``bytes_max`` but the first."""
+        waiting = self._waiting
+        size = 0
+        if self.bytes > bytes_max:
+            count = 0
+            for message in islice(waiting, messages_max):
+                further = len(message.topic) + len(message.payload)
+                if count and size + further > bytes_max:
+                    break
+                count += 1
+                size += further
+            taken = [waiting.popleft() for _ in range(count)]
+        elif messages_max >= len(waiting):
+            taken = list(waiting)
+            waiting.clear()
+            size = self.bytes
+        else:
+            taken = [waiting.popleft() for _ in range(messages_max)]
+            size = sum([len(message.topic) + len(message.payload) for message in taken])
+        self.bytes -= size
+        self.taken += len(taken)
+        self.taken_bytes += size
+        return taken
+
+    def _remove_oldest(self) -> tuple[Message, int]:
+        oldest = self._waiting.popleft()
+        size = len(oldest.topic) + len(oldest.payload)
+        self.bytes -= size
+        return oldest, size
