@@ -23,7 +23,6 @@ less than a message that is lost with the shortest one; link states are believed
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import inf
 
 from chappe.defaults import (
@@ -57,18 +56,6 @@ class _Side:
         self.listed: set[bytes] = set()  # whom those that forward name as neighbours, whether it is confirmed or not
         self.originals: dict[bytes, dict[bytes, Filter]] = {}  # original: who is linked to it, and what it wants
         self.filter: Filter = NOTHING
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Endpoints that have a path now, and those that have none any more.
-
-    ``linked``: whether there are others now, or no longer, who are linked to an original beside us.
-    """
-
-    discovered: tuple[bytes, ...]
-    unreachable: tuple[bytes, ...]
-    linked: bool
 
 
 class Topology:
@@ -191,8 +178,12 @@ class Topology:
 
     # -- answers, as of the last settle -----------------------------------------------------------
 
-    def settle(self, now: float) -> tuple[Changes, list[bytes]]:
-        """Bring the answers up to date; returns what changed, and who was forgotten for good."""
+    def settle(self, now: float) -> tuple[list[bytes], list[bytes], bool, list[bytes]]:
+        """Bring the answers up to date.
+
+        Returns the endpoints that have a path now, those that have none any more, whether others are linked to
+        originals beside us than before, and who was forgotten for good.
+        """
         self.changed = False
         former = self._sides
         self._find_sides()
@@ -210,14 +201,10 @@ class Topology:
             side.filter = self._wanted_beyond(side)
         forgotten = self.states.expire(self._present, now)
         reachable = frozenset(self._links).union(self._originals, self._present, self._designated)
-        changes = Changes(
-            tuple(sorted(reachable - self._reachable)),
-            tuple(sorted(self._reachable - reachable)),
-            before != self._linked,
-        )
+        discovered, unreachable = sorted(reachable - self._reachable), sorted(self._reachable - reachable)
         self._reachable = reachable
         self._ways = None
-        return changes, forgotten
+        return discovered, unreachable, before != self._linked, forgotten
 
     def reconsider(self, now: float) -> list[tuple[bytes, bytes]]:
         """After ``settle``: believe what is no longer in doubt; returns frames to pass on, and who brought each.

@@ -192,21 +192,21 @@ class Router:
         """Draw the consequences of what changed in the network; tell neighbours what is new."""
         if not self.topology.changed:
             return []
-        changes, forgotten = self.topology.settle(now)
+        discovered, unreachable, linked, forgotten = self.topology.settle(now)
         self.settled += 1
         self._forget_routes()
         for endpoint in forgotten:
             self.seen.forget(endpoint)
-        if changes.linked:
+        if linked:
             self.echoes.forget(now)
-        actions: list[Action] = [Report(EndpointDiscovered(each)) for each in changes.discovered]
+        actions: list[Action] = [Report(EndpointDiscovered(each)) for each in discovered]
         actions += self._tell(now)
         for link in self._originals.values():
             actions += self._announce(link)
         for frame, peer in self.topology.reconsider(now):
             actions += self._pass_on_state(frame, self.links.get(peer))
         actions += self._bring_doubts(now)
-        return actions + [Report(EndpointUnreachable(each)) for each in changes.unreachable]
+        return actions + [Report(EndpointUnreachable(each)) for each in unreachable]
 
     def _tell(self, now: float) -> list[Action]:
         state = self.topology.tell(now)
