@@ -139,7 +139,7 @@ class Node:
             Beacon: self._send_beacon,
             Connect: self._connect,
             Disconnect: self._disconnect,
-            TakeOver: self._take_over,
+            TakeOver: lambda action: self.perform(self.role.handle_gone(action.former, time.monotonic())),
             Claim: lambda action: self.perform(self.discovery.claim(action.identity, time.monotonic())),
             Disclaim: lambda action: self.perform(self.discovery.disclaim(action.identity)),
             Resume: lambda action: self.resume(),
@@ -445,9 +445,6 @@ class Node:
             pass  # it never was connected
         self.suspect(self._drain_sub)
         self.perform(self.role.handle_gone(action.address, time.monotonic()))
-
-    def _take_over(self, action: TakeOver) -> None:
-        self.perform(self.role.handle_gone(action.former, time.monotonic()))
 
     def _halt(self, action: Halt) -> None:
         raise RuntimeError(action.reason)

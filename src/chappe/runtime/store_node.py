@@ -222,13 +222,10 @@ class StoreNode:
         found, spent_s = scrubbed
         now = time.monotonic()
         if found.news or (self.storage.suspicious and found.detail is not None):
-            self.node.perform(self._scrubbed(found, now))
+            self.node.perform(self.core.handle_scrubbed(self.storage.scrubbed(found), now))
         idle = found.idle and not self.storage.suspicious
         pause_s = SCRUB_IDLE_S if idle else max(SCRUB_PIECE_BYTES / SCRUB_BYTES_S, SCRUB_SHARE * spent_s)
         self.node.call_idle(self, now + pause_s)
-
-    def _scrubbed(self, found: Scrubbed, now: float) -> Sequence[Action]:
-        return self.core.handle_scrubbed(self.storage.scrubbed(found), now)
 
     def _retain(self) -> Callable[[float], Sequence[Action]]:
         try:

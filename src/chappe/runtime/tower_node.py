@@ -31,7 +31,9 @@ class TowerNode:
         own(self)
         need_descriptors()
         self.malformed = 0
-        self.turns = Turns(self._handle, self._due, self._stopped, what="tower")
+        self.turns = Turns(
+            self._handle, lambda: self.core.next_timeout(), lambda reason: self.halt_event.set(), what="tower"
+        )
         self.halt_event = self.turns.machine.event()
         self._sub = new_socket(zmq.XSUB)
         self._pub = new_socket(zmq.XPUB)
@@ -68,12 +70,6 @@ class TowerNode:
         """Members heard lately."""
         with self.turns.lock:
             return self.core.nodes(time.monotonic())
-
-    def _stopped(self, reason: str) -> None:
-        self.halt_event.set()
-
-    def _due(self) -> float:
-        return self.core.next_timeout()
 
     def _handle(self, ready: Ready) -> bool:
         # What is sent on one socket may swallow what the descriptor of it tells: both are looked at each time.
