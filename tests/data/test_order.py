@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from functools import cmp_to_key
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.data.strategies import values
 
-from chappe.data.order import arrange, compare, same, sort_key
+from chappe.data.order import arrange, same, sort_key
 from chappe.data.values import TAGS, Address, Count, EnumValue, Port, Set, Subnet, Table, Timespan, Timestamp, Value
 
 IN_ORDER: list[Value] = [
@@ -65,21 +64,21 @@ IN_ORDER: list[Value] = [
 
 def test_the_order_is_by_type_then_by_value() -> None:
     for left, right in pairwise(IN_ORDER):
-        assert compare(left, right) == -1, (left, right)
-        assert compare(right, left) == 1, (left, right)
+        assert sort_key(left) < sort_key(right), (left, right)
+        assert not sort_key(right) <= sort_key(left), (left, right)
     assert {type(each) for each in IN_ORDER} == set(TAGS)
 
 
 @given(values)
 def test_a_value_is_the_same_as_itself(value: Value) -> None:
-    assert compare(value, value) == 0
+    assert same(value, value)
 
 
 @given(st.lists(values, min_size=2, max_size=8))
 def test_the_order_is_total_and_arrange_keeps_each_once(some: list[Value]) -> None:
     arranged = arrange(some)
 
-    assert list(arranged) == sorted(arranged, key=cmp_to_key(compare))
-    assert all(compare(left, right) == -1 for left, right in pairwise(arranged))
+    assert list(arranged) == sorted(arranged, key=sort_key)
+    assert all(sort_key(left) < sort_key(right) for left, right in pairwise(arranged))
     assert {sort_key(each) for each in arranged} == {sort_key(each) for each in some}
     assert all(same(left, right) for left, right in zip(arranged, arrange(some[::-1]), strict=True))

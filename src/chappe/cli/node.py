@@ -17,15 +17,12 @@ from typer import Argument, Option
 from chappe.cli import mesh, options
 from chappe.cli.config import Section, TomlFile
 from chappe.cli.console import hear_warnings, say, tell
-from chappe.cli.mesh import shown
-from chappe.cli.options import OnFull
 from chappe.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from chappe import Endpoint
-    from chappe.api.mesh.arguments import OnFull
     from chappe.security import Security
 
 LOOPBACK: Final = "127.0.0.1"
@@ -147,7 +144,7 @@ class NodeFile(Section, frozen=True):
     peers: tuple[str, ...] = ()
     forward: tuple[str, ...] = ()
     forwarding: bool = True
-    on_full: OnFull = "block"
+    on_full: options.OnFull = "block"
     security: Literal["plain", "anonymous"] | None = None
     tls: TlsSection | None = None
     websocket: WebSocketSection | None = None
@@ -196,7 +193,7 @@ class Watch:
         rows = []
         after = {}
         for info in self._endpoint.peers():
-            address = shown(info.address)
+            address = mesh.shown(info.address)
             key = f"{info.id} {address}"
             counters = (info.received, info.sent)
             rates = self._rates(key, now, counters)

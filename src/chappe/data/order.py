@@ -97,12 +97,6 @@ def same(left: object, right: object) -> bool:
     return sort_key(left) == sort_key(right)
 
 
-def compare(left: object, right: object) -> int:
-    """-1, 0 or 1: ``left`` comes before, is the same as, or comes after ``right``."""
-    first, second = sort_key(left), sort_key(right)
-    return (first > second) - (first < second)
-
-
 def arrange(values: Sequence[T], depth: int = 0) -> tuple[T, ...]:
     """The values in order, each once; of several that are the same one stays: the last, if Python tells them apart."""
     kinds: set[type] = set(map(type, values))
