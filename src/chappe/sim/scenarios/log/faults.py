@@ -59,7 +59,9 @@ class LogFaults(Schedule):
             self.at(1.0, self.back_up)
         elif rng.random() < ROLLED_BACK or self.world.more(ROLLED_BACK):
             self.at(rng.uniform(0.0, until), self.back_up)
-        for kind in (self.bad_disk, self.lose_messages, self.leave_when_asked):
+        # Who waits for a second only may take an answer whose beginning was lost for a whole one.
+        losing = (self.lose_messages,) if self.world.limits.give_up_s > 1 else ()
+        for kind in (self.bad_disk, *losing, self.leave_when_asked):
             if self.world.more(MORE_OF_EACH):
                 for _ in range(self.world.more_rng.choice((1, 3))):
                     self.at(self.world.more_rng.uniform(0.0, until), kind)
@@ -219,7 +221,7 @@ class LogFaults(Schedule):
             for link in host.links.values():
                 link.hold(world.now + 7.0)
         world.net.message_loss = rng.choice((0.1, 0.3))
-        world.clock.after(9.0, setattr, world.net, "message_loss", 0.0)
+        world.clock.after(5.0, setattr, world.net, "message_loss", 0.0)
         stores = [m for m in world.members if isinstance(m.host, StoreHost)]
         for at in (4.0, 6.0):
             world.clock.after(at, self._down, rng.choice(stores))
