@@ -259,9 +259,12 @@ class Bridges(Checker["Mix"]):
         log = self.world.log
         sent = log.truth.of((TOPIC, partition))
         latest = {}
-        for offset in range(log.begun.get((TOPIC, partition), 0), min(end, len(sent.records))):
+        first, end = log.begun.get((TOPIC, partition), 0), min(end, len(sent.records))
+        # Its producer will not come back: what no disk has is passed over.
+        nowhere = set(log.missing_within((TOPIC, partition), first, end)) if sent.gone else ()
+        for offset in range(first, end):
             key = sent.records[offset][1]
-            if key is not None and offset not in sent.lost:
+            if key is not None and offset not in sent.lost and offset not in nowhere:
                 latest[row_of(partition, key)] = offset
         for row, offset in latest.items():
             found = find(row)
