@@ -18,8 +18,8 @@ FLOOD_PAUSE_S = 0.1  # ... so often
 FLOOD_S = 12.0  # enough that what waits in kernels takes longer than a peer may be silent
 FLOODED_READ_S = (0.05, 0.1)
 FLOODED_SIPS = (10.0, 100.0)  # messages per second
-TRICKLE_READ_S = 0.5
-TRICKLE_WINDOWS_BYTES = (16_384,)
+TRICKLE_READ_S = 0.4
+TRICKLE_WINDOWS_BYTES = (32_768,)  # longer on their way than a peer may be silent, and opening often enough
 
 
 class MeshFaults(Schedule):
@@ -173,6 +173,8 @@ class MeshFaults(Schedule):
             originals = [each for each in self.world.hosts.values() if each.original]
             reader = self._more.choice(originals) if originals and self._more.random() < 0.5 else reader
             self._reader = reader.name
+            if not self.world.only_floods:
+                self.at(self.world.now + self._more.uniform(2.0, 8.0), self._unpeer)
         publishers = [each for each in self.world.alive(EndpointHost) if each is not reader]
         if not publishers or self.world.loops:
             return
