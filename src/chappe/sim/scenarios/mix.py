@@ -20,6 +20,7 @@ from chappe.errors import BufferFull, StorageError, StoreError
 from chappe.kv.actions import Notify
 from chappe.kv.entity import Entity
 from chappe.log.actions import Deliver
+from chappe.log.events import RecordsLost
 from chappe.mesh import actions as mesh
 from chappe.mesh.messages import Message
 from chappe.sim.host import Host, Member
@@ -231,6 +232,7 @@ class Bridges(Checker["Mix"]):
     def __init__(self, world: Mix) -> None:
         super().__init__(world)
         self._recorded: dict[Recorder, set[bytes]] = {}
+        self._passed: dict[str, set[int]] = {}  # by partition: offsets given up by a table that had met no store
         self._shown: dict[Entity, dict[str, Any]] = {}  # by each life of the master
 
     def on_recorded(self, host: Recorder, event: Message) -> None:
@@ -239,6 +241,11 @@ class Bridges(Checker["Mix"]):
         if event.payload in recorded:
             self.fail(f"{host.name} records {event.payload!r} twice")
         recorded.add(event.payload)
+
+    def on_report(self, host: Host, event: object) -> None:
+        """Who has met no store takes what a producer still has."""
+        if isinstance(event, RecordsLost) and isinstance(host, Table) and not host.core.met_stores:
+            self._passed.setdefault(event.partition, set()).update(range(event.first, event.last + 1))
 
     def on_notify(self, host: KvHost, action: Notify) -> None:
         """What is in front of a position that is shown is in the store, too."""
@@ -261,7 +268,8 @@ class Bridges(Checker["Mix"]):
         latest = {}
         first, end = log.begun.get((TOPIC, partition), 0), min(end, len(sent.records))
         # Its producer will not come back: what no disk has is passed over.
-        nowhere = set(log.missing_within((TOPIC, partition), first, end)) if sent.gone else ()
+        nowhere = set(log.missing_within((TOPIC, partition), first, end)) if sent.gone else set()
+        nowhere |= self._passed.get(partition, set())
         for offset in range(first, end):
             key = sent.records[offset][1]
             if key is not None and offset not in sent.lost and offset not in nowhere:
