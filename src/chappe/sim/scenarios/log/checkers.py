@@ -68,7 +68,9 @@ class Order(Checker[LogWorld]):
             self._gap(host, key, event.first, event.last + 1)
             host.positions[key] = max(host.positions.get(key, 0), event.last + 1)
         elif isinstance(event, OutOfRange) and isinstance(host, ConsumerHost):
-            self._gap(host, (event.topic, event.partition), event.offset, event.first)
+            key = (event.topic, event.partition)
+            self._gap(host, key, event.offset, event.first)
+            host.positions[key] = max(host.positions.get(key, 0), event.first)
 
     def _gap(self, host: ConsumerHost, key: Key, first: int, end: int) -> None:
         kept = self.world.retained_from(key)

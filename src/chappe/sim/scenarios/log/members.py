@@ -70,7 +70,6 @@ class ProducerHost(NodeHost):
         self._hurries = 0.0 if world.more(0.3) else 0.3  # of what it sends somebody waits for
         self._began = world.now
         self._answered = False  # a store has said how far it holds the partition
-        self._single = 0  # the offset behind all that it sent as single records
         self.table |= {Persist: self._persist, Trim: self._trim}
         known = len(world.truth.of(self.key).records)
         if self.core.next_offset < known and not (journal is not None and journal.rolled_back):
@@ -169,9 +168,6 @@ class ProducerHost(NodeHost):
             return False
         self.carry(actions)
         if not actions or not self.core.refused:
-            original = any((b"M" + self.key[0].encode()).startswith(tuple(each.wanted)) for each in self.listeners)
-            if original and actions and self._single < self.core.published:
-                self.world.fail("originals", f"{self.name} sends single records up to {self._single} to who wants all")
             return True
         self.core.take_back(max(offset, self.core.published))
         return False
@@ -205,7 +201,6 @@ class ProducerHost(NodeHost):
             self.world.truth.sent(self.key, batch.base, contents(batch, batch.base))
         elif isinstance(message, (RecordMessage, Head)):
             end = message.sequence + 1
-            self._single = max(self._single, end if isinstance(message, RecordMessage) else 0)
         asks = end == 1 and not self._resumed_at  # what stores hold of a partition that has no record yet
         if self.journal is not None and end > self.journal.next_offset and not asks:
             self.world.fail("identity", f"{self.name} tells of {end - 1} before its journal has it: {message}")
