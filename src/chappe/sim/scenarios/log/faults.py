@@ -55,9 +55,7 @@ class LogFaults(Schedule):
                 self.at(rng.uniform(0.0, until), self.journal_full)
         if self.world.deaf:
             self.at(1.0, self.deafen)
-        if self.world.alone:
-            self.at(1.0, self.back_up)
-        elif rng.random() < ROLLED_BACK or self.world.more(ROLLED_BACK):
+        if rng.random() < ROLLED_BACK or self.world.more(ROLLED_BACK):
             self.at(rng.uniform(0.0, until), self.back_up)
         # Who waits for a second only may take an answer whose beginning was lost for a whole one.
         losing = (self.lose_messages,) if self.world.limits.give_up_s > 1 else ()
@@ -270,15 +268,10 @@ class LogFaults(Schedule):
         def restore() -> None:
             member.crash()
             late.restart()
-            for other in world.members if world.alone else ():
-                if other is not member:
-                    self._mourn(other.host)
-                    other.crash()
-                    world.clock.after(10.0, other.restart)
             journal.restore(backup)
             world.truth.of(key).gone = True  # what was not acknowledged went with the newer journal
             world.trace(None, "the journal of %s is restored from a copy that ends at %d", member.name, backup[1])
-            world.clock.after(0.05 if world.alone else rng.choice((0.05, 1.0, 6.0)), member.restart)
+            world.clock.after(rng.choice((0.05, 1.0, 6.0)), member.restart)
 
         world.clock.after(rng.choice((0.5, 2.0, 4.0)), restore)
 

@@ -28,8 +28,6 @@ class Log(PopulatedLog):
         self.limits = small_limits(self.rng, self.sink_rng, Random(f"news {self.seed}"), more)
         if self.deaf:
             self.limits = replace(self.limits, give_up_s=1)
-        elif self.alone:
-            self.limits = replace(self.limits, resume_wait_s=6)  # less than the others are away
         self.trace(None, "%s, queues %d", self.limits, self.net.queue_max)
         self.populate()
         self._faults = LogFaults(self)
@@ -38,7 +36,7 @@ class Log(PopulatedLog):
         """Plan the faults, and begin the queries."""
         assert self._faults is not None
         if self.settings.disturb:
-            if self.deaf or self.alone:
+            if self.deaf:
                 until = max(until, 16.0)
             self._faults.plan(until)
         for query in self.queries:

@@ -129,7 +129,6 @@ class LogWorld(World):
         self.disk_rng = Random(f"disks {seed}")
         self.more_rng = Random(f"more {seed}")
         self.deaf = self.more(0.15)  # a producer does not hear who asks it for what it sent
-        self.alone = not self.deaf and self.more(0.0)  # one goes on from a backup while nobody listens
         self.journals: list[Journal] = []
         self.cores = cores or Cores()
         self.truth = Truth()
