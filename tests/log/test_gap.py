@@ -207,6 +207,18 @@ def test_while_the_answer_to_a_fetch_comes_it_is_not_asked_for_again() -> None:
     assert owner.gap.state is GapState.FETCHING
 
 
+def test_what_a_producer_has_no_more_it_says_twice_as_the_head_of_an_answer_may_be_lost() -> None:
+    owner = Owner()
+    owner.patience = math.inf
+    now, gone_to = NOW, []
+    for base in (5, 5, 3, 7):
+        while not owner.gaps.look(now):  # a FETCH, when it is time for the next one
+            now += RETRY_S / 10
+        owner.arrive(records(base, 2), now, live=False)
+        gone_to.append(owner.gap.gone_to)
+    assert gone_to == [0, 5, 3, 3]
+
+
 def test_what_may_come_live_just_now_is_not_asked_for() -> None:
     owner = Owner()
     owner.store("A", 0, 10)

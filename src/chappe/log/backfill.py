@@ -180,7 +180,7 @@ class Backfill:
     def patience_s(self, key: Key, gap: Gap, now: float) -> float:
         """None for what comes before a new partition, if all who could have it were asked."""
         # A producer that speaks and does not answer does not hear us: what we lack it may still have.
-        deaf = gap.kept_from <= gap.next and now - gap.heard_at < SILENT_S
+        deaf = gap.gone_to <= gap.next and now - gap.heard_at < SILENT_S
         patient = deaf or self._sources.ever or not self._writer.unknown(key)
         return self._limits.give_up_s if patient else 0.0
 
@@ -188,7 +188,7 @@ class Backfill:
         """Report what is lost; what may yet come is remembered, and nothing behind it is acknowledged."""
         first = min((first for first, _ in self._sources.ranges(key)), default=0)
         damaged = gap.damaged_to > gap.next
-        gone = goal <= max(gap.kept_from, 0 if damaged else first) or self._original(key)
+        gone = goal <= max(gap.gone_to, 0 if damaged else first) or self._original(key)
         unknown = self._writer.unknown(key)
         if not gone:
             self.unfilled.miss(key, gap.next, goal, now + SILENT_S)

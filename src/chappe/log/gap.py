@@ -64,7 +64,8 @@ class Gap:
     tries: int = 0
     missing_at: float = 0.0  # when the first of these tries was made
     fetched: int = 0  # the last FETCH asked for what comes before this
-    kept_from: int = 0  # it was answered from here on: the producer has nothing earlier
+    kept_from: int = 0  # the last FETCH was answered from here on
+    kept_before: int = 0  # the same of the one before
     damaged: RangeSet | None = None  # what a store answered with damage for; nothing of it lies before ``next``
 
     @property
@@ -76,6 +77,11 @@ class Gap:
     def end(self) -> int:
         """The offset after what is missing next, if anything is."""
         return self.held[0].base if self.held else self.head
+
+    @property
+    def gone_to(self) -> int:
+        """Where what its producer has begins, said twice, as the head of an answer may be lost; 0: nobody knows."""
+        return min(self.kept_before, self.kept_from)
 
     @property
     def damaged_to(self) -> int:
@@ -146,7 +152,8 @@ class Gaps:
         """Nothing is missing, or nobody has it: what was tried for it is over."""
         self.open.pop(key, None)
         gap.state = GapState.CLOSED
-        gap.tries, gap.retry_at, gap.kept_from, gap.damaged = 0, 0.0, 0, None
+        gap.tries, gap.retry_at, gap.damaged = 0, 0.0, None
+        gap.kept_from = gap.kept_before = 0
 
     def progress(self, key: Key, gap: Gap) -> None:
         """The next offset of an open gap moved on."""
@@ -254,7 +261,7 @@ class Gaps:
         """No store of ours has it: ask its producer and original stores, and go on without what nobody has."""
         if gap.tries >= GIVE_UP_TRIES:
             ranges = self._sources.ranges(key)
-            known = [gap.end if gap.held else 0, gap.kept_from, gap.damaged_to, *(first for first, _ in ranges)]
+            known = [gap.end if gap.held else 0, gap.gone_to, gap.damaged_to, *(first for first, _ in ranges)]
             goal = min((each for each in known if each > gap.next), default=None)
             if goal is not None and now - gap.missing_at >= self.owner.patience_s(key, gap, now):
                 return self._pass_over(key, gap, goal, now)
@@ -272,7 +279,7 @@ class Gaps:
             return []
         gap.state = GapState.FETCHING
         gap.fetched = gap.next + count
-        gap.kept_from = 0
+        gap.kept_before, gap.kept_from = gap.kept_from, 0
         fetch = Publish(Fetch(key[1], self.address, key[0], gap.next, count))
         return [*self.owner.fetching(key, gap, now), fetch]
 

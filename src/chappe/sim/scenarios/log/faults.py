@@ -57,9 +57,7 @@ class LogFaults(Schedule):
             self.at(1.0, self.deafen)
         if rng.random() < ROLLED_BACK or self.world.more(ROLLED_BACK):
             self.at(rng.uniform(0.0, until), self.back_up)
-        # Who waits for a second only may take an answer whose beginning was lost for a whole one.
-        losing = (self.lose_messages,) if self.world.limits.give_up_s > 1 else ()
-        for kind in (self.bad_disk, *losing, self.leave_when_asked):
+        for kind in (self.bad_disk, self.lose_messages, self.leave_when_asked):
             if self.world.more(MORE_OF_EACH):
                 for _ in range(self.world.more_rng.choice((1, 3))):
                     self.at(self.world.more_rng.uniform(0.0, until), kind)
