@@ -245,10 +245,9 @@ class Backfill:
         """A store answered for a hole: write what it has. Raises ProtocolError for a malformed batch."""
         actions = self._writer.heal(hole, [Batch.parse(raw) for raw in batches], now)
         if isinstance(answer, ReadAnswer) and not batches:
-            rest = replace(
-                hole, first=max(answer.first, answer.hole_last + 1)
-            )  # it begins later, or is damaged there too
-            actions += self._ask(rest, now, store) if hole.first < rest.first <= hole.last else []
+            first = max(answer.first, answer.hole_last + 1)  # it begins later, or is damaged there too
+            if hole.first < first <= hole.last:
+                actions += self._ask(replace(hole, first=first), now, store)
         return actions
 
     def _ask(self, hole: Hole, now: float, store: Source | None = None) -> list[Action]:
