@@ -3,7 +3,9 @@
 Legitimate loss: a consumer may pass over offsets that no disk holds of a store that it ever met, one which is down
 included. That is the case for what a producer had not been acknowledged when it died, for what the faults themselves
 took (``Sent.lost``), and where a store began late because the only one that had what came before stood still: who
-knows the late one alone cannot know that there is more. That everybody meets everybody in the end is a promise too.
+knows the late one alone cannot know that there is more. In worlds where stores wait for less than others are away, all
+begin late; who reads from such a store goes on where that begins. That everybody meets everybody in the end is a
+promise too.
 """
 
 from __future__ import annotations
@@ -69,11 +71,14 @@ class Order(Checker[LogWorld]):
             host.positions[key] = max(host.positions.get(key, 0), event.last + 1)
         elif isinstance(event, OutOfRange) and isinstance(host, ConsumerHost):
             key = (event.topic, event.partition)
-            self._gap(host, key, event.offset, event.first)
+            self._gap(host, key, event.offset, event.first, out_of_range=True)
             host.positions[key] = max(host.positions.get(key, 0), event.first)
 
-    def _gap(self, host: ConsumerHost, key: Key, first: int, end: int) -> None:
+    def _gap(self, host: ConsumerHost, key: Key, first: int, end: int, *, out_of_range: bool = False) -> None:
         kept = self.world.retained_from(key)
+        if out_of_range and self.world.limits.give_up_s < ALONE_S:
+            began = (part.first for store in self.world.alive(StoreHost) if (part := store.disk.parts.get(key)))
+            kept = max(kept, min(began, default=0))
         if not host.core.met_stores:
             return  # no store was ever heard of: it takes what its producer still has
         known = host.met | host.core.store_addresses

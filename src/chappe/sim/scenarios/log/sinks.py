@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 
 from chappe.data.topic import encode_topic
 from chappe.log.batch import encode_batch
@@ -65,6 +66,8 @@ class Query(Checker[LogWorld]):
         self.topics = topics
         self.over = False  # its home is gone for good
         self.moves = False  # a run wanted another home, which happens once
+        self._move_rng = Random(f"moves {sink} {world.seed}")
+        self._moves_now = False  # the next run wants another home
         self.planned: list[list[Row]] = []
         self.committed = -1  # as its checkpoint has it, which may be behind its home
         self.staged: dict[Name, list[Row]] = {}
@@ -130,6 +133,7 @@ class Query(Checker[LogWorld]):
         if intent.attempts not in self.named:
             world.fail("exactly once", f"of {self.sink} {intent.attempts} are committed, which no commit names")
         self.intents[intent.batch] = intent
+        self._moves_meanwhile()
         found: dict[str, list[Content]] = {}
         for task, attempt, _ in intent.attempts:
             for topic, value in self.staged[intent.run, intent.batch, task, attempt]:
@@ -142,6 +146,24 @@ class Query(Checker[LogWorld]):
         if found:
             world.fail("exactly once", f"rows of {self.sink} for {sorted(found)} are not committed")
         self.hurt_home(3 * world.slow_disk_s)
+
+    def _moves_meanwhile(self) -> None:
+        """Now and then the query is started again with another home while its first commit is under way."""
+        if self.committed < 0 and not self.moves and not self.world.settings.plain and self._move_rng.random() < 0.3:
+            self._moves_now = True
+            self.world.clock.after(0.0, self.begin_run)
+
+    def new_home(self) -> SimDisk:
+        """The home that the next run wants; once it may be another one, while nothing is done."""
+        world = self.world
+        homes = [each.disk for each in world.alive(StoreHost)]
+        if self._moves_now:
+            self._moves_now, self.moves = False, True
+            return self._move_rng.choice([each for each in homes if each is not self.home] or [self.home])
+        if self.committed < 0 and not self.moves and world.more(0.2):
+            self.moves = True
+            return world.more_rng.choice([self.home, *homes])
+        return self.home
 
     def on_staged(self, host: StoreHost, job: Job) -> None:
         """A store has durably done what a run asked for: who was fenced stays so."""
@@ -225,10 +247,7 @@ class Run:
     def _attach(self) -> None:
         """Attach to its home; now and then without waiting for the answer, or to another one while nothing is done."""
         query, world = self.query, self.world
-        wanted = self._home
-        if query.committed < 0 and not query.moves and world.more(0.2):
-            query.moves = True
-            wanted = world.more_rng.choice([self._home, *(each.disk for each in world.alive(StoreHost))])
+        wanted = query.new_home()
         pieces: list[tuple[SinkRequest, bytes]] = [(AttachSink(query.sink, self.run, wanted.store_id, True), b"")]
         if wanted is self._home and not query.done and world.more(0.3):
             self._batch = query.committed + 1
