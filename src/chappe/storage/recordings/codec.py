@@ -1,0 +1,120 @@
+"""``messages.dat``: topics, and the shapes of the messages that were published to them.
+
+A file is a header, u32 magic and u8 version in the byte order of the machine that wrote it, and entries::
+
+    u8 0   a new topic: varbyte length, bytes. Topics are numbered from 0 in the order in which they come
+    u8 1   a message of data: u16 number of its topic, shape of its value (``chappe.data.shapes``)
+    u8 2   a command of a data store: u16 number of its topic, its shape (``chappe.kv.shapes``)
+
+Numbers behind the header are big-endian. 1 and 2 are also the kinds of messages on the wire.
+
+Source: Broker's ``generator_file_writer``, version 2. Version 1 numbers the types of values otherwise.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, Literal, NamedTuple
+
+from chappe.data.shapes import add_shape, add_value, skip_shape
+from chappe.data.varbyte import pack_varbyte, parse_varbyte
+from chappe.defaults import MESH_TOPIC_BYTES_MAX
+from chappe.errors import InvalidData, ProtocolError
+from chappe.kv.shapes import add_command, add_command_shape, skip_command_shape
+from chappe.mesh.messages import COMMAND, DATA
+
+MAGIC: Final = 0x2EECC0DE
+VERSION: Final = 2
+HEADER: Final = MAGIC.to_bytes(4, sys.byteorder) + bytes((VERSION,))
+TOPICS_MAX: Final = 1 << 16  # their numbers have 16 bits
+NEW_TOPIC: Final = 0
+_ORDERS: Final[tuple[Literal["little", "big"], ...]] = ("little", "big")
+_HEADERS: Final = tuple([MAGIC.to_bytes(4, each) for each in _ORDERS])
+_ENTRY: Final = Struct(">BH")
+
+
+class Entry(NamedTuple):
+    """One message; ``kind`` is DATA or COMMAND."""
+
+    topic: bytes
+    kind: int
+    shape: bytes
+
+    def payload(self) -> bytes:
+        """A payload of this shape; raises InvalidData if there is none."""
+        made = bytearray()
+        if self.kind == DATA:
+            add_value(self.shape, 0, made)
+        else:
+            add_command(self.shape, 0, made)
+        return bytes(made)
+
+
+class Encoder:
+    """The entries of one file."""
+
+    def __init__(self) -> None:
+        self._topics: dict[bytes, int] = {}
+
+    def encode(self, topic: bytes, payload: bytes, kind: int) -> bytes:
+        """The entry of a message, behind that of its topic if that is new.
+
+        Raises:
+            InvalidData: The payload is no value and no command, or the file has as many topics as it can have.
+        """
+        number = self._topics.get(topic)
+        made = bytearray()
+        if number is None:
+            number = len(self._topics)
+            if number >= TOPICS_MAX:
+                raise InvalidData(f"a recording has at most {TOPICS_MAX:,} topics")
+            made.append(NEW_TOPIC)
+            made += pack_varbyte(len(topic)) + topic
+        made += _ENTRY.pack(kind, number)
+        if kind == DATA:
+            end = add_shape(payload, 0, made)
+            if end != len(payload):
+                raise InvalidData(f"{len(payload) - end} bytes follow a value that ends at byte {end}")
+        else:
+            add_command_shape(payload, made)
+        self._topics[topic] = number
+        return bytes(made)
+
+
+def entries(raw: bytes) -> Iterator[Entry]:
+    """The messages of a file; raises InvalidData, which names the byte."""
+    if raw[:4] not in _HEADERS:
+        raise InvalidData("this is no recording: it does not begin with the magic number")
+    if len(raw) < len(HEADER) or raw[4] != VERSION:
+        said = f"version {raw[4]}" if len(raw) >= len(HEADER) else "no version"
+        raise InvalidData(f"it has {said} of the format, only {VERSION} can be read")
+    topics: list[bytes] = []
+    pos = len(HEADER)
+    while pos < len(raw):
+        start = pos
+        try:
+            kind = raw[pos]
+            if kind == NEW_TOPIC:
+                size, pos = parse_varbyte(raw, pos + 1)
+                if size > MESH_TOPIC_BYTES_MAX or len(topics) == TOPICS_MAX:
+                    raise InvalidData("a topic is too long, or one too many")
+                pos += size
+                if pos > len(raw):
+                    raise InvalidData("it is cut off")
+                topics.append(raw[pos - size : pos])
+                continue
+            if kind not in (DATA, COMMAND):
+                raise InvalidData(f"an entry of kind {kind} is unknown")
+            if pos + _ENTRY.size > len(raw):
+                raise InvalidData("it is cut off")
+            number = _ENTRY.unpack_from(raw, pos)[1]
+            if number >= len(topics):
+                raise InvalidData(f"a message has topic number {number}, and there are {len(topics)}")
+            pos += _ENTRY.size
+            end = (skip_shape if kind == DATA else skip_command_shape)(raw, pos)
+        except ProtocolError as problem:
+            raise InvalidData(f"in the entry at byte {start}: {problem}") from None
+        yield Entry(topics[number], kind, raw[pos:end])
+        pos = end
