@@ -36,7 +36,7 @@ from chappe.mesh.actions import Action as MeshAction
 from chappe.mesh.actions import Deliver, Flush
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import EndpointUnreachable, PeerLost
-from chappe.mesh.filters import matches
+from chappe.mesh.filters import Filter, matches
 from chappe.mesh.messages import COMMAND, NOBODY, Message
 
 _NOTHING: Final[tuple[MeshAction, ...]] = ()
@@ -50,6 +50,7 @@ class Serve(msgspec.Struct, frozen=True):
 
 
 Action: TypeAlias = MeshAction | Serve
+Record: TypeAlias = Callable[[bytes, bytes, int], None]  # topic, payload and kind of what was published to all
 
 
 class KvPart:
@@ -237,9 +238,12 @@ class KvPart:
         """Publish what is to be sent; what else was answered is for the driver, before the sockets are written to."""
         rest: list[Notify | Resolve | Commit | Report] = []
         flushes: dict[int, Flush] = {}
+        record = self._member.record
         for action in actions:
             if isinstance(action, Send):
                 payload = to_far(action.payload) if self._far else action.payload
+                if record is not None and not action.receiver:
+                    record(action.topic, payload, COMMAND)
                 for flush in self._router.publish(action.topic, payload, COMMAND, action.receiver or NOBODY, now):
                     flushes[flush.conn] = flush
             else:
@@ -263,6 +267,8 @@ class Member:
         self.parts: dict[int, KvPart] = {}
         self.hearing: dict[int, Callable[[list[Message], float, int], list[Action]]] = {}  # by subscriber, below 0
         self.last_subscriber = 0
+        self.record: Record | None = None  # is told of every command that is published to all who want it
+        self.note_filter: Callable[[Filter], None] | None = None  # is told what the endpoint subscribes to
         self._seen = 0  # what of the network was looked at, as ``EndpointCore.settled`` counts it
 
     # -- the driver -------------------------------------------------------------------------------------------
@@ -282,6 +288,8 @@ class Member:
     ) -> Sequence[Action]:
         """Make any other call into the endpoint's core."""
         actions = method(*args, now=now)
+        if self.note_filter is not None:
+            self.note_filter(self.router.subscriptions.filter)
         if not actions or not self.parts:
             return actions
         handled, defect = self._hand_on(actions, now, wall_ns)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 PANEL: Final = "Mesh"
 HERE: Final = f"127.0.0.1:{MESH_PORT}"
 RETRY_S: Final = 1.0  # between attempts to reach a peer
+_TROUBLES: Final = ("MessagesDropped", "PeerBlocked", "RecordingStopped", "RecordingIncomplete")
 CHUNK: Final = 256  # messages printed at once
 POLL_S: Final = 0.25
 
@@ -128,7 +129,7 @@ class Teller:
         kind = type(event).__name__
         lost = kind == "PeerLost"
         self.lost += lost and not event.left
-        wrong = isinstance(event, ChappeError) or kind in ("MessagesDropped", "PeerBlocked")
+        wrong = isinstance(event, ChappeError) or kind in _TROUBLES
         wrong = wrong or (lost and not self._come_and_go)
         text = f"{event}; still trying" if isinstance(event, ChappeError) else str(event)
         changed = kind in ("PeerAdded", "PeerRemoved", "PeerLost")

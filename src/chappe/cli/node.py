@@ -58,6 +58,13 @@ def node(
         list[str] | None,
         Option("--origin", metavar="ORIGIN", help="Web pages that may connect, besides those of this machine."),
     ] = None,
+    recording_directory: Annotated[
+        str | None,
+        Option(metavar="DIRECTORY", help="Record the shapes of what is published here, for `chappe mesh generate`."),
+    ] = None,
+    output_generator_file_cap: Annotated[
+        int | None, Option(min=1, metavar="N", help="How many messages to record at most.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Run an endpoint of the mesh: it listens, peers, passes on, and shows its peers and their rates."""
@@ -73,7 +80,13 @@ def node(
     with ExitStack() as stack:
         passes_on = said.forwarding if forwarding is None else forwarding
         policy = on_full or said.on_full
-        endpoint = Endpoint(id=endpoint_id or said.id, security=security, forwarding=passes_on, on_full=policy)
+        recording: dict[str, Any] = {
+            "recording_directory": recording_directory or said.recording_directory,
+            "output_generator_file_cap": output_generator_file_cap or said.output_generator_file_cap,
+        }
+        endpoint = Endpoint(
+            id=endpoint_id or said.id, security=security, forwarding=passes_on, on_full=policy, **recording
+        )
         stack.enter_context(endpoint)
         statuses = endpoint.statuses()
         facts: dict[str, Any] = {"id": endpoint.id, "listen": mesh.listen(endpoint, heard)}
@@ -148,6 +161,8 @@ class NodeFile(Section, frozen=True):
     security: Literal["plain", "anonymous"] | None = None
     tls: TlsSection | None = None
     websocket: WebSocketSection | None = None
+    recording_directory: str | None = None  # seen from the file's own
+    output_generator_file_cap: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 def load(file: str) -> NodeFile:
@@ -157,6 +172,9 @@ def load(file: str) -> NodeFile:
         raise ConfigError(f"there is no file {file}")
     source = TomlFile.read(path)
     found = source.convert(source.tables, NodeFile)
+    if found.recording_directory is not None:
+        recording = path.parent / Path(found.recording_directory).expanduser()
+        found = msgspec.structs.replace(found, recording_directory=str(recording))
     if found.tls is None:
         return found
     directory = path.parent / Path(found.tls.directory).expanduser()

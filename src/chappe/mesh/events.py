@@ -179,3 +179,25 @@ class LostElsewhere:
         published = f" published by {UUID(bytes=self.origin)}" if any(self.origin) else ""
         way = f" on their way to {UUID(bytes=self.towards)}," if any(self.towards) else ""
         return f"{place} dropped {self.count} messages{published}{way} {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingStopped:
+    """Nothing more is recorded: the folder cannot be written to any more. The endpoint goes on."""
+
+    directory: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"stopped recording into {self.directory}: {self.reason}; the endpoint goes on"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingIncomplete:
+    """Messages were left out of a recording; comes at most once a second, and at its end."""
+
+    directory: str
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.count} messages are not in the recording in {self.directory}: more is published than it takes"

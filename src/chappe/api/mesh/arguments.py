@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Final, Literal
 from uuid import UUID, uuid4, uuid5
 
@@ -12,6 +13,7 @@ from chappe.data.binary import encode
 from chappe.defaults import MESH_TOPIC_BYTES_MAX
 from chappe.errors import UsageError
 from chappe.mesh.policy import Policy
+from chappe.runtime.recorder import RecordingOptions
 from chappe.transports.tls import Contexts
 
 OnFull = Literal["block", "drop_oldest", "drop_newest", "disconnect"]  # what happens when a queue is full
@@ -103,6 +105,19 @@ def as_policy(on_full: str) -> Policy:
         return Policy(on_full)
     except ValueError:
         raise UsageError(f"on_full is 'block', 'drop_oldest', 'drop_newest' or 'disconnect', not {on_full!r}") from None
+
+
+def as_recording(directory: str | Path | None, messages_max: int | None) -> RecordingOptions | None:
+    """What an endpoint is to record."""
+    if messages_max is not None and messages_max < 1:
+        raise UsageError(f"output_generator_file_cap is a number of messages, at least 1, not {messages_max!r}")
+    if directory is None:
+        if messages_max is not None:
+            raise UsageError("output_generator_file_cap is for a recording: give recording_directory too")
+        return None
+    if not str(directory):
+        raise UsageError("recording_directory is the path of a folder, not empty")
+    return RecordingOptions(directory, messages_max)
 
 
 def check_bounds(messages_max: int, bytes_max: int) -> None:

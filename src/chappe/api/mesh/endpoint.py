@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
@@ -13,7 +14,16 @@ from chappe.api import at_exit
 from chappe.api.faces import Closeable
 from chappe.api.kv.attaching import attach_clone, attach_master
 from chappe.api.kv.data_store import DataStore
-from chappe.api.mesh.arguments import OnFull, as_id, as_policy, check_bounds, check_port, check_retry, encode_topic
+from chappe.api.mesh.arguments import (
+    OnFull,
+    as_id,
+    as_policy,
+    as_recording,
+    check_bounds,
+    check_port,
+    check_retry,
+    encode_topic,
+)
 from chappe.api.mesh.hosting import CLOSED, Host, Publisher
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.subscriber import StatusSubscriber, Subscriber
@@ -58,9 +68,14 @@ class Endpoint(Closeable, Host):
         peer_messages_max: How many messages may wait for each peer; then ``on_full`` applies.
         peer_bytes_max: How many bytes.
         heartbeat_s: A peer that was silent for three times so long is lost, unless it still takes what is sent.
+        recording_directory: A folder, made if it is missing, that gets the shapes, without contents, of what this
+            endpoint publishes, its subscriptions and its peers: for ``chappe mesh generate``. One that is there gives
+            way.
+        output_generator_file_cap: How many messages are recorded at most; by default without a limit.
 
     Raises:
         UsageError: An argument or a file of the security is wrong.
+        StorageError: Nothing can be recorded in the folder; StorageLocked: another endpoint records there.
     """
 
     def __init__(
@@ -73,6 +88,8 @@ class Endpoint(Closeable, Host):
         peer_messages_max: int = PEER_MESSAGES_MAX,
         peer_bytes_max: int = PEER_BYTES_MAX,
         heartbeat_s: float = HEARTBEAT_S,
+        recording_directory: str | Path | None = None,
+        output_generator_file_cap: int | None = None,
     ) -> None:
         check_bounds(peer_messages_max, peer_bytes_max)
         if not 0 < heartbeat_s < math.inf:
@@ -86,7 +103,8 @@ class Endpoint(Closeable, Host):
             contains=True,
             first_number=time.time_ns() // 1000,  # above those of an earlier life of this id
         )
-        super().__init__(id, check_security(security), options)
+        recording = as_recording(recording_directory, output_generator_file_cap)
+        super().__init__(id, check_security(security), options, recording)
         at_exit.add(self)
 
     # -- peers ----------------------------------------------------------------------------------------
@@ -357,6 +375,8 @@ class Endpoint(Closeable, Host):
         with self._lock:
             self._closing = True
         self.node.close(_left(deadline))
+        if self._recorder is not None:
+            self._recorder.close()
         with self._lock:
             statuses = list(self.listening)
             for waiting in self._rooms:

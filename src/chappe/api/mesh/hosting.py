@@ -15,12 +15,15 @@ from chappe.api.mesh.waiting import Asked, Waiting
 from chappe.core import Report
 from chappe.defaults import KIB, TTL
 from chappe.errors import Closed, Unreachable
+from chappe.member import Record
 from chappe.mesh.actions import Deliver, Resolve
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import DefectContained, PeerLost
 from chappe.mesh.messages import DATA, NOBODY
 from chappe.runtime.mesh_node import MeshNode
+from chappe.runtime.recorder import Recorder, RecordingOptions
 from chappe.security import Security
+from chappe.storage.recordings.files import RecordingFiles
 from chappe.system import machine, time
 from chappe.system.forking import own
 from chappe.transports.tls import contexts
@@ -35,7 +38,13 @@ CLOSED: Final = "the endpoint was closed"
 class Host:
     """The inner half of ``Endpoint``."""
 
-    def __init__(self, id: str | UUID | None, security: Security, options: EndpointOptions) -> None:
+    def __init__(
+        self,
+        id: str | UUID | None,
+        security: Security,
+        options: EndpointOptions,
+        recording: RecordingOptions | None = None,
+    ) -> None:
         own(self)
         self.security = security
         made = contexts(security)
@@ -43,6 +52,7 @@ class Host:
         self.id = str(UUID(bytes=raw_id))
         self.capacity = options.peer_messages_max
         self._chunk_bytes = min(CHUNK_BYTES, options.peer_bytes_max)
+        files = None if recording is None else RecordingFiles(recording.directory, self.id, options.forwarding)
         self.core = EndpointCore(raw_id, options, time.monotonic())
         self.numbers = count(1)  # of tickets and subscribers
         self._asked: dict[int, Asked] = {}
@@ -52,9 +62,19 @@ class Host:
         self._closing = False  # we say goodbye: what is published now would reach nobody
         self._rooms: dict[Waiting, None] = {}  # publishers that a descriptor tells whether there is room
         self._threads: list[threading.Thread] = []
-        self.node = MeshNode(self.core, made, {Deliver: self._deliver, Resolve: self._resolve, Report: self._report})
+        try:
+            perform: dict[type, Callable[[Any], None]] = {Deliver: self._deliver, Resolve: self._resolve}
+            self.node = MeshNode(self.core, made, {**perform, Report: self._report})
+        except BaseException:
+            if files is not None:
+                files.close()
+            raise
         self._turns = self.node.turns
         self._lock = self.node.lock
+        self._recorder: Recorder | None = None
+        self._record: Record | None = None  # while messages are recorded
+        if recording is not None and files is not None:
+            self._begin_recording(files, recording.messages_max)
 
     # -- publishing -----------------------------------------------------------------------------------
 
@@ -99,6 +119,8 @@ class Host:
                 name = UUID(bytes=receiver)
                 raise Unreachable(f"endpoint {name} is more than {TTL + 1} hops away: peer with one nearer to it")
             flushes = self.core.publish(topic, payload, DATA, receiver, now)
+            if self._record is not None and receiver == NOBODY:
+                self._record(topic, payload, DATA)
             if receiver != NOBODY and not flushes:
                 raise Unreachable(f"there is no way to endpoint {UUID(bytes=receiver)}: wait for it with await_peer")
             self.node.send_soon(flushes, now)
@@ -131,6 +153,9 @@ class Host:
                 return None
             self.check()
             flushes, wanted = self.core.publish_many(chunk, time.monotonic())
+            if (record := self._record) is not None:
+                for topic, payload in chunk:
+                    record(topic, payload, DATA)
             self.node.perform(flushes)
             self._done()
             return wanted
@@ -190,6 +215,8 @@ class Host:
                 store.lost_peer = event
         for each in self.listening:
             each.report(event)
+        if self._recorder is not None:
+            self._recorder.hear(event)
 
     # -- inside ---------------------------------------------------------------------------------------
 
@@ -221,6 +248,17 @@ class Host:
 
     def _report(self, action: Report) -> None:
         self.report(action.event)
+
+    def _begin_recording(self, files: RecordingFiles, messages_max: int | None) -> None:
+        recorder = Recorder(files, messages_max, self._turns.run, self.report, self._end_recording)
+        with self._lock:
+            self._recorder = recorder
+            self._record = self.node.member.record = recorder.record
+            self.node.member.note_filter = recorder.note_filter
+
+    def _end_recording(self) -> None:
+        """No further messages are recorded; the lock is held."""
+        self._record = self.node.member.record = None
 
 
 class Publisher(Closeable):
