@@ -125,9 +125,12 @@ NUMBER_MAX: Final = 2**63  # of publications; this and larger ones are refused
 DOUBT_S: Final = 1.0  # when the network changes, a doubt is sent to its endpoint again, so often at most
 DOUBTS_BYTES_MAX: Final = 1 * MIB  # the same in bytes; one may be larger
 FILTERS_TOPICS_MAX: Final = 65_536  # of all behind one neighbour; where they are more, everything is sent there
-TELL_FEW: Final = 16  # up to so many neighbours, every change of them is told at once ...
-TELL_PAUSE_S: Final = 0.005  # ... else not sooner after the last one than this for each neighbour ...
-TELL_PAUSE_MAX_S: Final = 1.0  # ... up to this: telling n neighbours of n neighbours costs n * n
+# A link that comes or goes is told at once, but not sooner after the last one than this for each that lately did, ...
+TELL_PAUSE_S: Final = 0.005
+TELL_FEW: Final = 16  # ... and with more neighbours than these for each of them: telling n of n costs n * n ...
+TELL_PAUSE_MAX_S: Final = 1.0  # ... up to this
+COMPARE_S: Final = 60.0  # so often an endpoint compares its link states with those of one neighbour, each in turn
+COMPARE_PAUSE_S: Final = 1.0  # not more often it looks for what one neighbour lacks
 ROUTES_BYTES_MAX: Final = 4 * MIB  # the same in bytes of these topics
 ECHO_S: Final = 2.0  # what was sent to an original and comes back from another so soon may have run in a loop
 ECHOES_MAX: Final = 8_192  # contents remembered for that

@@ -350,8 +350,10 @@ def test_nobody_gets_a_message_before_it_knows_where_its_origin_is(rig: Rig) -> 
 
     peers[-1].send(peers[-1].publication(b"/m", b"first"))
 
-    state, message = peers[0].messages()
-    assert peers[-1].id in {each.id for each in parse_link_state(state.payload).neighbours}
+    *states, message = peers[0].messages()
+    told = {each.origin: each for each in map(parse_link_state, [each.payload for each in states])}
+    assert peers[-1].id in {each.id for each in told[VICTIM].neighbours}
+    assert peers[-1].id in told
     assert message.payload == b"first"
 
 

@@ -15,6 +15,7 @@ from chappe.mesh.events import PeerAdded
 from chappe.mesh.forwarding import routing
 from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.forwarding.duplicates import Seen
+from chappe.mesh.forwarding.flooding import Flooding
 from chappe.mesh.messages import pack_hop
 from chappe.sim.__main__ import main
 from chappe.sim.scenarios.mesh.scenario import Mesh
@@ -119,15 +120,14 @@ def test_hops_that_are_not_counted_are_caught(monkeypatch: pytest.MonkeyPatch) -
     caught(EndpointCore, "storms")
 
 
-def test_answering_what_we_told_ourselves_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(self: Any, state: Any, now: float) -> None:
-        if state.version >= self._version:
-            self._version = state.version
-            self._touch()
+def test_answering_what_is_no_news_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(self: Any, link: Any, origin: bytes, version: int, payload: bytes) -> Any:
+        known = self._topology.states.believed(origin, version, payload)
+        return [] if known is None else self._send(known.frame, (link,))
 
-    monkeypatch.setattr(topology.Topology, "_hear_own", answer)
+    monkeypatch.setattr(Flooding, "_take_old", answer)
 
-    caught(EndpointCore, "calm")
+    caught(EndpointCore, ("calm", "storms"))
 
 
 def test_filters_that_only_grow_are_caught() -> None:

@@ -59,6 +59,11 @@ class Known:
         """What of the frame is the same at all endpoints."""
         return self.frame[_HEAD_BYTES:]
 
+    def wants_as(self, other: Known) -> bool:
+        """Whether it wants the same, itself and for originals."""
+        one, two = self.state, other.state
+        return (one.forwards, one.filter, self.originals) == (two.forwards, two.filter, other.originals)
+
     def outdoes(self, version: int, payload: bytes) -> bool:
         """Whether another one is no newer. Of two that say different things in one version all take the same."""
         return self.state.version > version or (self.state.version == version and self.payload >= payload)

@@ -13,6 +13,8 @@ A *frame* is a u32 length and a *body*; numbers are big-endian. ``pack_...`` ret
     0x11 data, 0x12 command with origin (chappe)     id of the origin 16, u64 sequence, then the payload of 1 or 2
     0x13 link state (chappe)   origin 16, u64 version, u8 flags (1: it forwards), filter, varbyte count of neighbours;
                                of each: id 16, u8 kind (0 chappe, 1 original), and of an original its filter
+    0x14 link states that the sender has (chappe)    u8 (1: all of them; 0: those of which it asks for newer ones),
+                               of each: id 16, u64 version, u32 CRC-32 of its payload
     0x18 loss (chappe)         origin and sequence as 0x11, then which messages were dropped (``mesh.losses``)
 
 A link state with a receiver is believed by nobody on its way: it tells its own origin what others say of it.
@@ -57,6 +59,7 @@ LOSS: Final = 8
 ORIGIN_DATA: Final = 0x11
 ORIGIN_COMMAND: Final = 0x12
 LINK_STATE: Final = 0x13
+LINK_STATES_HAD: Final = 0x14
 ORIGIN_LOSS: Final = 0x18
 
 ID_BYTES: Final = 16
@@ -68,7 +71,7 @@ BYE: Final = b"BYE"  # of the ping before a connection is closed: once its pong 
 ASKED: Final = b"ping"  # of a ping that an application asked for
 
 _ORIGIN_BIT: Final = 0x10
-_PLAIN: Final = frozenset({DATA, COMMAND, ROUTING_UPDATE, PING, PONG, LINK_STATE})
+_PLAIN: Final = frozenset({DATA, COMMAND, ROUTING_UPDATE, PING, PONG, LINK_STATE, LINK_STATES_HAD})
 _WITH_ORIGIN: Final = frozenset({ORIGIN_DATA, ORIGIN_COMMAND, ORIGIN_LOSS})
 _FORWARDS: Final = 1
 _CHAPPE: Final = 0

@@ -78,7 +78,8 @@ class Topology:
         self._version = version
         self.tell_at = inf  # when our link state, which changed since ``tell``, is to be told
         self._told: LinkState | None = None  # what ``tell`` returned last
-        self._tell_from = -inf  # not sooner, if only links came or went
+        self._told_at = -inf
+        self._recent = 0  # links that came or went shortly after another
         self._filter: Filter = NOTHING
         self._links: dict[bytes, Filter] = {}  # endpoints of chappe beside us; the filter of the handshake
         self._originals: dict[bytes, Filter] = {}  # originals beside us, and what they want
@@ -147,8 +148,9 @@ class Topology:
         if now < self.tell_at:
             return None
         self.tell_at = inf
-        pause = 0.0 if len(self._links) <= TELL_FEW else min(TELL_PAUSE_MAX_S, TELL_PAUSE_S * len(self._links))
-        self._tell_from = now + pause
+        if now > self._told_at + TELL_PAUSE_MAX_S:
+            self._recent = 0
+        self._told_at = now
         self._version += 1
         self._told = self.state()
         return self._told
@@ -157,6 +159,12 @@ class Topology:
         """What is untold is needed now."""
         if self.tell_at < inf:
             self.tell_at = -inf
+
+    def holds_until(self, now: float) -> float:
+        """Until when link states of others are to wait as several links of ours come or go; ``now`` if they are not."""
+        pause = min(TELL_PAUSE_MAX_S, TELL_PAUSE_S * self._recent)
+        told_at = self._told_at if self.tell_at == inf else self.tell_at
+        return max(now, told_at + pause) if pause else now
 
     def state(self) -> LinkState:
         """Our link state."""
@@ -207,14 +215,14 @@ class Topology:
         return discovered, unreachable, before != self._linked, forgotten
 
     def reconsider(self, now: float) -> list[tuple[bytes, bytes]]:
-        """After ``settle``: believe what is no longer in doubt; returns frames to pass on, and who brought each.
+        """After ``settle``: believe what is in doubt no longer; returns whose link states, and who brought each.
 
         What follows from that is found by the next ``settle``.
         """
         found = []
         for made, peer in self.states.reconsider(self._links, self._believes):
             self._note(made, None, now)
-            found.append((made.frame, peer))
+            found.append((made.state.origin, peer))
         return found
 
     def may_bring(self, peer: bytes, origin: bytes, now: float) -> bool:
@@ -329,7 +337,12 @@ class Topology:
 
     def _touch(self, urgent: bool = True) -> None:
         self.changed = True
-        self.tell_at = -inf if urgent else min(self.tell_at, self._tell_from)
+        if urgent:
+            self.tell_at = -inf
+        elif self.tell_at > -inf:
+            self._recent += 1
+            many = max(self._recent, len(self._links) if len(self._links) > TELL_FEW else 0)
+            self.tell_at = self._told_at + min(TELL_PAUSE_MAX_S, TELL_PAUSE_S * many)
 
     def _believes(self, peer: bytes, origin: bytes) -> bool:
         """Whether ``origin`` is where ``peer`` is, or nowhere, as of the last ``settle``."""

@@ -21,13 +21,14 @@ from chappe.mesh.filters import EVERYTHING, LOCAL_PREFIX, NOTHING, Filter, minim
 from chappe.mesh.forwarding.congestion import Congestion
 from chappe.mesh.forwarding.duplicates import Seen
 from chappe.mesh.forwarding.echoes import MESH, TOO_OFTEN, Echoes
+from chappe.mesh.forwarding.flooding import Flooding
 from chappe.mesh.forwarding.losses import Drops, Loss, Losses, Why
-from chappe.mesh.link_states import Verdict
 from chappe.mesh.links.link import EndpointOptions, Link
 from chappe.mesh.messages import (
     COMMAND,
     DATA,
     LINK_STATE,
+    LINK_STATES_HAD,
     LOSS,
     NOBODY,
     PING,
@@ -36,14 +37,11 @@ from chappe.mesh.messages import (
     ROUTING_UPDATE,
     Message,
     pack_hop,
-    pack_link_state,
     pack_message,
     pack_origin_message,
     pack_routing_update,
     parse_filter,
-    parse_link_state,
     parse_message,
-    peek_link_state,
 )
 from chappe.mesh.policy import Policy
 from chappe.mesh.subscriptions import Subscriptions
@@ -130,10 +128,10 @@ class Router:
         self._contain = contain
         self.settled = 0  # rises whenever the network, or what somebody in it wants, has changed
         self._sequence = options.first_number
-        self._told = b""  # the frame that tells our link state, as it was told last
         self._routes: dict[bytes, Route] = {}
         self._routes_bytes = 0  # of their topics
         self.links: dict[bytes, Link] = {}  # by peer
+        self.flooding = Flooding(own, options.forwarding, self.topology, self.links, self._put_control)
         self._originals: dict[bytes, Link] = {}  # of these, originals
 
     # -- links and subscriptions ------------------------------------------------------------------
@@ -145,13 +143,11 @@ class Router:
             self._originals[link.peer_id] = link
             link.filter = wanted
             link.announced = announced
+        reached = self.topology.reaches(link.peer_id)
         self.topology.link_up(link.peer_id, not link.chappe, wanted)
         actions = self.settle(now)
         if link.chappe:
-            if not link.told:
-                self._put_control(link, self._told)
-            for frame in self.topology.others(link.peer_id):
-                self._put_control(link, frame)
+            self.flooding.link_up(link, reached, now)
             missed = self.losses.owed(link.peer_id)
             if missed:
                 actions += self._tell_loss(Loss(link.peer_id, NOBODY, missed, Why.LINK_ENDED))
@@ -177,6 +173,7 @@ class Router:
         self.overflowed.pop(link.conn, None)
         if self._originals.pop(link.peer_id, None) is not None:
             self._unblock(self.echoes.link_down(link.peer_id))
+        self.flooding.link_down(link.peer_id)
         self.topology.link_down(link.peer_id)
         return self.settle(now)
 
@@ -200,25 +197,11 @@ class Router:
         if linked:
             self.echoes.forget(now)
         actions: list[Action] = [Report(EndpointDiscovered(each)) for each in discovered]
-        actions += self._tell(now)
+        actions += self.flooding.tell(now)
         for link in self._originals.values():
             actions += self._announce(link)
-        for frame, peer in self.topology.reconsider(now):
-            actions += self._pass_on_state(frame, self.links.get(peer))
-        actions += self._bring_doubts(now)
+        actions += self.flooding.reconsider(now)
         return actions + [Report(EndpointUnreachable(each)) for each in unreachable]
-
-    def _tell(self, now: float) -> list[Action]:
-        state = self.topology.tell(now)
-        if state is None:
-            return []
-        self._told = pack_link_state(self._own, state)
-        for link in self.links.values():
-            link.told = True
-        return self._flood(self._told, None)
-
-    def _pass_on_state(self, frame: bytes, but: Link | None) -> list[Action]:
-        return self._flood(frame, but) if self._forwards else []
 
     def _announce(self, link: Link) -> list[Action]:
         wanted = NOTHING if link.blocked else self.topology.announcement(link.peer_id)
@@ -446,10 +429,9 @@ class Router:
         if not message.ttl:
             self._end_of_hops(link, message, (*chappe, *originals))
             return
-        if not link.told:  # others take from here only what they know to be behind here
-            self.topology.hurry()
+        if not link.told or self.flooding.held:  # others take from here only what they know to be behind here
             turn.close()
-            turn.actions += self._tell(now)
+            turn.actions += self.flooding.hurry(now)
         if chappe and (len(chappe) > 1 or chappe[0] is not link):
             frame = pack_hop(body, self._own, message.ttl - 1)
             self._pass_on(chappe, frame, link, turn, now)
@@ -518,8 +500,9 @@ class Router:
     def _handle_control(self, link: Link, message: Message, turn: _Turn, now: float) -> None:
         if message.kind in (PING, PONG):
             turn.actions += self._control(link, message, now)
-        elif message.kind == LINK_STATE and link.chappe:
-            turn.actions += self._take_link_state(link, message, now)
+        elif message.kind in (LINK_STATE, LINK_STATES_HAD) and link.chappe:
+            turn.actions += self.flooding.take(link, message, now)
+            self._sequence = max(self._sequence, self.topology.numbers_from)
         elif message.kind == ROUTING_UPDATE and not link.chappe:
             link.filter = minimal(parse_filter(message.payload))
             if not link.blocked:
@@ -528,47 +511,6 @@ class Router:
             turn.actions += self._take_loss(link, message, now)
         else:
             raise ProtocolError("a message of a kind that this peer does not send")
-
-    def _take_link_state(self, link: Link, message: Message, now: float) -> Sequence[Action]:
-        topology, payload = self.topology, message.payload
-        origin, version = peek_link_state(payload)
-        if message.receiver not in (NOBODY, self._own):
-            return self._bring_doubt(link.peer_id, payload, message.ttl - 1)
-        if topology.states.is_old(link.peer_id, origin, version, payload):  # most come several times
-            known = topology.states.believed(origin, version, payload)
-            if known is None or known.payload == payload:
-                return NOTHING_TO_DO
-            # Its endpoint may live anew with a clock that was set back, or somebody may have spoken in its name.
-            self._put_control(link, known.frame)
-            return (link.flush,)
-        frame = pack_message(self._own, NOBODY, LINK_STATE, TTL, RESERVED_TOPIC, payload)
-        absent = not topology.reaches(origin)
-        verdict = topology.learn(parse_link_state(payload), frame, link.peer_id, now)
-        self._sequence = max(self._sequence, topology.numbers_from)
-        if verdict is Verdict.NEWS:
-            if absent and not self._forwards:  # we tell nobody; so others are to say if they know better
-                frame = pack_message(self._own, origin, LINK_STATE, TTL, RESERVED_TOPIC, payload)
-                return self._flood(frame, link)
-            return self._pass_on_state(frame, link)
-        return self._bring_doubts(now) if verdict is Verdict.DOUBTED else NOTHING_TO_DO
-
-    def _bring_doubts(self, now: float) -> list[Action]:
-        actions: list[Action] = []
-        for made, peer in self.topology.states.to_bring(now):
-            actions += self._bring_doubt(peer, made.payload, TTL)
-        return actions
-
-    def _bring_doubt(self, source: bytes, payload: bytes, ttl: int) -> Sequence[Action]:
-        """Pass a link state on that came from where its endpoint is not: to that endpoint alone, over one way."""
-        origin, version = peek_link_state(payload)
-        peer = self.topology.towards(origin)
-        if not self._forwards or ttl <= 0 or self.topology.states.believed(origin, version, payload) is not None:
-            return NOTHING_TO_DO
-        if peer is None or peer == source or peer not in self.links:
-            return NOTHING_TO_DO
-        next_link = self.links[peer]
-        self._put_control(next_link, pack_message(self._own, origin, LINK_STATE, ttl, RESERVED_TOPIC, payload))
-        return (next_link.flush,)
 
     def _take_loss(self, link: Link, message: Message, now: float) -> Sequence[Action]:
         place = message.origin
@@ -634,10 +576,10 @@ class Router:
         self.note_drops()
         losses, reports = self.losses.take(now)
         told = [action for each in losses for action in self._tell_loss(each)]
-        return [*self.settle(now), *self._tell(now), *self.drops.handle_timeout(now), *told, *reports]
+        return [*self.settle(now), *self.flooding.tell(now), *self.drops.handle_timeout(now), *told, *reports]
 
     def next_timeout(self) -> float:
         """When there is something to do."""
         if self.topology.changed:
             return -inf
-        return min(self.echoes.due, self.drops.due, self.losses.due, self.topology.tell_at)
+        return min(self.echoes.due, self.drops.due, self.losses.due, self.flooding.due)
