@@ -114,6 +114,7 @@ TTL: Final = 16  # hops; what the original writes (and never counts down)
 FILTER_TOPICS_MAX: Final = 65_536  # prefixes in one filter; a longer one is refused
 FILTER_BYTES_MAX: Final = 1 * MIB  # bytes of one filter on the wire; a larger one is refused
 ENDPOINTS_MAX: Final = 10_000  # neighbours in one link state, and endpoints known to one; further ones are refused
+NETWORK_LINKS_MAX: Final = 250_000  # in one picture of the network; more are counted
 LINK_STATE_BYTES_MAX: Final = 1 * MIB  # filters of an endpoint and of the originals beside it; larger is refused
 LINK_STATES_BYTES_MAX: Final = 24 * MIB  # of all endpoints together: less than a new peer can be told at once
 LINK_STATE_KEPT_S: Final = 60.0  # of an endpoint without a path, which may come back

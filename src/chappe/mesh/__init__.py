@@ -16,6 +16,7 @@ duplicates  which publications came before
 echoes      loops that are closed by originals
 link_states  what endpoints tell of themselves, and which of it is believed
 topology    the network as one endpoint knows it
+network     the same as a value, for programs and people
 subscriptions  who wants what here
 congestion  whom to read less from, because others are full
 losses      what was dropped, reported here and told to others

@@ -13,6 +13,7 @@ from chappe.mesh.filters import Filter
 from chappe.mesh.links.link import EndpointOptions, PeerInfo
 from chappe.mesh.links.peerings import Peerings
 from chappe.mesh.messages import DATA, ID_BYTES, NOBODY
+from chappe.mesh.network import Facts
 
 __all__ = ["EndpointCore", "EndpointOptions", "PeerInfo"]
 
@@ -232,3 +233,7 @@ class EndpointCore(Peerings):
         """How many messages were dropped in all, for whatever reason."""
         self.router.note_drops()
         return self.router.drops.total + self.router.seen.late
+
+    def network(self) -> Facts:
+        """What is known of the network; ``Network.of`` makes the picture of it, which takes long if that is large."""
+        return self.router.topology.facts()

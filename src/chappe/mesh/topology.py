@@ -41,6 +41,7 @@ from chappe.limits import MESH_LIMITS, MeshLimits
 from chappe.mesh.filters import EVERYTHING, NOTHING, Filter, matches, union
 from chappe.mesh.link_states import Known, LinkStates, Verdict, may_follow
 from chappe.mesh.messages import NOBODY, LinkState, Neighbour, pack_filter
+from chappe.mesh.network import Facts
 
 _ORIGINALS_BYTES_MAX = FILTER_BYTES_MAX // 4  # of filters of originals in one link state; beyond it: everything
 
@@ -457,6 +458,13 @@ class Topology:
         if sum(map(len, wanted)) > FILTERS_TOPICS_MAX:
             return EVERYTHING  # whoever is there looks again
         return union(wanted)
+
+    # -- for pictures -----------------------------------------------------------------------------
+
+    def facts(self) -> Facts:
+        """What is known of the network, as of the last settle: see ``mesh.network``."""
+        links, originals, known = dict(self._links), dict(self._originals), dict(self._known)
+        return Facts(self.own, self._forwards, self._filter, links, originals, known, self._find_ways())
 
 
 def _differ(one: LinkState, two: LinkState) -> bool:

@@ -19,6 +19,7 @@ from chappe.api.mesh.subscriber import Subscriber
 from chappe.defaults import CLONE_BUFFER_S, CLONE_RESYNC_S, CLONE_STALE_S
 from chappe.mesh.endpoint import PeerInfo
 from chappe.mesh.messages import NOBODY
+from chappe.mesh.network import Network
 
 
 class AsyncSubscriber(AsyncSource[Received]):
@@ -82,6 +83,10 @@ class AsyncEndpoint(AsyncCloseable):
     def peers(self) -> list[PeerInfo]:
         """See ``Endpoint.peers``."""
         return self.endpoint.peers()
+
+    async def topology(self) -> Network:
+        """See ``Endpoint.topology``."""
+        return await asyncio.to_thread(self.endpoint.topology)  # of thousands of endpoints it takes a while
 
     async def await_peer(self, id: str | UUID, timeout: float | None = AWAIT_S) -> bool:
         """See ``Endpoint.await_peer``."""

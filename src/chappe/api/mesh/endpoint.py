@@ -42,6 +42,7 @@ from chappe.defaults import (
 from chappe.errors import UsageError
 from chappe.mesh.endpoint import EndpointOptions, PeerInfo
 from chappe.mesh.forwarding.boxes import Inbox
+from chappe.mesh.network import Network
 from chappe.mesh.policy import Policy
 from chappe.security import Security, check_reach, check_security
 from chappe.system import time
@@ -173,6 +174,16 @@ class Endpoint(Closeable, Host):
         with self._lock:
             self._turns.check()
             return self.core.peers()
+
+    def topology(self) -> Network:
+        """The network as this endpoint sees it now: endpoints, links, filters, distances; ``to_dict``, ``to_dot``.
+
+        What comes or goes far away is seen as soon as the news of it is here. What originals are linked to is not seen.
+        """
+        with self._lock:
+            self._turns.check()
+            facts = self.core.network()
+        return Network.of(facts)
 
     def await_peer(
         self, id: str | UUID, timeout: float | None = AWAIT_S, *, callback: Callable[[bool], object] | None = None
