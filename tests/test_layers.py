@@ -40,6 +40,7 @@ READING: Final = {
     "chappe.arrow",
 }
 HERE: Final = {"chappe.system"}  # of the operating system, for whoever needs it
+SHOWN: Final = {"chappe.mesh.network"}  # values that a user gets, for people to look at
 FORMS: Final = {"chappe.bridges.form", "chappe.bridges.kv_form"}
 ALLOWED: Final[dict[str, set[str]]] = {
     "chappe": {*BASE, "chappe.api", "chappe.log", "chappe.reading", "chappe.bridges"},
@@ -64,7 +65,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.bridges": {*FACES, *HERE, *READING, "chappe.reading", "chappe.mesh.messages", "chappe.kv.engine"},
     # log.transactions: where a sink's records lie; bridges.form, kv_form: what records of the mesh and stores are
     "chappe.spark": {*FACES, *READING, *HERE, "chappe.reading", "chappe.log.exactly_once.transactions", *FORMS},
-    "chappe.cli": {*FACES, *READING, *HERE, "chappe.reading", "chappe.bridges", "chappe.spark", "chappe.web"},
+    "chappe.cli": {*FACES, *READING, *HERE, *SHOWN, "chappe.reading", "chappe.bridges", "chappe.spark", "chappe.web"},
     "chappe.web": {*FACES, *HERE},
     "pyspark_chappe": {"chappe.spark"},
 }

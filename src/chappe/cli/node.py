@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 from typer import Argument, Option
 
-from chappe.cli import mesh, options
+from chappe.cli import mesh, network, options
 from chappe.cli.config import Section, TomlFile
 from chappe.cli.console import hear_warnings, say, tell
 from chappe.errors import ConfigError, UsageError
@@ -35,6 +35,7 @@ COLUMNS: Final = ("peer", "address", "", "status", "in/s", "out/s", "waiting", "
 @options.with_groups
 def node(
     trust: mesh.Trust,
+    picture: network.Map,
     file: Annotated[
         str | None, Argument(metavar="[FILE]", help="A TOML file that says the same as the options.")
     ] = None,
@@ -67,12 +68,24 @@ def node(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Run an endpoint of the mesh: it listens, peers, passes on, and shows its peers and their rates."""
+    """Run an endpoint of the mesh: it listens, peers, passes on, and shows its peers and their rates.
+
+    With --map it shows the network instead, and ends.
+    """
     from chappe import Endpoint
 
     hear_warnings()
+    lasting = {
+        "--listen": listen, "--forward": forward, "--[no-]forwarding": forwarding,
+        "--on-full": on_full, "--websocket": websocket, "--origin": origins,
+        "--recording-directory": recording_directory, "--output-generator-file-cap": output_generator_file_cap,
+    }  # fmt: skip
+    picture.check(as_json, lasting)
     said = load(file) if file is not None else NodeFile()
     security = _security(said, trust)
+    if picture.wanted:
+        network.show(picture, security, endpoint_id, [*said.peers, *(peers or [])], as_json)
+        return
     heard = mesh.addresses(security, [*said.listen, *(listen or [])] or [mesh.HERE])
     dialled = mesh.addresses(security, [*said.peers, *(peers or [])])
     web = _web(said.websocket, security, websocket, origins or [])
