@@ -162,6 +162,25 @@ def test_the_answer_of_a_store_that_left_does_not_count_for_one_that_has_not_ans
     assert stored(producer, 100, "T") == rolled_back(100)
 
 
+def test_what_a_store_acknowledges_before_it_listens_is_no_answer() -> None:
+    producer = resumed(stores=0)
+    stored(producer, 40)  # of what an earlier life had sent: its disk is slow
+    assert send(producer) == []
+    producer.handle_subscription(b"F", True, NOW)
+    assert flush(producer) == []
+    assert stored(producer, 100) == rolled_back(100)
+
+
+def test_an_answer_does_not_count_for_a_store_that_comes_after_it() -> None:
+    producer = resumed(stores=2)
+    stored(producer, 40, "T")  # of what an earlier life had sent
+    producer.handle_subscription(b"F", True, NOW)
+    stored(producer, 60, "S")
+    stored(producer, 60, "U")
+    assert send(producer) == []
+    assert stored(producer, 100, "T") == rolled_back(100)
+
+
 def test_another_copy_in_use_is_noticed_in_the_midst_of_life() -> None:
     producer = LogProducer("hello", "P", journal=[])
     producer.start(NOW)

@@ -238,6 +238,21 @@ def test_another_store_only_remembers_the_home() -> None:
     assert rig.get(FindSink("q")) == SinkAnswer("other", "home", "", -1)
 
 
+def test_nobody_is_sent_to_another_home_before_that_is_on_disk(rig: Rig) -> None:
+    """After a crash this store would be the home again, beside the other one."""
+    rig.ask(AttachSink("q", "two", "another", True))
+    for request in (FindSink("q"), AttachSink("q", "three", "home", True), Commit("q", "one", 0, [])):
+        assert kind(rig.answer_to(rig.ask(request))) == ""
+    rig.restart()
+    assert rig.get(FindSink("q")) == SinkAnswer("home", "home", "one", -1)
+
+    rig.ask(AttachSink("q", "two", "another", True))
+    rig.do(StorageFull("full"))
+    assert kind(rig.get(FindSink("q"))) == "", "who wanted it may be gone: it is saved for whoever asks"
+    assert rig.get(FindSink("q")) == SinkAnswer("home", "another", "", -1)
+    assert kind(rig.attach("three")) == ELSEWHERE
+
+
 def test_a_home_gives_way_only_while_nothing_is_committed(rig: Rig) -> None:
     rig.stage(0, 0, b"x")
     assert rig.attach(home="another") == SinkAnswer("home", "another", "", -1)

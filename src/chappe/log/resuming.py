@@ -40,6 +40,7 @@ class Resuming:
         """One listens from now on; returns whether it is to be asked."""
         if not self._sure:
             self.until = now + self._limits.resume_wait_s
+            self._answered.clear()  # it may be the one that seemed to have answered
         return not self._sure
 
     def holds(self, now: float) -> bool:
@@ -51,7 +52,9 @@ class Resuming:
         return next_ > (published if self._sure else self.told)
 
     def answered(self, store: str, listening: int) -> None:
-        """A store holds no more than we know of; so many listen."""
+        """A store holds no more than we know of; so many listen. It may answer what it heard from an earlier life."""
+        if not listening:
+            return
         if len(self._answered) < self._limits.stores_max:
             self._answered.add(store)
         self._sure = self._sure or len(self._answered) >= listening

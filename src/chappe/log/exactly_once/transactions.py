@@ -114,6 +114,7 @@ class _Sink:
 
     state: SinkState
     saved_run: str  # the newest one that is on disk
+    saved_home: str  # the same of the home
     touched_at: float
     staged: dict[StagedAttempt, dict[str, None]] = field(default_factory=dict)  # topics of each attempt
     committing: bool = False
@@ -133,7 +134,8 @@ class Transactions:
         self._store_id = store_id
         self._next_offset = next_offset
         self._sinks = {
-            state.sink: _Sink(replace(state, age_s=0.0), state.run, now - state.age_s) for state in kept.sinks
+            state.sink: _Sink(replace(state, age_s=0.0), state.run, state.home, now - state.age_s)
+            for state in kept.sinks
         }
         self._jobs: dict[int, _Job] = {}
         self._repeatable: dict[Repeatable, int] = {}  # what was asked for and is under way: its newest job
@@ -163,10 +165,14 @@ class Transactions:
     ) -> list[Action]:
         """A request on the query socket; ``payload`` is the batch of a Stage request."""
         asked = _Asked(client, request_id, request)
+        sink = self._sinks.get(request.sink)
+        if sink is not None and self._moves(sink, request):
+            refusal = _Refused(f"sink {request.sink} is being given another home; ask again")
+            return [asked.reply(_refusal(refusal)), *self._remember(sink)]
         try:
             match request:
-                case FindSink(sink):
-                    return [asked.reply(self._answer(sink))]
+                case FindSink():
+                    return [asked.reply(self._answer(request.sink))]
                 case AttachSink():
                     return self._attach(asked, request, now)
                 case Stage():
@@ -189,7 +195,8 @@ class Transactions:
         if isinstance(job, CommitBatch):
             return self._committed(job, found.asked, outcome, now)
         if isinstance(job, Remember) and outcome is None and job.state.sink in self._sinks:
-            self._sinks[job.state.sink].saved_run = job.state.run
+            saved = self._sinks[job.state.sink]
+            saved.saved_run, saved.saved_home = job.state.run, job.state.home
         return [
             asked.reply(_refusal(outcome) if isinstance(outcome, ChappeError) else self._done(asked))
             for asked in found.asked
@@ -231,7 +238,7 @@ class Transactions:
             if len(self._sinks) >= SINKS_MAX:
                 raise _Refused(f"this store knows {SINKS_MAX} sinks, which is the most; choose another store")
             state = SinkState(request.sink, request.home, lasting=request.lasting)
-            sink = self._sinks[request.sink] = _Sink(state, "", now)
+            sink = self._sinks[request.sink] = _Sink(state, "", "", now)
             if "sweep" not in self._timers:
                 self._timers.set("sweep", now + self._limits.maintain_s)
         actions: list[Action] = []
@@ -260,6 +267,17 @@ class Transactions:
         fenced = (*state.fenced, state.run)[-RUNS_MAX:] if state.run else ()
         sink.state = replace(state, run=run, fenced=fenced)
         return self._discard(sink, [each for each in sink.staged if each.run != run])
+
+    def _moves(self, sink: _Sink, request: SinkRequest) -> bool:
+        """Whether another store is the home now, and the disk does not know it: nobody is sent there before."""
+        if isinstance(request, AttachSink) and request.home != self._store_id:
+            return False  # answered when it is on disk
+        return sink.state.home not in (self._store_id, sink.saved_home)
+
+    def _remember(self, sink: _Sink) -> list[Action]:
+        """Have the state saved, unless that is under way: the one who wanted it may be gone."""
+        job = Remember(sink.state)
+        return [] if any(each.job == job for each in self._jobs.values()) else self._job(job)
 
     def _elsewhere(self, sink: _Sink) -> _Refused:
         return _Refused(f"the home of sink {sink.state.sink} is the store {sink.state.home}; ask that one", ELSEWHERE)

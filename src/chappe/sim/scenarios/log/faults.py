@@ -18,6 +18,10 @@ from chappe.sim.scenarios.log.stores import StoreHost
 SLOW_DISK_S = 0.7  # how long a write takes while disks are slow
 BAD_JOURNALS = 0.3  # of the worlds have journals that refuse
 ROLLED_BACK = 0.2  # of the worlds have an identity that is restored from a backup
+BESIDE_LATE = 0.3  # of the worlds have one that is restored when a store has less than the others
+SOMETHING_SENT_S = (
+    6.0  # by then a producer is restored, whether it has sent something since its journal was copied or not
+)
 MORE_OF_EACH = 0.3  # of the worlds have each of the faults that were added last
 HEALED_DISK_S = 0.01  # and at most when all faults are over
 
@@ -57,6 +61,10 @@ class LogFaults(Schedule):
             self.at(1.0, self.deafen)
         if rng.random() < ROLLED_BACK or self.world.more(ROLLED_BACK):
             self.at(rng.uniform(0.0, until), self.back_up)
+        if self.world.alone:
+            self.at(1.5, self.restore_alone)
+        elif not self.world.settings.plain and self.world.restore_rng.random() < BESIDE_LATE:
+            self.at(1.5, self.restore_beside_late)
         for kind in (self.bad_disk, self.lose_messages, self.leave_when_asked):
             if self.world.more(MORE_OF_EACH):
                 for _ in range(self.world.more_rng.choice((1, 3))):
@@ -250,14 +258,10 @@ class LogFaults(Schedule):
     def back_up(self) -> None:
         """The journal of a producer is copied, and some time later its machine is restored from that."""
         world, rng = self.world, self.world.journal_rng
-        members = [m for m in world.members if isinstance(m.host, ProducerHost) and m.host.journal is not None]
-        if not members:
+        copied = self._copy_journal(rng)
+        if copied is None:
             return
-        member = rng.choice(members)
-        assert isinstance(member.host, ProducerHost)
-        journal = member.host.journal
-        assert journal is not None
-        backup, key = journal.copy(), member.host.key
+        member, put_back = copied
         stores = [m for m in world.members if isinstance(m.host, StoreHost)]
         late = world.more_rng.choice(stores)
         if len(stores) > 1 and world.more(0.5):
@@ -266,12 +270,77 @@ class LogFaults(Schedule):
         def restore() -> None:
             member.crash()
             late.restart()
-            journal.restore(backup)
-            world.truth.of(key).gone = True  # what was not acknowledged went with the newer journal
-            world.trace(None, "the journal of %s is restored from a copy that ends at %d", member.name, backup[1])
+            put_back()
             world.clock.after(rng.choice((0.05, 1.0, 6.0)), member.restart)
 
         world.clock.after(rng.choice((0.5, 2.0, 4.0)), restore)
+
+    def _copy_journal(self, rng: Random) -> tuple[Member, Callable[[], None]] | None:
+        """Copy some producer's journal; returns whose, and what puts the copy back."""
+        world = self.world
+        members = [m for m in world.members if isinstance(m.host, ProducerHost) and m.host.journal is not None]
+        if not members:
+            return None
+        member = rng.choice(members)
+        assert isinstance(member.host, ProducerHost)
+        journal, key = member.host.journal, member.host.key
+        assert journal is not None
+        backup = journal.copy()
+
+        def put_back() -> None:
+            journal.restore(backup)
+            world.truth.of(key).gone = True  # what was not acknowledged went with the newer journal
+            world.trace(None, "the journal of %s is restored from a copy that ends at %d", member.name, backup[1])
+
+        return member, put_back
+
+    def restore_alone(self) -> None:
+        """A producer's machine is restored, and reaches nobody for longer than it waits for the stores."""
+        world, rng = self.world, self.world.restore_rng
+        copied = self._copy_journal(rng)
+        if copied is None:
+            return
+        member, put_back = copied
+        host = member.host
+        assert isinstance(host, ProducerHost)
+        had = len(world.truth.of(host.key).records)
+
+        def restore() -> None:
+            if len(world.truth.of(host.key).records) == had and world.now < SOMETHING_SENT_S:
+                world.clock.after(0.5, restore)
+                return
+            member.crash()
+            until = world.now + world.limits.resume_wait_s + rng.uniform(3.0, 8.0)
+            for name in [each.name for each in world.members] + [each.name for each in world.towers]:
+                world.net.cut(member.name, name, until)
+            put_back()
+            member.restart()
+
+        world.clock.after(rng.choice((1.0, 2.0)), restore)
+
+    def restore_beside_late(self) -> None:
+        """A producer's machine is restored; a store that was away meanwhile is the first to answer it."""
+        world, rng = self.world, self.world.restore_rng
+        stores = [m for m in world.members if isinstance(m.host, StoreHost) and not m.gone]
+        copied = self._copy_journal(rng) if len(stores) > 1 else None
+        if copied is None:
+            return
+        member, put_back = copied
+        late = rng.choice(stores)
+        assert isinstance(late.host, StoreHost)
+        late.crash()
+        world.behind = late.host.disk
+        lost_s = rng.choice((1.0, 2.0))
+
+        def lose() -> None:
+            member.crash()
+            for other in stores:
+                world.net.cut(late.name, other.name, world.now + 8.0)
+            put_back()
+            late.restart()
+            world.clock.after(rng.choice((0.5, 1.5)), member.restart)
+
+        world.clock.after(lost_s, lose)
 
     def slow_disk(self) -> None:
         """Writes take long for a while."""

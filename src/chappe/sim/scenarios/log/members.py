@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -64,12 +65,16 @@ class ProducerHost(NodeHost):
         self._renew = renew
         self._resumed_at = self.core.next_offset
         self._sent_to = self._resumed_at  # the offset behind all that it has published, now or in an earlier life
+        self._unheard_from = math.inf  # the first offset that was published where nobody listened
         self.stored = self.core.stored
         self.every_s = world.rng.choice((0.02, 0.1, 0.5, 2.0))
         self._records_max = world.more_rng.choice((1, 10)) if world.more(0.3) else RECORDS_MAX
         self._hurries = 0.0 if world.more(0.3) else 0.3  # of what it sends somebody waits for
         self._began = world.now
-        self._answered = False  # a store has said how far it holds the partition
+        self._listen: set[str] = (
+            set()
+        )  # stores, by name, that listened before one had said how far it holds the partition
+        self._answered = False  # one of them, or another one while they listened, has said so
         self.table |= {Persist: self._persist, Trim: self._trim}
         known = len(world.truth.of(self.key).records)
         if self.core.next_offset < known and not (journal is not None and journal.rolled_back):
@@ -194,6 +199,7 @@ class ProducerHost(NodeHost):
             batch = Batch.parse(message.body, check=False)
             end = batch.next
             if self.journal is not None and self.journal.rolled_back and not self.listeners:
+                self._unheard_from = min(self._unheard_from, batch.base)
                 return  # nobody hears of it
             self._see_rolled_back(batch)
             self._see_given(batch)
@@ -207,16 +213,20 @@ class ProducerHost(NodeHost):
         super()._publish(action)
 
     def _see_rolled_back(self, batch: Batch) -> None:
-        """An identity that was rolled back publishes nothing new while a store could tell it."""
+        """An identity that was rolled back publishes nothing new while a store could tell it.
+
+        Except for one that comes when another one has answered already, with less.
+        """
         known = len(self.world.truth.of(self.key).records)
-        if self.journal is None or not self.journal.rolled_back or batch.next <= self._sent_to or batch.base >= known:
+        base = min(batch.base, self._unheard_from)
+        if self.journal is None or not self.journal.rolled_back or batch.next <= self._sent_to or base >= known:
             return
         if not self._answered and self.world.now < self._began + self.world.limits.resume_wait_s:
             self.world.fail("identity", f"{self.name} publishes {batch.base} again before any store has answered")
         for store in self.world.alive(StoreHost):
             part = store.disk.parts.get(self.key)
             link = store.links.get(self.endpoint)
-            listens = link is not None and b"F" in link.wanted
+            listens = link is not None and link.publisher is self and store.name in self._listen
             told = 0 if part is None else min([part.next, *(low for low, _ in part.gaps())])  # not beyond a hole
             if told > self._resumed_at and listens:
                 self.world.fail("identity", f"{self.name} publishes {batch.base} again, {store.name} could tell it")
@@ -234,14 +244,21 @@ class ProducerHost(NodeHost):
         """As every host's; a store may stand still just when it is asked how far it holds what was rolled back."""
         super().on_subscription(link, prefix, on)
         store = link.subscriber
+        if isinstance(store, StoreHost) and prefix == b"F":
+            if on and not self._answered:
+                self._listen.add(store.name)
+            elif not on:
+                self._listen.discard(store.name)
         rolled_back = self.journal is not None and self.journal.rolled_back
-        if rolled_back and on and prefix == b"F" and isinstance(store, StoreHost) and self.world.more(0.5):
+        if not rolled_back or not on or prefix != b"F" or not isinstance(store, StoreHost):
+            return
+        if store.disk is not self.world.behind if self.world.behind else self.world.more(0.5):
             store.stalled_until = max(store.stalled_until, self.world.now + 2.0)
             self.world.clock.after(2.0, store.resume)
 
     def on_message(self, message: Message) -> None:
         """As every host's, and note whether a store has answered."""
-        self._answered = self._answered or isinstance(message, Stored | Ack)
+        self._answered = self._answered or (bool(self._listen) and isinstance(message, Stored | Ack))
         super().on_message(message)
 
     def _report(self, action: Report) -> None:

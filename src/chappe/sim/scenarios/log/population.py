@@ -57,6 +57,9 @@ class PopulatedLog(LogWorld):
                 home = self.sink_rng.choice(self.disks)
                 self.queries.append(Query(self, f"query{len(self.queries)}", home, TOPICS))
         self.watch(*self.queries)
+        if self.alone:
+            journal = Journal(self.restore_rng)
+            self.join("producer", self.producer_of(self.restore_rng.choice(TOPICS), 1, journal))
         if not self.settings.plain and self.lodger_rng.random() < LODGERS:
             for number in range(self.few(self.lodger_rng.choice((1, 1, 2)))):
                 self.clock.after(self.lodger_rng.choice((0.0, 0.5, 2.0)), self._lodge, f"lodger{number}", None)

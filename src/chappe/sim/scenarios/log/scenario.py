@@ -38,6 +38,8 @@ class Log(PopulatedLog):
         if self.settings.disturb:
             if self.deaf:
                 until = max(until, 16.0)
+            if self.alone:
+                until = max(until, 34.0)
             self._faults.plan(until)
         for query in self.queries:
             query.start(until if self.settings.disturb else None)

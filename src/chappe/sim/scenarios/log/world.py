@@ -53,6 +53,8 @@ def small_limits(rng: Random, sink_rng: Random, news_rng: Random, more_rng: Rand
     return LogLimits(**drawn, **FIXED)
 
 
+ALONE = 0.06  # of the worlds have a producer that is restored where it reaches nobody for long
+
 Content = tuple[bytes | None, bytes | None]  # value, key
 
 
@@ -129,6 +131,9 @@ class LogWorld(World):
         self.disk_rng = Random(f"disks {seed}")
         self.more_rng = Random(f"more {seed}")
         self.deaf = self.more(0.15)  # a producer does not hear who asks it for what it sent
+        self.restore_rng = Random(f"restored {seed}")  # of journals that are restored at bad moments
+        self.alone = not self.settings.plain and self.restore_rng.random() < ALONE
+        self.behind: SimDisk | None = None  # of the store that has less than the others when a journal is restored
         self.journals: list[Journal] = []
         self.cores = cores or Cores()
         self.truth = Truth()
