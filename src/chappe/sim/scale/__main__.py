@@ -1,0 +1,133 @@
+"""``python -m chappe.sim.scale``: builds networks of real endpoints and says what they cost, as tables or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from functools import partial
+from typing import Final
+
+from rich.box import MARKDOWN
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+
+from chappe.defaults import KIB, MIB
+from chappe.sim.scale.measure import Report, measure, round_trips
+from chappe.sim.scale.network import LATENCY_S, LINK_STATES
+from chappe.sim.scale.shapes import SHAPES
+
+ENDPOINTS: Final = (60, 250, 1000)
+FULLY_MESHED: Final = (12, 30, 60)  # 1,000 would have half a million links
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m chappe.sim.scale",
+        description="Builds networks of real endpoint cores on a clock that jumps, without faults, and counts what "
+        f"they send: all endpoints join at once, publish, and change. Every link takes {1000 * LATENCY_S:g} ms.",
+    )
+    parser.add_argument("shapes", nargs="*", metavar="SHAPE", help=f"of {', '.join(SHAPES)} (default: all)")
+    parser.add_argument(
+        "--endpoints", type=int, nargs="+", metavar="N", help=f"how many (default: {ENDPOINTS}; full: {FULLY_MESHED})"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of random networks, and of who publishes and changes")
+    parser.add_argument("--json", action="store_true", help="one object for each network, instead of tables")
+    return parser
+
+
+def _table(title: str, columns: Iterable[str]) -> Table:
+    table = Table(title=title, box=MARKDOWN, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number > 0 else "left", no_wrap=True)
+    return table
+
+
+def joining(reports: Iterable[Report]) -> Table:
+    """All join at once."""
+    columns = ("shape", "endpoints", "links", "link states", "of 2 x links x endpoints", "bytes", "settled after")
+    table = _table("Joining: frames", (*columns, "for each endpoint"))
+    for each in reports:
+        table.add_row(
+            each.shape,
+            f"{each.endpoints:,}",
+            f"{each.links:,}",
+            f"{each.join[LINK_STATES]:,}",
+            f"{each.join[LINK_STATES] / each.join_bound:.2f}",
+            f"{each.join_bytes / MIB:,.1f} MiB",
+            f"{round_trips(each.join_s):.0f} round trips",
+            f"{1000 * each.join_cpu_s / each.endpoints:,.1f} ms, {each.endpoint_bytes / KIB:,.0f} KiB",
+        )
+    return table
+
+
+def publishing(reports: Iterable[Report]) -> Table:
+    """Frames against the shortest-path trees."""
+    columns = ("shape", "endpoints", "receivers", "tree", "frames", "ratio", "first", "other frames", "delivered")
+    table = _table("Publications: frames of one, on average, against its shortest-path tree", columns)
+    for each in reports:
+        for made in each.publications:
+            table.add_row(
+                each.shape,
+                f"{each.endpoints:,}",
+                f"{made.receivers:,}",
+                f"{made.tree / made.count:,.1f}",
+                f"{made.frames / made.count:,.1f}",
+                f"{made.ratio:.2f}",
+                f"{made.first / made.first_tree:.2f}",
+                f"{made.others / made.count:,.1f}",
+                f"{made.delivered / made.count / made.receivers:.0%}",
+            )
+    return table
+
+
+def changing(reports: Iterable[Report]) -> Table:
+    """Frames against links."""
+    columns = ("shape", "endpoints", "change", "frames", "of 2 x links", "settled after", "ms for each endpoint")
+    table = _table("Changes: frames of one, on average, against links", columns)
+    for each in reports:
+        for what, made in each.changes.items():
+            table.add_row(
+                each.shape,
+                f"{each.endpoints:,}",
+                what,
+                f"{made.frames / made.count:,.0f}",
+                f"{made.frames / made.count / (2 * each.links):.2f}",
+                f"{round_trips(made.settle_s):.1f} round trips",
+                f"{1000 * made.cpu_s / made.count / each.endpoints:.2f}",
+            )
+    return table
+
+
+def _show(status: Status, where: str, what: str) -> None:
+    status.update(f"{where}: {what}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    unknown = [each for each in options.shapes if each not in SHAPES]
+    if unknown:
+        parser.error(f"{unknown[0]!r} is no shape: choose from {', '.join(SHAPES)}")
+    if any(each < 2 for each in options.endpoints or ()):
+        parser.error("a network has at least 2 endpoints")
+    console = Console(width=200)
+    reports = []
+    with Console(stderr=True).status("") as status:
+        for shape in options.shapes or SHAPES:
+            for endpoints in options.endpoints or (FULLY_MESHED if shape == "full" else ENDPOINTS):
+                where = f"{shape}, {endpoints} endpoints"
+                reports.append(measure(shape, endpoints, options.seed, partial(_show, status, where)))
+                if options.json:
+                    print(json.dumps(asdict(reports[-1])), flush=True)
+    if not options.json:
+        console.print(joining(reports), publishing(reports), changing(reports))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""The shapes of networks, their shortest-path trees, and how much networks of thirty endpoints send."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from chappe.mesh.messages import DATA, ORIGIN_DATA, pack_message, pack_origin_message, pack_ping
+from chappe.sim.scale.__main__ import main
+from chappe.sim.scale.measure import Report, deep_bytes, measure
+from chappe.sim.scale.network import HANDSHAKES, LINK_STATES, MESSAGES, PINGS, Network, kind_of
+from chappe.sim.scale.shapes import SHAPES, eccentricity, make, neighbours, parents, tree_links
+
+ID = b"\x40" + bytes(15)
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 16, 30])
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_every_shape_is_one_network_of_simple_links(shape: str, count: int) -> None:
+    edges = make(shape, count)
+    assert len(set(edges)) == len(edges)
+    assert all(0 <= one < two < count for one, two in edges)
+    assert parents(neighbours(edges, count), 0).keys() == set(range(count))
+
+
+@pytest.mark.parametrize(
+    ("shape", "links", "reach"),
+    [("ring", 16, 8), ("grid", 24, 6), ("tree", 15, 4), ("star-of-stars", 15, 2), ("full", 120, 1)],
+)
+def test_shapes_have_the_links_and_the_reach_that_they_are_known_for(shape: str, links: int, reach: int) -> None:
+    edges = make(shape, 16)
+    assert len(edges) == links
+    assert eccentricity(neighbours(edges, 16), 0) == reach
+
+
+def test_a_random_network_has_its_mean_degree_and_is_decided_by_the_seed() -> None:
+    assert len(make("random", 100)) == 200
+    assert make("random", 100, seed=1) == make("random", 100, seed=1) != make("random", 100, seed=2)
+
+
+def test_the_tree_shares_ways_and_takes_the_shortest() -> None:
+    grid = neighbours(make("grid", 16), 16)
+    assert tree_links(grid, 0, []) == 0
+    assert tree_links(grid, 0, [0]) == 0
+    assert tree_links(grid, 0, [15]) == 6
+    assert tree_links(grid, 0, [1, 2, 3]) == 3
+    assert tree_links(grid, 0, [3, 12]) == 6
+    assert tree_links(grid, 5, range(16)) == 15
+    ring = neighbours(make("ring", 10), 10)
+    assert tree_links(ring, 0, [4, 6]) == 8
+    assert tree_links(ring, 0, [1, 4]) == 4
+
+
+def test_frames_are_counted_by_kind() -> None:
+    assert kind_of(pack_ping(ID, ID, b"")) == PINGS
+    assert kind_of(pack_message(ID, ID, DATA, 1, b"t", b"")) == MESSAGES
+    assert kind_of(pack_origin_message(ID, ID, DATA, 1, b"t", b"", ID, 1)) == MESSAGES
+    assert kind_of(pack_message(ID, ID, 0x2C, 1, b"t", b"")) == "type 0x2c"
+    assert ORIGIN_DATA & 0x0F == DATA
+
+
+def test_deep_bytes_counts_everything_once() -> None:
+    text = "x" * 10_000
+    assert 10_000 < deep_bytes([text, text]) < 11_000
+    assert deep_bytes([int, len]) < 200
+
+
+def test_endpoints_that_do_not_know_all_are_found() -> None:
+    network = Network(3)
+    network.connect([(0, 1), (1, 2)])
+    assert network.disagreement() == "endpoint 0 reaches 0 of 2 others"
+    network.settle(3.0)
+    assert network.disagreement() is None
+    network.subscribe(2, b"/late")
+    assert network.disagreement() == "endpoint 0 has a wrong filter of 1 others"
+
+
+@pytest.fixture(scope="module")
+def reports() -> dict[str, Report]:
+    return {shape: measure(shape, 30) for shape in SHAPES}
+
+
+def test_all_that_join_at_once_tell_each_link_state_about_once_over_each_link(reports: dict[str, Report]) -> None:
+    for shape, report in reports.items():
+        assert report.join[HANDSHAKES] == 7 * report.links
+        assert report.join[LINK_STATES] <= report.join_bound, shape
+    assert reports["full"].join[LINK_STATES] <= 0.3 * reports["full"].join_bound
+
+
+def test_a_change_costs_about_a_frame_for_each_link_and_direction(reports: dict[str, Report]) -> None:
+    for shape, report in reports.items():
+        changes = report.changes
+        assert changes["subscribe"].frames <= 2 * report.links * changes["subscribe"].count, shape
+        for what in (
+            "link cut",
+            "link back",
+        ):  # two endpoints tell of it; where that parts the network, all is told anew
+            most = 2 * 2 * report.links + (2 * report.endpoints if report.links < report.endpoints else 0)
+            assert changes[what].frames <= most * changes[what].count, (shape, what)
+
+
+def test_publications_come_to_all_who_want_them_and_cost_at_least_their_tree(reports: dict[str, Report]) -> None:
+    for shape, report in reports.items():
+        for made in report.publications:
+            assert made.delivered == made.receivers * made.count, shape
+            assert made.ratio >= 1.0, shape
+
+
+def test_reports_are_printed_as_tables_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ring", "--endpoints", "4", "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert (found["shape"], found["endpoints"], found["links"], found["join"]["handshakes"]) == ("ring", 4, 4, 28)
+
+    assert main(["ring", "--endpoints", "4"]) == 0
+    told = capsys.readouterr().out
+    assert "| ring  |" in told
+    assert "round trips" in told
+
+    for wrong in (["wheel"], ["--endpoints", "1"]):
+        with pytest.raises(SystemExit):
+            main(wrong)
