@@ -22,6 +22,7 @@ PURE: Final = {
     "chappe.channel": CONTRACT,
     "chappe.log": CONTRACT,
     "chappe.mesh": CONTRACT,
+    "chappe.gateway": {*CONTRACT, "chappe.mesh"},
     "chappe.kv": {*CONTRACT, "chappe.channel"},
     "chappe.replication": CONTRACT,
     "chappe.hashmap": {*CONTRACT, "chappe.replication"},

@@ -5,7 +5,7 @@ The public names are here; the tree below, from the bottom up:
     errors, defaults, security, data   what everything uses
     core                        the contract of protocol cores
     log                         the cores of the durable log (Dafka): no I/O
-    mesh                        the cores of the mesh (Zeek Broker): no I/O
+    mesh, gateway               the cores of the mesh (Zeek Broker), and of what joins two of them: no I/O
     kv, channel                 the cores of data stores, and the channel that they stand on: no I/O
     runtime, transports, storage  what runs the cores: threads and clocks, sockets, files
     sim                         the same cores in a simulated world
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from chappe.api.mesh.aio import AsyncStatusSubscriber as AsyncStatusSubscriber
     from chappe.api.mesh.aio import AsyncSubscriber as AsyncSubscriber
     from chappe.api.mesh.endpoint import Endpoint as Endpoint
+    from chappe.api.mesh.gateway import Gateway as Gateway
+    from chappe.api.mesh.gateway import GatewaySide as GatewaySide
+    from chappe.api.mesh.gateway import GatewayStatus as GatewayStatus
     from chappe.api.mesh.hosting import Publisher as Publisher
     from chappe.api.mesh.received import Received as Received
     from chappe.api.mesh.subscriber import StatusSubscriber as StatusSubscriber
@@ -82,6 +85,7 @@ _MODULES = {
     "api.log.tower": "Tower",
     "api.mesh.aio": "AsyncEndpoint AsyncStatusSubscriber AsyncSubscriber",
     "api.mesh.endpoint": "Endpoint",
+    "api.mesh.gateway": "Gateway GatewaySide GatewayStatus",
     "api.mesh.hosting": "Publisher",
     "api.mesh.received": "Received",
     "api.mesh.subscriber": "StatusSubscriber Subscriber",

@@ -105,6 +105,25 @@ class MeshLimits:
     routes_max: int = 16_384  # topics for which it is remembered who wants them; then all are found out again
 
 
+@dataclass(frozen=True, slots=True)
+class GatewayLimits:
+    """Of gateways between domains of the mesh."""
+
+    # Both sides have somebody for so long before a gateway takes part: link states of all others are there by then.
+    hold_s: float = 1.0
+    # So long it says that it will, and listens to those who do the same; only then others count on it.
+    listen_s: float = 0.5
+    # It waits so long for others to stop feeding what it is to feed; they do as soon as they hear of it.
+    feeder_wait_s: float = 5.0
+    tell_pause_s: float = 0.05  # what is wanted is told at most so often
+    depth_max: int = defaults.GATEWAY_DEPTH_MAX
+    wanted_max: int = defaults.GATEWAY_WANTED_MAX
+    wanted_bytes_max: int = defaults.GATEWAY_WANTED_BYTES_MAX
+    gateways_max: int = 1_024  # in one domain; further ones are taken for endpoints like any other
+    seen_max: int = 4_096  # gateways whose marks are remembered; those not heard of for longest give way
+
+
 LOG_LIMITS: Final = LogLimits()  # those of programs
 KV_LIMITS: Final = KvLimits()
 MESH_LIMITS: Final = MeshLimits()
+GATEWAY_LIMITS: Final = GatewayLimits()

@@ -7,6 +7,7 @@ from typing import Any, Final, get_args, get_origin
 
 from chappe import channel, core, member
 from chappe.channel import messages
+from chappe.gateway import core as gateway
 from chappe.kv import actions as kv
 from chappe.log import actions as log
 from chappe.mesh import actions as mesh
@@ -33,6 +34,7 @@ CAN: Final[dict[type, str]] = {
     mesh.Close: "the peer does not take the rest",
     kv.Send: "the message is lost",
     kv.Commit: "the backend is full, or the master dies before it hears of it",
+    gateway.Publish: "the domain falls into parts, or who gets it is gone",
     channel.ToAll: "the message is lost",
     channel.ToConsumer: "the message is lost",
     channel.ToProducer: "the message is lost",
@@ -54,20 +56,29 @@ CANNOT: Final[dict[type, str]] = {
     mesh.Resolve: HERE,
     kv.Notify: HERE,
     kv.Resolve: HERE,
+    gateway.Subscribe: HERE,
     channel.Consume: HERE,
     channel.Lost: HERE,
     channel.Dropped: HERE,
     channel.ProducerSilent: HERE,
     member.Serve: "what it carries is listed itself",
 }
-PLAYED: Final = (("sink", log), ("log", log), ("mesh", mesh), ("kv-lossy", kv), ("channel", messages))
+PLAYED: Final = (
+    ("sink", log),
+    ("log", log),
+    ("mesh", mesh),
+    ("kv-lossy", kv),
+    ("channel", messages),
+    ("gateway", gateway),
+)
 SEEDS: Final = 200  # of each at most
 
 
 def all_actions() -> set[type]:
     """The classes in the unions that the cores' modules declare."""
     unions: tuple[Any, ...] = (
-        log.Action, mesh.Action, kv.Action, member.Action, messages.ProducerAction, messages.ConsumerAction,
+        log.Action, mesh.Action, kv.Action, member.Action, gateway.Action, messages.ProducerAction,
+        messages.ConsumerAction,
     )  # fmt: skip
     return {get_origin(each) or each for union in unions for each in get_args(union)}
 

@@ -237,3 +237,12 @@ class EndpointCore(Peerings):
     def network(self) -> Facts:
         """What is known of the network; ``Network.of`` makes the picture of it, which takes long if that is large."""
         return self.router.topology.facts()
+
+    @property
+    def settled(self) -> int:
+        """Rises whenever the network, or what somebody in it wants, has changed: see ``filters``."""
+        return self.router.settled
+
+    def resubscribe(self, subscriber: int, topics: Iterable[bytes], kind: int = DATA, *, now: float) -> list[Action]:
+        """Have a subscriber want exactly these prefixes; others hear of it as one change. Raises as ``subscribe``."""
+        return self.router.refilter(self.router.subscriptions.replace(subscriber, topics, kind), now)

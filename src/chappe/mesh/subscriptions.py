@@ -32,6 +32,16 @@ class Subscriptions:
         self._wanted.setdefault(subscriber, (kind, set()))[1].update(new)
         return self._set(kept)
 
+    def replace(self, subscriber: int, topics: Iterable[bytes], kind: int) -> bool:
+        """Have a subscriber want exactly these prefixes. Returns and raises as ``add``."""
+        before = self._wanted.pop(subscriber, None)
+        try:
+            return self.add(subscriber, topics, kind)
+        except UsageError:
+            if before is not None:
+                self._wanted[subscriber] = before
+            raise
+
     def remove(self, subscriber: int, topics: Iterable[bytes] | None) -> bool:
         """Remove some prefixes of a subscriber, or the subscriber; returns whether the filter changed."""
         if topics is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from chappe.sim.scenarios.channel import Channel
+from chappe.sim.scenarios.gateways import Gateways
 from chappe.sim.scenarios.kv.scenario import Kv, KvLossy
 from chappe.sim.scenarios.log.scenario import Log, Sink
 from chappe.sim.scenarios.mesh.scenario import Mesh
@@ -19,4 +20,5 @@ SCENARIOS: Final[dict[str, type[World]]] = {
     "kv-lossy": KvLossy,
     "channel": Channel,
     "mix": Mix,
+    "gateway": Gateways,
 }
