@@ -66,7 +66,12 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.bridges": {*FACES, *HERE, *READING, "chappe.reading", "chappe.mesh.messages", "chappe.kv.engine"},
     # log.transactions: where a sink's records lie; bridges.form, kv_form: what records of the mesh and stores are
     "chappe.spark": {*FACES, *READING, *HERE, "chappe.reading", "chappe.log.exactly_once.transactions", *FORMS},
-    "chappe.cli": {*FACES, *READING, *HERE, *SHOWN, "chappe.reading", "chappe.bridges", "chappe.spark", "chappe.web"},
+    # what its processes are made of, and the recordings that they play
+    "chappe.benchmark": {*FACES, *HERE, "chappe.storage.recordings", "chappe.mesh.messages"},
+    "chappe.cli": {
+        *(*FACES, *READING, *HERE, *SHOWN),
+        *("chappe.reading", "chappe.bridges", "chappe.spark", "chappe.web", "chappe.benchmark"),
+    },
     "chappe.web": {*FACES, *HERE},
     "pyspark_chappe": {"chappe.spark"},
 }

@@ -17,6 +17,7 @@ node.py       node: its file, and what it shows
 publish.py    publish, subscribe
 kv.py         kv; kv_serve.py is its serve and watch
 ping.py       ping
+benchmark.py  mesh generate, benchmark
 keys.py       keys authority, make
 doctor.py     doctor
 archive.py    archive

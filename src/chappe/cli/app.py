@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from chappe.cli import (
     archive,
+    benchmark,
     config,
     consume,
     demo,
@@ -97,6 +98,7 @@ for function in (
 app.add_typer(pipeline.app)
 app.add_typer(keys.app)
 app.add_typer(kv.app)
+app.add_typer(benchmark.app)
 
 
 def run() -> int:

@@ -103,12 +103,17 @@ class Host:
         return peers
 
     def try_publish(
-        self, topic: bytes, payload: bytes, receiver: bytes = NOBODY, source: int | None = None
+        self,
+        topic: bytes,
+        payload: bytes,
+        receiver: bytes = NOBODY,
+        source: int | None = None,
+        kind: int = DATA,
     ) -> int | None:
         """Publish what is encoded already; None if there is no room. Returns and raises as ``publish``.
 
         ``source`` is the number of a subscriber of somebody behind this endpoint who publishes through it, as a peer
-        would: then one's own other subscribers get it too.
+        would: then one's own other subscribers get it too. ``kind`` is DATA, or COMMAND for those of data stores.
         """
         with self._lock:
             if not self.core.room():
@@ -118,9 +123,9 @@ class Host:
             if receiver != NOBODY and self.core.is_too_far(receiver):
                 name = UUID(bytes=receiver)
                 raise Unreachable(f"endpoint {name} is more than {TTL + 1} hops away: peer with one nearer to it")
-            flushes = self.core.publish(topic, payload, DATA, receiver, now)
+            flushes = self.core.publish(topic, payload, kind, receiver, now)
             if self._record is not None and receiver == NOBODY:
-                self._record(topic, payload, DATA)
+                self._record(topic, payload, kind)
             if receiver != NOBODY and not flushes:
                 raise Unreachable(f"there is no way to endpoint {UUID(bytes=receiver)}: wait for it with await_peer")
             self.node.send_soon(flushes, now)
@@ -194,6 +199,14 @@ class Host:
         """A subscription ends."""
         if self._subscribers.pop(number, None) is not None:
             self.node.call(self.core.unsubscribe, number, None)
+
+    def take(self, taker: Any, topics: list[bytes], kind: int) -> None:
+        """Have messages of a kind handed to ``taker.deliver``, until the endpoint closes it."""
+        with self._lock:
+            self.check()
+            number = next(self.numbers)
+            self._subscribers[number] = taker
+            self.node.call(self.core.subscribe, number, topics, kind)
 
     def watch_room(self, waiting: Waiting, on: bool) -> None:
         """Tell a publisher's descriptor whether there is room, or no longer."""

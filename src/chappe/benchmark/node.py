@@ -1,0 +1,231 @@
+"""One node of a benchmark: a process that does what lines of JSON on standard input say, and answers with such lines.
+
+Orders come in this sequence: ``begin`` (answered by ``ready``), ``peer`` (``peered``), ``meet`` (``connected``),
+``start`` (``progress``, again and again), ``stop`` (``result``, the last). What goes wrong is answered by ``failed``.
+When standard input ends, whoever started it is gone, and the process ends at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from typing import Any, Final
+
+from chappe.api.mesh.endpoint import Endpoint
+from chappe.api.mesh.tally import Tally
+from chappe.errors import ChappeError
+from chappe.mesh.messages import DATA
+from chappe.storage.recordings.codec import Entry, entries
+
+PROGRESS_S: Final = 0.2
+RETRY_S: Final = 0.2
+CHUNK: Final = 256  # messages handed to the endpoint at once
+CACHE_BYTES_MAX: Final = 64 << 20  # payloads of shapes that come again
+
+Messages = list[tuple[bytes, bytes, int]]  # topic, payload, kind
+
+
+class Orders:
+    """What is to be done, in order; a thread of its own reads it."""
+
+    def __init__(self) -> None:
+        self._found: deque[dict[str, Any]] = deque()
+        self._came = threading.Event()
+        threading.Thread(target=self._read, name="orders", daemon=True).start()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is one."""
+        return bool(self._found)
+
+    def next(self, kind: str) -> dict[str, Any]:
+        """Wait for the next one, which has to be of this kind."""
+        while not self._found:
+            self._came.wait()
+            self._came.clear()
+        order = self._found.popleft()
+        assert order["order"] == kind, order
+        return order
+
+    def _read(self) -> None:
+        for line in sys.stdin.buffer:
+            self._found.append(json.loads(line))
+            self._came.set()
+        os._exit(1)
+
+
+class Traffic:
+    """Frames and bytes over all links, also those that have ended."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._last: dict[tuple[str | None, Any], tuple[int, int, int]] = {}
+        self._ended = [0, 0, 0]
+
+    def look(self) -> tuple[int, int, int]:
+        """Frames sent and received, and bytes sent, until now."""
+        for peer in self._endpoint.peers():
+            key = (peer.id, peer.address)
+            now = (peer.sent, peer.received, peer.sent_bytes)
+            before = self._last.get(key, (0, 0, 0))
+            if now[0] < before[0] or now[1] < before[1]:  # another link
+                self._ended = [whole + part for whole, part in zip(self._ended, before, strict=True)]
+            self._last[key] = now
+        sent, received, size = (
+            whole + sum(each[place] for each in self._last.values()) for place, whole in enumerate(self._ended)
+        )
+        return sent, received, size
+
+
+def messages_of(file: str | None, count: int | None) -> Messages:
+    """What a recording says, cut or repeated to ``count``. Raises InvalidData."""
+    if file is None:
+        return []
+    with open(file, "rb") as opened:
+        raw = opened.read()
+    made: dict[Entry, tuple[bytes, bytes, int]] = {}
+    room = CACHE_BYTES_MAX
+    found: Messages = []
+    for entry in entries(raw):
+        if count is not None and len(found) >= count:
+            break
+        message = made.get(entry)
+        if message is None:
+            message = (entry.topic, entry.payload(), entry.kind)
+            room -= len(message[1]) + len(entry.shape)
+            if room > 0:
+                made[entry] = message
+        found.append(message)
+    if count is not None and found:
+        found = (found * (count // len(found) + 1))[:count]
+    return found
+
+
+def runs_of(messages: Messages) -> list[tuple[int, Messages]]:
+    """Messages of one kind in a row, at most so many as are handed over at once."""
+    found: list[tuple[int, Messages]] = []
+    for message in messages:
+        if not found or found[-1][0] != message[2] or len(found[-1][1]) == CHUNK:
+            found.append((message[2], []))
+        found[-1][1].append(message)
+    return found
+
+
+class Player:
+    """Sends, and says now and then how far it is."""
+
+    def __init__(self, endpoint: Endpoint, tally: Tally) -> None:
+        self._endpoint = endpoint
+        self._tally = tally
+        self._say_at = 0.0
+        self.traffic = Traffic(endpoint)
+        self.sent = 0
+        self.sent_at: float | None = None
+
+    def play(self, messages: Messages, orders: Orders) -> None:
+        """Send everything, unless there is another order first."""
+        endpoint = self._endpoint
+        for kind, run in runs_of(messages):
+            for chunk in [run] if kind == DATA else [[each] for each in run]:
+                while not self._send(kind, chunk):
+                    endpoint.node.turns.wait(endpoint.room, PROGRESS_S)
+                    self.say()
+                    if orders.waiting:
+                        return
+                self.sent += len(chunk)
+            self.say()
+            if orders.waiting:
+                return
+        self.sent_at = time.monotonic()
+
+    def receive(self, orders: Orders) -> None:
+        """Until there is another order."""
+        while not orders.waiting:
+            self.say()
+            self._endpoint.node.turns.wait(lambda: orders.waiting, PROGRESS_S)
+
+    def say(self) -> None:
+        """Tell how far it is, if it was not told just now."""
+        now = time.monotonic()
+        if now >= self._say_at:
+            self._say_at = now + PROGRESS_S
+            self.traffic.look()
+            say("progress", sent=self.sent, received=self._tally.count)
+
+    def _send(self, kind: int, chunk: Messages) -> bool:
+        if kind == DATA:
+            return self._endpoint.try_publish_many([(topic, payload) for topic, payload, _ in chunk]) is not None
+        ((topic, payload, _),) = chunk
+        return self._endpoint.try_publish(topic, payload, kind=kind) is not None
+
+
+def run(orders: Orders) -> None:
+    """From the first order to the last."""
+    begin = orders.next("begin")
+    with Endpoint(forwarding=begin["forwarding"]) as endpoint:
+        tally = Tally(endpoint, begin["topics"], begin["expected"])
+        messages = messages_of(begin["file"], begin["count"])
+        say("ready", id=endpoint.id, port=endpoint.listen(), messages=len(messages))
+        order = orders.next("peer")
+        until = time.monotonic() + order["timeout_s"]
+        for port in order["ports"]:
+            endpoint.peer("127.0.0.1", port, retry_s=RETRY_S, timeout=until - time.monotonic())
+        say("peered")
+        order = orders.next("meet")
+        until = time.monotonic() + order["timeout_s"]
+        missing = [name for name, id in order["ids"].items() if not endpoint.await_peer(id, until - time.monotonic())]
+        if missing:
+            raise ChappeError(f"it does not reach {', '.join(missing)}")
+        say("connected")
+        player = Player(endpoint, tally)
+        orders.next("start")
+        before, cpu, dropped, started = player.traffic.look(), time.process_time(), endpoint.dropped, time.monotonic()
+        player.play(messages, orders)
+        player.receive(orders)
+        orders.next("stop")
+        cpu_s = time.process_time() - cpu
+        frames_out, frames_in, bytes_out = (now - then for now, then in zip(player.traffic.look(), before, strict=True))
+        say(
+            "result",
+            sent=player.sent,
+            received=tally.count,
+            send_s=_since(started, player.sent_at),
+            receive_s=_since(started, tally.last_at if tally.done_at is None else tally.done_at),
+            frames_out=frames_out,
+            frames_in=frames_in,
+            bytes_out=bytes_out,
+            dropped=endpoint.dropped - dropped,
+            cpu_s=cpu_s,
+        )
+
+
+def say(event: str, **facts: object) -> None:
+    """Answer."""
+    sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
+    sys.stdout.flush()
+
+
+def _since(start: float, end: float | None) -> float | None:
+    return None if end is None else max(0.0, end - start)
+
+
+def main() -> int:
+    """The process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal it goes to all: whoever started us tells us
+    try:
+        run(Orders())
+    except (ChappeError, OSError) as error:
+        say("failed", reason=str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # the thread that reads holds standard input

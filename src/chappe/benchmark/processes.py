@@ -1,0 +1,143 @@
+"""The nodes of a benchmark as processes of this machine: orders to them, and what they say.
+
+They end when this process does, however it ends: each reads orders from a pipe, and the end of the pipe is the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final, Self
+
+from chappe.errors import ChappeError
+
+ERROR_BYTES_MAX: Final = 4096  # of standard error, the last
+FAREWELL_S: Final = 5.0  # they get so long to close their endpoints
+
+
+class Child:
+    """One process. ``said`` has the latest of what it said, by event."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.said: dict[str, dict[str, Any]] = {}
+        self.ended: str | None = None  # how, once it is over
+        self._line = b""
+        self._errors = b""
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-P", "-m", "chappe.benchmark.node"]
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
+        assert self.process.stdin is not None
+        os.set_blocking(self.process.stdin.fileno(), True)
+
+    def order(self, kind: str, **facts: object) -> None:
+        """Have it do something; nothing happens if it has ended."""
+        assert self.process.stdin is not None
+        with suppress(OSError):
+            self.process.stdin.write(json.dumps({"order": kind, **facts}).encode() + b"\n")
+            self.process.stdin.flush()
+
+    def heard(self, data: bytes) -> bool:
+        """Take what came from its standard output; whether there were whole lines."""
+        *lines, self._line = (self._line + data).split(b"\n")
+        for line in lines:
+            fact = json.loads(line)
+            self.said[fact.pop("event")] = fact
+        return bool(lines)
+
+    def complained(self, data: bytes) -> None:
+        """Take what came from its standard error."""
+        self._errors = (self._errors + data)[-ERROR_BYTES_MAX:]
+
+    def over(self) -> None:
+        """Its standard output has ended: find out why."""
+        code = self.process.wait()
+        if "result" in self.said:
+            self.ended = "done"
+        elif "failed" in self.said:
+            self.ended = str(self.said["failed"]["reason"])
+        elif code < 0:
+            self.ended = f"ended by {signal.Signals(-code).name}"
+        else:
+            last = self._errors.decode(errors="replace").strip().split("\n")[-1]
+            self.ended = f"ended with exit code {code}" + (f": {last}" if last else "")
+
+
+class Processes:
+    """A process for each name; a context that leaves none of them behind."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.children: dict[str, Child] = {}
+        self._selector = selectors.DefaultSelector()
+        try:
+            for name in names:
+                self._start(name)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise ChappeError(f"process {len(self.children) + 1} cannot be started: {error.strerror}") from error
+            raise
+
+    def _start(self, name: str) -> None:
+        child = self.children[name] = Child(name)
+        for stream, take in ((child.process.stdout, child.heard), (child.process.stderr, child.complained)):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream, selectors.EVENT_READ, (child, take))
+
+    def listen(self, timeout_s: float) -> None:
+        """Take what was said, waiting for it at most so long."""
+        for key, _ in self._selector.select(max(0.0, timeout_s)):
+            child, take = key.data
+            data = os.read(key.fd, 1 << 16)
+            if data:
+                take(data)
+                continue
+            self._selector.unregister(key.fileobj)
+            if take == child.heard:
+                child.over()
+
+    def await_some(self, event: str, until: float) -> None:
+        """Take what is said while some have not said something.
+
+        Raises:
+            ChappeError: Some of those have ended, or the time is up.
+        """
+        missing = [each for each in self.children.values() if event not in each.said]
+        for each in missing:
+            if each.ended is not None:
+                raise ChappeError(f"node {each.name}: {each.ended}")
+        if missing and time.monotonic() >= until:
+            names = ", ".join(each.name for each in missing[:10]) + (" and others" if len(missing) > 10 else "")
+            raise ChappeError(f"the time is up, and these nodes are not {event} yet: {names}")
+        self.listen(min(0.2, until - time.monotonic()))
+
+    def close(self) -> None:
+        """End all of them; they get a moment to close their endpoints if they have told their results."""
+        until = time.monotonic() + FAREWELL_S
+        alive = [each for each in self.children.values() if each.process.poll() is None]
+        while time.monotonic() < until and any("result" in each.said for each in alive):
+            alive = [each for each in alive if each.process.poll() is None]
+            time.sleep(0.01)
+        for each in alive:
+            each.process.kill()
+        for each in self.children.values():
+            each.process.wait()
+            for stream in (each.process.stdin, each.process.stdout, each.process.stderr):
+                if stream is not None:
+                    with suppress(OSError):
+                        stream.close()
+        self._selector.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,154 @@
+"""What came out of a benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Of one node. Times are seconds since the start; None: it never came so far."""
+
+    name: str
+    to_send: int
+    expected: int
+    sent: int = 0
+    received: int = 0
+    send_s: float | None = None  # when everything was sent
+    receive_s: float | None = None  # when everything had come, or else the last message that did
+    frames_out: int = 0
+    frames_in: int = 0
+    bytes_out: int = 0
+    dropped: int = 0  # by this node, for want of room
+    cpu_s: float = 0.0
+    ended: str | None = None  # before its time, and how
+
+    @property
+    def missing(self) -> int:
+        """Messages that were expected and did not come."""
+        return max(0, self.expected - self.received)
+
+    @property
+    def surplus(self) -> int:
+        """Messages that came and were not expected."""
+        return max(0, self.received - self.expected)
+
+    @property
+    def unsent(self) -> int:
+        """Messages that were to be sent and were not."""
+        return self.to_send - self.sent
+
+    @property
+    def out_per_s(self) -> float:
+        """Messages sent a second."""
+        return self.sent / self.send_s if self.send_s else 0.0
+
+    @property
+    def in_per_s(self) -> float:
+        """Messages received a second."""
+        return self.received / self.receive_s if self.receive_s else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """When it was done."""
+        return max(self.send_s or 0.0, self.receive_s or 0.0)
+
+
+@dataclass(slots=True)
+class Report:
+    """Of all nodes. ``samples`` are how many messages each had received, at seconds since the start."""
+
+    nodes: list[Outcome]
+    reason: str = ""  # why it ended before all was done
+    samples: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything was sent and came, and nothing else did."""
+        return not any(each.missing or each.surplus or each.unsent or each.ended for each in self.nodes)
+
+    def troubles(self) -> list[str]:
+        """What is missing, one sentence each."""
+        found = [self.reason] if self.reason else []
+        for each in self.nodes:
+            if each.ended:
+                found.append(f"{each.name} {each.ended}")
+            if each.unsent:
+                found.append(f"{each.name} sent {each.sent:,} of {each.to_send:,} messages")
+            if each.missing:
+                found.append(
+                    f"{each.name} received {each.received:,} of {each.expected:,} messages: {each.missing:,} lost"
+                )
+            if each.surplus:
+                found.append(f"{each.name} received {each.surplus:,} messages more than the {each.expected:,} expected")
+        return found
+
+    def total(self) -> dict[str, Any]:
+        """All nodes together."""
+        nodes = self.nodes
+        sent, received = sum(each.sent for each in nodes), sum(each.received for each in nodes)
+        seconds = max((each.seconds for each in nodes), default=0.0)
+        frames = sum(each.frames_out for each in nodes)
+        return {
+            "sent": sent,
+            "received": received,
+            "expected": sum(each.expected for each in nodes),
+            "lost": sum(each.missing for each in nodes),
+            "surplus": sum(each.surplus for each in nodes),
+            "seconds": round(seconds, 6),
+            "received_per_s": round(received / seconds, 1) if seconds else 0.0,
+            "frames": frames,
+            "frames_per_received": round(frames / received, 3) if received else None,
+            "bytes": sum(each.bytes_out for each in nodes),
+            "dropped": sum(each.dropped for each in nodes),
+            "cpu_s": round(sum(each.cpu_s for each in nodes), 3),
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """For a machine."""
+        extra = ("missing", "surplus", "out_per_s", "in_per_s", "seconds")
+        nodes = [asdict(each) | {name: getattr(each, name) for name in extra} for each in self.nodes]
+        for each in nodes:
+            each["lost"] = each.pop("missing")
+            for name, value in each.items():
+                each[name] = round(value, 6) if isinstance(value, float) else value
+        return {"complete": self.complete, "total": self.total(), "nodes": nodes, "troubles": self.troubles()}
+
+
+COLUMNS: Final = (
+    *("node", "sent", "out/s", "received", "in/s", "lost", "seconds"),
+    *("frames out", "frames in", "MB out", "dropped", "CPU s"),
+)
+SPARE: Final = ("dropped", "MB out", "frames in", "CPU s", "out/s", "seconds")  # a narrow terminal does without
+
+
+def rows(nodes: Sequence[Outcome], total: dict[str, Any]) -> list[tuple[str, ...]]:
+    """A table's rows; the last is all nodes together."""
+    made = [
+        (
+            each.name,
+            f"{each.sent:,}",
+            f"{each.out_per_s:,.0f}" if each.sent else "",
+            f"{each.received:,}",
+            f"{each.in_per_s:,.0f}" if each.received else "",
+            f"{each.missing:,}",
+            f"{each.seconds:.3f}",
+            f"{each.frames_out:,}",
+            f"{each.frames_in:,}",
+            f"{each.bytes_out / 1e6:,.1f}",
+            f"{each.dropped:,}",
+            f"{each.cpu_s:.2f}",
+        )
+        for each in nodes
+    ]
+    frames = f"{total['frames']:,}"
+    received_per_s, size = f"{total['received_per_s']:,.0f}", f"{total['bytes'] / 1e6:,.1f}"
+    return [
+        *made,
+        (
+            "all", f"{total['sent']:,}", "", f"{total['received']:,}", received_per_s, f"{total['lost']:,}",
+            f"{total['seconds']:.3f}", frames, "", size, f"{total['dropped']:,}", f"{total['cpu_s']:.2f}",
+        ),
+    ]  # fmt: skip

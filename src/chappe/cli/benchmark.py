@@ -1,0 +1,122 @@
+"""``chappe mesh``: a benchmark of a mesh, made of recordings and run by a process for each endpoint."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from typer import Argument, Option
+
+from chappe.cli import options
+from chappe.cli.console import Bar, say, warn
+from chappe.errors import ConfigError, StorageError, UsageError
+
+if TYPE_CHECKING:
+    from chappe.benchmark.report import Report
+
+app = typer.Typer(
+    name="mesh", help="Benchmark a mesh: play what endpoints have recorded, on this machine.", no_args_is_help=True
+)
+
+STDIN: Final = "-"
+TIMEOUT_S: Final = 300.0
+
+
+@app.command()
+def generate(
+    directories: Annotated[list[Path], Argument(metavar="DIRECTORY...", help="The recordings, one for each endpoint.")],
+    output: Annotated[
+        Path | None, Option("--output", "-o", metavar="FILE", help="Where to write; standard output by default.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, Option("--exclude", "-e", metavar="NODE", help="Leave this one out: its directory's name.")
+    ] = None,
+) -> None:
+    """Make a benchmark's configuration from what endpoints have recorded.
+
+    Who receives how much follows from their topics and peerings.
+    """
+    from chappe.benchmark import config
+    from chappe.benchmark.generate import generate as nodes_of
+    from chappe.benchmark.generate import read
+
+    recordings = []
+    with Bar("reading recordings", quiet=False) as bar:
+        for place, directory in enumerate(directories):
+            bar.update(f"reading {directory}", place, len(directories))
+            recordings.append(read(directory))
+    nodes = nodes_of(recordings, exclude or (), warn)
+    text = config.render(nodes).encode("utf-8", "surrogateescape")
+    if output is None:
+        sys.stdout.buffer.write(text)
+    else:
+        try:
+            output.write_bytes(text)
+        except OSError as error:
+            raise StorageError(f"{output}: cannot be written: {error.strerror}") from error
+    sent = sum(sum(each.published.values()) for each in recordings if each.name not in (exclude or ()))
+    inputs = sum(node.num_inputs for node in nodes)
+    say(f"{len(nodes)} nodes: {sent:,} messages to send, {inputs:,} to receive")
+
+
+@app.command()
+def benchmark(
+    file: Annotated[
+        str, Argument(metavar="FILE", help="A configuration, as `generate` makes it; - is standard input.")
+    ],
+    timeout: Annotated[
+        float, Option(min=1.0, max=86_400.0, metavar="SECONDS", help="End it after so long, with what is there.")
+    ] = TIMEOUT_S,
+    plot: Annotated[Path | None, Option(metavar="FILE.svg", help="Draw what came out, too.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Run a benchmark: a process for each node sends what was recorded; loops are fine.
+
+    Fails if anything that was expected is missing, and says what.
+    """
+    from chappe.benchmark import config
+    from chappe.benchmark.run import run
+
+    if plot is not None:
+        if plot.suffix != ".svg":
+            raise UsageError(f"{plot}: pictures are SVG: give a file that ends in .svg")
+        if not plot.absolute().parent.is_dir():
+            raise UsageError(f"{plot}: there is no such directory")
+    text = None
+    if file == STDIN:
+        text = sys.stdin.buffer.read(config.FILE_BYTES_MAX + 1).decode("utf-8", "surrogateescape")
+        if len(text) > config.FILE_BYTES_MAX:
+            raise ConfigError(f"standard input has more than {config.FILE_BYTES_MAX:,} bytes: this is no configuration")
+    nodes = config.load(Path(file), text)
+    with Bar("starting nodes", quiet=as_json) as bar:
+        report = run(nodes, timeout, bar.update)
+    if as_json:
+        print(json.dumps(report.facts()))
+    else:
+        _show(report)
+    if plot is not None:
+        from chappe.benchmark.plot import draw
+
+        try:
+            plot.write_text(draw(report))
+        except OSError as error:
+            raise StorageError(f"{plot}: cannot be written: {error.strerror}") from error
+    for trouble in report.troubles():
+        warn(trouble)
+    if not report.complete:
+        raise typer.Exit(1)
+
+
+def _show(report: Report) -> None:
+    from chappe.benchmark.report import COLUMNS, SPARE, rows
+    from chappe.cli.screen import Fitting, wide_console
+
+    total = report.total()
+    wide_console(160).print(Fitting(COLUMNS, rows(report.nodes, total), left=COLUMNS[:1], spare=SPARE))
+    per = total["frames_per_received"]
+    frames = "" if per is None else f", {per:g} frames for each"
+    rate = f"{total['received_per_s']:,.0f}/s"
+    print(f"{total['received']:,} messages received in {total['seconds']:.3f} s, {rate}{frames}")
