@@ -113,13 +113,13 @@ def node(
         title = f"node {endpoint.id} at {', '.join(facts['listen'])}"
         if server is not None:
             title += f", {server.url}"
-        tell(as_json, facts, f"{title}; Ctrl-C stops")
 
         def more() -> tuple[str, dict[str, Any]]:
             clients = 0 if server is None else server.clients
             return ("", {}) if server is None else (f"{clients} WebSocket clients", {"websocket_clients": clients})
 
-        with suppress(KeyboardInterrupt):  # the proper end
+        with suppress(KeyboardInterrupt):  # the proper end, as soon as somebody knows that it runs
+            tell(as_json, facts, f"{title}; Ctrl-C stops")
             follow(endpoint, statuses, mesh.Teller(come_and_go=True, quiet=as_json), title, as_json, more)
     if not as_json:
         say("node stopped")
