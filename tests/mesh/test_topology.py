@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -136,3 +138,69 @@ def test_what_concerns_another_endpoint_goes_to_it_on_the_shortest_way_of_a_ring
     topology.settle(0.0)
 
     assert [topology.towards(each) for each in (PEER, one, two, OTHER)] == [PEER, PEER, OTHER, OTHER]
+
+
+def link_states(rng: Random) -> Iterator[LinkState | bytes]:
+    """Link states of up to twelve endpoints, most of which only add to the last ones; ids of neighbours come and go."""
+    ids = [bytes((number,)) * 16 for number in range(20, 32)]
+    links: dict[bytes, set[bytes]] = {each: set() for each in ids}
+    wanted: dict[bytes, set[bytes]] = {each: set() for each in ids}
+    forwards = {each: rng.random() < 0.8 for each in ids}
+    for version in range(1, 150):
+        each, other = rng.sample([*ids, OWN], 2)
+        if OWN in (each, other):
+            links[other if each == OWN else each].add(OWN)
+            yield other if each == OWN else each
+            continue
+        chance = rng.random()
+        if chance < 0.7:
+            links[each].add(other)
+            links[other].add(each)
+        elif chance < 0.8:
+            links[each].discard(other)
+        elif chance < 0.95:
+            wanted[each] ^= {bytes((rng.randrange(3),))}
+        else:
+            forwards[each] = not forwards[each]
+        for told in (each, other) if chance < 0.7 else (each,):
+            neighbours = [Neighbour(to) for to in sorted(links[told])]
+            if rng.random() < 0.05:
+                neighbours.append(Neighbour(ORIGINAL, True, (b"/o",)))
+            yield LinkState(told, version, forwards[told], tuple(sorted(wanted[told])), tuple(neighbours))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_follows_from_news_is_what_follows_from_all_that_is_known(seed: int) -> None:
+    """One brings its answers up to date, the other finds them anew each time."""
+    rng = Random(seed)
+    one, two = (Topology(OWN, forwards=seed % 3 > 0, version=1) for _ in range(2))
+    linked: set[bytes] = set()
+    extended = 0
+    for news in link_states(rng):
+        if isinstance(news, bytes):
+            for topology in (one, two):
+                if news in linked:
+                    topology.link_down(news)
+                else:
+                    topology.link_up(news, False, (b"/hello",))
+            linked ^= {news}
+        else:
+            for topology in (one, two):
+                peer = news.origin if news.origin in linked else min(linked, default=PEER)
+                topology.learn(news, pack_link_state(PEER, news), peer, 0.0)
+        assert one.changed == two.changed
+        if not one.changed or rng.random() < 0.3:
+            continue
+        two._anew = True
+        extended += not one._anew
+        assert one.settle(0.0) == two.settle(0.0)
+        for name in ("_present", "_listed", "_reachable", "_linked", "_designated", "_moved"):
+            assert getattr(one, name) == getattr(two, name), name
+        for peer in linked:
+            mine, anew = one._sides[peer], two._sides[peer]
+            for name in ("forwarding", "endpoints", "listed", "originals", "filter"):
+                assert getattr(mine, name) == getattr(anew, name), name
+        assert len(set(map(id, one._sides.values()))) == len(set(map(id, two._sides.values())))
+        gone = [{each: made.gone_since for each, made in of._known.items()} for of in (one, two)]
+        assert gone[0] == gone[1]
+    assert extended > 10

@@ -27,6 +27,7 @@ from math import inf
 
 from chappe.defaults import (
     ENDPOINTS_MAX,
+    EXPIRE_S,
     FILTER_BYTES_MAX,
     FILTERS_TOPICS_MAX,
     LIFE_NUMBERS,
@@ -90,9 +91,12 @@ class Topology:
         self._ways: dict[bytes, tuple[int, bytes]] | None = None  # see ``_find_ways``, once somebody asks
         self._designated: dict[bytes, bytes] = {}  # original: who speaks with it for all of us
         self._linked: dict[bytes, frozenset[bytes]] = {}  # original beside us: who else is linked to it
-        self._reachable: frozenset[bytes] = frozenset()
-        self._present: frozenset[bytes] = frozenset()  # the endpoints of chappe among them
-        self._listed: frozenset[bytes] = frozenset()  # whom they name as neighbours
+        self._reachable: set[bytes] = set()
+        self._present: set[bytes] = set()  # the endpoints of chappe among them
+        self._listed: set[bytes] = set()  # whom they name as neighbours
+        self._anew = True  # since the last ``settle`` more happened than that link states came
+        self._news: dict[bytes, Known | None] = {}  # whose link states came since then, and what was known before
+        self._expired_at = -inf
         self._moved: dict[bytes, float] = {}  # endpoints that were elsewhere until lately, and until when that counts
 
     # -- what happens -----------------------------------------------------------------------------
@@ -111,7 +115,8 @@ class Topology:
     def set_filter(self, wanted: Filter) -> None:
         """What this endpoint wants."""
         self._filter = wanted
-        self._touch()
+        self.changed = True
+        self.tell_at = -inf
 
     def set_original_filter(self, peer: bytes, wanted: Filter) -> None:
         """What an original beside us wants; nothing if it is blocked."""
@@ -128,7 +133,7 @@ class Topology:
         made = Known(state, frame)
         verdict = self.states.learn(made, peer, self._believes(peer, state.origin), self._limit(now))
         if verdict is Verdict.NEWS:
-            self._note(made, None if former is None else former.state, now)
+            self._note(made, former, now)
         return verdict
 
     @property
@@ -194,12 +199,25 @@ class Topology:
         originals beside us than before, and who was forgotten for good.
         """
         self.changed = False
+        self._ways = None
+        added = self._extend(now)
+        if added is None:
+            return self._settle_anew(now)
+        forgotten = []
+        if now >= self._expired_at + EXPIRE_S:
+            self._expired_at = now
+            forgotten = self.states.expire(self._present, now)
+        return sorted(added), [], False, forgotten
+
+    def _settle_anew(self, now: float) -> tuple[list[bytes], list[bytes], bool, list[bytes]]:
+        self._anew = False
+        self._news.clear()
         former = self._sides
         self._find_sides()
         self._note_moved(former, now)
         sides = {id(each): each for each in self._sides.values()}.values()
-        self._present = frozenset[bytes]().union(*(side.endpoints for side in sides))
-        self._listed = frozenset[bytes]().union(*(side.listed for side in sides))
+        self._present = set[bytes]().union(*(side.endpoints for side in sides))
+        self._listed = set[bytes]().union(*(side.listed for side in sides))
         before = self._linked
         self._linked = {
             original: frozenset[bytes]().union(*(side.originals.get(original, ()) for side in self._sides.values()))
@@ -208,11 +226,11 @@ class Topology:
         self._designated = self._find_designated(self._sides.values(), with_us=self._forwards)
         for side in sides:
             side.filter = self._wanted_beyond(side)
+        self._expired_at = now
         forgotten = self.states.expire(self._present, now)
-        reachable = frozenset(self._links).union(self._originals, self._present, self._designated)
+        reachable = set(self._links).union(self._originals, self._present, self._designated)
         discovered, unreachable = sorted(reachable - self._reachable), sorted(self._reachable - reachable)
         self._reachable = reachable
-        self._ways = None
         return discovered, unreachable, before != self._linked, forgotten
 
     def reconsider(self, now: float) -> list[tuple[bytes, bytes]]:
@@ -337,7 +355,7 @@ class Topology:
         self._touch()
 
     def _touch(self, urgent: bool = True) -> None:
-        self.changed = True
+        self.changed = self._anew = True
         if urgent:
             self.tell_at = -inf
         elif self.tell_at > -inf:
@@ -354,11 +372,12 @@ class Topology:
         side = self._sides.get(peer)
         return side is not None and origin in side.endpoints
 
-    def _note(self, made: Known, former: LinkState | None, now: float) -> None:
+    def _note(self, made: Known, former: Known | None, now: float) -> None:
         """A link state was taken. Nothing follows from one of an endpoint that nobody in reach names as neighbour."""
         origin = made.state.origin
+        self._news.setdefault(origin, former)
         if origin in self._present or origin in self._listed or origin in self._links:
-            self.changed = self.changed or former is None or _differ(former, made.state)
+            self.changed = self.changed or former is None or _differ(former.state, made.state)
         elif made.gone_since is None:
             made.gone_since = now
 
@@ -371,6 +390,56 @@ class Topology:
                 self._moved[endpoint] = until
         while self._moved and (len(self._moved) > ENDPOINTS_MAX or next(iter(self._moved.values())) <= now):
             del self._moved[next(iter(self._moved))]
+
+    def _extend(self, now: float) -> set[bytes] | None:
+        """Bring the answers up to date if link states only add links or change filters, as most do while many join.
+
+        Returns the endpoints that have a path now, and had none. None if all has to be found anew.
+        """
+        if self._anew or any(former is None and origin in self._links for origin, former in self._news.items()):
+            return None
+        known = self._known
+        news = [(origin, former, known[origin]) for origin, former in self._news.items() if origin in known]
+        if not all(_only_adds(former, made) for _, former, made in news):
+            return None
+        added: set[bytes] = set()
+        for side in {id(each): each for each in self._sides.values()}.values():
+            for origin, former, made in news:
+                found = self._add_to(side, origin, made)
+                if any(each in self._links or known[each].originals for each in found):
+                    return None  # two sides become one, or there are originals
+                for each in (origin, *found):
+                    if each in side.forwarding:
+                        self._listed |= known[each].chappe
+                wanted = [known[each].state.filter for each in found if known[each].state.filter]
+                others = former is not None and former.state.filter != made.state.filter and origin in side.endpoints
+                if others or sum(map(len, wanted)) + len(side.filter) > FILTERS_TOPICS_MAX:
+                    side.filter = self._wanted_beyond(side)
+                elif wanted:
+                    side.filter = union([side.filter, *wanted])
+                added |= found
+        self._news.clear()
+        self._present |= added
+        for each in added:
+            known[each].gone_since = None
+        for origin, _, made in news:
+            if origin not in self._present and made.gone_since is None:
+                made.gone_since = now
+        added -= self._reachable
+        self._reachable |= added
+        return added
+
+    def _add_to(self, side: _Side, origin: bytes, made: Known) -> set[bytes]:
+        """What can be reached on a side besides, with a link state that only adds."""
+        found: set[bytes] = set()
+        if origin not in side.endpoints:
+            if not any(origin in self._known[each].chappe for each in made.chappe & side.forwarding):
+                return found
+            found.add(origin)
+            side.endpoints.add(origin)
+            if made.state.forwards:
+                side.forwarding.add(origin)
+        return found | self._go_on(side, origin, made) if origin in side.forwarding else found
 
     def _find_sides(self) -> None:
         self._sides = {}
@@ -386,10 +455,15 @@ class Topology:
         side = _Side()
         side.endpoints.add(peer)
         known = self._known.get(peer)
-        if known is None or not known.state.forwards:
-            return side
-        side.forwarding.add(peer)
-        edge = [(peer, known)]
+        if known is not None and known.state.forwards:
+            side.forwarding.add(peer)
+            self._go_on(side, peer, known)
+        return side
+
+    def _go_on(self, side: _Side, at: bytes, known: Known) -> set[bytes]:
+        """Add what can be reached over an endpoint of a side that forwards; returns whom."""
+        found: set[bytes] = set()
+        edge = [(at, known)]
         while edge:
             at, known = edge.pop()
             side.listed |= known.chappe
@@ -400,10 +474,11 @@ class Topology:
                 if beyond is None or at not in beyond.chappe:
                     continue
                 side.endpoints.add(each)
+                found.add(each)
                 if beyond.state.forwards:
                     side.forwarding.add(each)
                     edge.append((each, beyond))
-        return side
+        return found
 
     def _find_ways(self) -> dict[bytes, tuple[int, bytes]]:
         """How many hops away everybody is whom we reach, and over which neighbour.
@@ -465,6 +540,14 @@ class Topology:
         """What is known of the network, as of the last settle: see ``mesh.network``."""
         links, originals, known = dict(self._links), dict(self._originals), dict(self._known)
         return Facts(self.own, self._forwards, self._filter, links, originals, known, self._find_ways())
+
+
+def _only_adds(former: Known | None, made: Known) -> bool:
+    """Whether nothing ends with a link state, and no original is concerned."""
+    if former is None:
+        return not made.originals
+    same = former.state.forwards == made.state.forwards and not former.originals and not made.originals
+    return same and former.chappe <= made.chappe
 
 
 def _differ(one: LinkState, two: LinkState) -> bool:
