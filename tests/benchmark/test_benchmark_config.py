@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from chappe.benchmark.config import NODES_MAX, Node, load, reached_from, render
-from chappe.benchmark.config import neighbours as links_of
+from chappe.benchmark.config import NODES_MAX, Node, load, neighbours, reached, render
 from chappe.errors import ConfigError
 
 # as the original's manual has it
@@ -66,11 +67,30 @@ def test_older_spellings_and_what_a_node_sends_to_itself_are_understood(path: Pa
 
 
 def test_messages_go_over_those_who_forward_in_loops_too() -> None:
-    nodes = {name: Node(name, peers=list(peers)) for name, peers in {"a": "b", "b": "c", "c": "d", "d": "a"}.items()}
-    links = links_of(list(nodes.values()))
-    assert reached_from(nodes["a"], nodes, links) == ["b", "c", "d"]
-    nodes["b"].forwarding = nodes["d"].forwarding = False
-    assert reached_from(nodes["a"], nodes, links) == ["b", "d"]
+    ring = {name: Node(name, peers=list(peers)) for name, peers in {"a": "b", "b": "c", "c": "d", "d": "a"}.items()}
+    nodes = list(ring.values())
+    assert reached(nodes) == {name: set("abcd") - {name} for name in "abcd"}
+    ring["b"].forwarding = ring["d"].forwarding = False
+    assert reached(nodes) == {"a": set("bd"), "b": set("acd"), "c": set("bd"), "d": set("acb")}
+    ring["b"].forwarding = True
+    assert reached(nodes) == {name: set("abcd") - {name} for name in "abcd"}
+
+
+@given(st.data())
+def test_whom_messages_reach_is_what_passing_them_on_leads_to(data: st.DataObject) -> None:
+    names = "abcdefg"
+    nodes = [
+        Node(name, peers=data.draw(st.lists(st.sampled_from(names), max_size=3)), forwarding=data.draw(st.booleans()))
+        for name in names
+    ]
+    links = neighbours(nodes)
+    for start in names:
+        seen, waiting = {start}, [start]
+        for at in waiting:
+            for peer in sorted(links[at] - seen) if at == start or nodes[names.index(at)].forwarding else ():
+                seen.add(peer)
+                waiting.append(peer)
+        assert reached(nodes)[start] == seen - {start}
 
 
 def change(old: str, new: str) -> str:

@@ -99,17 +99,30 @@ def neighbours(nodes: Sequence[Node]) -> dict[str, set[str]]:
     return found
 
 
-def reached_from(start: Node, nodes: dict[str, Node], links: dict[str, set[str]]) -> list[str]:
-    """The nodes that messages of one get to, over any number of others that forward."""
-    seen = {start.name}
-    waiting = [start.name]
-    while waiting:
-        at = waiting.pop()
-        if at == start.name or nodes[at].forwarding:
-            new = links[at] - seen
-            seen |= new
+def reached(nodes: Sequence[Node]) -> dict[str, set[str]]:
+    """Whom messages of each node get to, over any number of others that forward.
+
+    Those who forward and are linked to each other all reach the same: each other, and whoever is linked to one of them.
+    """
+    links = neighbours(nodes)
+    forwards = {node.name for node in nodes if node.forwarding}
+    beyond: dict[str, set[str]] = {}  # what somebody who forwards reaches, with itself
+    for start in forwards:
+        if start in beyond:
+            continue
+        group = {start}
+        waiting = [start]
+        while waiting:
+            new = (links[waiting.pop()] & forwards) - group
+            group |= new
             waiting += new
-    return [name for name in nodes if name in seen and name != start.name]
+        whole = group.union(*(links[each] for each in group))
+        beyond |= dict.fromkeys(group, whole)
+    found = {}
+    for name, linked in links.items():
+        ways = [beyond[each] for each in ({name} if name in forwards else linked & forwards)]
+        found[name] = linked.union(*ways) - {name}
+    return found
 
 
 class _Reader:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from chappe.benchmark.config import FIRST_PORT, NODES_MAX, NODES_MIN, Node, neighbours, reached_from
+from chappe.benchmark.config import FIRST_PORT, NODES_MAX, NODES_MIN, Node, reached
 from chappe.benchmark.syntax import Section, parse
 from chappe.errors import InvalidData, StorageError, StorageFormat, UsageError
 from chappe.storage.recordings.codec import entries
@@ -122,17 +122,19 @@ def _join(
 
 def _expect(nodes: dict[str, Node], recordings: dict[str, Recording]) -> None:
     """How many messages each node gets from whom."""
-    links = neighbours(list(nodes.values()))
     prefixes = {
         name: tuple([topic.encode("utf-8", "surrogateescape") for topic in node.topics]) for name, node in nodes.items()
     }
-    for source in nodes.values():
-        published = recordings[source.name].published
-        for name in reached_from(source, nodes, links) if published else ():
-            count = sum(times for topic, times in published.items() if topic.startswith(prefixes[name]))
-            if count:
-                nodes[name].num_inputs += count
-                nodes[name].inputs_by_node[source.name] = count
+    wanting: dict[bytes, list[str]] = {}
+    for source, others in reached(list(nodes.values())).items():
+        for topic, times in recordings[source].published.items():
+            if topic not in wanting:
+                wanting[topic] = [name for name, wanted in prefixes.items() if topic.startswith(wanted)]
+            for name in wanting[topic]:
+                if name in others:
+                    inputs = nodes[name].inputs_by_node
+                    inputs[source] = inputs.get(source, 0) + times
+                    nodes[name].num_inputs += times
 
 
 def _twice(recordings: Sequence[Recording], key: str) -> list[tuple[Recording, Recording]]:

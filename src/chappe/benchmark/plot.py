@@ -8,9 +8,9 @@ from typing import Final
 
 from chappe.benchmark.report import Outcome, Report
 
-WIDTH: Final = 760
+WIDTH: Final = 800
 LEFT: Final = 70
-RIGHT: Final = 150  # names of nodes
+RIGHT: Final = 190  # names of nodes
 CURVES_HEIGHT: Final = 300
 TOP: Final = 40
 BOTTOM: Final = 40

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from chappe.benchmark.config import Node, neighbours, reached_from
+from chappe.benchmark.config import Node, reached
 from chappe.benchmark.processes import Child, Processes
 from chappe.benchmark.report import Outcome, Report
 
@@ -49,7 +49,7 @@ class _Benchmark:
 
     def connect(self) -> None:
         """Up to the moment before the start."""
-        links = neighbours(list(self._nodes.values()))
+        others = reached(list(self._nodes.values()))
         for name, node in self._nodes.items():
             file = None if node.generator_file is None else str(node.generator_file)
             self._children[name].order(
@@ -65,9 +65,9 @@ class _Benchmark:
             ports = [said[peer]["port"] for peer in node.peers]
             self._children[name].order("peer", ports=ports, timeout_s=self._left)
         self._await("peered", "peering")
-        for name, node in self._nodes.items():
-            ids = {other: said[other]["id"] for other in reached_from(node, self._nodes, links)}
-            self._children[name].order("meet", ids=ids, timeout_s=self._left)
+        for name, child in self._children.items():
+            ids = {other: said[other]["id"] for other in sorted(others[name])}
+            child.order("meet", ids=ids, timeout_s=self._left)
         self._await("connected", "waiting until all know each other")
         for name, node in self._nodes.items():
             self._outcomes[name] = Outcome(name, said[name]["messages"], node.num_inputs)

@@ -11,8 +11,8 @@ import typer
 from typer import Argument, Option
 
 from chappe.cli import options
-from chappe.cli.console import Bar, say, warn
-from chappe.errors import ConfigError, StorageError, UsageError
+from chappe.cli.console import Bar, allow_files, say, warn
+from chappe.errors import ChappeError, ConfigError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from chappe.benchmark.report import Report
@@ -23,6 +23,8 @@ app = typer.Typer(
 
 STDIN: Final = "-"
 TIMEOUT_S: Final = 300.0
+FILES_EACH: Final = 3  # pipes to each node
+FILES_MORE: Final = 64
 
 
 @app.command()
@@ -91,6 +93,9 @@ def benchmark(
         if len(text) > config.FILE_BYTES_MAX:
             raise ConfigError(f"standard input has more than {config.FILE_BYTES_MAX:,} bytes: this is no configuration")
     nodes = config.load(Path(file), text)
+    wanted = FILES_EACH * len(nodes) + FILES_MORE
+    if allow_files(wanted) < wanted:
+        raise ChappeError(f"this process may open too few files for {len(nodes)} nodes: ulimit -n {wanted} allows it")
     with Bar("starting nodes", quiet=as_json) as bar:
         report = run(nodes, timeout, bar.update)
     if as_json:
