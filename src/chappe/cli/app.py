@@ -15,6 +15,7 @@ from chappe.cli import (
     consume,
     demo,
     doctor,
+    gateway,
     keys,
     kv,
     members,
@@ -91,6 +92,7 @@ def program(
 
 for function in (
     demo.demo, members.up, members.tower, members.store, produce.produce, consume.consume, topics.topics, node.node,
+    gateway.gateway,
     publish.publish, publish.subscribe, ping.ping, record.record, archive.archive, record.replay, doctor.doctor,
     config.config,
 ):  # fmt: skip

@@ -1,0 +1,224 @@
+"""``chappe gateway``: passes chosen topics between two domains of the mesh."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import msgspec
+from typer import Argument
+
+from chappe.cli import mesh, node, options
+from chappe.cli.config import Section, TomlFile
+from chappe.cli.console import hear_warnings, say, tell, warn
+from chappe.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from chappe import Gateway, GatewayStatus
+
+COLUMNS: Final = ("domain", "endpoints", "gateways", "asked for", "passed/s", "passed", "not passed")
+SHOWN: Final = 4  # prefixes in the picture
+CHANGES: Final = ("GatewayPasses", "GatewayWaits")
+WRONG: Final = ("SameMesh", "OtherName", "NotPassed")
+
+
+def gateway(
+    file: Annotated[str, Argument(metavar="FILE", help="A TOML file that describes the two domains.")],
+    as_json: options.Json = False,
+) -> None:
+    """Join two domains of the mesh: pass chosen topics between them, and show how much.
+
+    Several gateways may join the same domains: one passes, the others take over.
+    """
+    from chappe import Gateway, GatewaySide
+
+    hear_warnings()
+    said = load(file)
+    securities = {domain: _security(each) for domain, each in said.items()}
+    heard = {domain: mesh.addresses(securities[domain], each.listen) for domain, each in said.items()}
+    dialled = {domain: mesh.addresses(securities[domain], each.peers) for domain, each in said.items()}
+    sides = [
+        GatewaySide(domain, each.passes, each.id, securities[domain], each.on_full, each.gateways)
+        for domain, each in said.items()
+    ]
+    try:
+        made = Gateway(sides[0], sides[1])
+    except UsageError as error:
+        raise ConfigError(f"{file}: {error}") from error
+    with made as running:
+        statuses = [running.endpoint(domain).statuses() for domain in running.domains]
+        facts = {
+            domain: {
+                "id": running.endpoint(domain).id,
+                "listen": mesh.listen(running.endpoint(domain), heard[domain]),
+            }
+            for domain in running.domains
+        }
+        for domain in running.domains:
+            mesh.keep_dialling(running.endpoint(domain), dialled[domain])
+        title = f"gateway between {running.domains[0]} and {running.domains[1]}"
+        listening = [f"{domain} at {', '.join(each['listen'])}" for domain, each in facts.items() if each["listen"]]
+        tell(as_json, {"domains": facts}, f"{', '.join([title, *listening])}; Ctrl-C stops")
+        with suppress(KeyboardInterrupt):  # the proper end
+            _follow(running, statuses, title, as_json)
+    if not as_json:
+        say("gateway stopped")
+
+
+class DomainSection(Section, frozen=True):
+    """One domain."""
+
+    listen: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+    passes: tuple[str, ...] = ()
+    id: str | None = None
+    on_full: options.OnFull = "block"
+    gateways: tuple[str, ...] | None = None
+    security: Literal["plain", "anonymous"] | None = None
+    tls: node.TlsSection | None = None
+
+
+class GatewayFile(Section, frozen=True):
+    """What a file says."""
+
+    domains: dict[str, Any] = msgspec.field(default_factory=dict)  # of DomainSection, by name
+
+
+def load(file: str) -> dict[str, DomainSection]:
+    """Read a file; raises ConfigError, whose text names the line."""
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"there is no file {file}")
+    source = TomlFile.read(path)
+    tables = source.convert(source.tables, GatewayFile).domains
+    if len(tables) != 2:
+        known = f"{len(tables)} are described: {', '.join(sorted(tables))}" if tables else "none is described"
+        raise source.wrong(("domains",), f"a gateway joins two domains, [domains.NAME] each, and {known}")
+    found = {}
+    for domain, table in tables.items():
+        keys = ("domains", domain)
+        if not isinstance(table, dict):
+            raise source.wrong(keys, f"{domain} is a section of its own: [domains.{domain}]")
+        section = source.convert(table, DomainSection, keys)
+        if not section.listen and not section.peers:
+            raise source.wrong(keys, f"domain {domain} needs listen or peers: nobody would meet the gateway there")
+        if section.tls is not None:
+            directory = str(path.parent / Path(section.tls.directory).expanduser())
+            section = msgspec.structs.replace(section, tls=node.TlsSection(directory=directory, name=section.tls.name))
+        found[domain] = section
+    if not any(each.passes for each in found.values()):
+        raise source.wrong(("domains",), 'nothing is to pass: give a domain passes, such as passes = ["/alarms"]')
+    return found
+
+
+def _security(said: DomainSection) -> Any:
+    certificates = None if said.tls is None else (Path(said.tls.directory), said.tls.name)
+    return mesh.Trust(certificates, said.security == "anonymous", said.security == "plain").security()
+
+
+def _follow(running: Gateway, statuses: Sequence[Any], title: str, as_json: bool) -> None:
+    """Show how it is until Ctrl-C or SIGTERM; tell events. Raises the error that stops the gateway."""
+    from rich.console import Console
+
+    from chappe.cli.screen import Screen
+
+    tellers = [mesh.Teller(come_and_go=True, quiet=as_json) for _ in statuses]
+    watches = [node.Watch(running.endpoint(domain)) for domain in running.domains]
+    passed = [0.0, 0.0]  # messages a second
+    before, looked_at = [0, 0], time.monotonic()
+    report_at = looked_at + node.REPORT_S
+    with Screen(Console(stderr=True), quiet=as_json) as screen:
+        while True:
+            time.sleep(node.STEP_S)
+            for heard, teller in zip(statuses, tellers, strict=True):
+                for event in heard.poll():
+                    _tell_event(event, teller, as_json)
+            status, now = running.status(), time.monotonic()
+            after = [side.passed for side in status.sides]
+            passed = [(then - first) / (now - looked_at) for first, then in zip(before, after, strict=True)]
+            before, looked_at = after, now
+            peers = [watch.look() for watch in watches]
+            screen.show(partial(table, title, status, passed, peers), partial(lines, status, passed, peers))
+            if as_json and now >= report_at:
+                report_at += node.REPORT_S
+                print(json.dumps(report(status, peers)), flush=True)
+
+
+def _tell_event(event: Any, teller: mesh.Teller, quiet: bool) -> None:
+    kind = type(event).__name__
+    if kind in WRONG:
+        warn(str(event))
+    elif kind not in CHANGES:
+        teller(event)
+    elif not quiet:
+        say(str(event))
+
+
+def report(status: GatewayStatus, peers: Sequence[Sequence[node.PeerRow]]) -> dict[str, Any]:
+    """What a machine is told."""
+    sides = [
+        {**asdict(side), "wanted": [_text(each) for each in side.wanted], "peers": [asdict(row) for row in rows]}
+        for side, rows in zip(status.sides, peers, strict=True)
+    ]
+    return {"state": status.state, "reason": status.reason, "dropped": status.dropped, "domains": sides}
+
+
+def _text(prefix: bytes) -> str:
+    return prefix.decode("utf-8", "backslashreplace")
+
+
+def _state(status: GatewayStatus) -> str:
+    dropped = f"; {status.dropped:,} dropped, as peers were slow" if status.dropped else ""
+    return f"{status.state}{f': {status.reason}' if status.reason else ''}{dropped}"
+
+
+def _asked(wanted: Sequence[bytes]) -> str:
+    shown = ", ".join([_text(each) for each in wanted[:SHOWN]])
+    return f"{shown}, ... ({len(wanted)} prefixes)" if len(wanted) > SHOWN else shown or "nothing"
+
+
+def table(
+    title: str, status: GatewayStatus, passed: Sequence[float], peers: Sequence[Sequence[node.PeerRow]]
+) -> RenderableType:
+    """The picture for a terminal."""
+    from rich.console import Group
+    from rich.markup import escape
+
+    from chappe.cli.screen import Fitting
+
+    cells = [
+        (
+            side.domain,
+            f"{side.endpoints:,}",
+            f"{side.gateways:,}",
+            _asked(side.wanted),
+            f"{rate:,.0f}",
+            f"{side.passed:,}",
+            f"{side.refused:,}",
+        )
+        for side, rate in zip(status.sides, passed, strict=True)
+    ]
+    made = Fitting(
+        COLUMNS, cells, left=("domain", "asked for"), spare=("gateways", "not passed", "passed", "asked for")
+    )
+    titles = [f"in {side.domain}" for side in status.sides]
+    pictures = [node.table(name, rows) for name, rows in zip(titles, peers, strict=True)]
+    return Group(escape(f"{title}: {_state(status)}"), made, *pictures)
+
+
+def lines(status: GatewayStatus, passed: Sequence[float], peers: Sequence[Sequence[node.PeerRow]]) -> Iterator[str]:
+    """The same without a terminal."""
+    rates = [f"{rate:,.0f}/s from {side.domain}" for side, rate in zip(status.sides, passed, strict=True)]
+    yield f"{_state(status)}; {', '.join(rates)}"
+    for side, rows in zip(status.sides, peers, strict=True):
+        for row in rows:
+            if row.id is None:
+                yield f"no peering with {row.address} in {side.domain} yet: {row.status}"
