@@ -83,6 +83,15 @@ def test_peers_without_a_recording_are_told_and_left_out(folder: Folder) -> None
     assert told == ["a: 2 of its peers have no recording here and are left out"]
 
 
+def test_a_recording_whose_writer_was_killed_is_used_up_to_there(folder: Folder) -> None:
+    place = folder("a", sends=["/x", "/x", "/y"])
+    raw = (place / "messages.dat").read_bytes()
+    (place / "messages.dat").write_bytes(raw[:-1])
+    told: list[str] = []
+    assert read(place, told.append).published == {b"/x": 2}
+    assert told == [f"{place}/messages.dat ends there: in the entry at byte 21: a shape is cut off after 24 bytes"]
+
+
 def test_the_original_before_2021_says_otherwise_that_it_forwards(folder: Folder) -> None:
     place = folder("a")
     (place / "broker.conf").write_text("broker {\n  forward = false\n  ttl = 20\n}\nlogger { console = 'x' }\n")
@@ -120,8 +129,8 @@ def test_folders_that_are_no_recordings_say_why(folder: Folder, tmp_path: Path) 
     refused(place, StorageFormat, r"id.txt is empty")
     (place / "id.txt").write_text("x")
     raw = (place / "messages.dat").read_bytes()
-    (place / "messages.dat").write_bytes(raw[:-1])
-    refused(place, StorageFormat, r"messages.dat: in the entry at byte 9: a shape is cut off")
+    (place / "messages.dat").write_bytes(raw[:-1] + b"\x99")
+    refused(place, StorageFormat, r"messages.dat: in the entry at byte 9: type 153")
     (place / "messages.dat").write_bytes(b"GIF89a")
     refused(place, StorageFormat, "does not begin with the magic number")
     (place / "broker.conf").write_text("broker {")

@@ -204,7 +204,9 @@ def test_a_file_has_as_many_topics_as_numbers() -> None:
         (HEADER[:4] + b"\x01", "version 1 of"),
         (HEADER + b"\x03", "byte 5: an entry of kind 3"),
         (HEADER + b"\x00\x05ab", "byte 5: it is cut off"),
-        (HEADER + b"\x00", "byte 5: a length"),
+        (HEADER + b"\x00", "byte 5: it is cut off"),
+        (HEADER + b"\x00\xff\xff", "byte 5: it is cut off"),
+        (HEADER + b"\x00\xff\xff\xff\xff\xff", "byte 5: a length"),
         (HEADER + b"\x00\xff\xff\xff\x7f", "too long"),
         (HEADER + b"\x01\0\0\0", "topic number 0, and there are 0"),
         (HEADER + b"\x00\x01t\x01\0", "byte 8: it is cut off"),
@@ -243,3 +245,23 @@ def test_a_recording_that_was_cut_or_changed_is_read_or_refused(data: st.DataObj
             each.payload()
     except InvalidData:
         pass
+
+
+@given(st.data())
+def test_of_a_recording_that_was_cut_all_whole_messages_are_read(data: st.DataObject) -> None:
+    encoder = Encoder()
+    parts = [
+        encoder.encode(b"t%d" % (place % 3), binary.encode(value), DATA)
+        for place, value in enumerate(data.draw(st.lists(values, min_size=1, max_size=4)))
+    ]
+    put = bytes.fromhex(next(each["payload_hex"] for each in COMMANDS if each["name"] == "add_string"))
+    parts.append(encoder.encode(b"x" * 200, put, COMMAND))
+    raw = HEADER + b"".join(parts)
+    cut = data.draw(st.integers(len(HEADER), len(raw)))
+    told: list[str] = []
+    found = list(entries(raw[:cut], told.append))
+    ends = [len(HEADER) + len(b"".join(parts[: place + 1])) for place in range(len(parts))]
+    assert len(found) == sum(end <= cut for end in ends)
+    assert found == list(entries(raw))[: len(found)]
+    assert len(told) <= 1
+    assert told or cut in (len(HEADER), *ends) or raw[cut] in (DATA, COMMAND)  # or behind a topic

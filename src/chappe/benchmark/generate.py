@@ -35,8 +35,8 @@ class Recording:
     published: Counter[bytes] = field(default_factory=Counter)
 
 
-def read(directory: Path) -> Recording:
-    """Read a folder.
+def read(directory: Path, warn: Callable[[str], None] = lambda text: None) -> Recording:
+    """Read a folder; ``warn`` hears of a last message that was not written whole.
 
     Raises:
         StorageError: Something is missing, or cannot be read.
@@ -59,7 +59,7 @@ def read(directory: Path) -> Recording:
         raise StorageFormat(f"{directory / ID_FILE} is empty")
     path = directory / MESSAGES_FILE
     try:
-        for entry in entries(_bytes(path, MESSAGES_BYTES_MAX)):
+        for entry in entries(_bytes(path, MESSAGES_BYTES_MAX), lambda problem: warn(f"{path} ends there: {problem}")):
             found.published[entry.topic] += 1
     except InvalidData as problem:
         raise StorageFormat(f"{path}: {problem}") from None

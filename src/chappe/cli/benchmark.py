@@ -49,7 +49,7 @@ def generate(
     with Bar("reading recordings", quiet=False) as bar:
         for place, directory in enumerate(directories):
             bar.update(f"reading {directory}", place, len(directories))
-            recordings.append(read(directory))
+            recordings.append(read(directory, warn))
     nodes = nodes_of(recordings, exclude or (), warn)
     text = config.render(nodes).encode("utf-8", "surrogateescape")
     if output is None:

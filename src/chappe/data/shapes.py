@@ -33,6 +33,10 @@ _LETTERS: Final = _FIRST + bytes([each for each in range(256) if each not in _FI
 _V4: Final = bytes(10) + b"\xff\xff"
 
 
+class CutOff(InvalidData):
+    """A shape goes on behind the end of what there is."""
+
+
 # -- from a value -------------------------------------------------------------------------------------------------
 
 
@@ -77,7 +81,10 @@ def add_shape(data: bytes, start: int, shape: bytearray) -> int:
 
 
 def skip_shape(shape: bytes, start: int) -> int:
-    """Where the shape that begins at ``start`` ends; raises InvalidData for what is no shape, or beyond the bounds."""
+    """Where the shape that begins at ``start`` ends; raises InvalidData for what is no shape, or beyond the bounds.
+
+    CutOff if that is all that is wrong.
+    """
     pos = start
     seen = size = 0
     left = [1]
@@ -104,7 +111,7 @@ def skip_shape(shape: bytes, start: int) -> int:
             if size > VALUE_BYTES_MAX:
                 raise InvalidData(f"a value is larger than the {VALUE_BYTES_MAX:,} bytes that are possible")
     except (IndexError, error):
-        raise InvalidData(f"a shape is cut off after {len(shape)} bytes") from None
+        raise CutOff(f"a shape is cut off after {len(shape)} bytes") from None
     return pos
 
 

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Final
 
 from chappe.data.order import VECTOR
-from chappe.data.shapes import add_shape, add_value, skip_shape
+from chappe.data.shapes import CutOff, add_shape, add_value, skip_shape
 from chappe.data.varbyte import pack_varbyte, parse_varbyte
 from chappe.defaults import VALUE_ELEMENTS_MAX
 from chappe.errors import InvalidData
@@ -75,7 +75,7 @@ def add_command_shape(payload: bytes, shape: bytearray) -> None:
 
 
 def skip_command_shape(shape: bytes, start: int) -> int:
-    """Where the shape of a command ends; raises InvalidData for what is none."""
+    """Where the shape of a command ends; raises InvalidData for what is none, CutOff if it goes on behind the end."""
     if start >= len(shape):
         raise _cut_off(shape)
     pos = start + 1
@@ -137,5 +137,5 @@ def _checked(count: int) -> int:
     return count
 
 
-def _cut_off(shape: bytes) -> InvalidData:
-    return InvalidData(f"a shape is cut off after {len(shape)} bytes")
+def _cut_off(shape: bytes) -> CutOff:
+    return CutOff(f"a shape is cut off after {len(shape)} bytes")

@@ -14,12 +14,12 @@ Source: Broker's ``generator_file_writer``, version 2. Version 1 numbers the typ
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final, Literal, NamedTuple
 
-from chappe.data.shapes import add_shape, add_value, skip_shape
-from chappe.data.varbyte import pack_varbyte, parse_varbyte
+from chappe.data.shapes import CutOff, add_shape, add_value, skip_shape
+from chappe.data.varbyte import VARBYTE_BYTES_MAX, pack_varbyte, parse_varbyte
 from chappe.defaults import MESH_TOPIC_BYTES_MAX
 from chappe.errors import InvalidData, ProtocolError
 from chappe.kv.shapes import add_command, add_command_shape, skip_command_shape
@@ -32,6 +32,7 @@ TOPICS_MAX: Final = 1 << 16  # their numbers have 16 bits
 NEW_TOPIC: Final = 0
 _ORDERS: Final[tuple[Literal["little", "big"], ...]] = ("little", "big")
 _HEADERS: Final = tuple([MAGIC.to_bytes(4, each) for each in _ORDERS])
+_MORE: Final = 128  # a byte of a length behind which others follow
 _ENTRY: Final = Struct(">BH")
 
 
@@ -83,8 +84,17 @@ class Encoder:
         return bytes(made)
 
 
-def entries(raw: bytes) -> Iterator[Entry]:
-    """The messages of a file; raises InvalidData, which names the byte."""
+def entries(raw: bytes, torn: Callable[[str], None] | None = None) -> Iterator[Entry]:
+    """The messages of a file.
+
+    Args:
+        raw: All of it.
+        torn: Called when the last entry is not whole, as whoever recorded was killed while it wrote; that is the end
+            then. Without it that is an error, too.
+
+    Raises:
+        InvalidData: It is no recording; the text names the byte.
+    """
     if raw[:4] not in _HEADERS:
         raise InvalidData("this is no recording: it does not begin with the magic number")
     if len(raw) < len(HEADER) or raw[4] != VERSION:
@@ -95,26 +105,37 @@ def entries(raw: bytes) -> Iterator[Entry]:
     while pos < len(raw):
         start = pos
         try:
-            kind = raw[pos]
-            if kind == NEW_TOPIC:
-                size, pos = parse_varbyte(raw, pos + 1)
-                if size > MESH_TOPIC_BYTES_MAX or len(topics) == TOPICS_MAX:
-                    raise InvalidData("a topic is too long, or one too many")
-                pos += size
-                if pos > len(raw):
-                    raise InvalidData("it is cut off")
-                topics.append(raw[pos - size : pos])
-                continue
-            if kind not in (DATA, COMMAND):
-                raise InvalidData(f"an entry of kind {kind} is unknown")
-            if pos + _ENTRY.size > len(raw):
-                raise InvalidData("it is cut off")
-            number = _ENTRY.unpack_from(raw, pos)[1]
-            if number >= len(topics):
-                raise InvalidData(f"a message has topic number {number}, and there are {len(topics)}")
-            pos += _ENTRY.size
-            end = (skip_shape if kind == DATA else skip_command_shape)(raw, pos)
+            kind, number, pos, end = _next(raw, pos, topics)
         except ProtocolError as problem:
-            raise InvalidData(f"in the entry at byte {start}: {problem}") from None
-        yield Entry(topics[number], kind, raw[pos:end])
+            text = f"in the entry at byte {start}: {problem}"
+            if torn is None or not isinstance(problem, CutOff):
+                raise InvalidData(text) from None
+            torn(text)
+            return
+        if kind != NEW_TOPIC:
+            yield Entry(topics[number], kind, raw[pos:end])
         pos = end
+
+
+def _next(raw: bytes, pos: int, topics: list[bytes]) -> tuple[int, int, int, int]:
+    """The entry at ``pos``: kind, number of its topic, where its shape begins and ends."""
+    kind = raw[pos]
+    if kind == NEW_TOPIC:
+        if raw[pos + 1 :] == b"" or (len(raw) <= pos + VARBYTE_BYTES_MAX and min(raw[pos + 1 :]) >= _MORE):
+            raise CutOff("it is cut off")
+        size, pos = parse_varbyte(raw, pos + 1)
+        if size > MESH_TOPIC_BYTES_MAX or len(topics) == TOPICS_MAX:
+            raise InvalidData("a topic is too long, or one too many")
+        if pos + size > len(raw):
+            raise CutOff("it is cut off")
+        topics.append(raw[pos : pos + size])
+        return kind, 0, pos, pos + size
+    if kind not in (DATA, COMMAND):
+        raise InvalidData(f"an entry of kind {kind} is unknown")
+    if pos + _ENTRY.size > len(raw):
+        raise CutOff("it is cut off")
+    number = _ENTRY.unpack_from(raw, pos)[1]
+    if number >= len(topics):
+        raise InvalidData(f"a message has topic number {number}, and there are {len(topics)}")
+    pos += _ENTRY.size
+    return kind, number, pos, (skip_shape if kind == DATA else skip_command_shape)(raw, pos)
