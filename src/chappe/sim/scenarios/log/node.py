@@ -22,7 +22,7 @@ from chappe.log.actions import (
 )
 from chappe.log.batch import Batch
 from chappe.log.beacon import Discovery
-from chappe.log.messages import BatchMessage, Message, RecordMessage, decode, encode
+from chappe.log.messages import BatchMessage, Fetch, Message, RecordMessage, decode, encode
 from chappe.log.queries import decode_answer, encode_query
 from chappe.sim.host import Host
 from chappe.sim.pubsub import Dialogue, Link
@@ -141,6 +141,8 @@ class NodeHost(Host):
 
     def on_message(self, message: Message) -> None:
         """A peer published something that we subscribed to."""
+        if isinstance(message, Fetch):
+            self.world.see("on_fetched", self, message)
         self.call(self.role.handle_message, message, self.world.now, self.world.clock.wall_us)
 
     def on_subscription(self, link: Link, prefix: bytes, on: bool) -> None:
@@ -191,6 +193,7 @@ class NodeHost(Host):
             message = decode(frames)
         if self.world.telling:
             self.world.trace(self, "publishes %s", brief(message))
+        self.world.see("on_published", self, action.message)
         for link in list(self.listeners):
             link.offer(frames[0], message)
 

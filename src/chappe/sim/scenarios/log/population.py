@@ -52,6 +52,9 @@ class PopulatedLog(LogWorld):
             self.add_original_producer()
         if rng.random() < self.original_stores:
             self.add_original_store()
+        late = Random(f"originals {self.seed}")
+        if not self.settings.plain and late.random() < self.original_stores:
+            self.clock.after(late.uniform(0.3, 3.0), self.add_original_store)
         if self.sink_rng.random() < self.sinks:
             for _ in range(self.sink_rng.choice((1, 1, 2))):
                 home = self.sink_rng.choice(self.disks)

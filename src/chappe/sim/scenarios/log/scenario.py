@@ -11,6 +11,7 @@ from chappe.sim.scenarios.log.ends import Ends
 from chappe.sim.scenarios.log.exactly_once import ExactlyOnce
 from chappe.sim.scenarios.log.faults import LogFaults
 from chappe.sim.scenarios.log.population import PopulatedLog
+from chappe.sim.scenarios.log.reach import Originals, Shared
 from chappe.sim.scenarios.log.world import small_limits
 
 
@@ -19,7 +20,7 @@ class Log(PopulatedLog):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.watch(ExactlyOnce(self, self.queries), Ends(self), *all_checkers(self))
+        self.watch(ExactlyOnce(self, self.queries), Ends(self), *all_checkers(self), Originals(self), Shared(self))
         self._faults: LogFaults | None = None
 
     def begin(self) -> None:
