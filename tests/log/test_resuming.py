@@ -162,6 +162,19 @@ def test_the_answer_of_a_store_that_left_does_not_count_for_one_that_has_not_ans
     assert stored(producer, 100, "T") == rolled_back(100)
 
 
+def test_who_asked_for_some_of_a_batch_and_got_all_of_it_may_acknowledge_all() -> None:
+    late = NOW + LOG_LIMITS.resume_wait_s
+    producer = resumed(stores=0)
+    for _ in range(9):
+        producer.append(b"x")
+    assert published(send(producer, now=late)) == [(60, 70)]
+    producer.handle_subscription(b"SME", True, late)
+    assert published(producer.handle_message(Fetch("P", "ME", "hello", 60, 1), late, WALL)) == [(60, 70)]
+
+    assert not any(isinstance(each, Report) for each in stored(producer, 70, now=late))
+    assert producer.stored == 70
+
+
 def test_what_a_store_acknowledges_before_it_listens_is_no_answer() -> None:
     producer = resumed(stores=0)
     stored(producer, 40)  # of what an earlier life had sent: its disk is slow

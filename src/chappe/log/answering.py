@@ -164,6 +164,10 @@ class KeptBatches:
             actions.append(Publish(BatchMessage(requester, self._address, self._topic, kept.body, direct=True)))
         return actions
 
+    def end_of(self, offset: int) -> int:
+        """Where an answer ends that goes up to ``offset``: batches are sent whole."""
+        return next((kept.next for kept in self._batches if kept.base < offset <= kept.next), offset)
+
     def piece(self, wanted: Fetch, limit: int) -> tuple[list[Action], int]:
         """Single records for an original, and the offset to go on from.
 

@@ -419,7 +419,8 @@ class LogProducer:
         count = min(wanted.count, self._limits.fetch_records_max, end - wanted.sequence)
         if count <= 0:
             return []
-        self._resuming.told = max(self._resuming.told, wanted.sequence + count)
+        told = wanted.sequence + count
+        self._resuming.told = max(self._resuming.told, self._kept.end_of(told) if ours else told)
         if ours:
             return self._kept.answer(wanted.address, wanted.sequence, count, end)
         if self._subscriptions.original(requester):

@@ -71,14 +71,14 @@ class Order(Checker[LogWorld]):
             host.positions[key] = max(host.positions.get(key, 0), event.last + 1)
         elif isinstance(event, OutOfRange) and isinstance(host, ConsumerHost):
             key = (event.topic, event.partition)
-            self._gap(host, key, event.offset, event.first, out_of_range=True)
+            self._gap(host, key, event.offset, event.first)
             host.positions[key] = max(host.positions.get(key, 0), event.first)
 
-    def _gap(self, host: ConsumerHost, key: Key, first: int, end: int, *, out_of_range: bool = False) -> None:
+    def _gap(self, host: ConsumerHost, key: Key, first: int, end: int) -> None:
         kept = self.world.retained_from(key)
-        if out_of_range and self.world.limits.give_up_s < ALONE_S:
+        if self.world.limits.give_up_s < ALONE_S:
             began = (part.first for store in self.world.alive(StoreHost) if (part := store.disk.parts.get(key)))
-            kept = max(kept, min(began, default=0))
+            kept = max([kept, *began])
         if not host.core.met_stores:
             return  # no store was ever heard of: it takes what its producer still has
         known = host.met | host.core.store_addresses

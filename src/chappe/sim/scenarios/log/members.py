@@ -16,7 +16,7 @@ from chappe.log.batch import Batch
 from chappe.log.consumer import EARLIEST, LogConsumer
 from chappe.log.events import IdentityRolledBack
 from chappe.log.member import ConsumingMember, ProducingMember
-from chappe.log.messages import Ack, BatchMessage, Head, Message, RecordMessage, Stored
+from chappe.log.messages import Ack, BatchMessage, Fetch, Head, Message, RecordMessage, Stored
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.sources import Key
@@ -74,6 +74,7 @@ class ProducerHost(NodeHost):
         self._listen: set[str] = (
             set()
         )  # stores, by name, that listened before one had said how far it holds the partition
+        self._begins: frozenset[str] = frozenset()  # who asked, and was not answered yet
         self._answered = False  # one of them, or another one while they listened, has said so
         self.table |= {Persist: self._persist, Trim: self._trim}
         known = len(world.truth.of(self.key).records)
@@ -195,6 +196,10 @@ class ProducerHost(NodeHost):
     def _publish(self, action: Publish) -> None:
         message = action.message
         end = 0
+        if isinstance(message, BatchMessage) and message.direct and self._loses(message.topic):
+            self.world.trace(self, "sends %s the beginning of an answer, which is lost", message.topic[:6])
+            self.world.failed[Publish] += 1
+            return
         if isinstance(message, BatchMessage):
             batch = Batch.parse(message.body, check=False)
             end = batch.next
@@ -211,6 +216,15 @@ class ProducerHost(NodeHost):
         if self.journal is not None and end > self.journal.next_offset and not asks:
             self.world.fail("identity", f"{self.name} tells of {end - 1} before its journal has it: {message}")
         super()._publish(action)
+
+    def _loses(self, requester: str) -> bool:
+        """Whether the first message of an answer is lost: once for each who asks, where producers had not heard it."""
+        begins, self._begins = requester in self._begins, self._begins - {requester}
+        world, asked = self.world, (requester, self.key)
+        if not begins or asked in world.beginnings or world.answer_rng.random() > 0.5:
+            return False
+        world.beginnings.add(asked)
+        return True
 
     def _see_rolled_back(self, batch: Batch) -> None:
         """An identity that was rolled back publishes nothing new while a store could tell it.
@@ -259,6 +273,8 @@ class ProducerHost(NodeHost):
     def on_message(self, message: Message) -> None:
         """As every host's, and note whether a store has answered."""
         self._answered = self._answered or (bool(self._listen) and isinstance(message, Stored | Ack))
+        if self.world.deaf and isinstance(message, Fetch):
+            self._begins = self._begins | {message.address}
         super().on_message(message)
 
     def _report(self, action: Report) -> None:

@@ -54,7 +54,7 @@ class PopulatedLog(LogWorld):
             self.add_original_store()
         late = Random(f"originals {self.seed}")
         if not self.settings.plain and late.random() < self.original_stores:
-            self.clock.after(late.uniform(0.3, 3.0), self.add_original_store)
+            self.clock.after(late.uniform(0.3, 3.0), self._add_late_original)
         if self.sink_rng.random() < self.sinks:
             for _ in range(self.sink_rng.choice((1, 1, 2))):
                 home = self.sink_rng.choice(self.disks)
@@ -148,6 +148,10 @@ class PopulatedLog(LogWorld):
         """A producer as the C program is one."""
         topic = self.rng.choice(TOPICS)
         return self.join("cproducer", lambda name: OriginalHost(self, name, OriginalProducer(topic, self.address())))
+
+    def _add_late_original(self) -> None:
+        """An original store comes when much has been sent already."""
+        self.add_original_store()
 
     def add_original_store(self) -> Member:
         """A store as the C program is one."""

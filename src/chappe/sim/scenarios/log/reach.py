@@ -67,4 +67,6 @@ class Shared(Checker[LogWorld]):
         for host in self.world.alive(ConsumerHost):
             known, theirs = set(host.core.store_addresses), set(host.home.core.store_addresses)
             if known != theirs:
-                self.fail(f"{host.name} does not know the same stores as {host.home.name} in its node: {known ^ theirs}")
+                self.fail(
+                    f"{host.name} does not know the same stores as {host.home.name} in its node: {known ^ theirs}"
+                )

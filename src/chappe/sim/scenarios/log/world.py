@@ -131,6 +131,8 @@ class LogWorld(World):
         self.disk_rng = Random(f"disks {seed}")
         self.more_rng = Random(f"more {seed}")
         self.deaf = self.more(0.15)  # a producer does not hear who asks it for what it sent
+        self.answer_rng = Random(f"answers {seed}")
+        self.beginnings: set[tuple[str, Key]] = set()  # whose answer, of which partition, has lost its beginning
         self.restore_rng = Random(f"restored {seed}")  # of journals that are restored at bad moments
         self.alone = not self.settings.plain and self.restore_rng.random() < ALONE
         self.behind: SimDisk | None = None  # of the store that has less than the others when a journal is restored
