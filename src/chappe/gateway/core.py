@@ -98,6 +98,8 @@ class _Side:
         self.endpoints = 0
         self.sees_other = False  # the gateway's other endpoint
         self.wanted: Filter = NOTHING  # by its endpoints, but for reserved topics
+        self._filters: dict[bytes, Filter] = {}
+        self._topics: Counter[bytes] = Counter()  # how many endpoints want each
         self.gateways: dict[bytes, tuple[Announcement, Filter]] = {}
         self.former: OrderedDict[bytes, None] = OrderedDict()  # gateways that are gone: what they sent may still come
         self.told: Filter | None = None  # what our endpoint wants
@@ -107,6 +109,44 @@ class _Side:
         self.passed = 0
         self.refused: Counter[str] = Counter()
         self.reported: Counter[str] = Counter()
+
+    def look(self, filters: Mapping[bytes, Filter], but: bytes, gateways_max: int) -> None:
+        """See who is there, and what each wants; of thousands few have changed."""
+        before, self._filters = self._filters, dict(filters)
+        self._filters.pop(but, None)
+        self.endpoints = len(self._filters)
+        known = len(self._topics)
+        added = False
+        for endpoint in before.keys() - self._filters.keys():
+            self._want_less(before[endpoint])
+            if self.gateways.pop(endpoint, None) is not None:
+                self.former[endpoint] = None
+        while len(self.former) > gateways_max:
+            self.former.popitem(last=False)
+        for endpoint, wanted in self._filters.items():
+            former = before.get(endpoint)
+            if former == wanted:
+                continue
+            for topic in wanted:
+                added = added or topic not in self._topics
+                self._topics[topic] += 1
+            if former is not None:
+                self._want_less(former)
+            self.gateways.pop(endpoint, None)
+            self.former.pop(endpoint, None)
+            believed = self.options.gateways
+            announced = find(wanted) if believed is None or endpoint in believed else None
+            if announced is not None and len(self.gateways) < gateways_max:
+                self.gateways[endpoint] = (announced, wanted)
+        if added or len(self._topics) != known:
+            self.wanted = minimal([topic for topic in self._topics if not topic.startswith(RESERVED)])
+
+    def _want_less(self, wanted: Filter) -> None:
+        """An endpoint does not want this any more."""
+        for topic in wanted:
+            self._topics[topic] -= 1
+            if not self._topics[topic]:
+                del self._topics[topic]
 
     def is_gateway(self, endpoint: bytes) -> bool:
         """Whether an endpoint is, or was until lately, another gateway."""
@@ -139,7 +179,8 @@ class GatewayCore:
         self._name = b""
         self._look_at = inf  # it may pass from then on, if nothing changes
         self._patient_until = inf  # so long it waits for those who still feed what it is to feed
-        self._turned_until = -inf
+        self._up: int | None = None  # the side of the way to the root, once it has been that for a while
+        self._turned_until = inf
         self._number = 0
         self._seen = Seen(limits.seen_max)
         self._report_at = inf
@@ -158,26 +199,8 @@ class GatewayCore:
     def handle_network(self, side: int, filters: Mapping[bytes, Filter], now: float, wall_us: int) -> list[Action]:
         """Who is in reach on a side, and what each endpoint wants, has changed; ``EndpointCore.filters`` says it."""
         seen, other = self._sides[side], self._sides[1 - side]
-        gateways: dict[bytes, tuple[Announcement, Filter]] = {}
-        topics: set[bytes] = set()
-        believed = seen.options.gateways
-        for endpoint, wanted in filters.items():
-            if endpoint == other.options.own:
-                continue
-            if believed is None or endpoint in believed:
-                announced = find(wanted)
-                if announced is not None and len(gateways) < self._limits.gateways_max:
-                    gateways[endpoint] = (announced, wanted)
-            topics.update(wanted)
         seen.sees_other = other.options.own in filters
-        seen.endpoints = len(filters) - seen.sees_other
-        seen.wanted = minimal([topic for topic in topics if not topic.startswith(RESERVED)])
-        for endpoint in seen.gateways.keys() - gateways.keys():
-            seen.former.pop(endpoint, None)
-            seen.former[endpoint] = None
-        while len(seen.former) > self._limits.gateways_max:
-            seen.former.popitem(last=False)
-        seen.gateways = gateways
+        seen.look(filters, other.options.own, self._limits.gateways_max)
         return [*self._check_names(seen), *self._update(now, wall_us)]
 
     def handle_messages(self, side: int, messages: Sequence[Message], now: float) -> list[Action]:
@@ -277,8 +300,7 @@ class GatewayCore:
             fed = before.feeds
         takers = [self._takers(side) for side in (0, 1)]
         self.place = elect(self._name, takers, self._first, self._limits.depth_max)
-        if not self.passing and self.place.up is not None and (before is None or before.up != self.place.up):
-            self._turned_until = now + self._limits.listen_s
+        self._note_way(self.place.up, now)
         if now < self._settled_at:
             return self._change("listening", now)
         passes_from = self._may_pass_from(fed, now)
@@ -286,6 +308,14 @@ class GatewayCore:
             return self._change("passing", now)
         self._look_at = passes_from
         return self._change("standing by", now)
+
+    def _note_way(self, up: int | None, now: float) -> None:
+        """See whether the way to the root has turned to the other side, and stays there."""
+        if self.passing or up in (None, self._up) or now >= self._turned_until:
+            self._up = up
+            self._turned_until = inf
+        else:
+            self._turned_until = min(self._turned_until, now + self._limits.listen_s)
 
     def _may_pass_from(self, fed: frozenset[int], now: float) -> float:
         """When messages may pass, as far as it is known; infinity if others do.
@@ -303,7 +333,7 @@ class GatewayCore:
             return inf
         # One that stood by and finds its way to the root on the other side may believe somebody who does not know yet
         # what has happened. Who keeps its way, or is the root now, takes over at once.
-        return now if fed or self.place.up is None else max(now, self._turned_until)
+        return now if fed or self.place.up == self._up else self._turned_until
 
     def _takers(self, side: int) -> dict[bytes, Announcement]:
         """The others who take part in the election; who passes gives way only to those who could do so at once."""

@@ -66,7 +66,9 @@ class Domain:
         """A gateway comes."""
         self.ports[port.own] = port
         self.wanted[port.own] = ()
-        for each in (*self.subscribers, *self.ports):
+        port.view = {each: wanted for each, wanted in self.subscribers.items() if self.together(port.own, each)}
+        self.world.clock.after(self.delay(), port.changed)
+        for each in self.ports:
             if each != port.own:
                 self._tell(each, port)
 
