@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from chappe.gateway import core as gateways
 from chappe.gateway.core import Action, GatewayCore, Publish
 from chappe.gateway.election import Place
+from chappe.gateway.marks import Marked, parse
 from chappe.mesh.filters import Filter
 from chappe.mesh.messages import Message
 from chappe.sim.scenarios.gateways import Gateways
@@ -46,7 +48,13 @@ def failures(core: type[GatewayCore] = GatewayCore) -> set[str]:
 class PassesAnything(GatewayCore):
     def handle_messages(self, side: int, messages: Sequence[Message], now: float) -> list[Action]:
         found = super().handle_messages(side, messages, now)
-        return found or [Publish(1 - side, [(each.topic, each.payload) for each in messages], [])]
+        topics = [(each.topic, each.payload) for each in messages if not self._sides[side].is_gateway(each.origin)]
+        return found if found or not self.passing else [Publish(1 - side, topics, [])]
+
+
+class BelievesAnybody(GatewayCore):
+    def _take_marked(self, source: Any, message: Message, now: float) -> Marked | None:
+        return parse(message.payload) if message.payload else None
 
 
 class TakesPlainFromGateways(GatewayCore):
@@ -79,6 +87,7 @@ class WantsWhatGatewaysThatWaitWant(GatewayCore):
     ("broken", "seen"),
     [
         (PassesAnything, "chosen prefixes"),
+        (BelievesAnybody, "at most once"),
         (TakesPlainFromGateways, "at most once"),
         (NeverAsks, "everything arrives"),
         (AsksForAll, "what is wanted"),

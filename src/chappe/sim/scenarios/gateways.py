@@ -19,6 +19,7 @@ from chappe.core import Report
 from chappe.gateway.announcement import MARKED
 from chappe.gateway.core import GatewayCore, Publish, SideOptions, Subscribe
 from chappe.gateway.events import GatewayPasses, OtherName, SameMesh
+from chappe.gateway.marks import Marked
 from chappe.gateway.summary import as_chosen
 from chappe.limits import GATEWAY_LIMITS, GatewayLimits
 from chappe.mesh.filters import Filter, matches
@@ -31,6 +32,7 @@ from chappe.sim.world import Checker, Settings, World
 PREFIXES = (b"", b"/a", b"/a/x", b"/b", b"/c", b"/d/1", b"/d/2", b"/d/3")
 TOPICS = (b"/a", b"/a/x/1", b"/b/2", b"/c", b"/d/1/1", b"/d/3", b"other")
 CHOSEN = ((b"",), (b"",), (b"/a", b"/b", b"/c", b"/d", b"other"), (b"/a", b"/d"))
+ROGUE = 0.05  # so many publications bring a forged one
 HEARD_S = 0.5  # gateways have heard of each other by then
 QUIET_S = 2.0  # with nothing wrong, until every message must arrive
 
@@ -269,7 +271,7 @@ class Gateways(GatewayWorld):
         self.tree = Tree(self)
         self.watch(self.copies, Chosen(self), self.tree)
         self._faults = Schedule(self)
-        self._away: dict[str, Member] = {}
+        self._rogue = Random(f"rogue {self.seed}")
         if not self.settings.plain:
             draw = Random(f"limits {self.seed}")
             self.limits = GatewayLimits(
@@ -309,7 +311,18 @@ class Gateways(GatewayWorld):
     def _publish_some(self) -> None:
         if self.publishing:
             self.publish(self.rng.choice(list(self.domains.values())), self.rng.choice(TOPICS))
+            if self._rogue.random() < ROGUE:
+                self._mislead()
             self.clock.after(self.rng.expovariate(100.0), self._publish_some)
+
+    def _mislead(self) -> None:
+        """A member of a domain sends a gateway what is for it alone, or what only gateways send."""
+        domain = self._rogue.choice(list(self.domains.values()))
+        port = self._rogue.choice(list(domain.ports.values()) or [None])
+        if port is not None:
+            marked = Marked(self._rogue.randbytes(16), 2**64 - 1, 0, self._rogue.choice(TOPICS), b"rogue").pack()
+            topic, payload = self._rogue.choice(((b"/a/x", b"rogue"), (b"", b"rogue"), (MARKED, marked), (MARKED, b"")))
+            domain.publish(self._rogue.choice(list(domain.subscribers)), topic, payload, port.own)
 
     # -- faults -----------------------------------------------------------------------------------------------
 
