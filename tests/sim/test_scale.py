@@ -9,6 +9,7 @@ import pytest
 
 from chappe.mesh.messages import DATA, ORIGIN_DATA, pack_message, pack_origin_message, pack_ping
 from chappe.sim.scale.__main__ import main
+from chappe.sim.scale.alone import measure_alone
 from chappe.sim.scale.measure import Report, deep_bytes, measure
 from chappe.sim.scale.network import HANDSHAKES, LINK_STATES, MESSAGES, PINGS, Network, kind_of
 from chappe.sim.scale.shapes import SHAPES, eccentricity, make, neighbours, parents, tree_links
@@ -77,6 +78,14 @@ def test_endpoints_that_do_not_know_all_are_found() -> None:
     assert network.disagreement() == "endpoint 0 has a wrong filter of 1 others"
 
 
+@pytest.mark.parametrize("shape", ["random", "tree", "ring"])
+def test_one_endpoint_learns_of_all_others_from_each_neighbour(shape: str) -> None:
+    found = measure_alone(shape, 200)
+    assert found.links == len(make(shape, 200))
+    assert found.frames % 199 == 0
+    assert found.endpoint_bytes > 199 * 500
+
+
 @pytest.fixture(scope="module")
 def reports() -> dict[str, Report]:
     return {shape: measure(shape, 30) for shape in SHAPES}
@@ -112,6 +121,7 @@ def test_reports_are_printed_as_tables_and_as_json(capsys: pytest.CaptureFixture
     assert main(["ring", "--endpoints", "4", "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (found["shape"], found["endpoints"], found["links"], found["join"]["handshakes"]) == ("ring", 4, 4, 28)
+    assert found["alone"]["frames"] == 2 * 3
 
     assert main(["ring", "--endpoints", "4"]) == 0
     told = capsys.readouterr().out

@@ -412,8 +412,11 @@ class Topology:
                     if each in side.forwarding:
                         self._listed |= known[each].chappe
                 wanted = [known[each].state.filter for each in found if known[each].state.filter]
-                others = former is not None and former.state.filter != made.state.filter and origin in side.endpoints
-                if others or sum(map(len, wanted)) + len(side.filter) > FILTERS_TOPICS_MAX:
+                less = False
+                if former is not None and former.state.filter != made.state.filter and origin in side.endpoints:
+                    wanted.append(made.state.filter)
+                    less = not all(matches(made.state.filter, topic) for topic in former.state.filter)
+                if less or sum(map(len, wanted)) + len(side.filter) > FILTERS_TOPICS_MAX:
                     side.filter = self._wanted_beyond(side)
                 elif wanted:
                     side.filter = union([side.filter, *wanted])

@@ -16,11 +16,13 @@ from rich.status import Status
 from rich.table import Table
 
 from chappe.defaults import KIB, MIB
+from chappe.sim.scale.alone import Alone, measure_alone
 from chappe.sim.scale.measure import Report, measure, round_trips
 from chappe.sim.scale.network import LATENCY_S, LINK_STATES
 from chappe.sim.scale.shapes import SHAPES
 
-ENDPOINTS: Final = (60, 250, 1000)
+ENDPOINTS: Final = (60, 250, 1_000, 10_000)
+WHOLE_MAX: Final = 3_000  # beyond it what all know of all takes more than 16 GiB: one is measured, among stand-ins
 FULLY_MESHED: Final = (12, 30, 60)  # 1,000 would have half a million links
 
 
@@ -28,7 +30,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m chappe.sim.scale",
         description="Builds networks of real endpoint cores on a clock that jumps, without faults, and counts what "
-        f"they send: all endpoints join at once, publish, and change. Every link takes {1000 * LATENCY_S:g} ms.",
+        f"they send: all endpoints join at once, publish, and change. Every link takes {1000 * LATENCY_S:g} ms. "
+        f"Of more than {WHOLE_MAX:,} endpoints one is measured, among others that are only spoken of.",
     )
     parser.add_argument("shapes", nargs="*", metavar="SHAPE", help=f"of {', '.join(SHAPES)} (default: all)")
     parser.add_argument(
@@ -102,6 +105,25 @@ def changing(reports: Iterable[Report]) -> Table:
     return table
 
 
+def being_alone(found: Iterable[Alone]) -> Table:
+    """What one of very many costs."""
+    columns = ("shape", "endpoints", "joining, ms", "KiB", "a subscription", "a link that ends", "first publication")
+    table = _table(
+        "One endpoint among others that are only spoken of: its memory, and its processor time in ms", columns
+    )
+    for each in found:
+        table.add_row(
+            each.shape,
+            f"{each.endpoints:,}",
+            f"{1000 * each.join_cpu_s:,.0f}",
+            f"{each.endpoint_bytes / KIB:,.0f}",
+            f"{1000 * each.subscribe_cpu_s:.1f}",
+            f"{1000 * each.cut_cpu_s:.1f}",
+            f"{1000 * each.publish_cpu_s:.1f}",
+        )
+    return table
+
+
 def _show(status: Status, where: str, what: str) -> None:
     status.update(f"{where}: {what}")
 
@@ -116,16 +138,22 @@ def main(arguments: list[str] | None = None) -> int:
     if any(each < 2 for each in options.endpoints or ()):
         parser.error("a network has at least 2 endpoints")
     console = Console(width=200)
-    reports = []
+    reports: list[Report] = []
+    alone: list[Alone] = []
     with Console(stderr=True).status("") as status:
         for shape in options.shapes or SHAPES:
             for endpoints in options.endpoints or (FULLY_MESHED if shape == "full" else ENDPOINTS):
                 where = f"{shape}, {endpoints} endpoints"
-                reports.append(measure(shape, endpoints, options.seed, partial(_show, status, where)))
+                _show(status, where, "one of them")
+                alone.append(measure_alone(shape, endpoints, options.seed))
+                if endpoints <= WHOLE_MAX:
+                    reports.append(measure(shape, endpoints, options.seed, partial(_show, status, where)))
                 if options.json:
-                    print(json.dumps(asdict(reports[-1])), flush=True)
+                    whole = asdict(reports[-1]) if endpoints <= WHOLE_MAX else {}
+                    print(json.dumps({**whole, "alone": asdict(alone[-1])}), flush=True)
     if not options.json:
-        console.print(joining(reports), publishing(reports), changing(reports))
+        tables = (joining(reports), publishing(reports), changing(reports)) if reports else ()
+        console.print(*tables, being_alone(alone))
     return 0
 
 

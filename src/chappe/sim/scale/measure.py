@@ -16,11 +16,12 @@ from random import Random
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Final
 
-from chappe.defaults import TELL_PAUSE_MAX_S
-from chappe.sim.scale.network import LATENCY_S, LINK_STATES, LISTS, MESSAGES, PINGS, Network
+from chappe.defaults import DROPS_REPORT_S, TELL_PAUSE_MAX_S
+from chappe.sim.scale.network import LATENCY_S, LINK_STATES, LISTS, MESSAGES, WITH_TIME, Network
 from chappe.sim.scale.shapes import Edge, eccentricity, make, neighbours, tree_links
 
 QUIET_S: Final = 2.5 * TELL_PAUSE_MAX_S  # nothing is held longer: who learned nothing for so long will learn nothing
+PUBLISHED_S: Final = 1.5 * DROPS_REPORT_S  # nobody waits longer to report a loss, or to confirm
 SAMPLES: Final = 5  # changes of each kind, and publishers for each number of receivers
 REPEATS: Final = 4  # publications after the first of each, which may have to tell the way
 _SHARED: Final = (type, ModuleType, FunctionType, BuiltinFunctionType)  # that all endpoints of a process have in common
@@ -107,7 +108,7 @@ def measure(shape: str, endpoints: int, seed: int = 1, told: Callable[[str], Non
         report.endpoint_bytes = sum(deep_bytes(network.cores[each]) for each in sample) // len(sample)
         for topic, receivers in wanted.items():
             told(f"publish to {len(receivers)}")
-            report.publications.append(_publish(network, beside, topic, receivers, rng, report.reach))
+            report.publications.append(_publish(network, beside, topic, receivers, rng))
         for what in ("subscribe", "link cut", "link back"):
             report.changes[what] = Change()
         for _ in range(SAMPLES):
@@ -160,7 +161,7 @@ def _agree(network: Network) -> None:
 
 
 def _publish(
-    network: Network, beside: list[list[int]], topic: bytes, receivers: list[int], rng: Random, reach: int
+    network: Network, beside: list[list[int]], topic: bytes, receivers: list[int], rng: Random
 ) -> Publications:
     found = Publications(len(receivers))
     others = sorted(set(range(len(beside))) - set(receivers))
@@ -169,9 +170,10 @@ def _publish(
         for repeat in range(1 + REPEATS):
             before, delivered = Counter(network.frames), sum(network.delivered)
             network.publish(publisher, topic, b"%d" % repeat)
-            network.run(network.now + 4 * reach * LATENCY_S + 1.0)
+            network.finish(PUBLISHED_S)
             sent = network.frames - before
-            del sent[PINGS], sent[LISTS]  # these come with time
+            for kind in WITH_TIME:
+                del sent[kind]
             if repeat:
                 found.frames += sent[MESSAGES]
                 found.others += sent.total() - sent[MESSAGES]

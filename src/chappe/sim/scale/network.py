@@ -25,12 +25,18 @@ LINK_STATES: Final = "link states"
 LISTS: Final = "lists"
 HANDSHAKES: Final = "handshakes"
 PINGS: Final = "pings"
+WITH_TIME: Final = frozenset({PINGS, LISTS})  # kinds that are sent now and then, whether something happens or not
 
 _WHOLE: Final = {LINK_STATE: LINK_STATES, LINK_STATES_HAD: LISTS, PING: PINGS, PONG: PINGS}
 _PUBLISHED: Final = {DATA: MESSAGES, COMMAND: MESSAGES, LOSS: LOSSES}  # by the lower half; the other is the version's
 _KIND_AT: Final = 36  # of a frame, after its length, sender and receiver
 _ID_FIRST: Final = 0x40  # of all ids: so the first byte of a body tells a greeting's type from a sender
 _TAKE_BYTES: Final = 1 << 40
+
+
+def id_of(number: int) -> bytes:
+    """Return the id of an endpoint: they are in the order of the numbers."""
+    return bytes((_ID_FIRST,)) + number.to_bytes(15)
 
 
 def kind_of(frame: bytes) -> str:
@@ -47,12 +53,13 @@ class Network:
     def __init__(self, count: int) -> None:
         self.now = 0.0
         options = EndpointOptions()
-        self.ids = [bytes((_ID_FIRST,)) + each.to_bytes(15) for each in range(count)]
+        self.ids = [id_of(each) for each in range(count)]
         self.cores = [EndpointCore(own_id, options, 0.0) for own_id in self.ids]
         self.frames: Counter[str] = Counter()  # written, by kind
         self.bytes: Counter[str] = Counter()
         self.delivered = [0] * count  # messages, to subscribers of each endpoint
         self.changed_at = 0.0  # when an endpoint last drew a consequence of news about the network
+        self.written_at = 0.0  # the last frame but those that come with time
         self._settled = [0] * count
         self._ends: list[int] = []  # by connection: whose it is; the other end's number differs in the last bit
         self._open: dict[Edge, int] = {}  # the connection of a link, the dialling end's
@@ -89,6 +96,10 @@ class Network:
         """Publish a message."""
         self._do(host, self.cores[host].publish(topic, payload, now=self.now))
 
+    def connections(self, host: int) -> dict[int, bytes]:
+        """The connections of an endpoint, each with the id at its other end."""
+        return {conn: self.ids[self._ends[conn ^ 1]] for conn, at in enumerate(self._ends) if at == host}
+
     # -- time -------------------------------------------------------------------------------------
 
     def run(self, until: float) -> None:
@@ -109,6 +120,12 @@ class Network:
             else:
                 self._wake(*heapq.heappop(timers))
         self.now = until
+
+    def finish(self, quiet_s: float) -> None:
+        """Let time pass until for ``quiet_s`` nothing was written but what comes with time."""
+        self.written_at = self.now
+        while self.now < self.written_at + quiet_s:
+            self.run(self.written_at + quiet_s)
 
     def settle(self, quiet_s: float, max_s: float = 600.0) -> float:
         """Let time pass until no endpoint has learned anything for ``quiet_s``; returns when the last one did."""
@@ -162,6 +179,8 @@ class Network:
             kind = kind_of(frame)
             self.frames[kind] += 1
             self.bytes[kind] += len(frame)
+            if kind not in WITH_TIME:
+                self.written_at = self.now
         arrival = self.now + LATENCY_S
         last = self._last.get(conn)
         if last is not None and last[0] == arrival:
