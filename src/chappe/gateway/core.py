@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import Final, TypeAlias
 
@@ -214,24 +214,30 @@ class GatewayCore:
         further = [(endpoint, wanted) for endpoint, (_, wanted) in target.gateways.items()]
         chosen = source.options.chosen
         for message in messages:
-            if message.topic == MARKED:
+            topic, payload, first, passed = message.topic, message.payload, self._name, 0
+            if topic == MARKED:
                 found = self._take_marked(source, message, now)
                 if found is None:
                     continue
+                topic, payload, first, number, passed = (
+                    found.topic,
+                    found.payload,
+                    found.first,
+                    found.number,
+                    found.passed,
+                )
             elif message.receiver != NOBODY or source.is_gateway(message.origin):
                 continue  # for us alone; or it comes with a mark too
             else:
-                self._number += 1
-                found = Marked(self._name, self._number, 0, message.topic, message.payload)
-            topic = found.topic
+                self._number = number = self._number + 1
             if not matches(chosen, topic):
                 continue
             source.passed += 1
-            plain.append((topic, found.payload))
+            plain.append((topic, payload))
             onward: bytes | None = None
             for endpoint, wanted in further:
                 if matches(wanted, topic):
-                    onward = onward or replace(found, passed=found.passed + 1).pack()
+                    onward = onward or Marked(first, number, passed + 1, topic, payload).pack()
                     marked.append((endpoint, onward))
         return [Publish(1 - side, plain, marked)] if plain else []
 
