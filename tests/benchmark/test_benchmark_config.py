@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chappe.benchmark.config import NODES_MAX, Node, load, neighbours, reached, render
+from chappe.benchmark.config import NODES_MAX, Node, links_among, load, neighbours, reached, render
 from chappe.errors import ConfigError
 
 # as the original's manual has it
@@ -72,6 +72,7 @@ def test_messages_go_over_those_who_forward_in_loops_too() -> None:
     assert reached(nodes) == {name: set("abcd") - {name} for name in "abcd"}
     ring["b"].forwarding = ring["d"].forwarding = False
     assert reached(nodes) == {"a": set("bd"), "b": set("acd"), "c": set("bd"), "d": set("acb")}
+    assert links_among(nodes, reached(nodes)) == {"a": 2, "b": 4, "c": 2, "d": 4}
     ring["b"].forwarding = True
     assert reached(nodes) == {name: set("abcd") - {name} for name in "abcd"}
 

@@ -125,6 +125,19 @@ def reached(nodes: Sequence[Node]) -> dict[str, set[str]]:
     return found
 
 
+def links_among(nodes: Sequence[Node], groups: dict[str, set[str]]) -> dict[str, int]:
+    """How many links there are between any two of each node's group and the node itself."""
+    links = neighbours(nodes)
+    counts: dict[frozenset[str], int] = {}  # most groups are the same
+    found = {}
+    for name, others in groups.items():
+        group = frozenset((*others, name))
+        if group not in counts:
+            counts[group] = sum(len(links[each] & group) for each in group) // 2
+        found[name] = counts[group]
+    return found
+
+
 class _Reader:
     def __init__(self, path: Path) -> None:
         self._path = path

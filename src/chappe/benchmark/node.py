@@ -23,6 +23,7 @@ from chappe.mesh.messages import DATA
 from chappe.storage.recordings.codec import Entry, entries
 
 PROGRESS_S: Final = 0.2
+LOOK_S: Final = 0.1  # between two looks at the network
 RETRY_S: Final = 0.2
 CHUNK: Final = 256  # messages handed to the endpoint at once
 CACHE_BYTES_MAX: Final = 64 << 20  # payloads of shapes that come again
@@ -181,6 +182,7 @@ def run(orders: Orders) -> None:
         missing = [name for name, id in order["ids"].items() if not endpoint.await_peer(id, until - time.monotonic())]
         if missing:
             raise ChappeError(f"it does not reach {', '.join(missing)}")
+        await_links(endpoint, order["links"], until)
         say("connected")
         player = Player(endpoint, tally)
         orders.next("start")
@@ -202,6 +204,20 @@ def run(orders: Orders) -> None:
             dropped=endpoint.dropped - dropped,
             cpu_s=cpu_s,
         )
+
+
+def await_links(endpoint: Endpoint, count: int, until: float) -> None:
+    """Wait until so many links are known here, with all that follows from them; raises ChappeError.
+
+    Somebody can be reached before the last links are known, and then what is measured is how they become known.
+    """
+    while True:
+        seen = sum(link.confirmed for link in endpoint.topology().links)
+        if seen >= count:
+            return
+        if time.monotonic() >= until:
+            raise ChappeError(f"it has heard of {seen} of the {count} links")
+        endpoint.node.turns.wait(lambda: False, LOOK_S)
 
 
 def say(event: str, **facts: object) -> None:

@@ -1,7 +1,7 @@
 """A benchmark from start to end: a process for each node, on this machine.
 
-All listen at ports that the operating system chooses, peer, and wait until each knows what all others want that it
-reaches. Then all start at once.
+All listen at ports that the operating system chooses, peer, and wait until each knows all links, and what all others
+want that it reaches. Then all start at once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from chappe.benchmark.config import Node, reached
+from chappe.benchmark.config import Node, links_among, reached
 from chappe.benchmark.processes import Child, Processes
 from chappe.benchmark.report import Outcome, Report
 
@@ -50,6 +50,7 @@ class _Benchmark:
     def connect(self) -> None:
         """Up to the moment before the start."""
         others = reached(list(self._nodes.values()))
+        links = links_among(list(self._nodes.values()), others)
         for name, node in self._nodes.items():
             file = None if node.generator_file is None else str(node.generator_file)
             self._children[name].order(
@@ -67,7 +68,7 @@ class _Benchmark:
         self._await("peered", "peering")
         for name, child in self._children.items():
             ids = {other: said[other]["id"] for other in sorted(others[name])}
-            child.order("meet", ids=ids, timeout_s=self._left)
+            child.order("meet", ids=ids, links=links[name], timeout_s=self._left)
         self._await("connected", "waiting until all know each other")
         for name, node in self._nodes.items():
             self._outcomes[name] = Outcome(name, said[name]["messages"], node.num_inputs)
