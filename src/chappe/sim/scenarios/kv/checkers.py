@@ -11,6 +11,7 @@ from chappe.kv.engine import index_of
 from chappe.kv.entity import Entity
 from chappe.kv.events import MasterFound, TwoMasters
 from chappe.sim.scenarios.kv.hosts import KvHost
+from chappe.sim.scenarios.kv.rogues import FORGED
 from chappe.sim.scenarios.kv.world import LISTS, LIVING, PENDING, TEMPORARY, UNIQUE, Asked, KvWorld
 from chappe.sim.world import Checker
 
@@ -151,6 +152,17 @@ class Applied(Checker[KvWorld]):
     def _list(self, master: KvHost, key: str) -> tuple[Any, ...]:
         entry = master.role.engine.find(key)
         return () if entry is None else entry.value
+
+
+class Names(Checker[KvWorld]):
+    """Nothing is done that was said in the name of somebody else."""
+
+    name = "names"
+
+    def on_notify(self, host: KvHost, action: Notify) -> None:
+        """It says what it is."""
+        if action.value == FORGED:
+            self.fail(f"{host.name} shows under {action.key!r} what was said in another's name")
 
 
 class Durability(Checker[KvWorld]):
@@ -394,6 +406,7 @@ def all_checkers(world: KvWorld) -> list[Checker[Any]]:
     kinds = (
         MastersOrder,
         Applied,
+        Names,
         Durability,
         OneWinner,
         Expiry,

@@ -13,6 +13,7 @@ NUMBERS: Final = (0, 1, 2, 3, 5, 40, 2**32, 2**62, 2**62 + 1, 2**63 - 1, 2**63, 
 TICKS: Final = (0, 1, 5, 65_535)
 _EXPIRIES: Final = (None, 0, 1, -1, 2**63 - 1, -(2**63))
 VALUES: Final[tuple[Any, ...]] = (None, 1, "a", "b", 2**63 - 1, (1, "x"), float("nan"), b"\xff")
+FORGED: Final = "forged"  # nobody writes that in its own name
 _RAW_PAIRS: Final = (b"\0", b"\1\0\0", b"\5", b"", b"\xff" * 9)
 
 
@@ -47,6 +48,18 @@ def any_command(
         lambda: cmd.SnapshotTaken(number, rng.choice(NUMBERS), rng.random() < 0.5),
     ]
     return rng.choice(makers)()
+
+
+def forged_write(writer: Entity, master: Entity) -> list[bytes]:
+    """What has a master do a write, if it believes that the writer says so."""
+    said = (cmd.AttachWriter(0, 5), cmd.Put("mixed a", FORGED, None, writer))
+    return [cmd.encode_message(seq, writer, master, cmd.encode_command(each)) for seq, each in enumerate(said)]
+
+
+def forged_event(master: Entity, position: int) -> list[bytes]:
+    """What a clone that is at this position shows next, if it believes that its master says so."""
+    put = cmd.Put("mixed a", FORGED, None, master)
+    return [cmd.encode_message(position + 1, master, NOBODY, cmd.encode_command(put))]
 
 
 def any_message(rng: Random, receiver: Entity, sender: Entity, command: cmd.Command) -> bytes:

@@ -13,7 +13,7 @@ from chappe.mesh.messages import COMMAND
 from chappe.sim.faults import Schedule
 from chappe.sim.scenarios.kv.checkers import all_checkers
 from chappe.sim.scenarios.kv.hosts import CLONE_TOPIC, MASTER_TOPIC, AttachedHost, KvHost, WireHost
-from chappe.sim.scenarios.kv.rogues import any_command, any_message
+from chappe.sim.scenarios.kv.rogues import any_command, any_message, forged_event, forged_write
 from chappe.sim.scenarios.kv.world import KvWorld, small_limits
 from chappe.sim.scenarios.mesh.base import PORT
 from chappe.sim.scenarios.mesh.checkers import Bounds, Patience, Storms
@@ -22,6 +22,7 @@ from chappe.sim.scenarios.mesh.hosts import EndpointHost
 NOTICE_S: Final = (0.0, 0.5, 20.0)  # how long until a member hears that another is out of reach
 RELAYS: Final = "relay"
 WAITS: Final = 0.1  # of what applications do
+ROGUES: Final = 0.3  # of the worlds have an endpoint that speaks in the names of others
 
 
 class KvBase(KvWorld):
@@ -252,6 +253,7 @@ class Kv(KvBase):
         self.wire.calm()
         self.watch(Storms(self), Bounds(self), Patience(self))
         self._lives_made = 0
+        self._names_rng = Random(f"names {self.seed}")
 
     def connect(self, names: list[str]) -> None:
         """Links of any topology, over endpoints without a data store, too."""
@@ -284,6 +286,35 @@ class Kv(KvBase):
         for one, two in sorted(self.wires):
             if one == name:
                 host.peer((two, PORT), rng.choice((0.3, 1.0)))
+
+    def plan(self, until: float) -> float:
+        """Spread faults, and now and then an endpoint that speaks in the names of others."""
+        until = super().plan(until)
+        rng = self._names_rng
+        if self.settings.disturb and not self.settings.plain and rng.random() < ROGUES:
+            for _ in range(rng.choice((1, 3, 10))):
+                self._schedule.at(rng.uniform(0.0, until), self._speak_for_another)
+        return until
+
+    def _speak_for_another(self) -> None:
+        """An endpoint writes in the name of a clone, or says something to a clone in the name of the master."""
+        rng = self._names_rng
+        masters, clones = self.masters(), self.clones()
+        if not masters or not clones:
+            return
+        master, clone = rng.choice(masters), rng.choice(clones)
+        rogues = [each for each in self.alive(EndpointHost) if each not in (master, clone)]
+        if not rogues:
+            return
+        rogue = rng.choice(rogues)
+        if rng.random() < 0.7:
+            topic, receiver, said = MASTER_TOPIC, master, forged_write(clone.entity, master.entity)
+        else:
+            position = clone.role.position
+            topic, receiver, said = CLONE_TOPIC, clone, forged_event(master.entity, 0 if position is None else position)
+        self.trace(rogue, "speaks to %s in another's name", receiver.name)
+        for payload in said:
+            rogue.ask(rogue.core.publish, topic, payload, COMMAND, receiver.own_id)
 
     def pair(self) -> tuple[Any, Any] | None:
         """Two members that are linked."""
