@@ -52,7 +52,7 @@ def any_command(
 
 def forged_write(writer: Entity, master: Entity) -> list[bytes]:
     """What has a master do a write, if it believes that the writer says so."""
-    said = (cmd.AttachWriter(0, 5), cmd.Put("mixed a", FORGED, None, writer))
+    said: tuple[cmd.Command, ...] = (cmd.AttachWriter(0, 5), cmd.Put("mixed a", FORGED, None, writer))
     return [cmd.encode_message(seq, writer, master, cmd.encode_command(each)) for seq, each in enumerate(said)]
 
 
