@@ -99,8 +99,10 @@ class Flooding:
             self._compare_at = now + COMPARE_S
 
     def link_down(self, peer: bytes) -> None:
-        """A link ended."""
+        """A link ended; if we pass nothing on, nobody has heard of us what the peer told of others."""
         self._answered.pop(peer, None)
+        if not self._forwards:
+            self._compare_at = -inf
 
     def tell(self, now: float) -> list[Action]:
         """Do what is due: tell our link state if it changed, pass on those that wait, compare with a neighbour."""
@@ -154,8 +156,7 @@ class Flooding:
             return NOTHING_TO_DO
         if not self._forwards:
             # We pass nothing on; but of who was absent others are to say if they know better.
-            frame = pack_message(self._own, origin, LINK_STATE, TTL, RESERVED_TOPIC, payload)
-            return self._send(frame, self._but({link.peer_id})) if absent else NOTHING_TO_DO
+            return self._send(self._to_its_endpoint(origin), self._but({link.peer_id})) if absent else NOTHING_TO_DO
         actions: list[Action] = []
         known = topology.states.known[origin]
         if origin == link.peer_id and former is not None:
@@ -259,7 +260,7 @@ class Flooding:
             raise ProtocolError("a list of link states is cut off or too long")
         theirs: Versions = {origin: (version, check) for origin, version, check in _HAD.iter_unpack(payload[1:])}
         mine = self._versions()
-        offered = [each for each in mine if self._forwards or each in (self._own, link.peer_id)]
+        offered = list(mine)
         lacking: Versions = {}
         if payload[:1] == _ALL:
             if now < self._answered.get(link.peer_id, -inf) + COMPARE_PAUSE_S:
@@ -268,7 +269,11 @@ class Flooding:
             lacking = {each: mine.get(each, _NONE) for each in theirs if _is_older(mine.get(each, _NONE), theirs[each])}
         else:
             offered = [each for each in offered if each in theirs]
-        frames = [self._frame(each) for each in offered if _is_older(theirs.get(each, _NONE), mine[each])]
+        offered = [each for each in offered if _is_older(theirs.get(each, _NONE), mine[each])]
+        frames = [self._frame(each) for each in offered if self._forwards or each in (self._own, link.peer_id)]
+        if not self._forwards:  # nothing comes through us; but whoever it is of is to know, and to say better
+            others = [each for each in offered if each not in (self._own, link.peer_id) and each in theirs]
+            frames += [self._to_its_endpoint(each) for each in others]
         if lacking:
             frames.append(self._pack_versions(_SOME, lacking))
         return [action for frame in frames for action in self._send(frame, (link,))][:1]
@@ -279,6 +284,10 @@ class Flooding:
         if self._told:
             found[self._own] = self._told_version
         return found
+
+    def _to_its_endpoint(self, origin: bytes) -> bytes:
+        payload = self._topology.states.known[origin].payload
+        return pack_message(self._own, origin, LINK_STATE, TTL, RESERVED_TOPIC, payload)
 
     def _frame(self, origin: bytes) -> bytes:
         return self._told if origin == self._own else self._topology.states.known[origin].frame
