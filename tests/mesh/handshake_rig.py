@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from tests.mesh.test_mesh_messages import body_of
 
+from chappe.mesh.links.greetings import VERSIONS
 from chappe.mesh.links.handshake import Established, Failed, Handshake, Redundant, SendFrame, Step, Wake
 from chappe.mesh.links.peers import PeerTable
 
@@ -17,8 +18,9 @@ GREATER = b"\xee" * 16
 class Side:
     """One endpoint: its handshakes, what they sent, and how they ended."""
 
-    def __init__(self, own: bytes, wanted: Sequence[bytes] = (b"/wanted",)) -> None:
+    def __init__(self, own: bytes, wanted: Sequence[bytes] = (b"/wanted",), version_max: int = VERSIONS[-1]) -> None:
         self.own = own
+        self.version_max = version_max
         self.wanted = wanted
         self.peers = PeerTable()
         self.handshakes: dict[int, Handshake] = {}
@@ -26,7 +28,7 @@ class Side:
         self.outcomes: dict[int, Established | Failed | Redundant] = {}
 
     def open(self, conn: int, dialled: bool, now: float = 0.0) -> Handshake:
-        handshake = Handshake(conn, self.own, dialled, self.wanted, self.peers, now)
+        handshake = Handshake(conn, self.own, dialled, self.wanted, self.peers, now, self.version_max)
         self.handshakes[conn] = handshake
         self.sent[conn] = deque()
         self.do(conn, handshake.start())

@@ -9,6 +9,16 @@ from chappe.core import Report
 from chappe.defaults import TTL
 from chappe.mesh.actions import Close, Deliver, Resolve
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
+from chappe.mesh.flows import (
+    DETOUR,
+    KIND_AT,
+    PUBLICATIONS,
+    pack_hops,
+    pack_publication,
+    pack_tree,
+    parse_detour,
+    parse_publication,
+)
 from chappe.mesh.links.greetings import (
     Hello,
     OriginatorAck,
@@ -17,7 +27,6 @@ from chappe.mesh.links.greetings import (
     VersionSelect,
     pack_greeting,
 )
-from chappe.mesh.links.handshake import CHAPPE_MARK
 from chappe.mesh.messages import (
     BYE,
     DATA,
@@ -31,7 +40,6 @@ from chappe.mesh.messages import (
     Neighbour,
     pack_link_state,
     pack_message,
-    pack_origin_message,
     parse_link_state,
     parse_message,
 )
@@ -102,14 +110,15 @@ class Peer:
         self.id = id
         self.conn = rig.open()
         self.heard: list[bytes] = []
-        mark = (CHAPPE_MARK,) if chappe else ()
-        self.send(frame_of(Hello(id)))
+        self.labels: dict[tuple[bytes, tuple[bytes, ...]], int] = {}  # of the trees that it told of
+        version = 2 if chappe else 1
+        self.send(frame_of(Hello(id, 1, version)))
         if id < rig.core.own_id:
-            self.send(frame_of(VersionSelect(id)))
-            self.send(frame_of(OriginatorSyn((*wanted, *mark))))
+            self.send(frame_of(VersionSelect(id, version)))
+            self.send(frame_of(OriginatorSyn(tuple(wanted))))
             self.send(frame_of(OriginatorAck()))
         else:
-            self.send(frame_of(ResponderSynAck((*wanted, *mark))))
+            self.send(frame_of(ResponderSynAck(tuple(wanted))))
         self.greeted = len(self.take())  # what was said in the handshake
 
     def send(self, *bodies: bytes) -> None:
@@ -126,8 +135,16 @@ class Peer:
         return found
 
     def messages(self) -> list[Message]:
-        """What waits for this peer, without what belongs to the handshake."""
-        return [parse_message(body) for body in self.take() if len(body) >= ENVELOPE_BYTES]
+        """What waits for this peer, without what belongs to the handshake; what is on a detour as it was published."""
+        found = []
+        for body in self.take():
+            if len(body) < ENVELOPE_BYTES:
+                continue
+            if body[KIND_AT] == DETOUR:
+                body = parse_detour(body)[1]
+            flows = body[KIND_AT] in PUBLICATIONS
+            found.append(parse_publication(body, self.rig.core.own_id) if flows else parse_message(body))
+        return found
 
     def link_states(self) -> list[LinkState]:
         """The link states that wait for this peer."""
@@ -146,10 +163,31 @@ class Peer:
         made = LinkState(self.id if origin is None else origin, version, forwards, tuple(wanted), neighbours)
         return pack_link_state(self.id, made)[PREFIX:]
 
-    def publication(self, topic: bytes, payload: bytes = b"", origin: bytes | None = None, sequence: int = 1) -> bytes:
-        """The body of a message with an origin, this peer by default."""
+    def publication(
+        self,
+        topic: bytes,
+        payload: bytes = b"",
+        origin: bytes | None = None,
+        sequence: int = 1,
+        below: Sequence[bytes] = (),
+        receiver: bytes = NOBODY,
+    ) -> bytes:
+        """The body of a publication, of this peer by default; its tree is told before the first.
+
+        The rig is a receiver, and so are those ``below`` it.
+        """
         origin = self.id if origin is None else origin
-        return pack_origin_message(self.id, NOBODY, DATA, TTL, topic, payload, origin, sequence)[PREFIX:]
+        label = self.labels.get((origin, tuple(below)))
+        if label is None:
+            label = self.labels[origin, tuple(below)] = len(self.labels) + 1
+            self.send(self.tree(label, origin, below))
+        return pack_publication(origin, sequence, label, DATA, receiver, topic, payload)[PREFIX:]
+
+    def tree(self, label: int, origin: bytes | None = None, below: Sequence[bytes] = ()) -> bytes:
+        """The body that tells the rig of its part of a tree; see ``publication``."""
+        own = self.rig.core.own_id
+        hops = pack_hops(NOBODY, frozenset((own, *below)), {NOBODY: [own], own: list(below)})
+        return pack_tree(self.id, self.id if origin is None else origin, label, hops[0].subtree)[PREFIX:]
 
     def plain(self, kind: int, topic: bytes = RESERVED_TOPIC, payload: bytes = b"") -> bytes:
         """The body of a message without origin."""

@@ -10,6 +10,7 @@ from tests.mesh.vectors import bodies
 
 from chappe.mesh.links.greetings import (
     REASON_CHARS_MAX,
+    VERSIONS,
     Code,
     DropConn,
     Fault,
@@ -61,7 +62,9 @@ def test_the_frames_of_the_original(name: str) -> None:
 
 
 def test_the_versions_that_are_spoken_are_offered() -> None:
-    assert body_of(pack_greeting(Hello(ONES))) == bodies()["hello"]
+    assert VERSIONS == (1, 2)
+    assert Hello(ONES) == Hello(ONES, 1, 2)
+    assert body_of(pack_greeting(Hello(ONES))) == bodies()["hello"][:-1] + b"\2"
 
 
 @given(greetings)

@@ -26,7 +26,6 @@ from chappe.mesh.links.greetings import (
     parse_greeting,
 )
 from chappe.mesh.links.handshake import (
-    CHAPPE_MARK,
     Established,
     Failed,
     Handshake,
@@ -43,10 +42,10 @@ MIDDLE = b"\x77" * 16
 
 
 def handshake(
-    dialled: bool, peers: PeerTable | None = None, conn: int = 1, wanted: tuple[bytes, ...] = ()
+    dialled: bool, peers: PeerTable | None = None, conn: int = 1, wanted: tuple[bytes, ...] = (), version_max: int = 2
 ) -> Handshake:
     """The endpoint MIDDLE, at time 0."""
-    return Handshake(conn, MIDDLE, dialled, wanted, peers or PeerTable(), 0.0)
+    return Handshake(conn, MIDDLE, dialled, wanted, peers or PeerTable(), 0.0, version_max)
 
 
 def say(shaking: Handshake, *greetings: Greeting) -> list[Step]:
@@ -70,8 +69,8 @@ def test_two_endpoints_of_chappe_meet_whoever_dials(dialler: int) -> None:
     pair = Pair(smaller, greater)
     pair.connect(1, dialler)
     pair.run()
-    assert smaller.outcomes == {1: Established(GREATER, (b"/g",), Role.ORIGINATOR, True)}
-    assert greater.outcomes == {1: Established(SMALLER, (b"/s",), Role.RESPONDER, True)}
+    assert smaller.outcomes == {1: Established(GREATER, (b"/g",), Role.ORIGINATOR, 2)}
+    assert greater.outcomes == {1: Established(SMALLER, (b"/s",), Role.RESPONDER, 2)}
     assert smaller.peers.status(GREATER) is greater.peers.status(SMALLER) is PeerStatus.CONNECTED
 
 
@@ -90,24 +89,20 @@ def test_each_side_of_a_session_of_originals_can_be_ours(name: str, originates: 
     for way, frame in frames:
         if way != ours:
             steps += shaking.handle_frame(body_of(frame))
-    # Byte for byte the original's, but for the mark in our filter.
+    # Byte for byte the original's, but for the versions that we offer.
     assert [step.frame for step in steps if isinstance(step, SendFrame)] == [
         pack_greeting(ours_instead_of(each)) for each in greetings[ours]
     ]
     other = "s2c" if ours == "c2s" else "c2s"
     theirs = next(each.filter for each in greetings[other] if isinstance(each, OriginatorSyn | ResponderSynAck))
     role = Role.ORIGINATOR if ours == originates else Role.RESPONDER
-    assert steps[-1] == Established(shaking.peer_id or b"", theirs, role, False)
+    assert steps[-1] == Established(shaking.peer_id or b"", theirs, role, 1)
 
 
 def ours_instead_of(greeting: Greeting) -> Greeting:
     match greeting:
         case Hello(sender, _, _):
-            return Hello(sender, 1, 1)
-        case OriginatorSyn(wanted):
-            return OriginatorSyn((*wanted, CHAPPE_MARK))
-        case ResponderSynAck(wanted):
-            return ResponderSynAck((*wanted, CHAPPE_MARK))
+            return Hello(sender, 1, 2)
     return greeting
 
 
@@ -136,9 +131,44 @@ def test_a_probe_is_ignored_until_a_version_is_selected() -> None:
     assert isinstance(steps[0], Failed)
 
 
-def test_versions_are_fine_as_long_as_one_is_among_them() -> None:
-    for low, high in [(0, 9), (1, 1), (1, 255)]:
-        assert sent(say(handshake(False), Hello(GREATER, low, high)))[0] == VersionSelect(MIDDLE)
+@pytest.mark.parametrize("dialled", [True, False])
+@pytest.mark.parametrize(
+    ("low", "high", "selected"), [(1, 1, 1), (0, 1, 1), (0, 9, 2), (1, 2, 2), (2, 2, 2), (2, 255, 2), (1, 255, 2)]
+)
+def test_the_highest_version_that_both_offer_is_selected(dialled: bool, low: int, high: int, selected: int) -> None:
+    shaking = handshake(dialled)
+    assert sent(say(shaking, Hello(GREATER, low, high))) == [VersionSelect(MIDDLE, selected), OriginatorSyn(())]
+    assert say(shaking, ResponderSynAck(()))[-1] == Established(GREATER, (), Role.ORIGINATOR, selected)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_version_that_the_originator_selects_is_spoken(version: int) -> None:
+    for shaking, before in ((handshake(True), []), (handshake(False), [Hello(SMALLER)])):
+        steps = say(shaking, *before, VersionSelect(SMALLER, version), OriginatorSyn(()), OriginatorAck())
+        assert steps == [Established(SMALLER, (), Role.RESPONDER, version)]
+
+
+@pytest.mark.parametrize("maxima", [(1, 1), (1, 2), (2, 1), (2, 2)])
+@pytest.mark.parametrize("dialler", [0, 1])
+def test_two_that_offer_different_versions_meet_in_the_lower_one(dialler: int, maxima: tuple[int, int]) -> None:
+    smaller, greater = Side(SMALLER, version_max=maxima[0]), Side(GREATER, version_max=maxima[1])
+    pair = Pair(smaller, greater)
+    pair.connect(1, dialler)
+    pair.run()
+    outcomes = [*smaller.outcomes.values(), *greater.outcomes.values()]
+    assert [each.version for each in outcomes if isinstance(each, Established)] == [min(maxima)] * 2
+
+
+def test_who_speaks_version_1_alone_offers_it_and_refuses_2() -> None:
+    assert sent(handshake(True, version_max=1).start()) == [Hello(MIDDLE, 1, 1)]
+    assert sent(handshake(True).start()) == [Hello(MIDDLE, 1, 2)]
+    assert sent(say(handshake(False, version_max=1), Hello(SMALLER))) == [Hello(MIDDLE, 1, 1)]
+    steps = say(handshake(False, version_max=1), Hello(GREATER, 2, 9))
+    why = "it offers versions 2 to 9 of the protocol, and we speak 1"
+    assert steps[1:] == [Failed(Code.PEER_INCOMPATIBLE, why)]
+    steps = say(handshake(True, version_max=1), VersionSelect(SMALLER, 2))
+    why = "it chose version 2 of the protocol, and we offered 1"
+    assert steps[1:] == [Failed(Code.PEER_INCOMPATIBLE, why)]
 
 
 def test_a_filter_that_does_not_fit_is_sent_in_part() -> None:
@@ -149,7 +179,7 @@ def test_a_filter_that_does_not_fit_is_sent_in_part() -> None:
     assert shaking.filter_sent
     assert shaking.filter_sent == wanted[: len(shaking.filter_sent)]
     greeting = parse_greeting(body_of(syn.frame))
-    assert greeting == OriginatorSyn((*shaking.filter_sent, CHAPPE_MARK))
+    assert greeting == OriginatorSyn(shaking.filter_sent)
 
 
 @pytest.mark.parametrize("long", [1, 127, 128, 300])
@@ -163,7 +193,7 @@ def test_a_filter_of_any_topics_fits_the_frame(long: int) -> None:
 def test_what_follows_the_end_is_not_for_the_handshake() -> None:
     shaking = handshake(True)
     steps = say(shaking, VersionSelect(SMALLER), OriginatorSyn((b"/s",)), OriginatorAck())
-    assert steps == [Established(SMALLER, (b"/s",), Role.RESPONDER, False)]
+    assert steps == [Established(SMALLER, (b"/s",), Role.RESPONDER, 1)]
     assert say(shaking, OriginatorAck()) == []
     assert shaking.handle_closed("gone") == []
     assert shaking.handle_timeout(1e9) == []
@@ -301,20 +331,20 @@ def test_garbage_never_raises(dialled: bool, state: State, way: list[Greeting], 
 
 
 @pytest.mark.parametrize("dialled", [True, False])
-@pytest.mark.parametrize(("low", "high"), [(0, 0), (2, 2), (2, 255), (1, 0)])
+@pytest.mark.parametrize(("low", "high"), [(0, 0), (3, 3), (3, 9), (3, 255), (1, 0), (5, 3), (2, 1)])
 def test_other_versions_are_refused(dialled: bool, low: int, high: int) -> None:
     refusal = DropConn(MIDDLE, 2, "unsupported versions offered")
     steps = say(handshake(dialled), Hello(GREATER, low, high))
-    why = f"it offers versions {low} to {high} of the protocol, and we speak 1"
+    why = f"it offers versions {low} to {high} of the protocol, and we speak 1 and 2"
     assert steps == [SendFrame(pack_greeting(refusal)), Failed(2, why)]
 
 
-@pytest.mark.parametrize("version", [0, 2, 255])
+@pytest.mark.parametrize("version", [0, 3, 255])
 def test_another_version_selected_is_refused(version: int) -> None:
     refusal = DropConn(MIDDLE, 2, "unsupported version selected")
     for shaking, before in ((handshake(True), []), (handshake(False), [Hello(SMALLER)])):
         steps = say(shaking, *before, VersionSelect(SMALLER, version))
-        why = f"it chose version {version} of the protocol, and we offered 1"
+        why = f"it chose version {version} of the protocol, and we offered 1 and 2"
         assert steps == [SendFrame(pack_greeting(refusal)), Failed(2, why)]
 
 
@@ -364,7 +394,7 @@ def test_the_originator_lets_a_second_connection_wait_until_the_first_stands() -
     assert say(second, Hello(GREATER)) == []
     assert second.state is State.PAUSED
     steps = say(first, ResponderSynAck(()))
-    assert steps[1:] == [Established(GREATER, (), Role.ORIGINATOR, False), Wake((2,))]
+    assert steps[1:] == [Established(GREATER, (), Role.ORIGINATOR, 2), Wake((2,))]
     drop = DropConn(MIDDLE, 39, "redundant connection")
     assert second.handle_woken() == [SendFrame(pack_greeting(drop)), Redundant(GREATER)]
 
@@ -375,7 +405,7 @@ def test_a_paused_connection_goes_on_when_the_first_fails() -> None:
     for each in (first, second, third):
         say(each, Hello(GREATER))
     assert first.handle_closed("reset") == [Failed(Code.DISCONNECTED, "reset"), Wake((2, 3))]
-    assert sent(second.handle_woken()) == [VersionSelect(MIDDLE), OriginatorSyn((CHAPPE_MARK,))]
+    assert sent(second.handle_woken()) == [VersionSelect(MIDDLE, 2), OriginatorSyn(())]
     assert third.handle_woken() == []
     assert say(second, ResponderSynAck(()))[-1] == Wake((3,))
 

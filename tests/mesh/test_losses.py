@@ -9,35 +9,40 @@ from hypothesis import strategies as st
 from chappe.defaults import DROPS_REPORT_S, LOSSES_MAX
 from chappe.errors import ProtocolError
 from chappe.mesh.events import LostElsewhere
+from chappe.mesh.flows import FLOW_LOSS, KIND_AT, PREFIX, pack_publication, parse_publication
 from chappe.mesh.forwarding.losses import Loss, Losses, Why
-from chappe.mesh.messages import (
-    DATA,
-    ENVELOPE_BYTES,
-    LOSS,
-    NOBODY,
-    ORIGIN_LOSS,
-    RESERVED_TOPIC,
-    origin_of,
-    pack_message,
-    pack_origin_message,
-    parse_message,
-)
+from chappe.mesh.messages import LOSS, NOBODY, RESERVED_TOPIC
 
 PLACE, PEER, ORIGIN = b"l" * 16, b"p" * 16, b"o" * 16
+TOPIC = b"/t"
+MISSING = frozenset((PEER,))
 
 
+@pytest.mark.parametrize("topic", [b"", b"/topic", b"x" * 255])
 @pytest.mark.parametrize("why", Why)
-def test_a_loss_travels_as_it_is(why: Why) -> None:
-    loss = Loss(PEER, ORIGIN, 2**64 - 1, why)
-    frame = pack_origin_message(PLACE, ORIGIN, LOSS, 255, RESERVED_TOPIC, loss.pack(), PLACE, 7)
-    message = parse_message(frame[4:])
+def test_a_loss_travels_as_it_is(why: Why, topic: bytes) -> None:
+    loss = Loss(PEER, ORIGIN, 2**64 - 1, why, topic)
+    body = pack_publication(PLACE, 7, 3, LOSS, ORIGIN, RESERVED_TOPIC, loss.pack())[PREFIX:]
+    message = parse_publication(body, PEER)
 
-    assert frame[4 + 32] == ORIGIN_LOSS == 0x18
+    assert body[KIND_AT] == FLOW_LOSS == 0x28
     assert (message.kind, message.origin, message.sequence, message.receiver) == (LOSS, PLACE, 7, ORIGIN)
     assert Loss.parse(message.payload) == loss
 
 
-@given(st.binary(max_size=60))
+@pytest.mark.parametrize("size", [0, 1, 40, 41 + 256])
+def test_a_loss_that_is_cut_off_or_too_long_is_refused(size: int) -> None:
+    with pytest.raises(ProtocolError):
+        Loss.parse(bytes(size))
+
+
+def test_a_loss_for_an_unknown_reason_is_refused() -> None:
+    for why in (len(Why), 255):
+        with pytest.raises(ProtocolError):
+            Loss.parse(bytes(40) + bytes((why,)))
+
+
+@given(st.binary(max_size=60) | st.binary(min_size=30, max_size=60).map(lambda some: bytes(40) + b"\1" + some))
 def test_other_bytes_are_a_loss_or_refused(payload: bytes) -> None:
     try:
         assert Loss.parse(payload).pack() == payload
@@ -45,42 +50,66 @@ def test_other_bytes_are_a_loss_or_refused(payload: bytes) -> None:
         pass
 
 
-def test_the_origin_is_found_in_a_frame_that_names_it() -> None:
-    topic = b"t" * 300
-    assert origin_of(pack_origin_message(PLACE, NOBODY, DATA, 1, topic, b"payload", ORIGIN, 1)) == ORIGIN
-    assert origin_of(pack_message(PLACE, NOBODY, DATA, 1, topic, b"payload")) == NOBODY
-    assert origin_of(bytes(ENVELOPE_BYTES)) == NOBODY
-
-
 def test_losses_are_told_once_a_second_and_added_up() -> None:
-    losses = Losses()
-    losses.add(PEER, {ORIGIN: 2, NOBODY: 1}, Why.FULL)
-    assert losses.take(0.0)[0] == [Loss(PEER, ORIGIN, 2, Why.FULL), Loss(PEER, NOBODY, 1, Why.FULL)]
+    losses = Losses(b"\x01" * 16)
+    for origin in (ORIGIN, NOBODY, ORIGIN):
+        losses.add(PEER, origin, TOPIC, Why.FULL, MISSING)
+    found, _ = losses.take(0.0)
+    assert found == [
+        (Loss(PEER, ORIGIN, 2, Why.FULL, TOPIC), MISSING),
+        (Loss(PEER, NOBODY, 1, Why.FULL, TOPIC), MISSING),
+    ]
     for _ in range(3):
-        losses.add(PEER, {ORIGIN: 5}, Why.TOO_FAR)
-        losses.heard(PLACE, Loss(PEER, ORIGIN, 4, Why.FULL))
+        losses.add(PEER, ORIGIN, TOPIC, Why.NO_WAY, MISSING)
+        losses.heard(PLACE, Loss(PEER, ORIGIN, 4, Why.FULL, b"/heard"))
     assert losses.take(DROPS_REPORT_S - 0.1) == ([], [])
     found, reports = losses.take(losses.due)
-    assert found == [Loss(PEER, ORIGIN, 15, Why.TOO_FAR)]
-    assert [each.event for each in reports] == [LostElsewhere(PLACE, PEER, ORIGIN, 12, Why.FULL.text)]  # type: ignore[union-attr]
+    assert found == [(Loss(PEER, ORIGIN, 3, Why.NO_WAY, TOPIC), MISSING)]
+    assert [each.event for each in reports] == [  # type: ignore[union-attr]
+        LostElsewhere(PLACE, PEER, ORIGIN, 12, Why.FULL.text, b"/heard")
+    ]
+    assert losses.take(losses.due) == ([], [])
+
+
+def test_losses_are_told_apart_by_topic_and_reason_and_name_all_who_miss_them() -> None:
+    losses = Losses(b"\x01" * 16)
+    losses.add(PEER, ORIGIN, b"/1", Why.FULL, frozenset((b"r1",)))
+    losses.add(PEER, ORIGIN, b"/2", Why.FULL, frozenset((b"r1",)))
+    losses.add(PEER, ORIGIN, b"/2", Why.NO_WAY, frozenset((b"r1",)))
+    losses.add(PEER, ORIGIN, b"/1", Why.FULL, frozenset((b"r2", b"r3")))
+    assert losses.take(0.0)[0] == [
+        (Loss(PEER, ORIGIN, 2, Why.FULL, b"/1"), frozenset((b"r1", b"r2", b"r3"))),
+        (Loss(PEER, ORIGIN, 1, Why.FULL, b"/2"), frozenset((b"r1",))),
+        (Loss(PEER, ORIGIN, 1, Why.NO_WAY, b"/2"), frozenset((b"r1",))),
+    ]
+
+
+def test_of_a_long_topic_the_beginning_is_told() -> None:
+    losses = Losses(b"\x01" * 16)
+    for number in range(2):
+        losses.add(PEER, ORIGIN, b"x" * 255 + b"%d" % number, Why.FULL, MISSING)
+    [(loss, _)] = losses.take(0.0)[0]
+    assert (loss.topic, loss.count) == (b"x" * 255, 2)
+    assert Loss.parse(loss.pack()) == loss
 
 
 def test_a_peer_that_comes_back_is_told_once() -> None:
-    losses = Losses()
+    losses = Losses(b"\x01" * 16)
     losses.owe(PEER, 3)
     losses.owe(PEER, 4)
     losses.owe(ORIGIN, 0)
     assert [losses.owed(PEER), losses.owed(PEER), losses.owed(ORIGIN)] == [7, 0, 0]
 
 
-def test_any_number_of_origins_peers_and_places_takes_bounded_memory() -> None:
-    losses = Losses()
+def test_any_number_of_origins_peers_topics_and_places_takes_bounded_memory() -> None:
+    losses = Losses(b"\x01" * 16)
     for number in range(1, LOSSES_MAX + 11):
         each = number.to_bytes(16, "big")
-        losses.add(PEER, {each: 1}, Why.FULL)
+        losses.add(PEER, ORIGIN if number % 2 else each, each, Why.FULL, frozenset((each,)))
         losses.owe(each, 1)
         losses.heard(each, Loss(PEER, each, 1, Why.FULL))
     found, reports = losses.take(0.0)
-    assert sum(each.count for each in found) == LOSSES_MAX + 10
-    assert found[-1] == Loss(PEER, NOBODY, 10, Why.FULL)
+    assert sum([each.count for each, _ in found]) == LOSSES_MAX + 10
+    last = frozenset([number.to_bytes(16, "big") for number in range(LOSSES_MAX + 1, LOSSES_MAX + 11)])
+    assert found[-1] == (Loss(PEER, NOBODY, 10, Why.FULL), last)
     assert len(reports) == LOSSES_MAX

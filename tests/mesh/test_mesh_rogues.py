@@ -25,6 +25,7 @@ from chappe.mesh.messages import (
     PONG,
     RESERVED_TOPIC,
     ROUTING_UPDATE,
+    TREE,
     pack_filter,
     pack_message,
     parse_link_state,
@@ -246,8 +247,10 @@ def test_a_new_life_with_an_earlier_clock_is_told_what_its_former_one_told(forwa
     told = other_end.link_states()[-1]
 
     assert (told.version, told.filter) == (9_001, (b"/new",))
+    other_end.send(other_end.state(version=100, wanted=(b"/x",), chappe=(SMALLER,)))
     life.do(life.core.publish(b"/x", b"", now=0.0))
-    assert life.core.router._sequence > 9_000 + LIFE_NUMBERS
+    [published] = [each for each in other_end.messages() if each.topic == b"/x"]
+    assert published.sequence > 9_000 + LIFE_NUMBERS
 
 
 def test_a_new_life_that_nobody_near_remembers_is_told_from_afar(rig: Rig) -> None:
@@ -348,9 +351,10 @@ def test_nobody_gets_a_message_before_it_knows_where_its_origin_is(rig: Rig) -> 
     peers[0].send(peers[0].state(version=2, wanted=(b"/m",), chappe=(VICTIM,)))
     peers[0].take()
 
-    peers[-1].send(peers[-1].publication(b"/m", b"first"))
+    peers[-1].send(peers[-1].publication(b"/m", b"first", below=(peers[0].id,)))
 
-    *states, message = peers[0].messages()
+    *states, tree, message = peers[0].messages()
+    assert tree.kind == TREE
     told = {each.origin: each for each in map(parse_link_state, [each.payload for each in states])}
     assert peers[-1].id in {each.id for each in told[VICTIM].neighbours}
     assert peers[-1].id in told

@@ -17,12 +17,24 @@ from tests.mesh.rogue_rig import PREFIX, Peer, Rig, frame_of
 from chappe.defaults import (
     CONTROL_BYTES_MAX,
     ENDPOINTS_MAX,
+    KEPT_BYTES_MAX,
     LINK_STATES_BYTES_MAX,
     ROUTES_BYTES_MAX,
+    TREES_BYTES_MAX,
+    TREES_MAX,
 )
 from chappe.errors import UsageError
 from chappe.limits import MESH_LIMITS
 from chappe.mesh.actions import Dial
+from chappe.mesh.flows import (
+    PUBLICATIONS,
+    pack_confirm,
+    pack_detour,
+    pack_forget,
+    pack_hops,
+    pack_publication,
+    pack_tree,
+)
 from chappe.mesh.forwarding.losses import Loss, Why
 from chappe.mesh.links.greetings import (
     DropConn,
@@ -33,39 +45,38 @@ from chappe.mesh.links.greetings import (
     ResponderSynAck,
     VersionSelect,
 )
-from chappe.mesh.links.handshake import CHAPPE_MARK
 from chappe.mesh.messages import (
     COMMAND,
+    CONFIRM,
     DATA,
+    FORGET,
     LINK_STATE,
     LOSS,
     NOBODY,
-    ORIGIN_COMMAND,
-    ORIGIN_DATA,
-    ORIGIN_LOSS,
     PING,
     PONG,
     RESERVED_TOPIC,
     ROUTING_UPDATE,
+    TREE,
     LinkState,
     Neighbour,
     pack_filter,
     pack_link_state,
     pack_message,
-    pack_origin_message,
 )
 from chappe.mesh.policy import Policy
 
 KINDS: Final = (
-    *(DATA, COMMAND, ROUTING_UPDATE, PING, PONG, LINK_STATE, LOSS),
-    *(ORIGIN_LOSS, ORIGIN_DATA, ORIGIN_COMMAND, 0, 99, 255),
+    *(DATA, COMMAND, ROUTING_UPDATE, PING, PONG, LINK_STATE, LOSS, TREE, CONFIRM, FORGET),
+    *(*sorted(PUBLICATIONS), 0, 99, 255),
 )
 SEEDS: Final = int(os.environ.get("CHAPPE_ROGUE_SEEDS", "60"))
 STEPS: Final = 120
 HUB, FRIEND = b"\x80" * 16, b"\x40" * 16
 IDS: Final = (HUB, FRIEND, NOBODY, b"\x11" * 16, b"\x22" * 16, b"\xee" * 16, b"\xff" * 16, b"\x99" * 16)
 NUMBERS: Final = (0, 1, 2, 7, 2**20, 2**44, 2**62 - 1, 2**62, 2**62 + 2**32, 2**63 - 1, 2**63, 2**64 - 1)
-TOPICS: Final = (b"", b"/", b"/a", b"/a/b", RESERVED_TOPIC, b"<$>/local/x", CHAPPE_MARK, b"\x00\x1b[31m", b"t" * 65_535)
+LABELS: Final = (1, 2, 3, 2**64 - 1)
+TOPICS: Final = (b"", b"/", b"/a", b"/a/b", RESERVED_TOPIC, b"<$>/local/x", b"\x00\x1b[31m", b"t" * 65_535)
 
 
 class Honest(Rig):
@@ -130,13 +141,40 @@ class World:
         return frame[PREFIX : PREFIX + 16] + receiver + frame[PREFIX + 32 :]
 
     def publication(self, sender: bytes) -> bytes:
-        """A message with an origin."""
+        """What is published, by anybody, along a tree that is known or not; or on a detour, or two."""
         rng = self.rng
         kind = rng.choice((DATA, COMMAND, LOSS))
-        origin, number, ttl = rng.choice((*IDS, *[sender] * 8)), rng.choice(NUMBERS), rng.choice((0, 1, 16, 65_535))
+        origin, number, label = rng.choice((*IDS, *[sender] * 8)), rng.choice(NUMBERS), rng.choice(LABELS)
         payload = rng.choice((rng.randbytes(rng.randrange(60)), self.loss()))
-        frame = pack_origin_message(sender, rng.choice(IDS), kind, ttl, rng.choice(TOPICS), payload, origin, number)
-        return frame[PREFIX:]
+        receiver = rng.choice((NOBODY, *IDS))
+        body = pack_publication(origin, number, label, kind, receiver, rng.choice(TOPICS), payload)[PREFIX:]
+        while rng.random() < 0.2:
+            around = rng.choice((*IDS, *[sender] * 8))
+            body = pack_detour(around, rng.choice(NUMBERS), rng.choice(LABELS), rng.randrange(256), body)[PREFIX:]
+        return body
+
+    def tree(self, sender: bytes) -> bytes:
+        """A tree of anybody that leads over the hub, as a rule, to some others, whether there is a way or not."""
+        rng = self.rng
+        some = rng.sample(IDS, rng.randrange(1, 5))
+        hops = [HUB, *[each for each in some if each != HUB]] if rng.random() < 0.9 else some
+        children: dict[bytes, list[bytes]] = {NOBODY: hops[:1]}
+        for number, each in enumerate(hops[1:], 1):
+            children.setdefault(rng.choice(hops[:number]), []).append(each)
+        receivers = frozenset([each for each in hops if rng.random() < 0.7])
+        [hop] = (
+            pack_hops(NOBODY, receivers, children) if NOBODY not in hops else pack_hops(b"", receivers, {b"": hops})[:1]
+        )
+        return pack_tree(sender, rng.choice((*IDS, *[sender] * 8)), rng.choice(LABELS), hop.subtree)[PREFIX:]
+
+    def answer(self, sender: bytes) -> bytes:
+        """A confirmation, of labels that are in use or not, or that labels are not used any more."""
+        rng = self.rng
+        labels = (*LABELS, *self.hub.core.router.trees._labels)
+        if rng.random() < 0.3:
+            return pack_forget(sender, rng.choices(labels, k=rng.randrange(4)))[PREFIX:]
+        entries = [(rng.choice(labels), rng.choice(NUMBERS)) for _ in range(rng.randrange(4))]
+        return pack_confirm(sender, entries)[PREFIX:]
 
     def loss(self) -> bytes:
         """A report of a loss."""
@@ -203,7 +241,7 @@ class World:
     def _send(self) -> None:
         self._open()
         rogue = self.rng.choice(self.rogues)
-        made = (self.state, self.state, self.publication, self.plain)
+        made = (self.state, self.state, self.tree, self.publication, self.publication, self.answer, self.plain)
         bodies = [
             self.echo(rogue) if self.rng.random() < 0.15 else self.rng.choice(made)(rogue.id)
             for _ in range(self.rng.choice((1, 1, 2, 20)))
@@ -294,6 +332,11 @@ class World:
         assert router.seen.size <= MESH_LIMITS.seen_total_max
         assert router._routes_bytes <= ROUTES_BYTES_MAX
         assert all(link.outbox.control_bytes <= 2 * CONTROL_BYTES_MAX for link in router.links.values())
+        trees = router.trees
+        assert all(size <= TREES_BYTES_MAX for size in trees._sizes.values())
+        assert len(trees._mine) <= TREES_MAX
+        assert all(link.kept_bytes <= KEPT_BYTES_MAX for link in router.links.values())
+        assert self.hub.core.invariants() == self.friend.core.invariants() == []
         assert self.friend.conn not in self.friend.closed
         assert self.friend.far not in self.hub.closed
 

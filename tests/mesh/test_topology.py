@@ -117,9 +117,9 @@ def test_who_can_have_said_what_comes(topology: Topology) -> None:
     assert vouches(far, behind)  # which may be behind the original beyond it
     assert vouches(far, beyond)
     assert not vouches(PEER, behind)  # no original is beside this one
-    assert topology.has_originals(PEER)
-    assert not topology.has_originals(OTHER)
-    assert not topology.has_originals(unknown)
+    assert topology.speaker(beyond) == far
+    assert topology.speakers() == {far}
+    assert topology.speaker(ORIGINAL) is topology.speaker(unknown) is None  # the first is for us, the other nowhere
     nobody = bytes(16)
     assert vouches(nobody, ORIGINAL)
     assert vouches(nobody, unknown)

@@ -1,18 +1,34 @@
-"""Chains that are longer than a message has hops: what does not arrive is counted and told."""
+"""Long chains: between endpoints of chappe a message goes as far as there is a way."""
 
 from __future__ import annotations
-
-from uuid import UUID
 
 import pytest
 from tests.sim.chains import TOPIC, Chain
 
-from chappe.defaults import TTL
 from chappe.mesh.events import LostElsewhere, MessagesDropped
-from chappe.mesh.messages import DATA, NOBODY
+from chappe.mesh.flows import FLOW_DATA, KIND_AT, PREFIX
+from chappe.mesh.messages import DATA, NOBODY, TREE
 from chappe.sim.scenarios.mesh.hosts import EndpointHost
+from chappe.sim.streams import Side
+from chappe.sim.world import Checker
 
 COUNT = 10
+LONG = 100
+
+
+class Written(Checker[Chain]):
+    """Counts what endpoints write."""
+
+    def __init__(self, world: Chain) -> None:
+        super().__init__(world)
+        self.kinds: dict[tuple[str, int], int] = {}  # by writer and type
+
+    def on_written(self, side: Side, frames: list[bytes]) -> None:
+        """Count."""
+        for frame in frames:
+            if len(frame) > PREFIX + KIND_AT:
+                key = (side.host.name, frame[PREFIX + KIND_AT])
+                self.kinds[key] = self.kinds.get(key, 0) + 1
 
 
 def published(world: Chain) -> int:
@@ -22,39 +38,29 @@ def published(world: Chain) -> int:
     return sum(each.delivered.get("last#1", 0) for each in world.record.publications.values())
 
 
-def test_as_many_hops_as_there_are_arrive() -> None:
-    world = Chain(TTL + 1)
+@pytest.mark.parametrize("original", [False, True])
+def test_a_message_crosses_each_link_of_a_long_chain_once(original: bool) -> None:
+    world = Chain(LONG, original=original)
+    written = Written(world)
+    world.watch(written)
     assert published(world) == COUNT
-    assert all(not world.told(name, MessagesDropped) for name in world.events)
+    for name in world.events:
+        assert world.told(name, MessagesDropped) == world.told(name, LostElsewhere) == []
+    chappe = LONG - 1 if original else LONG  # links between endpoints of chappe
+    assert [written.kinds.get((f"e{number}", FLOW_DATA), 0) for number in range(chappe)] == [COUNT] * chappe
+    assert [written.kinds.get((f"e{number}", TREE), 0) for number in range(chappe)] == [1] * chappe
 
 
-def test_one_hop_more_is_counted_where_it_ends_and_told_at_both_ends() -> None:
-    world = Chain(TTL + 2)
-    ids = {name: host.own_id for name, host in world.hosts.items()}
-    assert published(world) == 0
-    end = f"e{TTL + 1}"
-    assert sum(each.count for each in world.told(end, MessagesDropped)) == COUNT
-    for name in ("e0", "last"):
-        (told,) = world.told(name, LostElsewhere)
-        assert (told.place, told.towards, told.origin, told.count) == (ids[end], ids["last"], ids["e0"], COUNT)
-        assert f"{UUID(bytes=ids[end])} dropped {COUNT} messages" in str(told)
-        assert "too many hops" in str(told)
-
-
-@pytest.mark.parametrize(("hops", "too_far"), [(TTL + 1, False), (TTL + 2, True)])
-def test_who_sends_to_one_endpoint_knows_whether_it_is_too_far(hops: int, too_far: bool) -> None:
-    world = Chain(hops)
+def test_one_endpoint_sends_to_another_alone_however_far() -> None:
+    world = Chain(LONG)
     first, last = world.hosts["e0"], world.hosts["last"]
     assert isinstance(first, EndpointHost)
-    assert first.core.reaches(last.own_id)
-    assert first.core.is_too_far(last.own_id) is too_far
-    assert not first.core.is_too_far(world.hosts["e1"].own_id)
-    assert not first.core.is_too_far(bytes(15) + b"?")
-
-
-def test_an_original_is_one_hop_behind_who_speaks_with_it() -> None:
-    near, far = Chain(TTL + 1, original=True), Chain(TTL + 2, original=True)
-    assert [world.hosts["e0"].core.is_too_far(world.hosts["last"].own_id) for world in (near, far)] == [False, True]  # type: ignore[attr-defined]
+    world.publish(first, TOPIC)
+    assert first.publish(TOPIC, b"for the last one alone", DATA, last)
+    world.pass_time(world.now + 5.0)
+    assert world.told("e0", LostElsewhere) == []
+    assert isinstance(last, EndpointHost)
+    assert last.received == 2
 
 
 def test_an_endpoint_is_there_as_soon_as_it_can_be_reached_over_others() -> None:

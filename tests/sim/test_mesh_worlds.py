@@ -12,11 +12,9 @@ from chappe.mesh import topology
 from chappe.mesh.actions import Action
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import PeerAdded
-from chappe.mesh.forwarding import routing
 from chappe.mesh.forwarding.boxes import Outbox
-from chappe.mesh.forwarding.duplicates import Seen
 from chappe.mesh.forwarding.flooding import Flooding
-from chappe.mesh.messages import pack_hop
+from chappe.mesh.forwarding.version2 import Trees
 from chappe.sim.__main__ import main
 from chappe.sim.scenarios.mesh.scenario import Mesh
 from chappe.sim.world import Settings
@@ -76,22 +74,23 @@ def test_taking_every_copy_is_caught() -> None:
     caught(broken(change), "delivery")
 
 
-def test_passing_on_every_copy_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    news: list[bool] = []
-    is_new, deliver = Seen.is_new, routing._Turn.deliver
+def test_sending_everything_twice_along_a_tree_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = Trees._send
 
-    def always(self: Seen, origin: bytes, sequence: int) -> bool:
-        news.append(is_new(self, origin, sequence))
-        return True
+    def twice(self: Trees, *anything: Any) -> None:
+        send(self, *anything)
+        send(self, *anything)
 
-    def once(self: routing._Turn, subscribers: tuple[int, ...], message: Any) -> None:
-        if news[-1]:
-            deliver(self, subscribers, message)
-
-    monkeypatch.setattr(Seen, "is_new", always)
-    monkeypatch.setattr(routing._Turn, "deliver", once)
+    monkeypatch.setattr(Trees, "_send", twice)
 
     caught(EndpointCore, "storms")
+
+
+def test_not_sending_around_what_was_not_confirmed_is_caught() -> None:
+    def change(core: Any) -> None:
+        core.router.trees.link_down = lambda link, waiting, had: 0
+
+    caught(broken(change), ("delivery", "bounds"))
 
 
 def test_not_telling_the_filter_after_the_handshake_is_caught() -> None:
@@ -112,12 +111,6 @@ def test_not_telling_the_filter_after_the_handshake_is_caught() -> None:
         router.link_up = without_states
 
     caught(broken(change), "convergence")
-
-
-def test_hops_that_are_not_counted_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routing, "pack_hop", lambda body, sender, ttl: pack_hop(body, sender, ttl + 1))
-
-    caught(EndpointCore, "storms")
 
 
 def test_answering_what_is_no_news_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,18 +201,11 @@ def has_loop(seed: int) -> bool:
     return world.loops
 
 
-def test_taking_one_way_of_several_is_caught() -> None:
+def test_a_tree_that_leaves_somebody_out_is_caught() -> None:
     def change(core: Any) -> None:
-        router = core.router
-        route_of = router._route_of
-
-        def narrow(topic: bytes) -> Any:
-            route = route_of(topic)
-            route.chappe = route.chappe[:1]
-            route.flushes = [link.flush for link in (*route.chappe, *route.originals)]
-            return route
-
-        router._route_of = narrow
+        topology = core.router.topology
+        receivers = topology.receivers
+        topology.receivers = lambda topic: frozenset(sorted(receivers(topic))[:2])
 
     caught(broken(change), ("delivery", "completeness"))
 

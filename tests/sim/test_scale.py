@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from chappe.mesh.messages import DATA, ORIGIN_DATA, pack_message, pack_origin_message, pack_ping
+from chappe.mesh.flows import pack_publication
+from chappe.mesh.messages import DATA, pack_message, pack_ping
 from chappe.sim.scale.__main__ import main
 from chappe.sim.scale.alone import measure_alone
 from chappe.sim.scale.measure import Report, deep_bytes, measure
@@ -57,9 +58,8 @@ def test_the_tree_shares_ways_and_takes_the_shortest() -> None:
 def test_frames_are_counted_by_kind() -> None:
     assert kind_of(pack_ping(ID, ID, b"")) == PINGS
     assert kind_of(pack_message(ID, ID, DATA, 1, b"t", b"")) == MESSAGES
-    assert kind_of(pack_origin_message(ID, ID, DATA, 1, b"t", b"", ID, 1)) == MESSAGES
+    assert kind_of(pack_publication(ID, 1, 1, DATA, ID, b"t", b"")) == MESSAGES
     assert kind_of(pack_message(ID, ID, 0x2C, 1, b"t", b"")) == "type 0x2c"
-    assert ORIGIN_DATA & 0x0F == DATA
 
 
 def test_deep_bytes_counts_everything_once() -> None:

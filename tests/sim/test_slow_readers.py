@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from tests.sim.chains import BURST, SIZE, TOPIC, Chain
 
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import LostElsewhere, MessagesDropped, PeerLost, PeerRemoved
+from chappe.mesh.forwarding.version2 import Trees
 from chappe.mesh.links.heartbeats import Heartbeats
 from chappe.mesh.links.link import Link
 from chappe.mesh.policy import Policy
@@ -126,21 +128,28 @@ def gives_up(world: Chain) -> bool:
     return False
 
 
-def test_pinging_only_who_is_silent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fault", [False, True])
+def test_pinging_only_who_is_silent_is_caught(monkeypatch: pytest.MonkeyPatch, fault: bool) -> None:
     beat = Heartbeats.beat
+
+    def confirm(self: Trees) -> None:
+        """Confirmations are signs of life, too: here pings are to be enough."""
+        self.confirm_at = inf
 
     def lazy(self: Heartbeats, links: Any, now: float) -> tuple[list[Any], list[Link]]:
         for each in links:
             each.pinged_at = max(each.pinged_at, each.heard_at)
         return beat(self, links, now)
 
-    monkeypatch.setattr(Heartbeats, "beat", lazy)
+    monkeypatch.setattr(Trees, "confirm", confirm)
+    if fault:
+        monkeypatch.setattr(Heartbeats, "beat", lazy)
     monkeypatch.setattr(Heartbeats, "take", lambda self, link, bytes_max: link.outbox.take(bytes_max))
     monkeypatch.setattr(EndpointCore, "handle_moved", lambda self, conn, now: None)
     world = Chain(1)
     slowed(world, "reads")
 
-    assert gives_up(world)
+    assert gives_up(world) is fault
 
 
 def test_pinging_an_original_behind_all_that_waits_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

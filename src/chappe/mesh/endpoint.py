@@ -212,17 +212,11 @@ class EndpointCore(Peerings):
         if not self.reaches(peer_id):
             return "out of reach"
         wanted = b", ".join(self.filters().get(peer_id, ())).decode(errors="replace")
-        return (
-            f"in reach through others{', too far' if self.is_too_far(peer_id) else ''}; it wants {wanted or 'nothing'}"
-        )
+        return f"in reach through others; it wants {wanted or 'nothing'}"
 
     def reaches(self, endpoint: bytes) -> bool:
         """Whether there is a path to an endpoint, direct or through others."""
         return self.router.topology.reaches(endpoint)
-
-    def is_too_far(self, endpoint: bytes) -> bool:
-        """Whether no message gets to an endpoint in reach, since it would need more hops than it has."""
-        return self.router.topology.is_too_far(endpoint)
 
     def filters(self) -> dict[bytes, Filter]:
         """What each endpoint in reach wants, direct or through others; a subscriber to less than that may be hidden."""

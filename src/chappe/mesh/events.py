@@ -164,8 +164,10 @@ class MessagesDropped:
 class LostElsewhere:
     """Another endpoint, ``place``, dropped messages on their way to ``towards``: ours, or some that were for us.
 
+    It may be ourselves, where no way led to ``towards`` any more.
+
     ``origin`` is who published them; it and ``towards`` are all zero where several are meant. Comes at most once a
-    second for each place and reason.
+    second for each place, topic and reason. ``topic`` is the beginning of theirs; empty where several are meant.
     """
 
     place: bytes
@@ -173,12 +175,14 @@ class LostElsewhere:
     origin: bytes
     count: int
     reason: str
+    topic: bytes = b""
 
     def __str__(self) -> str:
         place = UUID(bytes=self.place)
         published = f" published by {UUID(bytes=self.origin)}" if any(self.origin) else ""
         way = f" on their way to {UUID(bytes=self.towards)}," if any(self.towards) else ""
-        return f"{place} dropped {self.count} messages{published}{way} {self.reason}"
+        topic = f" to {self.topic.decode(errors='replace')}" if self.topic else ""
+        return f"{place} dropped {self.count} messages{topic}{published}{way} {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The frames of the mesh and their bytes: Zeek Broker's protocol version 1, and what endpoints of chappe add.
+"""The frames of the mesh and their bytes: Zeek Broker's protocol version 1, and link states, which are of version 2.
 
 A *frame* is a u32 length and a *body*; numbers are big-endian. ``pack_...`` return whole frames, ready for the socket;
 ``parse_...`` take bodies. After the handshake (``mesh.greetings`` has its frames) a body is an envelope::
@@ -10,16 +10,15 @@ A *frame* is a u32 length and a *body*; numbers are big-endian. ``pack_...`` ret
     2  command           a command of a data store
     3  routing update    the complete filter of the sender: varbyte count; varbyte length and bytes of each prefix
     4  ping, 5 pong      anything; a pong repeats the ping's
-    0x11 data, 0x12 command with origin (chappe)     id of the origin 16, u64 sequence, then the payload of 1 or 2
     0x13 link state (chappe)   origin 16, u64 version, u8 flags (1: it forwards), filter, varbyte count of neighbours;
                                of each: id 16, u8 kind (0 chappe, 1 original), and of an original its filter
     0x14 link states that the sender has (chappe)    u8 (1: all of them; 0: those of which it asks for newer ones),
                                of each: id 16, u64 version, u32 CRC-32 of its payload
-    0x18 loss (chappe)         origin and sequence as 0x11, then which messages were dropped (``mesh.losses``)
 
 A link state with a receiver is believed by nobody on its way: it tells its own origin what others say of it.
 
-Types 0x11 to 0x18 travel only between endpoints of chappe. Values are not looked into: here they are bytes.
+Types from 0x13 on are of version 2, which endpoints of chappe speak with each other: it has pings and pongs as they are
+here, and what ``mesh.flows`` says in place of the other types. Values are not looked into: here they are bytes.
 
 Everything is bounded, and everything wrong is a ProtocolError; what is too large to be sent is a UsageError.
 
@@ -43,7 +42,6 @@ from chappe.defaults import (
     LINK_STATE_BYTES_MAX,
     MESH_MESSAGE_BYTES_MAX,
     MESH_TOPIC_BYTES_MAX,
-    NUMBER_MAX,
     PING_BYTES_MAX,
     TTL,
 )
@@ -55,51 +53,42 @@ COMMAND: Final = 2
 ROUTING_UPDATE: Final = 3
 PING: Final = 4
 PONG: Final = 5
-LOSS: Final = 8
-ORIGIN_DATA: Final = 0x11
-ORIGIN_COMMAND: Final = 0x12
+LOSS: Final = 8  # of version 2 alone: which messages were dropped (``mesh.losses``)
 LINK_STATE: Final = 0x13
 LINK_STATES_HAD: Final = 0x14
-ORIGIN_LOSS: Final = 0x18
+TREE: Final = 0x15
+CONFIRM: Final = 0x16
+FORGET: Final = 0x17
 
 ID_BYTES: Final = 16
 NOBODY: Final = bytes(ID_BYTES)  # as receiver: everybody who subscribed; as origin: none was told
 RESERVED_TOPIC: Final = b"<$>"  # of routing updates, pings, pongs and link states
 ENVELOPE_BYTES: Final = 37  # and the topic
-ORIGIN_BYTES: Final = 24
 BYE: Final = b"BYE"  # of the ping before a connection is closed: once its pong is back, nothing is on the way
 ASKED: Final = b"ping"  # of a ping that an application asked for
 
-_ORIGIN_BIT: Final = 0x10
-_PLAIN: Final = frozenset({DATA, COMMAND, ROUTING_UPDATE, PING, PONG, LINK_STATE, LINK_STATES_HAD})
-_WITH_ORIGIN: Final = frozenset({ORIGIN_DATA, ORIGIN_COMMAND, ORIGIN_LOSS})
+_PLAIN: Final = frozenset(
+    {DATA, COMMAND, ROUTING_UPDATE, PING, PONG, LINK_STATE, LINK_STATES_HAD, TREE, CONFIRM, FORGET}
+)
 _FORWARDS: Final = 1
 _CHAPPE: Final = 0
 _ORIGINAL: Final = 1
 
 _ENVELOPE: Final = struct.Struct(">16s16sBHH")
 _FRAME: Final = struct.Struct(">I16s16sBHH")  # length and envelope
-_HOP: Final = struct.Struct(">I16s17sH")  # length, sender, receiver and type, TTL
-_ORIGIN: Final = struct.Struct(">16sQ")
 _STATE: Final = struct.Struct(">16sQB")
 _NEIGHBOUR: Final = struct.Struct(">16sB")
 _U64: Final = struct.Struct(">Q")
 
-_KIND_AT: Final = 36  # of a frame
-_WITH_ORIGIN_BYTES: Final = frozenset(bytes((each,)) for each in _WITH_ORIGIN)
-
 _unpack_envelope: Final = _ENVELOPE.unpack_from
-_unpack_origin: Final = _ORIGIN.unpack_from
 _pack_frame: Final = _FRAME.pack
-_pack_hop: Final = _HOP.pack
-_pack_origin: Final = _ORIGIN.pack
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
     """One message as it came or was published.
 
-    ``kind`` is DATA, COMMAND or LOSS also for those that came with an origin, and else the type on the wire.
-    ``sender`` is the last hop. ``origin`` is NOBODY where none was told.
+    ``kind`` is DATA, COMMAND or LOSS for what was published, over whichever version, and else the type on the wire.
+    ``sender`` is the last hop. ``origin`` is NOBODY where none was told, as in version 1.
     """
 
     topic: bytes
@@ -139,29 +128,6 @@ def pack_message(sender: bytes, receiver: bytes, kind: int, ttl: int, topic: byt
     return b"".join((_pack_frame(size, sender, receiver, kind, ttl, len(topic)), topic, payload))
 
 
-def pack_origin_message(
-    sender: bytes, receiver: bytes, kind: int, ttl: int, topic: bytes, payload: bytes, origin: bytes, sequence: int
-) -> bytes:
-    """Return the frame of a message with origin; ``kind`` is DATA, COMMAND or LOSS."""
-    size = ENVELOPE_BYTES + ORIGIN_BYTES + len(topic) + len(payload)
-    _check_sendable(size, topic)
-    head = _pack_frame(size, sender, receiver, kind | _ORIGIN_BIT, ttl, len(topic))
-    return b"".join((head, topic, _pack_origin(origin, sequence), payload))
-
-
-def pack_hop(body: bytes, sender: bytes, ttl: int) -> bytes:
-    """Return the frame that passes ``body`` on by ``sender`` with ``ttl``; it was parsed without a fault."""
-    return _pack_hop(len(body), sender, body[16:33], ttl) + body[35:]
-
-
-def origin_of(frame: bytes) -> bytes:
-    """Return who published the message in ``frame``, which is one that we send; NOBODY if it does not say."""
-    if frame[_KIND_AT : _KIND_AT + 1] not in _WITH_ORIGIN_BYTES:
-        return NOBODY
-    at = _FRAME.size + int.from_bytes(frame[_FRAME.size - 2 : _FRAME.size])
-    return frame[at : at + ID_BYTES]
-
-
 def parse_message(body: bytes) -> Message:
     """Return the message of any type in ``body``; payloads of routing, ping and link state are parsed by their own."""
     try:
@@ -173,15 +139,6 @@ def parse_message(body: bytes) -> Message:
         raise ProtocolError("the topic of a message is cut off")
     if kind in _PLAIN:
         return Message(body[ENVELOPE_BYTES:end], body[end:], kind, sender, receiver, ttl)
-    if kind in _WITH_ORIGIN:
-        if end + ORIGIN_BYTES > len(body):
-            raise ProtocolError("the origin of a message is cut off")
-        origin, sequence = _unpack_origin(body, end)
-        if sequence >= NUMBER_MAX:
-            raise ProtocolError(f"{sequence} is not a number of a publication")
-        payload = body[end + ORIGIN_BYTES :]
-        topic = body[ENVELOPE_BYTES:end]
-        return Message(topic, payload, kind & ~_ORIGIN_BIT, sender, receiver, ttl, origin, sequence)
     raise ProtocolError(f"message type {kind} is unknown")
 
 

@@ -1,9 +1,8 @@
 """The network as one endpoint knows it: who is linked to whom, who wants what, and what is to go to which neighbour.
 
 Every endpoint of chappe floods its *link state*: its neighbours and its own filter, with a rising version. A link
-between others counts if both tell of it; a link of one's own counts. What goes to a neighbour is what somebody wants
-who can be reached through it, over endpoints that forward and without coming back here. Where there are several ways a
-message takes all of them, and whoever gets it twice drops it: nothing is lost while one of the ways lasts.
+between others counts if both tell of it; a link of one's own counts. What is published here goes along the tree of
+shortest ways to all who want it, over endpoints that forward. Of ways of one length all take the same.
 
 Originals take no part in this. All endpoints that are linked to the same original and reach each other would bring it
 everything several times, and take everything from it several times. So only the one with the smallest id of those that
@@ -16,8 +15,8 @@ believed is said in ``link_states``; what another endpoint publishes is likewise
 What is told in an endpoint's name by an earlier life of it, or by somebody else, travels to the endpoint itself, which
 outdoes it with the next version.
 
-Source: link-state routing as OSPF has it (RFC 2328). Departures: no shortest paths, since a copy on each way costs
-less than a message that is lost with the shortest one; link states are believed by where they come from.
+Source: link-state routing as OSPF has it (RFC 2328). Departures: every way begins at who publishes, not at each hop;
+link states are believed by where they come from.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from chappe.defaults import (
     TELL_FEW,
     TELL_PAUSE_MAX_S,
     TELL_PAUSE_S,
-    TTL,
 )
 from chappe.limits import MESH_LIMITS, MeshLimits
 from chappe.mesh.filters import EVERYTHING, NOTHING, Filter, matches, union
@@ -89,6 +87,8 @@ class Topology:
         self._known = self.states.known
         self._sides: dict[bytes, _Side] = {}  # by neighbour; those that reach each other have the same
         self._ways: dict[bytes, tuple[int, bytes]] | None = None  # see ``_find_ways``, once somebody asks
+        self._parents: dict[bytes, bytes] = {}  # endpoint of chappe: the hop before it on the way from us
+        self._wishes: list[tuple[bytes, Filter]] | None = None  # see ``receivers``, once somebody asks
         self._designated: dict[bytes, bytes] = {}  # original: who speaks with it for all of us
         self._linked: dict[bytes, frozenset[bytes]] = {}  # original beside us: who else is linked to it
         self._reachable: set[bytes] = set()
@@ -199,7 +199,7 @@ class Topology:
         originals beside us than before, and who was forgotten for good.
         """
         self.changed = False
-        self._ways = None
+        self._ways = self._wishes = None
         added = self._extend(now)
         if added is None:
             return self._settle_anew(now)
@@ -252,23 +252,53 @@ class Topology:
         # The news that it is elsewhere may have come on a shorter way than what it published before.
         return self._moved.get(origin, -inf) > now
 
-    def wants(self, peer: bytes, topic: bytes) -> bool:
-        """Whether messages with ``topic`` are to go to the neighbour ``peer``."""
-        if peer in self._originals:
-            return self.speaks_with(peer) and matches(self._originals[peer], topic)
-        return matches(self._sides[peer].filter, topic)
+    def receivers(self, topic: bytes) -> frozenset[bytes]:
+        """The endpoints of chappe that a message with ``topic`` is to go to: who wants it, or speaks with who does."""
+        if self._wishes is None:
+            self._wishes = self._find_wishes()
+        return frozenset([each for each, wanted in self._wishes if matches(wanted, topic)])
 
-    def leads_to(self, peer: bytes, receiver: bytes) -> bool:
-        """Whether a message for ``receiver`` alone, who is not a neighbour, is to go to ``peer``."""
-        side = self._sides.get(peer)
-        if side is None:
-            return False
-        return receiver in side.endpoints or self._speaker(side, receiver) in side.forwarding
+    def has_way(self, endpoint: bytes) -> bool:
+        """Whether a way leads to an endpoint of chappe."""
+        self._find_ways()
+        return endpoint in self._parents
 
-    def has_originals(self, peer: bytes) -> bool:
-        """Whether there are originals behind the neighbour ``peer`` that we do not speak with ourselves."""
-        side = self._sides.get(peer)
-        return side is not None and any(not self.speaks_with(each) for each in side.originals)
+    def tree(self, receivers: Iterable[bytes]) -> dict[bytes, list[bytes]]:
+        """The shortest-path tree from here to ``receivers``, all of which have a way: of each hop those below it.
+
+        All trees are parts of one, as long as nothing changes: two messages never take different ways to the same.
+        """
+        self._find_ways()
+        parents = self._parents
+        found: dict[bytes, list[bytes]] = {}
+        on_it = {self.own}
+        for receiver in receivers:
+            at = receiver
+            while at not in on_it:
+                on_it.add(at)
+                found.setdefault(parents[at], []).append(at)
+                at = parents[at]
+        for below in found.values():
+            below.sort()
+        return found
+
+    def wants(self, original: bytes, topic: bytes) -> bool:
+        """Whether messages with ``topic`` are to go to an original beside us."""
+        return self.speaks_with(original) and matches(self._originals[original], topic)
+
+    def speaker(self, original: bytes) -> bytes | None:
+        """The endpoint of chappe that a message for an original elsewhere is to go to."""
+        for side in self._sides.values():
+            found = self._speaker(side, original)
+            if found is not None and self.has_way(found):
+                return found
+        return None
+
+    def speakers(self) -> frozenset[bytes]:
+        """All endpoints of chappe elsewhere that speak with originals."""
+        sides = {id(each): each for each in self._sides.values()}.values()
+        found = {self._speaker(side, original) for side in sides for original in side.originals}
+        return frozenset([each for each in found if each is not None and self.has_way(each)])
 
     def speaks_with(self, original: bytes) -> bool:
         """Whether we are the one who exchanges messages with an original beside us."""
@@ -287,10 +317,6 @@ class Topology:
             wanted = [self._wanted_beyond(side, without=original) for side in self._sides.values()]
         wanted += [each for peer, each in self._originals.items() if peer != original and self.speaks_with(peer)]
         return union([self._filter, *wanted])
-
-    def is_too_far(self, endpoint: bytes) -> bool:
-        """Whether no message gets to an endpoint in reach, since it would need more hops than it has."""
-        return self._find_ways().get(endpoint, (1, NOBODY))[0] > TTL + 1
 
     @property
     def remembered(self) -> frozenset[bytes]:
@@ -492,6 +518,7 @@ class Topology:
             return self._ways
         edge = sorted(self._links)
         found = {each: (1, each) for each in edge}
+        self._parents = dict.fromkeys(edge, self.own)
         for at in edge:  # grows meanwhile
             known = self._known.get(at)
             if known is None or not known.state.forwards:
@@ -504,9 +531,23 @@ class Topology:
                 beyond = self._known.get(each)
                 if each != self.own and beyond is not None and at in beyond.chappe:
                     found[each] = beside
+                    self._parents[each] = at
                     edge.append(each)
         self._ways = found | {each: (1, each) for each in self._originals}
         return self._ways
+
+    def _find_wishes(self) -> list[tuple[bytes, Filter]]:
+        """Who wants anything, and what; an endpoint that speaks with originals wants what they want."""
+        found: list[tuple[bytes, Filter]] = []
+        for side in {id(each): each for each in self._sides.values()}.values():
+            for endpoint in side.endpoints:
+                known = self._known.get(endpoint)
+                found.append((endpoint, self._links[endpoint] if known is None else known.state.filter))
+            for original, linked in side.originals.items():
+                speaker = self._speaker(side, original)
+                if speaker is not None and speaker in linked:
+                    found.append((speaker, linked[speaker]))
+        return [(each, wanted) for each, wanted in found if wanted and each != self.own and self.has_way(each)]
 
     def _find_designated(self, sides: Iterable[_Side], with_us: bool) -> dict[bytes, bytes]:
         found = dict.fromkeys(self._originals, self.own) if with_us else {}

@@ -190,7 +190,7 @@ class Endpoint(Closeable, Host):
     ) -> bool:
         """Wait until the endpoint ``id`` can be reached, directly or over others; False if not within ``timeout`` s.
 
-        Then what it wants is known, so that what is published from now on reaches it, at most 17 hops away.
+        Then what it wants is known, so that what is published from now on reaches it.
 
         With ``callback`` it returns True at once, and the callback gets the answer, in a thread of its own; False also
         if the endpoint is closed meanwhile.

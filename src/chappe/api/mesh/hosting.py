@@ -13,7 +13,7 @@ from chappe.api.faces import Closeable
 from chappe.api.mesh.arguments import as_id, chunks, encode_topic, encode_value, own_id
 from chappe.api.mesh.waiting import Asked, Waiting
 from chappe.core import Report
-from chappe.defaults import KIB, TTL
+from chappe.defaults import KIB
 from chappe.errors import Closed, Unreachable
 from chappe.member import Record
 from chappe.mesh.actions import Deliver, Resolve
@@ -81,9 +81,9 @@ class Host:
     def publish(self, topic: str, value: object, *, to: str | UUID | None = None) -> int:
         """Send a value to everybody who subscribed to a prefix of ``topic``, or ``to`` one endpoint alone.
 
-        Returns to how many peers it was handed: 0 if nobody in reach has subscribed, so that it went nowhere. It is on
-        its way when this returns, and nobody confirms it. One's own subscribers do not get it. If a peer has
-        no room and the policy is ``block``, this waits (Ctrl-C ends the wait).
+        Returns how many receivers it has: endpoints in reach that want the topic or speak with originals which do, and
+        originals beside this one; 0 if it went nowhere. It is on its way when this returns. One's own subscribers do
+        not get it. If a peer has no room and the policy is ``block``, this waits (Ctrl-C ends the wait).
 
         Args:
             topic: At most 65,535 bytes.
@@ -93,7 +93,7 @@ class Host:
         Raises:
             UnsupportedValue: The value cannot be converted.
             UsageError: The topic is too long or reserved, or the message larger than 64 MiB.
-            Unreachable: There is no way to the endpoint ``to``, or one of more than 17 hops.
+            Unreachable: There is no way to the endpoint ``to``.
             Closed: The endpoint was closed.
         """
         raw, payload = encode_topic(topic), encode_value(value)
@@ -120,10 +120,8 @@ class Host:
                 return None
             self.check()
             now = time.monotonic()
-            if receiver != NOBODY and self.core.is_too_far(receiver):
-                name = UUID(bytes=receiver)
-                raise Unreachable(f"endpoint {name} is more than {TTL + 1} hops away: peer with one nearer to it")
             flushes = self.core.publish(topic, payload, kind, receiver, now)
+            reached = self.core.router.reached
             if self._record is not None and receiver == NOBODY:
                 self._record(topic, payload, kind)
             if receiver != NOBODY and not flushes:
@@ -132,7 +130,7 @@ class Host:
             if source is not None:
                 self.node.perform(self.core.deliver_here(topic, payload, source))
             self._done()
-            return len(flushes)
+            return reached
 
     def publish_batch(self, messages: Iterable[tuple[str, object]]) -> int:
         """Send many messages, each a topic and a value: much faster than one by one. Raises as ``publish``.

@@ -9,19 +9,19 @@ bounds of their own; they keep their place in the order, so that a pong follows 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from math import inf
 
-from chappe.defaults import CONTROL_BYTES_MAX, CONTROL_FRAMES_MAX, LOSSES_MAX, PEER_BYTES_MAX, PEER_MESSAGES_MAX
-from chappe.mesh.messages import NOBODY, Message, origin_of
+from chappe.defaults import CONTROL_BYTES_MAX, CONTROL_FRAMES_MAX, PEER_BYTES_MAX, PEER_MESSAGES_MAX
+from chappe.mesh.messages import Message
 from chappe.mesh.policy import Box, Policy
 
 
 class Outbox(Box[bytes]):
     """Frames for one connection. ``taken`` and ``taken_bytes`` count frames, ``messages`` those that were messages.
 
-    ``overflowed`` also when too many control frames wait. ``take_dropped`` says whose messages were dropped.
+    ``overflowed`` also when too many control frames wait.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Outbox(Box[bytes]):
         super().__init__(messages_max, bytes_max, policy)
         self.control_bytes = 0
         self.messages = 0
-        self._dropped_of: dict[bytes, int] = {}  # by who published them
+        self.on_drop: Callable[[bytes], None] | None = None  # called with each message that is dropped
         self._gone = 0  # messages that left _waiting, taken or dropped
         # Control frames, each with the number of messages ever accepted before it: it leaves when as many are gone.
         self._control: deque[tuple[int, bytes]] = deque()
@@ -83,21 +83,14 @@ class Outbox(Box[bytes]):
         self._control.appendleft((0, frame))
         return True
 
-    def discard(self) -> int:
-        """Drop everything that waits, as the connection is of no further use; returns how many messages."""
+    def discard(self) -> list[bytes]:
+        """Remove all that waits, as the connection is of no further use; returns the messages."""
         frames = list(self._waiting)
-        for frame in frames:
-            self._count_dropped(frame, len(frame))
         self._waiting.clear()
         self._control.clear()
         self._gone += len(frames)
         self.bytes = self.control_bytes = 0
-        return len(frames)
-
-    def take_dropped(self) -> dict[bytes, int]:
-        """How many messages were dropped since the last call, by who published them."""
-        found, self._dropped_of = self._dropped_of, {}
-        return found
+        return frames
 
     def take(self, bytes_max: int) -> list[bytes]:
         """Remove and return the next frames, at most ``bytes_max`` bytes but at least one frame if any waits.
@@ -146,10 +139,8 @@ class Outbox(Box[bytes]):
 
     def _count_dropped(self, message: bytes, size: int) -> None:
         super()._count_dropped(message, size)
-        origin = origin_of(message)
-        if origin not in self._dropped_of and len(self._dropped_of) >= LOSSES_MAX:
-            origin = NOBODY
-        self._dropped_of[origin] = self._dropped_of.get(origin, 0) + 1
+        if self.on_drop is not None:
+            self.on_drop(message)
 
 
 class Inbox(Box[Message]):

@@ -1,8 +1,8 @@
 """Messages that were dropped: reported here, and told to those who published them or would have got them.
 
-An endpoint that drops messages on their way to a peer tells their origins and, once it reads again, that peer, which
-passes it on to those behind it. Once a second at most, and one message for each peer, origin and reason. What was
-dropped with a link is told to the peer when it is back.
+An endpoint that drops messages on their way tells their origins and those who would have got them, as far as ways lead
+there. Once a second at most, and one message for each peer, origin, topic and reason. What was dropped with a link is
+told to the peer when it is back.
 
 Source: none; the original tells nobody. Between endpoints of chappe alone.
 """
@@ -10,11 +10,10 @@ Source: none; the original tells nobody. Between endpoints of chappe alone.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from math import inf
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from chappe.core import Report
 from chappe.defaults import DROPS_REPORT_S, LOSSES_MAX
@@ -23,8 +22,10 @@ from chappe.mesh.actions import Action
 from chappe.mesh.events import LostElsewhere, MessagesDropped
 from chappe.mesh.messages import NOBODY
 
-_LOSS: Final = struct.Struct(">16s16sQB")
+_LOSS: Final = struct.Struct(">16s16sQB")  # and the topic, the beginning of one that is long
+_TOPIC_BYTES_MAX: Final = 255
 Key = TypeVar("Key")
+_Kind: TypeAlias = tuple[bytes, bytes, bytes, "Why"]  # towards, origin, topic, why
 
 
 class Why(IntEnum):
@@ -32,7 +33,7 @@ class Why(IntEnum):
 
     FULL = 0
     LINK_ENDED = 1
-    TOO_FAR = 2
+    NO_WAY = 2
 
     @property
     def text(self) -> str:
@@ -43,30 +44,35 @@ class Why(IntEnum):
 _TEXTS: Final = {
     Why.FULL: "which takes less than is published",
     Why.LINK_ENDED: "to which the link ended",
-    Why.TOO_FAR: "which is too many hops away",
+    Why.NO_WAY: "to which no way leads any more",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """``count`` messages of ``origin`` that did not go on to ``towards``; NOBODY for several, or for nobody known."""
+    """``count`` messages of ``origin`` that did not go on to ``towards``; NOBODY for several, or for nobody known.
+
+    ``topic`` is theirs, at most 255 bytes of it; empty for several.
+    """
 
     towards: bytes
     origin: bytes
     count: int
     why: Why
+    topic: bytes = b""
 
     def pack(self) -> bytes:
         """Its bytes."""
-        return _LOSS.pack(self.towards, self.origin, self.count, self.why)
+        return _LOSS.pack(self.towards, self.origin, self.count, self.why) + self.topic
 
     @classmethod
     def parse(cls, payload: bytes) -> Loss:
         """The loss in ``payload``; ProtocolError if there is none."""
-        if len(payload) != _LOSS.size or payload[-1] not in _REASONS:
+        size = _LOSS.size
+        if not size <= len(payload) <= size + _TOPIC_BYTES_MAX or payload[size - 1] not in _REASONS:
             raise ProtocolError("that is no report of a loss")
-        towards, origin, count, why = _LOSS.unpack(payload)
-        return cls(towards, origin, count, Why(why))
+        towards, origin, count, why = _LOSS.unpack_from(payload)
+        return cls(towards, origin, count, Why(why), payload[size:])
 
 
 _REASONS: Final = frozenset(Why)
@@ -98,20 +104,23 @@ class Drops:
 
 
 class Losses:
-    """What is to be told to others, and what was told by others; each at most once a second."""
+    """What ``endpoint`` is to tell others, and what was told by others; each at most once a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, endpoint: bytes) -> None:
+        self._endpoint = endpoint
         self.due = inf  # when something is to be told
-        self._own: dict[tuple[bytes, bytes, Why], int] = {}  # towards, origin, why
+        self._own: dict[_Kind, int] = {}
+        self._missing: dict[_Kind, frozenset[bytes]] = {}  # who does not get them
         self._owed: dict[bytes, int] = {}  # peer that is gone: messages that it does not get
-        self._heard: dict[tuple[bytes, bytes, bytes, Why], int] = {}  # place, towards, origin, why
+        self._heard: dict[tuple[bytes, _Kind], int] = {}  # by place
         self._told_at = -inf
 
-    def add(self, towards: bytes, origins: Mapping[bytes, int], why: Why) -> None:
-        """Messages were dropped here."""
-        for origin, count in origins.items():
-            _count(self._own, (towards, origin, why), (towards, NOBODY, why), count)
-            self.due = self._told_at + DROPS_REPORT_S
+    def add(self, towards: bytes, origin: bytes, topic: bytes, why: Why, missing: frozenset[bytes]) -> None:
+        """A message was dropped here, that ``missing`` do not get."""
+        key = _count(self._own, (towards, origin, topic[:_TOPIC_BYTES_MAX], why), (towards, NOBODY, b"", why), 1)
+        if key is not None:
+            self._missing[key] = self._missing.get(key, missing) | missing
+        self.due = self._told_at + DROPS_REPORT_S
 
     def owe(self, peer: bytes, count: int) -> None:
         """The link to a peer ended, with messages that it does not get."""
@@ -124,28 +133,35 @@ class Losses:
 
     def heard(self, place: bytes, loss: Loss) -> None:
         """An endpoint has told us of a loss that concerns us."""
-        key = place, loss.towards, loss.origin, loss.why
-        _count(self._heard, key, None, loss.count)
+        _count(self._heard, (place, (loss.towards, loss.origin, loss.topic, loss.why)), None, loss.count)
         self.due = self._told_at + DROPS_REPORT_S
 
-    def take(self, now: float) -> tuple[list[Loss], list[Action]]:
-        """What is to be told to others now, and what to report here."""
+    def take(self, now: float) -> tuple[list[tuple[Loss, frozenset[bytes]]], list[Action]]:
+        """What is to be told to others now, each with those who miss it, and what to report here."""
         if now < self.due:
             return [], []
         self.due = inf
         own, self._own = self._own, {}
+        missing, self._missing = self._missing, {}
         heard, self._heard = self._heard, {}
         self._told_at = now
-        losses = [Loss(towards, origin, count, why) for (towards, origin, why), count in own.items()]
+        losses = [
+            (Loss(towards, origin, count, why, topic), missing[towards, origin, topic, why])
+            for (towards, origin, topic, why), count in own.items()
+        ]
+        for (towards, origin, topic, why), count in own.items():
+            if origin == self._endpoint and why is Why.NO_WAY:  # nobody else tells us; what was full is in ``Drops``
+                heard[origin, (towards, origin, topic, why)] = count
         reports = [
-            Report(LostElsewhere(place, towards, origin, count, why.text))
-            for (place, towards, origin, why), count in heard.items()
+            Report(LostElsewhere(place, towards, origin, count, why.text, topic))
+            for (place, (towards, origin, topic, why)), count in heard.items()
         ]
         return losses, list(reports)
 
 
-def _count(counts: dict[Key, int], key: Key, common: Key | None, count: int) -> None:
-    """Count under ``key``, or under ``common`` if there are too many keys; None for not at all."""
+def _count(counts: dict[Key, int], key: Key, common: Key | None, count: int) -> Key | None:
+    """Count under ``key``, or under ``common`` if there are too many keys; None for not at all. Returns which."""
     found = key if key in counts or len(counts) < LOSSES_MAX else common
     if found is not None:
         counts[found] = counts.get(found, 0) + count
+    return found

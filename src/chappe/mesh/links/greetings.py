@@ -29,7 +29,7 @@ from chappe.mesh.filters import Filter
 from chappe.mesh.messages import ID_BYTES, pack_filter, parse_filter
 
 MAGIC: Final = b"ZEEK"
-VERSION: Final = 1  # the only one that is spoken, and so the only one that is offered
+VERSIONS: Final = (1, 2)  # those that are spoken, and so those that are offered: the original's, and chappe's own
 REASON_CHARS_MAX: Final = 200  # of what a peer says; the rest is cut off
 
 _LENGTH: Final = struct.Struct(">I")
@@ -62,8 +62,8 @@ class Hello:
     """Who is there, and which versions it can speak."""
 
     sender: bytes
-    version_min: int = VERSION
-    version_max: int = VERSION
+    version_min: int = VERSIONS[0]
+    version_max: int = VERSIONS[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class VersionSelect:
     """The originator's choice."""
 
     sender: bytes
-    version: int = VERSION
+    version: int = VERSIONS[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ Departures from the original: a time limit and a size limit; a filter that does 
 owner sends the rest as a routing update; ids are checked to be the same throughout, and not ours or nil; drop_conn is
 understood in every state.
 
-The filter that is sent names one reserved topic besides, by which endpoints of chappe know each other: originals keep
-it like any other, and nobody publishes to it.
+The originator selects the highest version that both offer: 1, or 2 between endpoints of chappe.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from chappe.data.varbyte import pack_varbyte
 from chappe.defaults import HANDSHAKE_FRAME_BYTES_MAX, HANDSHAKE_TIMEOUT_S
 from chappe.mesh.filters import Filter, announced
 from chappe.mesh.links.greetings import (
-    VERSION,
+    VERSIONS,
     Code,
     DropConn,
     Fault,
@@ -48,8 +47,7 @@ from chappe.mesh.links.greetings import (
 from chappe.mesh.links.peers import Claim, PeerTable, Role
 from chappe.mesh.messages import ID_BYTES, NOBODY
 
-CHAPPE_MARK: Final = b"<$>/chappe/1"
-_FILTER_BYTES_MAX: Final = HANDSHAKE_FRAME_BYTES_MAX - 64  # room for type, count and mark
+_FILTER_BYTES_MAX: Final = HANDSHAKE_FRAME_BYTES_MAX - 64  # room for type and count
 
 
 class State(Enum):
@@ -75,12 +73,12 @@ class SendFrame:
 
 @dataclass(frozen=True, slots=True)
 class Established:
-    """The connection stands; what comes next are messages. ``peer_filter`` is minimal and without the mark."""
+    """The connection stands; what comes next are messages. ``peer_filter`` is minimal."""
 
     peer_id: bytes
     peer_filter: Filter
     role: Role
-    chappe: bool  # False: an original
+    version: int  # 1, as with originals, or 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +113,14 @@ class Handshake:
     """The handshake of the connection ``conn``. Every method returns what to do, in order."""
 
     def __init__(
-        self, conn: int, own: bytes, dialled: bool, filter: Sequence[bytes], peers: PeerTable, now: float
+        self,
+        conn: int,
+        own: bytes,
+        dialled: bool,
+        filter: Sequence[bytes],
+        peers: PeerTable,
+        now: float,
+        version_max: int = VERSIONS[-1],
     ) -> None:
         assert len(own) == ID_BYTES
         assert own != NOBODY
@@ -124,17 +129,18 @@ class Handshake:
         self.state = State.AWAIT_HELLO_OR_VERSION_SELECT if dialled else State.AWAIT_HELLO
         self.peer_id: bytes | None = None  # known from the first frame that names it
         self.role: Role | None = None  # known with the claim
-        self.filter_sent: Filter | None = None  # without the mark; differs from ``filter`` if it did not fit
+        self.filter_sent: Filter | None = None  # differs from ``filter`` if it did not fit
         self._own = own
         self._filter = announced(filter)
         self._peers = peers
         self._deadline = now + HANDSHAKE_TIMEOUT_S
         self._peer_filter: Filter = ()
-        self._chappe = False
+        self._version_max = version_max
+        self._version = VERSIONS[0]  # that was selected
 
     def start(self) -> list[Step]:
         """The connection is open (and its TLS stands)."""
-        return [_send(Hello(self._own) if self.dialled else Probe())]
+        return [_send(self._hello() if self.dialled else Probe())]
 
     def handle_frame(self, body: bytes) -> list[Step]:
         """A frame came. After the end nothing happens: what follows ESTABLISHED is not for the handshake."""
@@ -184,24 +190,32 @@ class Handshake:
         refused = self._check_sender(hello.sender)
         if refused:
             return refused
-        if not hello.version_min <= VERSION <= hello.version_max:
+        self._version = min(self._version_max, hello.version_max)
+        if self._version < max(VERSIONS[0], hello.version_min):
             offered = f"it offers versions {hello.version_min} to {hello.version_max} of the protocol"
             return self._refuse(
-                Code.PEER_INCOMPATIBLE, "unsupported versions offered", f"{offered}, and we speak {VERSION}"
+                Code.PEER_INCOMPATIBLE, "unsupported versions offered", f"{offered}, and we speak {self._spoken()}"
             )
         if self._own < hello.sender:
             return self._originate()
         if self.dialled:  # the smaller id would have selected a version
             return self._end(Failed(Code.UNEXPECTED_MESSAGE, "the peer should lead the handshake and did not"))
         self.state = State.AWAIT_VERSION_SELECT
-        return [_send(Hello(self._own))]
+        return [_send(self._hello())]
+
+    def _hello(self) -> Hello:
+        return Hello(self._own, VERSIONS[0], self._version_max)
+
+    def _spoken(self) -> str:
+        return " and ".join(map(str, VERSIONS[: self._version_max]))
 
     def _handle_version_select(self, select: VersionSelect) -> list[Step]:
         refused = self._check_sender(select.sender)
         if refused:
             return refused
-        if select.version != VERSION:
-            chosen = f"it chose version {select.version} of the protocol, and we offered {VERSION}"
+        self._version = select.version
+        if not VERSIONS[0] <= select.version <= self._version_max:
+            chosen = f"it chose version {select.version} of the protocol, and we offered {self._spoken()}"
             return self._refuse(Code.PEER_INCOMPATIBLE, "unsupported version selected", chosen)
         if self._own < select.sender:
             return self._end(Failed(Code.UNEXPECTED_MESSAGE, "the peer led the handshake and should not"))
@@ -233,7 +247,7 @@ class Handshake:
         match self._peers.claim(self.conn, self.peer_id, Role.ORIGINATOR):
             case Claim.PROCEED:
                 self.state = State.AWAIT_RESPONDER_SYN_ACK
-                return [_send(VersionSelect(self._own)), _send(OriginatorSyn(self._filter_to_send()))]
+                return [_send(VersionSelect(self._own, self._version)), _send(OriginatorSyn(self._filter_to_send()))]
             case Claim.PAUSE:
                 self.state = State.PAUSED
                 return []
@@ -242,8 +256,7 @@ class Handshake:
                 return [_send(drop), *self._end(Redundant(self.peer_id))]
 
     def _handle_filter(self, syn: OriginatorSyn | ResponderSynAck) -> list[Step]:
-        self._chappe = CHAPPE_MARK in syn.filter
-        self._peer_filter = announced([topic for topic in syn.filter if topic != CHAPPE_MARK])
+        self._peer_filter = announced(syn.filter)
         if isinstance(syn, ResponderSynAck):
             return [_send(OriginatorAck()), *self._establish(OriginatorAck())]
         self.state = State.AWAIT_ORIGINATOR_ACK
@@ -251,7 +264,7 @@ class Handshake:
 
     def _filter_to_send(self) -> Filter:
         self.filter_sent = _fitting(self._filter)
-        return (*self.filter_sent, CHAPPE_MARK)
+        return self.filter_sent
 
     # -- ends -------------------------------------------------------------------------------------
 
@@ -260,7 +273,7 @@ class Handshake:
         assert self.role is not None
         self.state = State.ESTABLISHED
         paused = self._peers.settle(self.conn, self.peer_id)
-        established = Established(self.peer_id, self._peer_filter, self.role, self._chappe)
+        established = Established(self.peer_id, self._peer_filter, self.role, self._version)
         return [established, Wake(paused)] if paused else [established]
 
     def _refuse(self, code: Code, reason: str, here: str | None = None) -> list[Step]:

@@ -14,6 +14,7 @@ from chappe.mesh.actions import Flush
 from chappe.mesh.filters import NOTHING, Filter
 from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.links.dialling import Target
+from chappe.mesh.links.greetings import VERSIONS
 from chappe.mesh.links.handshake import Handshake
 from chappe.mesh.links.peers import PeerStatus
 from chappe.mesh.messages import NOBODY
@@ -32,6 +33,7 @@ class EndpointOptions:
             is reported. Otherwise it is raised, which ends the endpoint: what simulators and tests want.
         first_number: Of publications and of link states. Higher than any of an earlier life of this id: microseconds
             since 1970, say; an endpoint with a random id needs none.
+        version_max: The highest version of the protocol that it offers: 1 is what originals speak.
     """
 
     forwarding: bool = True
@@ -41,6 +43,7 @@ class EndpointOptions:
     peer_policy: Policy = Policy.BLOCK
     contains: bool = False
     first_number: int = 1
+    version_max: int = VERSIONS[-1]
     limits: MeshLimits = MESH_LIMITS
 
 
@@ -78,7 +81,7 @@ class Link:
         self.outbox = outbox
         self.flush = Flush(conn)
         self.peer_id = NOBODY  # until it is established
-        self.chappe = False
+        self.chappe = False  # it speaks version 2 of the protocol
         self.established_at: float | None = None
         self.ended = False  # nothing that came with what ended it counts any more
         self.filter: Filter = NOTHING  # what an original wants
@@ -98,6 +101,7 @@ class Link:
         self.pings: dict[bytes, int] = {}  # tokens of pings that somebody waits for: their tickets
         self.received = 0
         self.dropped_told = 0
+        self.kept_bytes = 0  # of messages that were put for it and not confirmed by it and all behind it
 
     def info(self) -> PeerInfo:
         """How an application sees it."""

@@ -79,7 +79,7 @@ class Peerings:
     def _open(self, conn: int, address: Address, target: Target | None, now: float) -> list[Action]:
         options = self._options
         wanted = self.router.subscriptions.filter
-        handshake = Handshake(conn, self.own_id, target is not None, wanted, self._table, now)
+        handshake = Handshake(conn, self.own_id, target is not None, wanted, self._table, now, options.version_max)
         outbox = Outbox(options.peer_messages_max, options.peer_bytes_max, options.peer_policy)
         link = Link(conn, address, target, handshake, outbox, now)
         self.links[conn] = link
@@ -146,7 +146,7 @@ class Peerings:
     def _established(self, link: Link, step: Established, now: float) -> list[Action]:
         self._deadlines.clear(("greet", link.conn))
         peer_id = link.peer_id = step.peer_id
-        link.chappe = step.chappe
+        link.chappe = step.version > 1
         link.established_at = now
         self.heartbeats.begin(link, now)
         self._table.peered(peer_id)
@@ -177,8 +177,11 @@ class Peerings:
     def _end(self, link: Link, ended: Ended, reason: str, now: float, broken: bool = False) -> list[Action]:
         assert link.established_at is not None
         # After a goodbye what waits is still sent, as long as the connection takes it.
-        lost = self.router.discard(link) if broken or link.bye is None else 0
+        discarded = broken or link.bye is None
         unconfirmed = max(0, link.outbox.messages - link.confirmed)
+        # It had all that was sent, if nothing was put behind the goodbye.
+        left = (link.left and link.outbox.accepted <= link.confirmed) or (link.bye is not None and not unconfirmed)
+        followed, lost = self.router.link_down(link, discarded, left, now)
         status: PeerLost | PeerRemoved = ended(link.peer_id, link.address, reason, lost, unconfirmed)
         if link.bye is not None:
             status = PeerRemoved(link.peer_id, link.address, "", lost, unconfirmed)
@@ -186,7 +189,7 @@ class Peerings:
             status = PeerLost(link.peer_id, link.address, "it said goodbye", lost, unconfirmed, left=True)
         actions = self._forget(link, status.reason or "the peering was ended", now, broken)
         actions.append(Report(status))
-        actions += self.router.link_down(link, now)
+        actions += followed
         woken = self._table.release(link.conn, link.peer_id)
         actions += [Resolve(ticket, True) for ticket in link.tickets]
         gone = PeerUnavailable("the peering ended before the peer answered", link.address, link.peer_id)
@@ -372,7 +375,7 @@ class Peerings:
         """A connection that was to be emptied is gone."""
         if conn in self._closing:
             self._deadlines.clear(("empty", conn))
-            self.router.discard(self._closing.pop(conn))
+            self.router.give_up(self._closing.pop(conn))
 
     def handle_timeout(self, now: float) -> list[Action]:
         """Do what is due at ``now``; called too early it does nothing."""

@@ -7,12 +7,22 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-from chappe.mesh.messages import DATA
+from chappe.mesh.flows import DETOUR, KIND_AT, PUBLICATIONS, parse_detour, parse_publication
+from chappe.mesh.messages import DATA, NOBODY, Message, parse_message
 from chappe.sim.host import Host
 from chappe.sim.scenarios.mesh.record import Publication
 from chappe.sim.streams import End, Side
 
 PORT = 9999
+
+
+def message_in(body: bytes) -> Message:
+    """What a body says, of either version; of a detour what is on it."""
+    if len(body) > KIND_AT and body[KIND_AT] == DETOUR:
+        body = parse_detour(body)[1]
+    if len(body) > KIND_AT and body[KIND_AT] in PUBLICATIONS:
+        return parse_publication(body, NOBODY)
+    return parse_message(body)
 
 
 class MeshHost(Host, End, ABC):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from chappe.defaults import TTL
 from chappe.mesh.events import LinkEnded
 from chappe.mesh.filters import minimal, union
-from chappe.mesh.messages import LINK_STATE, ORIGIN_COMMAND, ORIGIN_DATA, Message, parse_message
+from chappe.mesh.flows import FLOWS, HEAD_BYTES, KIND_AT, parse_head
+from chappe.mesh.messages import LINK_STATE, Message
 from chappe.sim.scenarios.mesh.base import MeshHost
 from chappe.sim.scenarios.mesh.hosts import EndpointHost
 from chappe.sim.scenarios.mesh.world import MeshWorld
@@ -16,7 +16,7 @@ from chappe.sim.world import Checker
 
 BEFORE_S = 3.0  # a path that stands for this long is known to all on it
 LATE_S = 1.0  # what is due is done by then
-AFTER_S = 4.0  # a message arrives within this, if nothing is slow
+AFTER_S = 11.0  # a message arrives within this, though somebody on its tree may have to be found silent first
 MESSAGE_BYTES = 1_000  # of one message at most
 CONTROL_BYTES = 200_000  # of control frames beside what waits; far less than their own bound
 SILENT = "nothing came from it"  # how the reason begins why a silent peer is lost
@@ -66,29 +66,28 @@ class Delivery(Checker[MeshWorld]):
 
 
 class Storms(Checker[MeshWorld]):
-    """A publication crosses each link at most once in each direction, and at most 16 hops after the first."""
+    """A publication crosses each link at most once in each direction along one tree."""
 
     name = "storms"
 
     def __init__(self, world: MeshWorld) -> None:
         super().__init__(world)
-        self._crossed: set[tuple[int, bytes, int]] = set()
+        self._crossed: set[tuple[int, bytes, int, int]] = set()
         self._sides: list[Side] = []
 
     def on_written(self, side: Side, frames: list[bytes]) -> None:
         """Look at messages between endpoints of chappe."""
+        if not isinstance(side.host, EndpointHost):
+            return
         for frame in frames:
-            if len(frame) < PREFIX + 37 or frame[PREFIX + 32] not in (ORIGIN_DATA, ORIGIN_COMMAND):
+            if len(frame) < PREFIX + HEAD_BYTES or frame[PREFIX + KIND_AT] not in FLOWS:
                 continue
-            message = parse_message(frame[PREFIX:])
-            key = (id(side), message.origin, message.sequence)
+            origin, number, tree, _ = parse_head(frame[PREFIX:])
+            key = (id(side), origin, number, tree)
             if key in self._crossed:
-                self.fail(f"{side.host.name} sends {message.payload!r} to {side.other.host.name} twice")
+                self.fail(f"{side.host.name} sends {number} of {origin.hex()} to {side.other.host.name} twice")
             self._crossed.add(key)
             self._sides.append(side)  # so that its id is not given again
-            assert isinstance(side.host, MeshHost)
-            if message.origin != side.host.own_id and message.ttl >= TTL:
-                self.fail(f"{side.host.name} passes {message.payload!r} on without counting the hop")
 
 
 class LinkOrder(Checker[MeshWorld]):
@@ -102,15 +101,16 @@ class LinkOrder(Checker[MeshWorld]):
 
     def on_written(self, side: Side, frames: list[bytes]) -> None:
         """Look at the numbers of what comes from the writer itself."""
-        assert isinstance(side.host, MeshHost)
+        if not isinstance(side.host, EndpointHost):
+            return
         for frame in frames:
-            if len(frame) < PREFIX + 37 or frame[PREFIX + 32] not in (ORIGIN_DATA, ORIGIN_COMMAND):
+            if len(frame) < PREFIX + HEAD_BYTES or frame[PREFIX + KIND_AT] not in FLOWS:
                 continue
-            message = parse_message(frame[PREFIX:])
-            if message.origin == side.host.own_id:
-                if message.sequence <= self._last.get(side, -1):
-                    self.fail(f"{side.host.name} sends {message.sequence} behind {self._last[side]}")
-                self._last[side] = message.sequence
+            origin, number, _, _ = parse_head(frame[PREFIX:])
+            if origin == side.host.own_id:
+                if number <= self._last.get(side, -1):
+                    self.fail(f"{side.host.name} sends {number} behind {self._last[side]}")
+                self._last[side] = number
 
 
 class Drops(Checker[MeshWorld]):
@@ -257,9 +257,7 @@ class Completeness(Checker[MeshWorld]):
             wanting = {
                 host.life
                 for host in self.world.reachable(publisher)
-                if not (isinstance(publisher, EndpointHost) and publisher.core.is_too_far(host.own_id))
-                and any(map(publication.topic.startswith, host.topics))
-                and publication.receiver in (None, host.life)
+                if any(map(publication.topic.startswith, host.topics)) and publication.receiver in (None, host.life)
             }
             got = {life: count for life, count in publication.delivered.items() if life in lives}
             if got != dict.fromkeys(wanting, 1):

@@ -32,13 +32,6 @@ RETRY_S = 1.0
 BUFFER_FRAMES = 2_048  # for one peer; beyond it the original disconnects
 
 
-class _Handshake(Handshake):
-    """The original's: nothing says that it is an endpoint of chappe."""
-
-    def _filter_to_send(self) -> Filter:
-        return super()._filter_to_send()[:-1]
-
-
 class OriginalHost(MeshHost):
     """An original."""
 
@@ -51,7 +44,7 @@ class OriginalHost(MeshHost):
         self.filters: dict[int, Filter] = {}
         self.filter: Filter = ()
         self._table = PeerTable()
-        self._handshakes: dict[int, _Handshake] = {}
+        self._handshakes: dict[int, Handshake] = {}
         self._boxes: dict[int, deque[bytes]] = {}
         self._dialled: dict[int, tuple[str, int]] = {}  # connection
         self._dials: dict[int, tuple[str, int]] = {}
@@ -75,7 +68,7 @@ class OriginalHost(MeshHost):
 
     def _begin(self, side: Side, dialled: bool) -> None:
         conn = self._add(side)
-        handshake = _Handshake(conn, self.own_id, dialled, self.filter, self._table, self.world.now)
+        handshake = Handshake(conn, self.own_id, dialled, self.filter, self._table, self.world.now, 1)
         self._handshakes[conn] = handshake
         self._boxes[conn] = deque()
         self._do(conn, handshake.start())

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 
-from chappe.defaults import TTL
 from chappe.mesh.messages import DATA
 
 
@@ -87,14 +86,12 @@ class Record:
                 linked.setdefault(two, []).append(one)
         found = {publication.publisher}
         edge = [publication.publisher] if self._is_sound(publication.publisher, start, stop) else []
-        for _ in range(TTL + 1):
-            at_edge, edge = edge, []
-            for at in at_edge:
-                if at in self.originals or (at != publication.publisher and not self.forwards[at]):
-                    continue
-                new = [each for each in linked.get(at, ()) if each not in found]
-                found.update(new)
-                edge += new
+        for at in edge:  # grows meanwhile
+            if at in self.originals or (at != publication.publisher and not self.forwards[at]):
+                continue
+            new = [each for each in linked.get(at, ()) if each not in found]
+            found.update(new)
+            edge += new
         found.discard(publication.publisher)
         if publication.receiver is not None:  # it takes the direct link as long as that seems to stand
             found &= {publication.receiver} if self.is_quiet(start, stop) else set()

@@ -8,6 +8,16 @@ from random import Random
 from typing import Final
 
 from chappe.defaults import TTL
+from chappe.mesh.flows import (
+    FLOWS,
+    KIND_AT,
+    pack_confirm,
+    pack_detour,
+    pack_forget,
+    pack_hops,
+    pack_publication,
+    pack_tree,
+)
 from chappe.mesh.forwarding.losses import Loss, Why
 from chappe.mesh.links.handshake import Established, Failed, Handshake, Redundant, SendFrame
 from chappe.mesh.links.peers import PeerTable
@@ -16,16 +26,15 @@ from chappe.mesh.messages import (
     LOSS,
     NOBODY,
     PING,
+    PONG,
     ROUTING_UPDATE,
     LinkState,
     Neighbour,
     pack_link_state,
     pack_message,
-    pack_origin_message,
     pack_pong,
-    parse_message,
 )
-from chappe.sim.scenarios.mesh.base import MeshHost
+from chappe.sim.scenarios.mesh.base import MeshHost, message_in
 from chappe.sim.scenarios.mesh.hosts import EndpointHost
 from chappe.sim.scenarios.mesh.world import MeshWorld
 from chappe.sim.streams import Side
@@ -75,7 +84,7 @@ class RogueHost(MeshHost):
         for body in bodies:
             if side.conn in self._shaking:
                 self._greet(side, body)
-            elif (message := parse_message(body)).kind == PING:
+            elif body[KIND_AT] in (PING, PONG) and (message := message_in(body)).kind == PING:
                 self._put(side.conn, pack_pong(self.own_id, message.sender, message.payload))
 
     def _greet(self, side: Side, body: bytes) -> None:
@@ -135,15 +144,18 @@ class RogueHost(MeshHost):
     def _attack(self, conn: int) -> None:
         if not self.alive or conn not in self._peers:
             return
-        attacks: tuple[Callable[[], bytes], ...] = (self._state, self._state, self._publication, self._loss, self._odd)
-        self._put(conn, *[self._rng.choice(attacks)() for _ in range(self._rng.choice((1, 3, 20)))])
+        attacks: tuple[Callable[[bytes], list[bytes]], ...] = (
+            self._state, self._state, self._publication, self._loss, self._odd, self._tree,
+        )  # fmt: skip
+        for _ in range(self._rng.choice((1, 3, 20))):
+            self._put(conn, *self._rng.choice(attacks)(self._peers[conn]))
         self.world.clock.after(self._rng.choice(PAUSES_S), self._attack, conn)
 
     def _somebody(self) -> bytes:
         ids = [each.own_id for each in self.world.alive(EndpointHost)]
         return self._rng.choice([*ids, *self._invented, self.own_id])
 
-    def _state(self) -> bytes:
+    def _state(self, victim: bytes) -> list[bytes]:
         """A link state, of anybody."""
         rng = self._rng
         ids = sorted({self._somebody() for _ in range(rng.randrange(4))} | {self.own_id})
@@ -154,25 +166,57 @@ class RogueHost(MeshHost):
             self.own_id, LinkState(self._somebody(), number, rng.random() < 0.7, wanted, neighbours)
         )
         receiver = self._somebody() if rng.random() < 0.2 else NOBODY
-        return frame[:20] + receiver + frame[36:]
+        return [frame[:20] + receiver + frame[36:]]
 
-    def _publication(self) -> bytes:
+    def _publication(self, victim: bytes) -> list[bytes]:
         """A message in anybody's name; its number is one that nobody uses, for whoever is on a way could use any."""
-        self._serial += 1
-        payload, topic, origin = b"rogue %d" % self._serial, self._rng.choice(TOPICS), self._somebody()
+        payload, topic, origin = self._payload(), self._rng.choice(TOPICS), self._somebody()
         self._published(topic, payload)
-        number = HIGH + self._serial
-        return pack_origin_message(self.own_id, NOBODY, DATA, TTL - 1, topic, payload, origin, number)
+        frame = pack_publication(origin, HIGH + self._serial, HIGH + self._serial, DATA, NOBODY, topic, payload)
+        return self._along_tree(victim, origin, frame)
 
-    def _loss(self) -> bytes:
-        self._serial += 1
+    def _loss(self, victim: bytes) -> list[bytes]:
+        self._payload()
         loss = Loss(self._somebody(), self._somebody(), self._rng.choice(NUMBERS), self._rng.choice(list(Why)))
         origin, number = self._somebody(), HIGH + self._serial
-        return pack_origin_message(self.own_id, self._somebody(), LOSS, 9, b"<$>", loss.pack(), origin, number)
+        frame = pack_publication(origin, number, number, LOSS, self._somebody(), b"<$>", loss.pack())
+        return self._along_tree(victim, origin, frame)
 
-    def _odd(self) -> bytes:
-        kind = self._rng.choice((ROUTING_UPDATE, 99, DATA, LOSS))
-        return pack_message(self.own_id, NOBODY, kind, TTL, b"<$>", self._rng.randbytes(self._rng.randrange(40)))
+    def _payload(self) -> bytes:
+        self._serial += 1
+        return b"rogue %d" % self._serial
+
+    def _along_tree(self, victim: bytes, origin: bytes, frame: bytes) -> list[bytes]:
+        """A frame on a tree that begins at the victim and goes on to anybody, and sometimes on a detour."""
+        rng, tree = self._rng, HIGH + self._serial
+        if origin == victim:
+            return [frame]
+        below = sorted({self._somebody() for _ in range(rng.randrange(3))} - {victim, origin})
+        children = {origin: [victim], victim: below}
+        [hop] = pack_hops(origin, frozenset([victim, *below[:1]]), children)
+        told = pack_tree(self.own_id, origin, tree, hop.subtree)
+        if rng.random() < 0.3:
+            self._serial += 1
+            frame = pack_detour(origin, HIGH + self._serial, tree, rng.randrange(40), frame[4:])
+        return [told, frame] if rng.random() < 0.8 else [frame]
+
+    def _tree(self, victim: bytes) -> list[bytes]:
+        """A tree that runs in circles or is cut off, or a confirmation of what was never sent."""
+        rng, somebody = self._rng, self._somebody()
+        hops = b"".join([
+            rng.choice((victim, somebody, self._somebody())) + bytes((rng.randrange(3), 0, rng.choice((0, 1, 1, 2))))
+            for _ in range(rng.choice((1, 2, 3, 1_000)))
+        ])  # fmt: skip
+        hops = hops[: rng.choice((len(hops), rng.randrange(len(hops))))]
+        return [
+            pack_tree(self.own_id, somebody, rng.choice(NUMBERS), hops),
+            pack_confirm(self.own_id, [(rng.choice(NUMBERS), rng.choice(NUMBERS))]),
+            pack_forget(self.own_id, [rng.choice(NUMBERS)]),
+        ]
+
+    def _odd(self, victim: bytes) -> list[bytes]:
+        kind = self._rng.choice((ROUTING_UPDATE, 99, DATA, LOSS, *sorted(FLOWS)))
+        return [pack_message(self.own_id, NOBODY, kind, TTL, b"<$>", self._rng.randbytes(self._rng.randrange(40)))]
 
     def _put(self, conn: int, *frames: bytes) -> None:
         if conn in self.sides:

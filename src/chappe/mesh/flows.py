@@ -1,0 +1,228 @@
+"""The frames of version 2 that carry what endpoints of chappe publish, and their bytes.
+
+Pings, pongs and link states are as ``mesh.messages`` has them. A publication has another envelope, with the type at the
+same place::
+
+    0x21 data, 0x22 command, 0x28 loss
+                    origin 16, u64 number, u64 label, u8 type, u8 flags, u16 length of the topic,
+                    receiver 16 (if flags have 1), topic, payload
+    0x2d detour     as these; flags: how often it was sent another way before; no topic; the payload is the body of what
+                    is sent another way, itself of one of the types above
+
+It goes along a tree, which its origin has made. The *label* names the tree between two neighbours: it is chosen by who
+sends, who writes another one than it got. Nothing else of a body changes on its way. Numbers and labels of an endpoint
+rise over all its lives, as it begins each at the microseconds of its clock.
+
+Payloads of messages with the envelope of version 1::
+
+    0x15 tree       origin 16, u64 label, then the hops below, the next one first: of each its id 16, u8 flags (1: it is
+                    a receiver), u16 count of children, and then these
+    0x16 confirm    u64 label and u64 number: all up to this has arrived at all receivers below; any count of these
+    0x17 forget     u64 label: it is not used any more; any count of these
+
+Everything is bounded, and everything wrong is a ProtocolError; what is too large to be sent is a UsageError.
+
+Source: after the multicast that Broker once had (2020 to 2021), which sent the tree with every message.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from chappe.defaults import ENDPOINTS_MAX, MESH_MESSAGE_BYTES_MAX, MESH_TOPIC_BYTES_MAX, NUMBER_MAX, TTL
+from chappe.errors import ProtocolError, UsageError
+from chappe.mesh.messages import (
+    COMMAND,
+    CONFIRM,
+    DATA,
+    FORGET,
+    ID_BYTES,
+    LOSS,
+    NOBODY,
+    RESERVED_TOPIC,
+    TREE,
+    Message,
+    pack_message,
+)
+
+FLOW_DATA: Final = 0x21
+FLOW_COMMAND: Final = 0x22
+FLOW_LOSS: Final = 0x28
+DETOUR: Final = 0x2D
+
+KIND_AT: Final = 32  # of a body; the length of a frame stands before
+_FLOW_BIT: Final = 0x20
+_DIRECTED: Final = 1
+_RECEIVER: Final = 1
+PUBLICATIONS: Final = frozenset({FLOW_DATA, FLOW_COMMAND, FLOW_LOSS})
+FLOWS: Final = PUBLICATIONS | {DETOUR}
+_KINDS: Final = {FLOW_DATA: DATA, FLOW_COMMAND: COMMAND, FLOW_LOSS: LOSS}
+
+_HEAD: Final = struct.Struct(">16sQQBBH")
+_FRAME: Final = struct.Struct(">I16sQQBBH")
+_ONWARD: Final = struct.Struct(">I24sQ")
+_TREE: Final = struct.Struct(">16sQ")
+_NODE: Final = struct.Struct(">16sBH")
+_ENTRY: Final = struct.Struct(">QQ")
+_LABEL: Final = struct.Struct(">Q")
+HEAD_BYTES: Final = _HEAD.size
+PREFIX: Final = 4
+
+_pack_frame: Final = _FRAME.pack
+_pack_onward: Final = _ONWARD.pack
+unpack_head: Final = _HEAD.unpack_from  # origin, number, label, type, flags, length of the topic
+
+
+def parse_head(body: bytes) -> tuple[bytes, int, int, int]:
+    """Return origin, number, label and type of a body of FLOWS."""
+    if len(body) < HEAD_BYTES:
+        raise ProtocolError(f"a publication of {len(body)} bytes is cut off")
+    origin, number, label, kind, _, _ = unpack_head(body)
+    if number >= NUMBER_MAX:
+        raise ProtocolError(f"{number} is not a number of a publication")
+    return origin, number, label, kind
+
+
+def pack_publication(
+    origin: bytes, number: int, label: int, kind: int, receiver: bytes, topic: bytes, payload: bytes
+) -> bytes:
+    """Return the frame of a publication; ``kind`` is DATA, COMMAND or LOSS, ``receiver`` NOBODY for all on the tree."""
+    size = HEAD_BYTES + len(topic) + len(payload)
+    if size > MESH_MESSAGE_BYTES_MAX - 2 * HEAD_BYTES or len(topic) > MESH_TOPIC_BYTES_MAX:
+        _refuse(size, topic)
+    if receiver == NOBODY:
+        return _pack_frame(size, origin, number, label, kind | _FLOW_BIT, 0, len(topic)) + topic + payload
+    head = _pack_frame(size + ID_BYTES, origin, number, label, kind | _FLOW_BIT, _DIRECTED, len(topic))
+    return b"".join((head, receiver, topic, payload))
+
+
+def pack_onward(body: bytes, label: int) -> bytes:
+    """Return the frame that passes ``body``, of FLOWS, on along the tree that is ``label`` here."""
+    return _pack_onward(len(body), body[:24], label) + body[KIND_AT:]
+
+
+def pack_detour(origin: bytes, number: int, label: int, before: int, body: bytes) -> bytes:
+    """Return the frame that sends ``body``, of one of PUBLICATIONS, another way; ``before``: so often it was before."""
+    return _pack_frame(HEAD_BYTES + len(body), origin, number, label, DETOUR, before, 0) + body
+
+
+def parse_detour(body: bytes) -> tuple[int, bytes]:
+    """Return how often the body within the DETOUR ``body`` was sent another way before, and that body."""
+    inner = body[HEAD_BYTES:]
+    if len(inner) < HEAD_BYTES or inner[KIND_AT] not in PUBLICATIONS:
+        raise ProtocolError("what is sent another way is no publication")
+    return body[KIND_AT + 1], inner
+
+
+def parse_publication(body: bytes, sender: bytes) -> Message:
+    """Return the message in ``body``, of one of PUBLICATIONS, that came from the neighbour ``sender``."""
+    origin, number, _ = parse_head(body)[:3]
+    kind, flags, length = body[KIND_AT], body[KIND_AT + 1], int.from_bytes(body[KIND_AT + 2 : HEAD_BYTES])
+    at, receiver = HEAD_BYTES, NOBODY
+    if flags & _DIRECTED:
+        receiver = body[at : at + ID_BYTES]
+        at += ID_BYTES
+    end = at + length
+    if end > len(body):
+        raise ProtocolError("the topic of a publication is cut off")
+    return Message(body[at:end], body[end:], _KINDS[kind], sender, receiver, 0, origin, number)
+
+
+# -- trees --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One hop of a tree: its id, and the bytes of it and of all below it."""
+
+    id: bytes
+    subtree: bytes
+
+    def receivers(self) -> frozenset[bytes]:
+        """Who is to get what goes there; the bytes were checked when they came."""
+        nodes = _NODE.iter_unpack(self.subtree)
+        return frozenset([node for node, flags, _ in nodes if flags & _RECEIVER])
+
+
+def pack_hops(root: bytes, receivers: frozenset[bytes], children: dict[bytes, list[bytes]]) -> list[Hop]:
+    """Return the hops beside ``root`` of a tree that ``children`` names, each with all below it."""
+    found: list[Hop] = []
+    for top in children.get(root, ()):
+        parts: list[bytes] = []
+        waiting = [top]
+        while waiting:
+            at = waiting.pop()
+            below = children.get(at, [])
+            parts.append(_NODE.pack(at, _RECEIVER if at in receivers else 0, len(below)))
+            waiting.extend(reversed(below))
+        found.append(Hop(top, b"".join(parts)))
+    return found
+
+
+def pack_tree(sender: bytes, origin: bytes, label: int, subtree: bytes) -> bytes:
+    """Return the frame that tells the hop at the root of ``subtree`` its part of a tree."""
+    return pack_message(sender, NOBODY, TREE, TTL, RESERVED_TOPIC, _TREE.pack(origin, label) + subtree)
+
+
+def parse_tree(payload: bytes, own: bytes) -> tuple[bytes, int, bool, list[Hop]]:
+    """Return origin and label of a tree, whether ``own``, its root, is a receiver, and the hops below it.
+
+    No hop stands in it twice, and each has as many children as it says: what follows it comes to an end.
+    """
+    size = len(payload) - _TREE.size
+    if size <= 0 or size % _NODE.size or size > ENDPOINTS_MAX * _NODE.size:
+        raise ProtocolError(f"a tree is cut off, or has more than {ENDPOINTS_MAX} hops")
+    origin, label = _TREE.unpack_from(payload)
+    nodes = list(_NODE.iter_unpack(payload[_TREE.size :]))
+    ids = {each[0] for each in nodes}
+    if nodes[0][0] != own or len(ids) != len(nodes) or origin in ids:
+        raise ProtocolError("a tree is not for this hop, or names one twice")
+    hops: list[Hop] = []
+    at = 1
+    for _ in range(nodes[0][2]):
+        start, wanted = at, 1
+        while wanted:
+            if at >= len(nodes):
+                raise ProtocolError("a tree names more hops than it has")
+            wanted += nodes[at][2] - 1
+            at += 1
+        first = _TREE.size + start * _NODE.size
+        hops.append(Hop(nodes[start][0], payload[first : _TREE.size + at * _NODE.size]))
+    if at != len(nodes):
+        raise ProtocolError("a tree has more hops than it names")
+    return origin, label, bool(nodes[0][1] & _RECEIVER), hops
+
+
+def pack_confirm(sender: bytes, entries: Iterable[tuple[int, int]]) -> bytes:
+    """Return the frame that confirms, each as label and number."""
+    payload = b"".join([_ENTRY.pack(*each) for each in entries])
+    return pack_message(sender, NOBODY, CONFIRM, TTL, RESERVED_TOPIC, payload)
+
+
+def parse_confirm(payload: bytes) -> Iterable[tuple[int, int]]:
+    """Return labels and numbers of a confirmation."""
+    if len(payload) % _ENTRY.size:
+        raise ProtocolError("a confirmation is cut off")
+    return _ENTRY.iter_unpack(payload)
+
+
+def pack_forget(sender: bytes, labels: Iterable[int]) -> bytes:
+    """Return the frame that says which labels are not used any more."""
+    return pack_message(sender, NOBODY, FORGET, TTL, RESERVED_TOPIC, b"".join(map(_LABEL.pack, labels)))
+
+
+def parse_forget(payload: bytes) -> list[int]:
+    """Return labels."""
+    if len(payload) % _LABEL.size:
+        raise ProtocolError("a list of labels is cut off")
+    return [label for (label,) in _LABEL.iter_unpack(payload)]
+
+
+def _refuse(size: int, topic: bytes) -> None:
+    if len(topic) > MESH_TOPIC_BYTES_MAX:
+        raise UsageError(f"a topic of {len(topic)} bytes cannot be sent, at most {MESH_TOPIC_BYTES_MAX} are possible")
+    most = MESH_MESSAGE_BYTES_MAX - 2 * HEAD_BYTES
+    raise UsageError(f"a message of {size} bytes cannot be sent, at most {most} are possible")

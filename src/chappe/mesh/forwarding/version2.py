@@ -1,0 +1,512 @@
+"""Version 2, between endpoints of chappe: publications go along trees, and nothing is lost while a way leads on.
+
+The origin of a publication makes the tree of shortest ways to all who want it. Each hop is told its part of it once,
+under a label that the hop above chooses, before the first message that has the label. Then it looks at no more than the
+head of what comes, delivers if it is a receiver, and passes the body on as it came, but for the label, to those below.
+
+What was passed on is *kept* until the hop below confirms it, which it does once all below have confirmed it in turn:
+so every message has somebody alive who can send it again. When a link ends, whoever is above it sends what is kept for
+it on a *detour*: a tree of its own to the receivers that were behind the link. So it does with all that comes later, as
+long as the origin does not know. What no way leads to is counted, and told to the origin.
+
+A message may so come to a receiver twice, which ``duplicates`` notices. Confirmations are gathered: a receiver sends
+them so often in a second, or after so many messages, and a hop whenever one of them lets it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import Final
+
+from chappe.defaults import (
+    CONFIRM_MESSAGES,
+    CONFIRM_S,
+    DETOURS_MAX,
+    KEPT_BYTES_MAX,
+    MESH_MESSAGE_BYTES_MAX,
+    NUMBER_MAX,
+    TREES_BYTES_MAX,
+    TREES_MAX,
+)
+from chappe.errors import ProtocolError
+from chappe.mesh.actions import Flush
+from chappe.mesh.flows import (
+    DETOUR,
+    FLOW_LOSS,
+    HEAD_BYTES,
+    KIND_AT,
+    PREFIX,
+    Hop,
+    pack_confirm,
+    pack_detour,
+    pack_forget,
+    pack_hops,
+    pack_onward,
+    pack_publication,
+    pack_tree,
+    parse_confirm,
+    parse_detour,
+    parse_forget,
+    parse_head,
+    parse_publication,
+    parse_tree,
+    unpack_head,
+)
+from chappe.mesh.forwarding.losses import Losses, Why
+from chappe.mesh.links.link import EndpointOptions, Link
+from chappe.mesh.messages import LOSS, NOBODY, Message
+from chappe.mesh.topology import Topology
+
+_ENTRIES_MAX: Final = 1_000  # in one confirmation
+_BODY_MAX: Final = MESH_MESSAGE_BYTES_MAX - HEAD_BYTES  # of what may have to go another way
+_BRANCH_BYTES: Final = 256  # what a tree takes beside the ids of the hops below
+Put = Callable[[Link, bytes], bool]
+
+
+class Child:
+    """A hop below us on a tree, and what was sent there and is not confirmed."""
+
+    __slots__ = ("conn", "detoured", "hop", "kept", "receivers")
+
+    def __init__(self, hop: Hop) -> None:
+        self.hop = hop
+        self.receivers = hop.receivers()
+        self.conn: int | None = None  # the connection over which it was told of the tree
+        self.kept: deque[tuple[int, bytes]] = deque()  # numbers and frames
+        self.detoured: deque[int] = deque()  # numbers of what went another way and is not confirmed there
+
+
+class Branch:
+    """A tree, as far as it is known here."""
+
+    __slots__ = (
+        "above", "came", "checked", "children", "deliver", "label", "origin", "told", "upstream", "used", "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self, origin: bytes, upstream: bytes, above: int, label: int, deliver: bool, hops: Iterable[Hop]
+    ) -> None:
+        self.origin = origin
+        self.upstream = upstream  # who sends along it to us; NOBODY if it is ours
+        self.above = above  # what upstream calls it
+        self.label = label  # what we call it
+        self.deliver = deliver
+        self.children = {hop.id: Child(hop) for hop in hops}
+        self.came = 0  # the number of the last message
+        self.told = 0  # up to this number it is confirmed
+        self.checked = 0  # as of this look at the network it is right, or its origin is where it comes from
+        self.used = True  # further messages may come along it
+        self.waiting: deque[tuple[int, Branch, Child, int]] = deque()  # ours: its numbers, and what each confirms
+
+    def hops(self) -> list[Hop]:
+        """The hops below us."""
+        return [each.hop for each in self.children.values()]
+
+    def confirmed(self) -> int:
+        """Up to which number everything has arrived at all receivers below."""
+        least = self.came
+        for child in self.children.values():
+            if child.kept:
+                least = min(least, child.kept[0][0] - 1)
+            if child.detoured:
+                least = min(least, child.detoured[0] - 1)
+        return least
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is on its way."""
+        return bool(self.waiting) or any(child.kept or child.detoured for child in self.children.values())
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return _BRANCH_BYTES + sum([len(child.hop.subtree) for child in self.children.values()])
+
+
+_NONE: Final[dict[int, Branch]] = {}
+
+
+class Trees:
+    """All trees that are known here, and what is on its way along them.
+
+    Args:
+        links: By peer; those of version 2 among them are used.
+        put, put_control: Put a frame into the outbox of a link; ``put`` tells whether it was taken.
+        losses: What is told of messages that do not arrive.
+        outdate: Called when a tree must not be used any more that ``to`` has returned since the last change.
+    """
+
+    def __init__(
+        self,
+        own: bytes,
+        options: EndpointOptions,
+        topology: Topology,
+        links: dict[bytes, Link],
+        losses: Losses,
+        put: Put,
+        put_control: Callable[[Link, bytes], None],
+        outdate: Callable[[], None],
+    ) -> None:
+        self.number = options.first_number  # of the last publication, and of the last label
+        self.confirm_at = inf  # when what has come is to be confirmed
+        self.flushes: dict[int, Flush] = {}  # links to which something was put that nobody was told of
+        self._own = own
+        self._forwards = options.forwarding
+        self._topology = topology
+        self._links = links
+        self._losses = losses
+        self._put = put
+        self._put_control = put_control
+        self._outdate = outdate
+        self._labels: dict[int, Branch] = {}  # all, by our label
+        self._above: dict[bytes, dict[int, Branch]] = {}  # of others, by upstream and its label
+        self._sizes: dict[bytes, int] = {}  # of these, by upstream
+        self._mine: dict[frozenset[bytes], Branch] = {}  # those that we publish along now, by receivers
+        self._look = 1  # rises when the network changes
+        self._unconfirmed: dict[Branch, None] = {}  # of which something came, or was confirmed
+        self._came = 0  # since the last confirmation
+
+    # -- publishing -------------------------------------------------------------------------------
+
+    def to(self, receivers: frozenset[bytes]) -> Branch | None:
+        """The tree to all of these that have a way; None if there are none."""
+        branch = self._mine.get(receivers)
+        if branch is None or branch.checked != self._look:
+            there = frozenset(filter(self._topology.has_way, receivers))
+            hops = pack_hops(self._own, there, self._topology.tree(there))
+            if branch is None or branch.hops() != hops or any(child.detoured for child in branch.children.values()):
+                self._retire(receivers)
+                while len(self._mine) >= TREES_MAX:
+                    self._retire(next(iter(self._mine)))
+                branch = self._mine[receivers] = self._make(self._own, NOBODY, 0, False, hops)
+            branch.checked = self._look
+        return branch if branch.children else None
+
+    def publish(self, branch: Branch, kind: int, receiver: bytes, topic: bytes, payload: bytes) -> None:
+        """Send a message along a tree of ours."""
+        number = self.number = self.number + 1
+        frame = pack_publication(self._own, number, branch.label, kind, receiver, topic, payload)
+        branch.came = number
+        put = self._put
+        for peer, child in branch.children.items():
+            link = self._links[peer]
+            if child.conn != link.conn:
+                self._announce(branch, child, link)
+            if put(link, frame):
+                child.kept.append((number, frame))
+                link.kept_bytes += len(frame)
+                if link.kept_bytes > KEPT_BYTES_MAX:
+                    self._let_go(child, link)
+
+    def tell(self, branch: Branch, receiver: bytes, topic: bytes, payload: bytes) -> None:
+        """Send a report of a loss along a tree of ours, past the bounds of messages."""
+        number = self.number = self.number + 1
+        frame = pack_publication(self._own, number, branch.label, LOSS, receiver, topic, payload)
+        branch.came = number
+        for child in branch.children.values():
+            self._send(branch, child, number, frame, self._put_anyway)
+
+    def peers(self, branch: Branch) -> list[Link]:
+        """The links that a tree of ours begins with."""
+        return [self._links[peer] for peer in branch.children]
+
+    # -- what comes -------------------------------------------------------------------------------
+
+    def handle_tree(self, link: Link, payload: bytes) -> None:
+        """A neighbour tells us our part of a tree; its label may have had another meaning before."""
+        origin, above, deliver, hops = parse_tree(payload, self._own)
+        former = self._above.get(link.peer_id, _NONE).get(above)
+        if former is not None:
+            if (former.origin, former.deliver, former.hops()) == (origin, deliver, hops):
+                former.used = True
+                return
+            self._drop(former)
+        if self._sizes.get(link.peer_id, 0) + _BRANCH_BYTES + len(payload) > TREES_BYTES_MAX:
+            raise ProtocolError("a tree beyond what is kept of one neighbour")
+        branch = self._make(origin, link.peer_id, above, deliver, hops)
+        self._above.setdefault(link.peer_id, {})[above] = branch
+        self._sizes[link.peer_id] = self._sizes.get(link.peer_id, 0) + branch.size
+
+    def handle_forget(self, link: Link, payload: bytes) -> None:
+        """A neighbour does not use some trees any more."""
+        known = self._above.get(link.peer_id, {})
+        for above in parse_forget(payload):
+            branch = known.get(above)
+            if branch is not None:
+                branch.used = False
+                self._drain(branch)
+
+    def take(self, link: Link, body: bytes, now: float) -> Message | None:
+        """A message came: pass it on. Returns it if it is for us.
+
+        Raises:
+            ProtocolError: It is on no tree that this neighbour told us of, or its origin is not behind the neighbour.
+        """
+        origin, number, above, kind, flags, length = unpack_head(body)
+        branch = self._above.get(link.peer_id, _NONE).get(above)
+        if branch is None or branch.origin != origin or branch.checked != self._look:
+            branch = self._check(link, branch, origin, now)
+        if number <= branch.came:
+            return None
+        if number >= NUMBER_MAX:
+            raise ProtocolError(f"{number} is not a number of a publication")
+        if len(body) > _BODY_MAX and kind != DETOUR:
+            raise ProtocolError(f"a message of {len(body)} bytes leaves no room for another way")
+        message: Message | None = None
+        end = HEAD_BYTES + length
+        if flags or kind == DETOUR or end > len(body):  # what is wrong with it is found before it is kept for others
+            message = parse_publication(parse_detour(body)[1] if kind == DETOUR else body, link.peer_id)
+        branch.came = number
+        self._unconfirmed[branch] = None
+        self._came += 1
+        if self._came == 1:
+            self.confirm_at = min(self.confirm_at, now + CONFIRM_S)
+        elif self._came >= CONFIRM_MESSAGES:
+            self.confirm_at = -inf
+        if branch.children:
+            self._pass_on(branch, body, number, kind)
+        if not branch.deliver:
+            return None
+        if message is not None:
+            if kind == DETOUR:
+                self._check_origin(link, message.origin, now)
+            return message
+        return Message(body[HEAD_BYTES:end], body[end:], kind & 0xF, link.peer_id, NOBODY, 0, origin, number)
+
+    def _check(self, link: Link, branch: Branch | None, origin: bytes, now: float) -> Branch:
+        """The network is another one than when something came along a tree last, or nothing ever did."""
+        if branch is None or branch.origin != origin:
+            raise ProtocolError("a message on a tree that is not known")
+        self._check_origin(link, origin, now)
+        branch.checked = self._look
+        return branch
+
+    def _check_origin(self, link: Link, origin: bytes, now: float) -> None:
+        if origin == self._own or (origin != link.peer_id and not self._topology.may_bring(link.peer_id, origin, now)):
+            raise ProtocolError("the origin of a message is not behind who brings it")
+
+    def _pass_on(self, branch: Branch, body: bytes, number: int, kind: int) -> None:
+        if not self._forwards:  # its origin does not know yet
+            for child in branch.children.values():
+                self._lose(child.hop.id, _inner(body), child.receivers, Why.NO_WAY)
+            return
+        frame = pack_onward(body, branch.label)
+        put = self._put_anyway if kind == FLOW_LOSS else self._put
+        for child in branch.children.values():
+            self._send(branch, child, number, frame, put)
+
+    def handle_confirm(self, link: Link, payload: bytes) -> None:
+        """A neighbour confirms what was sent to it."""
+        for label, number in parse_confirm(payload):
+            branch = self._labels.get(label)
+            child = None if branch is None else branch.children.get(link.peer_id)
+            if branch is None or child is None:
+                continue
+            kept = child.kept
+            while kept and kept[0][0] <= number:
+                link.kept_bytes -= len(kept.popleft()[1])
+            self._rose(branch)
+
+    def confirm(self) -> None:
+        """Tell those above us what has arrived at all below."""
+        self.confirm_at = inf
+        self._came = 0
+        entries: dict[bytes, list[tuple[int, int]]] = {}
+        branches, self._unconfirmed = self._unconfirmed, {}
+        for branch in branches:
+            number = branch.confirmed()
+            if number > branch.told:
+                branch.told = number
+                entries.setdefault(branch.upstream, []).append((branch.above, number))
+            self._drain(branch)
+        for peer, found in entries.items():
+            link = self._links.get(peer)
+            if link is not None:
+                self.flushes[link.conn] = link.flush
+                for at in range(0, len(found), _ENTRIES_MAX):
+                    self._put_control(link, pack_confirm(self._own, found[at : at + _ENTRIES_MAX]))
+
+    # -- the network ------------------------------------------------------------------------------
+
+    def number_from(self, number: int) -> None:
+        """An earlier life of ours may have used numbers up to this."""
+        if number > self.number:
+            self.number = number
+            for receivers in list(self._mine):
+                self._retire(receivers)
+
+    def changed(self) -> None:
+        """The network, or what somebody wants, is another one: our trees may be wrong."""
+        self._look += 1
+
+    def link_down(self, link: Link, waiting: Iterable[bytes], had: bool) -> int:
+        """A link ended, and the topology knows: send what is kept for it another way.
+
+        Args:
+            waiting: The frames that were never sent.
+            had: The peer has got all that was sent to it, and only did not pass it on.
+
+        Returns how many of ``waiting`` do not arrive everywhere.
+        """
+        for branch in list(self._above.get(link.peer_id, {}).values()):
+            branch.used = False  # it is told anew if the peer comes back
+            self._drain(branch)
+        found: list[tuple[int, bytes, Branch, Child]] = []
+        for branch in self._labels.values():
+            child = branch.children.get(link.peer_id)
+            if child is not None and child.conn == link.conn:
+                child.conn = None
+                found += [(number, frame, branch, child) for number, frame in child.kept]
+                child.kept.clear()
+        link.kept_bytes = 0
+        found.sort(key=lambda each: each[0])
+        unsent = set(map(id, waiting))
+        lost = 0
+        for number, frame, branch, child in found:
+            spared = child.hop.id if had and id(frame) not in unsent else NOBODY
+            all_on = self._send_around(branch, child, number, frame[PREFIX:], spared)
+            lost += not all_on and id(frame) in unsent
+            self._rose(branch)
+        return lost
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _make(self, origin: bytes, upstream: bytes, above: int, deliver: bool, hops: Iterable[Hop]) -> Branch:
+        self.number += 1
+        branch = self._labels[self.number] = Branch(origin, upstream, above, self.number, deliver, hops)
+        return branch
+
+    def _retire(self, receivers: frozenset[bytes]) -> None:
+        former = self._mine.pop(receivers, None)
+        if former is not None:
+            former.used = False
+            if former.checked == self._look:
+                self._outdate()
+            self._drain(former)
+
+    def _drain(self, branch: Branch) -> None:
+        """Forget a tree that is not used any more, once nothing is on its way along it."""
+        if not branch.used and branch.label in self._labels and not branch.busy and branch not in self._unconfirmed:
+            self._drop(branch)
+
+    def _drop(self, branch: Branch) -> None:
+        del self._labels[branch.label]
+        self._unconfirmed.pop(branch, None)
+        if branch.upstream != NOBODY:
+            del self._above[branch.upstream][branch.above]
+            self._sizes[branch.upstream] -= branch.size
+            if not self._above[branch.upstream]:
+                del self._above[branch.upstream], self._sizes[branch.upstream]
+        for child in branch.children.values():
+            link = self._links.get(child.hop.id)
+            if link is not None and child.conn == link.conn:
+                link.kept_bytes -= sum([len(frame) for _, frame in child.kept])
+                self._put_control(link, pack_forget(self._own, (branch.label,)))
+                self.flushes[link.conn] = link.flush
+            child.kept.clear()
+
+    def _put_anyway(self, link: Link, frame: bytes) -> bool:
+        self._put_control(link, frame)
+        return True
+
+    def _send(self, branch: Branch, child: Child, number: int, frame: bytes, put: Put) -> None:
+        link = self._links.get(child.hop.id)
+        ours = branch.upstream == NOBODY
+        if link is None or not link.chappe or child.detoured:
+            assert not ours, "our trees are right as of the last look at the network"
+            self._send_around(branch, child, number, frame[PREFIX:])
+            return
+        if child.conn != link.conn:
+            self._announce(branch, child, link)
+        self.flushes[link.conn] = link.flush
+        if put(link, frame):
+            child.kept.append((number, frame))
+            link.kept_bytes += len(frame)
+            if link.kept_bytes > KEPT_BYTES_MAX:
+                self._let_go(child, link)
+
+    def _announce(self, branch: Branch, child: Child, link: Link) -> None:
+        child.conn = link.conn
+        self._put_control(link, pack_tree(self._own, branch.origin, branch.label, child.hop.subtree))
+
+    def _let_go(self, child: Child, link: Link) -> None:
+        """So much is kept that the oldest cannot be sent again."""
+        while link.kept_bytes > KEPT_BYTES_MAX and child.kept:
+            link.kept_bytes -= len(child.kept.popleft()[1])
+
+    def _send_around(self, branch: Branch, child: Child, number: int, body: bytes, spared: bytes = NOBODY) -> bool:
+        """Send a message to the receivers behind a hop, another way; ``spared`` has it. False if some do not get it."""
+        before = 0
+        if body[KIND_AT] == DETOUR:
+            before, body = parse_detour(body)
+            before += 1
+        wanted = child.receivers - {spared, self._own}
+        there = frozenset(filter(self._topology.has_way, wanted)) if before < DETOURS_MAX else frozenset[bytes]()
+        if there != wanted:
+            self._lose(child.hop.id, body, wanted - there, Why.NO_WAY)
+        around = self.to(there) if there else None
+        if around is not None:
+            self.number += 1
+            around.came = self.number
+            child.detoured.append(number)
+            frame = pack_detour(self._own, self.number, around.label, before, body)
+            for each in around.children.values():
+                self._send(around, each, around.came, frame, self._put)
+            around.waiting.append((around.came, branch, child, number))
+            self._rose(around)
+        return there == wanted
+
+    def _rose(self, branch: Branch) -> None:
+        """More of a tree may be confirmed."""
+        if branch.upstream != NOBODY:
+            self._unconfirmed[branch] = None
+            self.confirm_at = -inf
+            return
+        if branch.waiting:
+            done = branch.confirmed()
+            while branch.waiting and branch.waiting[0][0] <= done:
+                _, other, child, number = branch.waiting.popleft()
+                child.detoured.remove(number)
+                self._rose(other)
+        self._drain(branch)
+
+    def dropped(self, link: Link, frame: bytes, why: Why) -> None:
+        """An outbox dropped a message: nobody below is to wait for it."""
+        body = frame[PREFIX:]
+        _, number, label, _ = parse_head(body)
+        branch = self._labels.get(label)
+        if branch is None:
+            return
+        child = branch.children[link.peer_id]
+        if child.kept and child.kept[0][0] <= number <= child.kept[-1][0]:
+            child.kept.remove((number, frame))
+            link.kept_bytes -= len(frame)
+        self._lose(link.peer_id, _inner(body), child.receivers, why)
+        self._rose(branch)
+
+    def _lose(self, towards: bytes, body: bytes, missing: frozenset[bytes], why: Why) -> None:
+        message = parse_publication(body, NOBODY)
+        if message.kind != LOSS:
+            self._losses.add(towards, message.origin, message.topic, why, missing)
+
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        kept: dict[int, int] = {}
+        for branch in self._labels.values():
+            for child in branch.children.values():
+                if child.kept:
+                    size = sum([len(frame) for _, frame in child.kept])
+                    kept[child.conn or 0] = kept.get(child.conn or 0, 0) + size
+        counted = {link.conn: link.kept_bytes for link in self._links.values() if link.kept_bytes}
+        found = [] if kept == counted else [f"{counted} bytes are counted as kept, {kept} are"]
+        sizes = {peer: sum([each.size for each in known.values()]) for peer, known in self._above.items() if known}
+        if sizes != {peer: size for peer, size in self._sizes.items() if size}:
+            found.append(f"trees of {self._sizes} bytes are counted, {sizes} are known")
+        return found
+
+
+def _inner(body: bytes) -> bytes:
+    """What is published by a body, on a detour or not."""
+    return parse_detour(body)[1] if body[KIND_AT] == DETOUR else body

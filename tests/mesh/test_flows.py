@@ -1,0 +1,322 @@
+"""The frames of version 2: their bytes, round trips, and everything wrong a ProtocolError."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.mesh.test_mesh_messages import body_of
+
+from chappe.defaults import ENDPOINTS_MAX, MESH_MESSAGE_BYTES_MAX, MESH_TOPIC_BYTES_MAX, NUMBER_MAX
+from chappe.errors import ProtocolError, UsageError
+from chappe.mesh import flows
+from chappe.mesh.flows import (
+    DETOUR,
+    FLOW_COMMAND,
+    FLOW_DATA,
+    FLOW_LOSS,
+    FLOWS,
+    HEAD_BYTES,
+    KIND_AT,
+    PUBLICATIONS,
+    Hop,
+    pack_confirm,
+    pack_detour,
+    pack_forget,
+    pack_hops,
+    pack_onward,
+    pack_publication,
+    pack_tree,
+    parse_confirm,
+    parse_detour,
+    parse_forget,
+    parse_head,
+    parse_publication,
+    parse_tree,
+)
+from chappe.mesh.messages import (
+    COMMAND,
+    CONFIRM,
+    DATA,
+    FORGET,
+    LOSS,
+    NOBODY,
+    RESERVED_TOPIC,
+    TREE,
+    Message,
+    parse_message,
+)
+
+OWN, SENDER, ORIGIN, RECEIVER = (bytes([number]) * 16 for number in range(1, 5))
+ONE, TWO, THREE, FOUR = (bytes([number]) * 16 for number in range(0x11, 0x15))
+NODE_BYTES = 19
+TREE_HEAD_BYTES = 24
+U64_MAX = 2**64 - 1
+
+ids = st.binary(min_size=16, max_size=16)
+numbers = st.integers(0, NUMBER_MAX - 1)
+labels = st.integers(0, U64_MAX)
+kinds = st.sampled_from([DATA, COMMAND, LOSS])
+topics = st.binary(max_size=40)
+payloads = st.binary(max_size=60)
+
+
+def refused(parse: Callable[[bytes], object], body: bytes) -> bool:
+    try:
+        parse(body)
+    except ProtocolError:
+        return True
+    return False
+
+
+# -- publications -----------------------------------------------------------------------------------
+
+
+def test_the_bytes_of_a_publication_are_these() -> None:
+    body = body_of(pack_publication(ORIGIN, 5, 7, COMMAND, NOBODY, b"/t", b"payload"))
+    assert body == ORIGIN + bytes(7) + b"\x05" + bytes(7) + b"\x07" + b"\x22" + b"\x00" + b"\x00\x02" + b"/tpayload"
+    alone = body_of(pack_publication(ORIGIN, 5, 7, DATA, RECEIVER, b"/t", b"payload"))
+    head = ORIGIN + bytes(7) + b"\x05" + bytes(7) + b"\x07" + b"\x21" + b"\x01" + b"\x00\x02"
+    assert alone == head + RECEIVER + b"/tpayload"
+    assert (FLOW_DATA, FLOW_COMMAND, FLOW_LOSS, DETOUR) == (0x21, 0x22, 0x28, 0x2D)
+    assert {FLOW_DATA, FLOW_COMMAND, FLOW_LOSS} == PUBLICATIONS == FLOWS - {DETOUR}
+
+
+@given(ids, numbers, labels, kinds, st.just(NOBODY) | ids, topics, payloads)
+def test_a_publication_round_trips(
+    origin: bytes, number: int, label: int, kind: int, receiver: bytes, topic: bytes, payload: bytes
+) -> None:
+    body = body_of(pack_publication(origin, number, label, kind, receiver, topic, payload))
+    assert parse_head(body) == (origin, number, label, body[KIND_AT])
+    assert body[KIND_AT] in PUBLICATIONS
+    assert parse_publication(body, SENDER) == Message(topic, payload, kind, SENDER, receiver, 0, origin, number)
+    for length in range(len(body) - len(payload)):
+        assert refused(lambda cut: parse_publication(cut, SENDER), body[:length])
+    for length in range(HEAD_BYTES):
+        assert refused(parse_head, body[:length])
+
+
+@pytest.mark.parametrize("number", [NUMBER_MAX, NUMBER_MAX + 1, U64_MAX])
+def test_a_number_beyond_the_bound_is_refused(number: int) -> None:
+    body = body_of(pack_publication(ORIGIN, number, 1, DATA, NOBODY, b"/t", b""))
+    assert refused(parse_head, body)
+    assert refused(lambda body: parse_publication(body, SENDER), body)
+    assert not refused(parse_head, body_of(pack_publication(ORIGIN, NUMBER_MAX - 1, 1, DATA, NOBODY, b"/t", b"")))
+
+
+def test_flags_that_are_unknown_do_nothing() -> None:
+    body = bytearray(body_of(pack_publication(ORIGIN, 5, 7, DATA, RECEIVER, b"/t", b"payload")))
+    known = parse_publication(bytes(body), SENDER)
+    body[KIND_AT + 1] |= 0xFE
+    assert parse_publication(bytes(body), SENDER) == known
+
+
+@given(ids, numbers, labels, labels, kinds, st.just(NOBODY) | ids, topics, payloads)
+def test_a_hop_changes_the_label_alone(
+    origin: bytes, number: int, label: int, other: int, kind: int, receiver: bytes, topic: bytes, payload: bytes
+) -> None:
+    body = body_of(pack_publication(origin, number, label, kind, receiver, topic, payload))
+    assert pack_onward(body, other) == pack_publication(origin, number, other, kind, receiver, topic, payload)
+    around = body_of(pack_detour(SENDER, 9, label, 3, body))
+    assert pack_onward(around, other) == pack_detour(SENDER, 9, other, 3, body)
+
+
+@given(ids, numbers, labels, st.integers(0, 255), kinds, st.just(NOBODY) | ids, topics, payloads)
+def test_a_detour_round_trips(
+    around: bytes, number: int, label: int, before: int, kind: int, receiver: bytes, topic: bytes, payload: bytes
+) -> None:
+    inner = body_of(pack_publication(ORIGIN, 5, 7, kind, receiver, topic, payload))
+    body = body_of(pack_detour(around, number, label, before, inner))
+    assert parse_head(body) == (around, number, label, DETOUR)
+    assert parse_detour(body) == (before, inner)
+    for length in range(2 * HEAD_BYTES):
+        assert refused(parse_detour, body[:length])
+
+
+@pytest.mark.parametrize("kind", [0, DATA, COMMAND, LOSS, TREE, DETOUR, 0x20, 0x23, 0xFF])
+def test_on_a_detour_is_a_publication_and_nothing_else(kind: int) -> None:
+    inner = bytearray(body_of(pack_publication(ORIGIN, 5, 7, DATA, NOBODY, b"/t", b"payload")))
+    inner[KIND_AT] = kind
+    assert refused(parse_detour, body_of(pack_detour(SENDER, 9, 8, 0, bytes(inner))))
+
+
+def test_what_is_too_large_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "MESH_MESSAGE_BYTES_MAX", 100_000)
+    for receiver in (NOBODY, RECEIVER):
+        room = bytes(100_000 - 3 * HEAD_BYTES)
+        frame = pack_publication(ORIGIN, 1, 1, DATA, receiver, b"", room)
+        assert len(body_of(pack_detour(ORIGIN, 1, 1, 0, body_of(frame)))) <= 100_000
+        with pytest.raises(UsageError, match="message"):
+            pack_publication(ORIGIN, 1, 1, DATA, receiver, b"t", room)
+    pack_publication(ORIGIN, 1, 1, DATA, NOBODY, bytes(MESH_TOPIC_BYTES_MAX), b"")
+    with pytest.raises(UsageError, match="topic"):
+        pack_publication(ORIGIN, 1, 1, DATA, NOBODY, bytes(MESH_TOPIC_BYTES_MAX + 1), b"")
+    assert MESH_MESSAGE_BYTES_MAX > 100_000
+
+
+# -- trees ------------------------------------------------------------------------------------------
+
+
+def node(id: bytes, receiver: bool, children: int) -> bytes:
+    return id + bytes((receiver,)) + children.to_bytes(2, "big")
+
+
+HEAD = ORIGIN + (9).to_bytes(8, "big")
+#   OWN, a receiver: ONE (a receiver): TWO, THREE (a receiver): FOUR
+NODES = node(OWN, True, 2), node(ONE, True, 1), node(TWO, False, 0), node(THREE, True, 1), node(FOUR, False, 0)
+
+
+def test_the_bytes_of_a_tree_are_these() -> None:
+    children = {SENDER: [OWN], OWN: [ONE, THREE], ONE: [TWO], THREE: [FOUR]}
+    [hop] = pack_hops(SENDER, frozenset((OWN, ONE, THREE)), children)
+    assert hop == Hop(OWN, b"".join(NODES))
+    message = parse_message(body_of(pack_tree(SENDER, ORIGIN, 9, hop.subtree)))
+    assert (message.kind, message.sender, message.topic) == (TREE, SENDER, RESERVED_TOPIC)
+    assert message.payload == HEAD + b"".join(NODES)
+    below = [Hop(ONE, NODES[1] + NODES[2]), Hop(THREE, NODES[3] + NODES[4])]
+    assert parse_tree(message.payload, OWN) == (ORIGIN, 9, True, below)
+    assert [each.receivers() for each in below] == [frozenset((ONE,)), frozenset((THREE,))]
+    assert hop.receivers() == frozenset((OWN, ONE, THREE))
+
+
+@given(st.data())
+def test_a_tree_round_trips(data: st.DataObject) -> None:
+    nodes = data.draw(st.lists(ids.filter(lambda each: each != ORIGIN), min_size=1, max_size=12, unique=True))
+    receivers = frozenset(data.draw(st.lists(st.sampled_from(nodes), unique=True)))
+    children: dict[bytes, list[bytes]] = {ORIGIN: [nodes[0]]}
+    for at, each in enumerate(nodes[1:], 1):
+        children.setdefault(nodes[data.draw(st.integers(0, at - 1))], []).append(each)
+    [hop] = pack_hops(ORIGIN, receivers, children)
+    passed = 0
+    waiting = [hop]
+    while waiting:  # as hop after hop does
+        hop = waiting.pop()
+        payload = parse_message(body_of(pack_tree(SENDER, ORIGIN, passed, hop.subtree))).payload
+        origin, label, deliver, hops = parse_tree(payload, hop.id)
+        assert (origin, label, deliver) == (ORIGIN, passed, hop.id in receivers)
+        assert [each.id for each in hops] == children.get(hop.id, [])
+        for length in range(len(payload)):
+            assert refused(lambda cut, own=hop.id: parse_tree(cut, own), payload[:length])  # type: ignore[misc]
+        passed += 1
+        waiting += hops
+    assert passed == len(nodes)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        (),
+        (node(ONE, True, 0),),  # for another
+        (node(OWN, True, 1),),  # one is missing
+        (node(OWN, True, 0), node(ONE, True, 0)),  # one is too many
+        (node(OWN, True, 1), node(ONE, True, 0), node(TWO, True, 0)),
+        (node(OWN, True, 1), node(ONE, True, 0xFFFF)),
+        (node(OWN, True, 0xFFFF),),
+        (node(OWN, True, 2), node(ONE, True, 1), node(TWO, True, 0)),  # the second of two is missing
+        (node(OWN, True, 1), node(OWN, True, 0)),  # it runs back to this hop
+        (node(OWN, True, 1), node(ONE, True, 1), node(OWN, True, 0)),
+        (node(OWN, True, 2), node(ONE, True, 0), node(ONE, True, 0)),  # it names one twice
+        (node(OWN, True, 2), node(ONE, True, 1), node(TWO, True, 0), node(TWO, True, 0)),
+        (node(OWN, True, 1), node(ORIGIN, True, 0)),  # it runs back to where it begins
+        (node(ORIGIN, True, 0),),
+    ],
+)
+def test_a_tree_that_is_none_is_refused(nodes: tuple[bytes, ...]) -> None:
+    assert refused(lambda payload: parse_tree(payload, OWN), HEAD + b"".join(nodes))
+
+
+def test_a_tree_has_a_bound() -> None:
+    leaves = [node(number.to_bytes(16, "big"), True, 0) for number in range(1 << 40, (1 << 40) + ENDPOINTS_MAX)]
+    for count, wrong in ((ENDPOINTS_MAX - 1, False), (ENDPOINTS_MAX, True)):
+        payload = HEAD + node(OWN, False, count) + b"".join(leaves[:count])
+        assert refused(lambda payload: parse_tree(payload, OWN), payload) is wrong
+
+
+def test_a_tree_as_deep_as_there_are_endpoints_is_packed_and_parsed() -> None:
+    chain = [number.to_bytes(16, "big") for number in range(1 << 40, (1 << 40) + ENDPOINTS_MAX)]
+    children = {one: [two] for one, two in zip([ORIGIN, *chain], chain, strict=False)}
+    [hop] = pack_hops(ORIGIN, frozenset(chain[-1:]), children)
+    payload = parse_message(body_of(pack_tree(ORIGIN, ORIGIN, 1, hop.subtree))).payload
+    _, _, deliver, [below] = parse_tree(payload, chain[0])
+    assert not deliver
+    assert below.receivers() == frozenset(chain[-1:])
+
+
+# -- confirmations and labels -----------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(labels, labels), max_size=20))
+def test_confirmations_round_trip(entries: list[tuple[int, int]]) -> None:
+    message = parse_message(body_of(pack_confirm(SENDER, entries)))
+    assert (message.kind, message.sender, message.topic) == (CONFIRM, SENDER, RESERVED_TOPIC)
+    assert list(parse_confirm(message.payload)) == entries
+    for length in range(len(message.payload)):
+        assert refused(parse_confirm, message.payload[:length]) is bool(length % 16)
+
+
+@given(st.lists(labels, max_size=20))
+def test_labels_that_are_not_used_any_more_round_trip(forgotten: list[int]) -> None:
+    message = parse_message(body_of(pack_forget(SENDER, forgotten)))
+    assert (message.kind, message.sender, message.topic) == (FORGET, SENDER, RESERVED_TOPIC)
+    assert parse_forget(message.payload) == forgotten
+    for length in range(len(message.payload)):
+        assert refused(parse_forget, message.payload[:length]) is bool(length % 8)
+
+
+def test_the_bytes_of_confirmations_and_labels_are_these() -> None:
+    assert body_of(pack_confirm(SENDER, [(1, 2), (3, 4)])).endswith(
+        b"".join([number.to_bytes(8, "big") for number in (1, 2, 3, 4)])
+    )
+    assert body_of(pack_forget(SENDER, [1, 2])).endswith(bytes(7) + b"\x01" + bytes(7) + b"\x02")
+    assert (TREE, CONFIRM, FORGET) == (0x15, 0x16, 0x17)
+
+
+# -- anything ---------------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=200) | st.binary(max_size=80).map(lambda some: HEAD + b"".join(NODES)[: len(some)] + some))
+def test_any_bytes_parse_or_are_a_protocol_error(body: bytes) -> None:
+    for parse in (
+        parse_head,
+        parse_detour,
+        parse_confirm,
+        parse_forget,
+        lambda body: parse_tree(body, OWN),
+        lambda body: parse_publication(body, SENDER) if len(body) > KIND_AT and body[KIND_AT] in PUBLICATIONS else None,
+    ):
+        refused(parse, body)
+
+
+@given(st.data())
+def test_a_damaged_tree_parses_or_is_a_protocol_error(data: st.DataObject) -> None:
+    payload = bytearray(HEAD + b"".join(NODES))
+    for _ in range(data.draw(st.integers(1, 3))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        origin, label, deliver, hops = parse_tree(bytes(payload), OWN)
+    except ProtocolError:
+        return
+    # What it is taken for has every hop once, and nothing beside that.
+    head = origin + label.to_bytes(8, "big") + payload[TREE_HEAD_BYTES : TREE_HEAD_BYTES + NODE_BYTES]
+    assert head + b"".join([each.subtree for each in hops]) == payload
+    assert deliver == bool(payload[TREE_HEAD_BYTES + 16] & 1)
+    named = [payload[at : at + 16] for at in range(TREE_HEAD_BYTES, len(payload), NODE_BYTES)]
+    assert len({bytes(each) for each in named}) == len(named) == 5
+
+
+@given(st.data())
+def test_a_damaged_publication_parses_or_is_a_protocol_error(data: st.DataObject) -> None:
+    body = bytearray(body_of(pack_publication(ORIGIN, 5, 7, DATA, RECEIVER, b"/topic", b"payload")))
+    if data.draw(st.booleans()):
+        body = bytearray(body_of(pack_detour(SENDER, 9, 8, 1, bytes(body))))
+    for _ in range(data.draw(st.integers(1, 3))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        found = parse_detour(bytes(body))[1] if body[KIND_AT] == DETOUR else bytes(body)
+        if found[KIND_AT] in PUBLICATIONS:
+            message = parse_publication(found, SENDER)
+            assert len(message.topic) + len(message.payload) in (len(found) - HEAD_BYTES, len(found) - HEAD_BYTES - 16)
+    except ProtocolError:
+        pass
