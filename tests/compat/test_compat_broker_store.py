@@ -292,7 +292,9 @@ def test_a_clone_may_be_there_first(endpoint: Callable[[], broker.Endpoint]) -> 
     assert not clone.await_idle(0.1)
     master = attached(first.attach_master("s", broker.Backend.Memory))
     assert second.peer("127.0.0.1", first.listen("127.0.0.1", 0))
-    assert clone.get("early") == 1  # waits for the master
+    clone.get("early")  # waits for the master, not for what was written on the way to it
+    assert clone.await_idle(30)
+    assert clone.get("early") == 1
     assert master.get("early") == 1
 
 

@@ -291,8 +291,9 @@ class _EventLoop:
         self.node.turns.unserve()
 
 
-def test_an_event_loop_that_does_its_work_is_left_to_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "TICK_S", 10 * PATIENCE_S)
+def test_an_event_loop_that_does_its_work_is_left_to_it(make_node: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TICK_S", 10 * PATIENCE_S)  # before the loop has looked at the node for the first time
+    node = make_node()
     event_loop = _EventLoop(node)
     for count in range(1, 4):
         node.send()
