@@ -945,3 +945,20 @@ def test_a_message_of_an_original_that_is_too_large_for_a_tree_is_counted(
     assert original.conn not in rig.closed
     assert [len(each.payload) for each in rig.delivered] == [10_000 - 39]
     assert rig.core.dropped == 1
+
+
+@pytest.mark.parametrize("room", [1_024, 8])
+def test_many_messages_at_once_are_the_same_as_one_after_the_other(room: int) -> None:
+    """With little room they go singly, as the policy says."""
+    net = Net(3, CHAIN, peer_messages_max=room)
+    net.want(2)
+    net.settle()
+    many = [(TOPIC + b"/x", text) for text in texts(1, 6)] + [(b"/nobody", b"")] + [(TOPIC + b"/y", text) for text in texts(7, 9)]
+    node = net[0]
+    flushes, wanted = node.core.publish_many(many, node.now)
+    node.do(list(flushes))
+    net.pump()
+    assert wanted == 9
+    assert net[2].payloads == texts(1, 9)
+    net.settle()
+    assert net.is_idle()

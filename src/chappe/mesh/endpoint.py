@@ -158,18 +158,7 @@ class EndpointCore(Peerings):
 
         Returns what to write too, and how many of the messages were put for at least one peer.
         """
-        publish = self.router.publish
-        last: Sequence[Flush] = ()
-        flushes: dict[Flush, None] = {}
-        wanted = 0
-        for topic, payload in messages:
-            found = publish(topic, payload, DATA, NOBODY, now)
-            if found:
-                wanted += 1
-            if found is not last:
-                last = found
-                flushes.update(dict.fromkeys(found))
-        return list(flushes), wanted
+        return self.router.publish_many(messages, now)
 
     def deliver_here(self, topic: bytes, payload: bytes, but: int) -> list[Action]:
         """Give a message of data that is published here to our own subscribers too, except for one of them."""

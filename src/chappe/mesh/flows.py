@@ -28,7 +28,7 @@ Source: after the multicast that Broker once had (2020 to 2021), which sent the 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -97,6 +97,20 @@ def pack_publication(
         return _pack_frame(size, origin, number, label, kind | _FLOW_BIT, 0, len(topic)) + topic + payload
     head = _pack_frame(size + ID_BYTES, origin, number, label, kind | _FLOW_BIT, _DIRECTED, len(topic))
     return b"".join((head, receiver, topic, payload))
+
+
+def pack_publications(
+    origin: bytes, number: int, label: int, topic: bytes, payloads: Sequence[bytes]
+) -> list[bytes] | None:
+    """Return the frames of messages of data, numbered from ``number`` on; None if one of them is too large."""
+    head, length = HEAD_BYTES + len(topic), len(topic)
+    if head + max(map(len, payloads)) > MESH_MESSAGE_BYTES_MAX - 2 * HEAD_BYTES or length > MESH_TOPIC_BYTES_MAX:
+        return None
+    pack = _pack_frame
+    return [
+        pack(head + len(payload), origin, each, label, FLOW_DATA, 0, length) + topic + payload
+        for each, payload in enumerate(payloads, number)
+    ]
 
 
 def pack_onward(body: bytes, label: int) -> bytes:

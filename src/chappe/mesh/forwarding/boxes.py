@@ -66,6 +66,15 @@ class Outbox(Box[bytes]):
             return True
         return self._put_full(frame, len(frame))
 
+    def has_room(self, messages: int, size: int) -> bool:
+        """Whether it would not even be full with so many more messages of so many bytes together."""
+        return len(self._waiting) + messages < self.messages_max and self.bytes + size < self.bytes_max
+
+    def put_many(self, frames: Sequence[bytes], size: int) -> None:
+        """Add the frames of messages of ``size`` bytes together, for which it ``has_room``."""
+        self._waiting.extend(frames)
+        self.bytes += size
+
     def put_control(self, frame: bytes) -> bool:
         """Add a control frame; False, and ``overflowed``, if the peer takes so little that even these pile up."""
         if len(self._control) >= CONTROL_FRAMES_MAX or self.control_bytes >= CONTROL_BYTES_MAX:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import groupby
 from math import inf
+from operator import itemgetter
 from typing import Final
 
 from chappe.core import Report
@@ -280,7 +282,7 @@ class Router:
             route = self._towards(receiver, kind)
         elif not route.ready:
             self._make_ready(route, self.topology.receivers(topic))
-        told: list[Action] = []
+        told: Sequence[Action] = ()
         if self.topology.tell_at < inf or self.flooding.held:  # others take what they know to be here
             told = self.flooding.hurry(now)
         if route.tree is not None:
@@ -291,6 +293,22 @@ class Router:
             self.originals.echoes.note(MESH, topic, payload, now, own=True)
         self.reached = route.count
         return [*route.flushes, *[each for each in told if isinstance(each, Flush)]] if told else route.flushes
+
+    def publish_many(self, messages: Iterable[tuple[bytes, bytes]], now: float) -> tuple[Sequence[Flush], int]:
+        """See ``EndpointCore.publish_many``."""
+        flushes: dict[Flush, None] = {}
+        wanted = 0
+        for topic, run in groupby(messages, itemgetter(0)):
+            payloads = [payload for _, payload in run]
+            found = self.publish(topic, payloads[0], DATA, NOBODY, now)
+            flushes.update(dict.fromkeys(found))
+            wanted += len(payloads) if found else 0
+            rest, route = payloads[1:], self._routes.get(topic)
+            tree = None if route is None or self.originals.links else route.tree
+            if rest and (tree is None or not self.trees.publish_many(tree, topic, rest)):
+                for payload in rest:
+                    flushes.update(dict.fromkeys(self.publish(topic, payload, DATA, NOBODY, now)))
+        return list(flushes), wanted
 
     def deliver_here(self, topic: bytes, payload: bytes, but: int) -> list[Action]:
         """See ``EndpointCore.deliver_here``."""

@@ -16,7 +16,7 @@ them so often in a second, or after so many messages, and a hop whenever one of 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Final
 
@@ -45,6 +45,7 @@ from chappe.mesh.flows import (
     pack_hops,
     pack_onward,
     pack_publication,
+    pack_publications,
     pack_tree,
     parse_confirm,
     parse_detour,
@@ -189,16 +190,36 @@ class Trees:
         number = self.number = self.number + 1
         frame = pack_publication(self._own, number, branch.label, kind, receiver, topic, payload)
         branch.came = number
-        put = self._put
+        put, links, entry = self._put, self._links, (number, frame)
         for peer, child in branch.children.items():
-            link = self._links[peer]
+            link = links[peer]
             if child.conn != link.conn:
                 self._announce(branch, child, link)
             if put(link, frame):
-                child.kept.append((number, frame))
+                child.kept.append(entry)
                 link.kept_bytes += len(frame)
                 if link.kept_bytes > KEPT_BYTES_MAX:
                     self._let_go(child, link)
+
+    def publish_many(self, branch: Branch, topic: bytes, payloads: Sequence[bytes]) -> bool:
+        """Send messages of data along a tree of ours, in order; False, and nothing sent, if they have to go singly."""
+        number = self.number + 1
+        frames = pack_publications(self._own, number, branch.label, topic, payloads)
+        if frames is None:
+            return False
+        size = sum(map(len, frames))
+        ways = [(self._links[peer], child) for peer, child in branch.children.items()]
+        for link, child in ways:
+            room = link.outbox.has_room(len(frames), size) and link.kept_bytes + size <= KEPT_BYTES_MAX
+            if not room or child.conn != link.conn:
+                return False
+        entries = list(enumerate(frames, number))
+        for link, child in ways:
+            link.outbox.put_many(frames, size)
+            child.kept.extend(entries)
+            link.kept_bytes += size
+        self.number = branch.came = self.number + len(frames)
+        return True
 
     def tell(self, branch: Branch, receiver: bytes, topic: bytes, payload: bytes) -> None:
         """Send a report of a loss along a tree of ours, past the bounds of messages."""
