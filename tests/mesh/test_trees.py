@@ -953,7 +953,11 @@ def test_many_messages_at_once_are_the_same_as_one_after_the_other(room: int) ->
     net = Net(3, CHAIN, peer_messages_max=room)
     net.want(2)
     net.settle()
-    many = [(TOPIC + b"/x", text) for text in texts(1, 6)] + [(b"/nobody", b"")] + [(TOPIC + b"/y", text) for text in texts(7, 9)]
+    many = (
+        [(TOPIC + b"/x", text) for text in texts(1, 6)]
+        + [(b"/nobody", b"")]
+        + [(TOPIC + b"/y", text) for text in texts(7, 9)]
+    )
     node = net[0]
     flushes, wanted = node.core.publish_many(many, node.now)
     node.do(list(flushes))

@@ -12,6 +12,7 @@ from chappe.mesh.messages import (
     BYE,
     COMMAND,
     DATA,
+    LOSS,
     NOBODY,
     PING,
     Message,
@@ -183,12 +184,12 @@ class Losses(Checker[MeshWorld]):
         for frame in frames:
             if (
                 len(frame) <= PREFIX + _KIND_AT
-                or frame[PREFIX + _KIND_AT] != FLOW_LOSS
+                or frame[PREFIX + _KIND_AT] not in (FLOW_LOSS, DETOUR)
                 or not isinstance(host, EndpointHost)
             ):
                 continue
             message = message_in(frame[PREFIX:])
-            if message.origin != host.own_id:
+            if message.origin != host.own_id or message.kind != LOSS:
                 continue
             loss = Loss.parse(message.payload)
             self._told[message.origin, message.sequence] = loss
