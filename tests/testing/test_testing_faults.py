@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from chappe import Consumer, Endpoint, Producer
 from chappe.errors import Closed, TimedOut
+from chappe.runtime.worker import DISKS, run_once
 from chappe.testing import Log, NothingHappens, World
 
 
@@ -26,6 +29,22 @@ def test_what_was_stored_survives_the_kill_of_its_store(chappe_log: Log) -> None
         chappe_log.start_store()
         producer.flush(30)
     assert sorted(each.value or b"" for each in chappe_log.read("readings")) == [b"1", b"2", b"3"]
+
+
+def test_a_kill_meets_no_slow_call_half_way(chappe_world: World) -> None:
+    """What its thread does with what was left behind would look like a defect of the member's."""
+    began, done = threading.Event(), threading.Event()
+
+    def call() -> None:
+        began.set()
+        sum(range(3_000_000))  # a slow disk
+        done.set()
+
+    with chappe_world.on("keeper"):
+        run_once(DISKS, lambda function, *args: function(*args), call, lambda _: None)
+    assert began.wait(PATIENCE_S)  # not on the world's clock, so this thread goes on beside the call
+    chappe_world.kill("keeper")
+    assert done.is_set()
 
 
 def test_a_store_that_is_cut_off_gets_it_later(chappe_log: Log) -> None:

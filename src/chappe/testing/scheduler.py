@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from time import monotonic, sleep, time_ns  # the system's, also while a test has its own
 from typing import Any, Final
@@ -150,6 +151,23 @@ class Scheduler:
         check_alive()
         return until()
 
+    @contextmanager
+    def alone(self, host: Any) -> Iterator[None]:
+        """What is done in the ``with`` is done while nobody drives, and no slow call of ``host`` is under way."""
+        while True:
+            self.wait(lambda: not _calls(host))
+            with self._change:
+                if not self._driving and not _calls(host):
+                    self._driving = True
+                    break
+                self._change.wait(LOOK_S)
+        try:
+            yield
+        finally:
+            with self._change:
+                self._driving = False
+                self._change.notify_all()
+
     def run_now(self) -> None:
         """Have done what can be done without time passing; for an event loop that does not wait."""
         self._drive(lambda: not self._do_now())
@@ -277,18 +295,18 @@ class Thread(threading.Thread):
     ) -> None:
         super().__init__(name=name, daemon=True)
         self.ends = ends
+        self.host = host
         self._scheduler = scheduler
-        self._host = host
         self._work = target
 
     @property
     def killed(self) -> bool:
         """Whether its host was."""
-        return bool(self._host.killed)
+        return bool(self.host.killed)
 
     def run(self) -> None:
         """Do the work."""
-        machine.drive(self._host)
+        machine.drive(self.host)
         try:
             if not self.killed:
                 self._work()
@@ -303,6 +321,11 @@ class Thread(threading.Thread):
         """Wait for its end, on the world's clock."""
         if threading.current_thread() is not self:
             self._scheduler.wait(lambda: not self.is_alive(), timeout)
+
+
+def _calls(host: Any) -> bool:
+    """Whether a slow call of its members is under way."""
+    return any(isinstance(each, Thread) and each.ends and each.host is host for each in threading.enumerate())
 
 
 def check_alive() -> None:

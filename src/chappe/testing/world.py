@@ -181,14 +181,15 @@ class World:
         host = self._hosts.pop(name, None)
         if host is None:
             return
-        host.killed = True
-        for sock in list(host.sockets):
-            sock.kill()
-        members = [each for ref in host.members if (each := ref()) is not None]
-        for each in members:
-            self._scheduler.remove(each)
-            at_exit.remove(each)
-        forking.abandon(members, "of a killed host", _killed)
+        with self._scheduler.alone(host):  # in the midst of a call, its thread would meet what is half left behind
+            host.killed = True
+            for sock in list(host.sockets):
+                sock.kill()
+            members = [each for ref in host.members if (each := ref()) is not None]
+            for each in members:
+                self._scheduler.remove(each)
+                at_exit.remove(each)
+            forking.abandon(members, "of a killed host", _killed)
 
     def cut(self, one: str, other: str) -> None:
         """Nothing passes between two hosts, and nobody is told."""
