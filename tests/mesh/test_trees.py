@@ -6,7 +6,7 @@ import pytest
 from tests.mesh.net_rig import TOPIC, Net
 from tests.mesh.rogue_rig import PREFIX, VICTIM, Peer, Rig
 
-from chappe.defaults import CONFIRM_MESSAGES, CONFIRM_S, DROPS_REPORT_S, MESH_MESSAGE_BYTES_MAX
+from chappe.defaults import CONFIRM_MESSAGES, CONFIRM_S, DROPS_REPORT_S, KIB, MESH_MESSAGE_BYTES_MAX
 from chappe.mesh import flows
 from chappe.mesh.events import PeerLost
 from chappe.mesh.flows import (
@@ -218,6 +218,17 @@ def test_after_so_many_messages_they_are_confirmed_at_once() -> None:
     net.pump()
     assert net.count(CONFIRM) == 1
     assert net.is_idle()
+
+
+def test_large_messages_are_confirmed_after_fewer() -> None:
+    """What is kept has a bound in bytes."""
+    net = Net(2, [(0, 1)])
+    net.want(1)
+    for count in range(1, 6):
+        net[0].publish(bytes(CONFIRM_MESSAGES * KIB // 4))
+        net.pump()
+        assert len(net.of(CONFIRM)) == (count >= 4)
+    assert net[0].link(net[1]).kept_bytes == len(net.flows()[-1][2]) + PREFIX
 
 
 def test_a_hop_confirms_only_what_all_below_have() -> None:

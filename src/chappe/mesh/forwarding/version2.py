@@ -25,6 +25,7 @@ from chappe.defaults import (
     CONFIRM_S,
     DETOURS_MAX,
     KEPT_BYTES_MAX,
+    KIB,
     MESH_MESSAGE_BYTES_MAX,
     NUMBER_MAX,
     TREES_BYTES_MAX,
@@ -167,7 +168,7 @@ class Trees:
         self._mine: dict[frozenset[bytes], Branch] = {}  # those that we publish along now, by receivers
         self._look = 1  # rises when the network changes
         self._unconfirmed: dict[Branch, None] = {}  # of which something came, or was confirmed
-        self._came = 0  # since the last confirmation
+        self._came = 0  # messages since the last confirmation, and KiB of them
 
     # -- publishing -------------------------------------------------------------------------------
 
@@ -281,11 +282,11 @@ class Trees:
             message = parse_publication(parse_detour(body)[1] if kind == DETOUR else body, link.peer_id)
         branch.came = number
         self._unconfirmed[branch] = None
-        self._came += 1
-        if self._came == 1:
-            self.confirm_at = min(self.confirm_at, now + CONFIRM_S)
-        elif self._came >= CONFIRM_MESSAGES:
+        self._came += 1 + len(body) // KIB
+        if self._came >= CONFIRM_MESSAGES:
             self.confirm_at = -inf
+        elif self.confirm_at == inf:
+            self.confirm_at = now + CONFIRM_S
         if branch.children:
             self._pass_on(branch, body, number, kind)
         if not branch.deliver:
