@@ -22,13 +22,14 @@ from chappe.mesh.actions import Action, Deliver, Flush
 from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable
 from chappe.mesh.filters import LOCAL_PREFIX, Filter, minimal
 from chappe.mesh.flows import FLOWS, HEAD_BYTES, KIND_AT
+from chappe.mesh.forwarding.branches import Branch
 from chappe.mesh.forwarding.congestion import Congestion
 from chappe.mesh.forwarding.duplicates import Seen
 from chappe.mesh.forwarding.echoes import MESH, TOO_OFTEN
 from chappe.mesh.forwarding.flooding import Flooding
 from chappe.mesh.forwarding.losses import Drops, Loss, Losses, Why
 from chappe.mesh.forwarding.version1 import Originals
-from chappe.mesh.forwarding.version2 import Branch, Trees
+from chappe.mesh.forwarding.version2 import Trees
 from chappe.mesh.links.link import EndpointOptions, Link
 from chappe.mesh.messages import (
     COMMAND,

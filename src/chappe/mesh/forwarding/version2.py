@@ -15,7 +15,6 @@ them so often in a second, or after so many messages, and a hop whenever one of 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Final
@@ -56,6 +55,7 @@ from chappe.mesh.flows import (
     parse_tree,
     unpack_head,
 )
+from chappe.mesh.forwarding.branches import BRANCH_BYTES, Branch, Child
 from chappe.mesh.forwarding.losses import Losses, Why
 from chappe.mesh.links.link import EndpointOptions, Link
 from chappe.mesh.messages import LOSS, NOBODY, Message
@@ -63,68 +63,7 @@ from chappe.mesh.topology import Topology
 
 _ENTRIES_MAX: Final = 1_000  # in one confirmation
 _BODY_MAX: Final = MESH_MESSAGE_BYTES_MAX - HEAD_BYTES  # of what may have to go another way
-_BRANCH_BYTES: Final = 256  # what a tree takes beside the ids of the hops below
 Put = Callable[[Link, bytes], bool]
-
-
-class Child:
-    """A hop below us on a tree, and what was sent there and is not confirmed."""
-
-    __slots__ = ("conn", "detoured", "hop", "kept", "receivers")
-
-    def __init__(self, hop: Hop) -> None:
-        self.hop = hop
-        self.receivers = hop.receivers()
-        self.conn: int | None = None  # the connection over which it was told of the tree
-        self.kept: deque[tuple[int, bytes]] = deque()  # numbers and frames
-        self.detoured: deque[int] = deque()  # numbers of what went another way and is not confirmed there
-
-
-class Branch:
-    """A tree, as far as it is known here."""
-
-    __slots__ = (
-        "above", "came", "checked", "children", "deliver", "label", "origin", "told", "upstream", "used", "waiting",
-    )  # fmt: skip
-
-    def __init__(
-        self, origin: bytes, upstream: bytes, above: int, label: int, deliver: bool, hops: Iterable[Hop]
-    ) -> None:
-        self.origin = origin
-        self.upstream = upstream  # who sends along it to us; NOBODY if it is ours
-        self.above = above  # what upstream calls it
-        self.label = label  # what we call it
-        self.deliver = deliver
-        self.children = {hop.id: Child(hop) for hop in hops}
-        self.came = 0  # the number of the last message
-        self.told = 0  # up to this number it is confirmed
-        self.checked = 0  # as of this look at the network it is right, or its origin is where it comes from
-        self.used = True  # further messages may come along it
-        self.waiting: deque[tuple[int, Branch, Child, int]] = deque()  # ours: its numbers, and what each confirms
-
-    def hops(self) -> list[Hop]:
-        """The hops below us."""
-        return [each.hop for each in self.children.values()]
-
-    def confirmed(self) -> int:
-        """Up to which number everything has arrived at all receivers below."""
-        least = self.came
-        for child in self.children.values():
-            if child.kept:
-                least = min(least, child.kept[0][0] - 1)
-            if child.detoured:
-                least = min(least, child.detoured[0] - 1)
-        return least
-
-    @property
-    def busy(self) -> bool:
-        """Whether something is on its way."""
-        return bool(self.waiting) or any(child.kept or child.detoured for child in self.children.values())
-
-    @property
-    def size(self) -> int:
-        """About how many bytes it takes."""
-        return _BRANCH_BYTES + sum([len(child.hop.subtree) for child in self.children.values()])
 
 
 _NONE: Final[dict[int, Branch]] = {}
@@ -245,7 +184,7 @@ class Trees:
                 former.used = True
                 return
             self._drop(former)
-        if self._sizes.get(link.peer_id, 0) + _BRANCH_BYTES + len(payload) > TREES_BYTES_MAX:
+        if self._sizes.get(link.peer_id, 0) + BRANCH_BYTES + len(payload) > TREES_BYTES_MAX:
             raise ProtocolError("a tree beyond what is kept of one neighbour")
         branch = self._make(origin, link.peer_id, above, deliver, hops)
         self._above.setdefault(link.peer_id, {})[above] = branch
@@ -437,8 +376,10 @@ class Trees:
         link = self._links.get(child.hop.id)
         ours = branch.upstream == NOBODY
         if link is None or not link.chappe or child.detoured:
-            assert not ours, "our trees are right as of the last look at the network"
-            self._send_around(branch, child, number, frame[PREFIX:])
+            if ours:  # it is right as of the last look at the network, so this is a defect: rather lose than go round
+                self._lose(child.hop.id, _inner(frame[PREFIX:]), child.receivers, Why.NO_WAY)
+            else:
+                self._send_around(branch, child, number, frame[PREFIX:])
             return
         if child.conn != link.conn:
             self._announce(branch, child, link)
