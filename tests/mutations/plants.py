@@ -783,7 +783,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "confirmed-before-those-below-have-it",
         "mesh",
-        "mesh/forwarding/version2.py",
+        "mesh/forwarding/branches.py",
         ("            if child.kept:\n                least ="),
         ("            if child.kept and self.upstream == NOBODY:\n                least ="),
         "exactly once while a path stands",
@@ -791,7 +791,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "confirmed-up-to-what-has-not-arrived",
         "mesh",
-        "mesh/forwarding/version2.py",
+        "mesh/forwarding/branches.py",
         "least = min(least, child.kept[0][0] - 1)",
         "least = min(least, child.kept[0][0])",
         "exactly once while a path stands",
@@ -799,7 +799,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "detour-not-waited-for",
         "mesh",
-        "mesh/forwarding/version2.py",
+        "mesh/forwarding/branches.py",
         ("            if child.detoured:\n                least = min(least, child.detoured[0] - 1)\n"),
         "",
         "exactly once while a path stands",
