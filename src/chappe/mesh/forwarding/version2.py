@@ -209,6 +209,8 @@ class Trees:
         branch = self._above.get(link.peer_id, _NONE).get(above)
         if branch is None or branch.origin != origin or branch.checked != self._look:
             branch = self._check(link, branch, origin, now)
+            if not branch.came:  # what was before is not ours to confirm
+                branch.told = number - 1
         if number <= branch.came:
             return None
         if number >= NUMBER_MAX:
