@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chappe.mesh.flows import pack_publication
+from chappe.mesh.flows import pack_confirm, pack_publication, pack_tree
 from chappe.mesh.messages import DATA, pack_message, pack_ping
 from chappe.sim.scale.__main__ import main
 from chappe.sim.scale.alone import measure_alone
 from chappe.sim.scale.measure import Report, deep_bytes, measure
-from chappe.sim.scale.network import HANDSHAKES, LINK_STATES, MESSAGES, PINGS, Network, kind_of
+from chappe.sim.scale.network import (
+    CONFIRMATIONS,
+    HANDSHAKES,
+    LINK_STATES,
+    MESSAGES,
+    PINGS,
+    TREES,
+    Network,
+    kind_of,
+)
 from chappe.sim.scale.shapes import SHAPES, eccentricity, make, neighbours, parents, tree_links
 
 ID = b"\x40" + bytes(15)
@@ -59,6 +69,8 @@ def test_frames_are_counted_by_kind() -> None:
     assert kind_of(pack_ping(ID, ID, b"")) == PINGS
     assert kind_of(pack_message(ID, ID, DATA, 1, b"t", b"")) == MESSAGES
     assert kind_of(pack_publication(ID, 1, 1, DATA, ID, b"t", b"")) == MESSAGES
+    assert kind_of(pack_tree(ID, ID, 1, b"")) == TREES
+    assert kind_of(pack_confirm(ID, [(1, 1)])) == CONFIRMATIONS
     assert kind_of(pack_message(ID, ID, 0x2C, 1, b"t", b"")) == "type 0x2c"
 
 
@@ -110,11 +122,14 @@ def test_a_change_costs_about_a_frame_for_each_link_and_direction(reports: dict[
             assert changes[what].frames <= most * changes[what].count, (shape, what)
 
 
-def test_publications_come_to_all_who_want_them_and_cost_at_least_their_tree(reports: dict[str, Report]) -> None:
+def test_publications_come_to_all_who_want_them_and_cost_their_tree(reports: dict[str, Report]) -> None:
     for shape, report in reports.items():
         for made in report.publications:
             assert made.delivered == made.receivers * made.count, shape
-            assert made.ratio >= 1.0, shape
+            assert made.frames == made.tree, shape
+            assert made.others == made.tree, shape  # each hop confirms once
+            assert made.first == 3 * made.first_tree, shape  # the tree is told, and nothing confirmed twice
+            assert made.stream_tree < made.stream <= 1.05 * made.stream_tree, shape
 
 
 def test_reports_are_printed_as_tables_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,6 +143,26 @@ def test_reports_are_printed_as_tables_and_as_json(capsys: pytest.CaptureFixture
     assert "| ring  |" in told
     assert "round trips" in told
 
-    for wrong in (["wheel"], ["--endpoints", "1"]):
+    for wrong in (["wheel"], ["--endpoints", "1"], ["--from", "/nowhere"], ["--json", "--from", "/nowhere"]):
         with pytest.raises(SystemExit):
             main(wrong)
+
+
+def test_tables_are_made_of_what_was_found_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for shape, file in (("tree", "first"), ("ring", "second"), ("tree", "second")):
+        main([shape, "--endpoints", "4", "6", "--json"])
+        with (tmp_path / file).open("a") as there:
+            there.write(capsys.readouterr().out)
+    assert main(["--from", str(tmp_path / "first"), str(tmp_path / "second")]) == 0
+    told = capsys.readouterr().out.split("## ")[1:]
+    assert [part.split(":")[0] for part in told[:3]] == ["Joining", "Publications", "Changes"]
+    rows = [line.split("|")[1:3] for line in told[0].splitlines() if line.startswith("| ")]
+    assert rows[1:] == [
+        [" ring  ", "         4 "],
+        [" ring  ", "         6 "],
+        [" tree  ", "         4 "],
+        [" tree  ", "         6 "],
+    ]
+    (tmp_path / "second").write_text("{}")
+    with pytest.raises(SystemExit):
+        main(["--from", str(tmp_path / "second")])

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from rich.box import MARKDOWN
 from rich.console import Console
@@ -38,12 +39,22 @@ def _parser() -> argparse.ArgumentParser:
         "--endpoints", type=int, nargs="+", metavar="N", help=f"how many (default: {ENDPOINTS}; full: {FULLY_MESHED})"
     )
     parser.add_argument("--seed", type=int, default=1, help="of random networks, and of who publishes and changes")
-    parser.add_argument("--json", action="store_true", help="one object for each network, instead of tables")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="one object for each network, instead of tables")
+    shown.add_argument(
+        "--from",
+        dest="made",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="measure nothing: show the tables of what --json wrote into these files; of a network that is in several "
+        "times, the last",
+    )
     return parser
 
 
 def _table(title: str, columns: Iterable[str]) -> Table:
-    table = Table(title=title, box=MARKDOWN, title_justify="left")
+    table = Table(title=title, box=MARKDOWN)
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number > 0 else "left", no_wrap=True)
     return table
@@ -69,8 +80,8 @@ def joining(reports: Iterable[Report]) -> Table:
 
 def publishing(reports: Iterable[Report]) -> Table:
     """Frames against the shortest-path trees."""
-    columns = ("shape", "endpoints", "receivers", "tree", "frames", "ratio", "first", "other frames", "delivered")
-    table = _table("Publications: frames of one, on average, against its shortest-path tree", columns)
+    columns = ("shape", "endpoints", "receivers", "tree", "messages", "ratio", "all frames", "first", "stream")
+    table = _table("Publications: frames of one, on average, against its shortest-path tree", (*columns, "delivered"))
     for each in reports:
         for made in each.publications:
             table.add_row(
@@ -80,8 +91,9 @@ def publishing(reports: Iterable[Report]) -> Table:
                 f"{made.tree / made.count:,.1f}",
                 f"{made.frames / made.count:,.1f}",
                 f"{made.ratio:.2f}",
+                f"{(made.frames + made.others) / made.tree:.2f}",
                 f"{made.first / made.first_tree:.2f}",
-                f"{made.others / made.count:,.1f}",
+                f"{made.stream / made.stream_tree:.3f}",
                 f"{made.delivered / made.count / made.receivers:.0%}",
             )
     return table
@@ -124,6 +136,27 @@ def being_alone(found: Iterable[Alone]) -> Table:
     return table
 
 
+def _read(files: Iterable[Path]) -> tuple[list[Report], list[Alone]]:
+    """What was found before, in the order of the shapes."""
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for file in files:
+        for line in file.read_text().splitlines():
+            one = json.loads(line)
+            found[list(SHAPES).index(one["alone"]["shape"]), one["alone"]["endpoints"]] = one
+    made = [found[key] for key in sorted(found)]
+    alone = [Alone(**each.pop("alone")) for each in made]
+    return [Report.of(each) for each in made if each], alone
+
+
+def _tell(reports: list[Report], alone: list[Alone]) -> None:
+    tables = (joining(reports), publishing(reports), changing(reports)) if reports else ()
+    console = Console(width=200)
+    for table in (*tables, being_alone(alone)):
+        console.print(f"## {table.title}", highlight=False)
+        table.title = None
+        console.print(table)
+
+
 def _show(status: Status, where: str, what: str) -> None:
     status.update(f"{where}: {what}")
 
@@ -137,7 +170,12 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"{unknown[0]!r} is no shape: choose from {', '.join(SHAPES)}")
     if any(each < 2 for each in options.endpoints or ()):
         parser.error("a network has at least 2 endpoints")
-    console = Console(width=200)
+    if options.made:
+        try:
+            _tell(*_read(options.made))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            parser.error(f"no results of --json: {error}")
+        return 0
     reports: list[Report] = []
     alone: list[Alone] = []
     with Console(stderr=True).status("") as status:
@@ -152,8 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
                     whole = asdict(reports[-1]) if endpoints <= WHOLE_MAX else {}
                     print(json.dumps({**whole, "alone": asdict(alone[-1])}), flush=True)
     if not options.json:
-        tables = (joining(reports), publishing(reports), changing(reports)) if reports else ()
-        console.print(*tables, being_alone(alone))
+        _tell(reports, alone)
     return 0
 
 

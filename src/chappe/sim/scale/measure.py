@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Final
+from typing import Any, Final
 
 from chappe.defaults import DROPS_REPORT_S, TELL_PAUSE_MAX_S
 from chappe.sim.scale.network import LATENCY_S, LINK_STATES, LISTS, MESSAGES, WITH_TIME, Network
@@ -24,6 +24,8 @@ QUIET_S: Final = 2.5 * TELL_PAUSE_MAX_S  # nothing is held longer: who learned n
 PUBLISHED_S: Final = 1.5 * DROPS_REPORT_S  # nobody waits longer to report a loss, or to confirm
 SAMPLES: Final = 5  # changes of each kind, and publishers for each number of receivers
 REPEATS: Final = 4  # publications after the first of each, which may have to tell the way
+STREAM: Final = 250  # publications of a stream ...
+STREAM_PAUSE_S: Final = 0.001  # ... one after the other
 _SHARED: Final = (type, ModuleType, FunctionType, BuiltinFunctionType)  # that all endpoints of a process have in common
 
 
@@ -47,8 +49,10 @@ class Publications:
     frames: int = 0
     first: int = 0  # frames of any kind with the first publication of each publisher ...
     first_tree: int = 0  # ... and what the trees of these need
-    others: int = 0  # frames of other kinds with the later ones: reports of losses, confirmations, ...
-    delivered: int = 0
+    others: int = 0  # frames of other kinds with the later ones: confirmations, reports of losses, ...
+    stream: int = 0  # frames of any kind with publications in quick succession ...
+    stream_tree: int = 0  # ... and what their trees need
+    delivered: int = 0  # of the later ones
 
     @property
     def ratio(self) -> float:
@@ -72,6 +76,14 @@ class Report:
     process_bytes: int = 0  # the largest that this process ever was
     changes: dict[str, Change] = field(default_factory=dict)
     publications: list[Publications] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Report:
+        """What ``asdict`` has made into plain values."""
+        report = cls(**fields)
+        report.changes = {what: Change(**each) for what, each in fields["changes"].items()}
+        report.publications = [Publications(**each) for each in fields["publications"]]
+        return report
 
     @property
     def join_bound(self) -> int:
@@ -183,7 +195,18 @@ def _publish(
             else:
                 found.first += sent.total()
                 found.first_tree += tree
+        if not found.stream:
+            found.stream, found.stream_tree = _stream(network, publisher, topic), STREAM * tree
     return found
+
+
+def _stream(network: Network, publisher: int, topic: bytes) -> int:
+    before = Counter(network.frames)
+    for number in range(STREAM):
+        network.publish(publisher, topic, b"%d" % number)
+        network.run(network.now + STREAM_PAUSE_S)
+    network.finish(PUBLISHED_S)
+    return sum(count for kind, count in (network.frames - before).items() if kind not in WITH_TIME)
 
 
 def _change(network: Network, edges: list[Edge], rng: Random, report: Report) -> None:

@@ -15,19 +15,40 @@ from typing import Final
 from chappe.defaults import MESH_PORT
 from chappe.mesh.actions import Action, Close, Deliver, Dial, Flush
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
-from chappe.mesh.messages import COMMAND, DATA, LINK_STATE, LINK_STATES_HAD, LOSS, PING, PONG
+from chappe.mesh.messages import (
+    COMMAND,
+    CONFIRM,
+    DATA,
+    FORGET,
+    LINK_STATE,
+    LINK_STATES_HAD,
+    LOSS,
+    PING,
+    PONG,
+    TREE,
+)
 from chappe.sim.scale.shapes import Edge
 
 LATENCY_S: Final = 0.005  # from one end of a link to the other
 MESSAGES: Final = "messages"
 LOSSES: Final = "losses"
+TREES: Final = "trees"
+CONFIRMATIONS: Final = "confirmations"
 LINK_STATES: Final = "link states"
 LISTS: Final = "lists"
 HANDSHAKES: Final = "handshakes"
 PINGS: Final = "pings"
 WITH_TIME: Final = frozenset({PINGS, LISTS})  # kinds that are sent now and then, whether something happens or not
 
-_WHOLE: Final = {LINK_STATE: LINK_STATES, LINK_STATES_HAD: LISTS, PING: PINGS, PONG: PINGS}
+_WHOLE: Final = {
+    LINK_STATE: LINK_STATES,
+    LINK_STATES_HAD: LISTS,
+    PING: PINGS,
+    PONG: PINGS,
+    TREE: TREES,
+    FORGET: TREES,
+    CONFIRM: CONFIRMATIONS,
+}
 _PUBLISHED: Final = {DATA: MESSAGES, COMMAND: MESSAGES, LOSS: LOSSES}  # by the lower half; the other is the version's
 _KIND_AT: Final = 36  # of a frame, after its length, sender and receiver
 _ID_FIRST: Final = 0x40  # of all ids: so the first byte of a body tells a greeting's type from a sender
