@@ -124,7 +124,7 @@ LINK_STATE_AHEAD: Final = 2**52
 LINK_STATE_STEP_MAX: Final = 2**20  # a step of versions that is taken in any case
 LIFE_NUMBERS: Final = 2**44  # publications of one life of an endpoint: 200,000 a second for two years and nine months
 NUMBER_MAX: Final = 2**63  # of publications; this and larger ones are refused
-DOUBT_S: Final = 1.0  # when the network changes, a doubt is sent to its endpoint again, so often at most
+DOUBT_S: Final = 1.0  # so often at most a doubt is sent to its endpoint again, and that outdoes what others told of it
 DOUBTS_BYTES_MAX: Final = 1 * MIB  # the same in bytes; one may be larger
 FILTERS_TOPICS_MAX: Final = 65_536  # of all behind one neighbour; where they are more, everything is sent there
 # A link that comes or goes is told at once, but not sooner after the last one than this for each that lately did, ...

@@ -31,7 +31,7 @@ from chappe.errors import (
     UnsupportedValue,
     UsageError,
 )
-from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, PeerAdded, PeerLost, PeerRemoved
+from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, PeerAdded, PeerLost, PeerRefused, PeerRemoved
 from chappe.mesh.forwarding import congestion
 from chappe.runtime import turns
 from chappe.transports import gathering
@@ -602,6 +602,41 @@ def test_nothing_is_lost_on_the_way_to_a_subscriber_that_is_slower_than_the_publ
             assert found.topic == f"/t/{number}"
         publishing.join(PATIENCE_S)
         assert middle.core.dropped == 0
+
+
+def test_nobody_gets_into_a_mesh_with_the_id_of_another_that_is_elsewhere_in_it(make: Make, tmp_path: Path) -> None:
+    make_authority(tmp_path)
+    for name in ("sensor", "hub", "edge", "rogue"):
+        make_certificate(tmp_path, name)
+    sensor, hub, edge = (make(security=Tls.of(tmp_path, name)) for name in ("sensor", "hub", "edge"))
+    subscriber = edge.subscribe("/t")
+    hub.peer("127.0.0.1", sensor.listen())
+    hub.peer("127.0.0.1", port := edge.listen())
+    assert edge.await_peer(sensor.id, PATIENCE_S)
+    assert sensor.await_peer(edge.id, PATIENCE_S)
+    rogue = make(security=Tls.of(tmp_path, "rogue"), id=sensor.id)
+
+    with edge.statuses() as statuses:
+        for _ in range(2):
+            with pytest.raises(PeerUnavailable) as failed:
+                rogue.peer("127.0.0.1", port, retry_s=0)
+            assert str(failed.value) == (
+                f"cannot peer with 127.0.0.1:{port}: the peer refused the connection: the endpoint id {sensor.id} is in"
+                " the mesh with another key"
+            )
+        told = statuses.get(PATIENCE_S)
+        assert isinstance(told, PeerRefused)
+        assert str(told).startswith(f"refused to peer with {sensor.id} at 127.0.0.1:")
+        assert statuses.get(0) is None
+
+    assert [each.id for each in edge.peers()] == [hub.id]
+    sensor.publish("/t", "true")
+    found = subscriber.get(PATIENCE_S)
+    assert found is not None
+    assert found.value == "true"
+    sensor.close()
+    until(lambda: sensor.id not in {each.id for each in edge.topology().endpoints})
+    assert rogue.peer("127.0.0.1", port, retry_s=0) == edge.id  # it is nobody's now, as no certificate names it
 
 
 def test_an_id_that_a_certificate_names_cannot_be_taken_by_another(make: Make, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chappe.core import Report
@@ -105,10 +105,22 @@ class Rig:
 class Peer:
     """One connection to a rig whose other end is the test."""
 
-    def __init__(self, rig: Rig, id: bytes, *, chappe: bool = True, wanted: Sequence[bytes] = ()) -> None:
+    def __init__(
+        self,
+        rig: Rig,
+        id: bytes,
+        *,
+        chappe: bool = True,
+        wanted: Sequence[bytes] = (),
+        key: bytes = b"",
+        named: Sequence[bytes] = (),
+    ) -> None:
+        """``key`` and ``named`` are those of its certificate, if it has one."""
         self.rig = rig
         self.id = id
         self.conn = rig.open()
+        if key:
+            rig.core.handle_secured(self.conn, key, named)
         self.heard: list[bytes] = []
         self.labels: dict[tuple[bytes, tuple[bytes, ...]], int] = {}  # of the trees that it told of
         version = 2 if chappe else 1
@@ -155,11 +167,12 @@ class Peer:
         origin: bytes | None = None,
         version: int = 1,
         wanted: Sequence[bytes] = (),
-        chappe: Sequence[bytes] = (),
+        chappe: Sequence[bytes] | Mapping[bytes, bytes] = (),
         forwards: bool = True,
     ) -> bytes:
-        """The body of a link state, of this peer by default."""
-        neighbours = tuple([Neighbour(each) for each in chappe])
+        """The body of a link state, of this peer by default. Its neighbours of chappe may come with their keys."""
+        keys = chappe if isinstance(chappe, Mapping) else dict.fromkeys(chappe, b"")
+        neighbours = tuple([Neighbour(each, key=key) for each, key in keys.items()])
         made = LinkState(self.id if origin is None else origin, version, forwards, tuple(wanted), neighbours)
         return pack_link_state(self.id, made)[PREFIX:]
 

@@ -50,14 +50,18 @@ AAS = bytes.fromhex("aaaaaaaabbbb4ccc8dddeeeeeeeeeeee")
 ids = st.binary(min_size=16, max_size=16)
 topics = st.binary(max_size=40)
 filters = st.lists(topics, max_size=10).map(minimal)
-neighbours = st.builds(Neighbour, ids) | st.builds(Neighbour, ids, st.just(True), filters)
+keyed = st.builds(Neighbour, ids, st.just(False), st.just(()), ids)
+neighbours = st.builds(Neighbour, ids) | st.builds(Neighbour, ids, st.just(True), filters) | keyed
 states = st.builds(
     LinkState,
     ids,
     st.integers(0, 2**64 - 1),
     st.booleans(),
     filters,
-    st.lists(neighbours, max_size=8, unique_by=lambda each: each.id).map(tuple),
+    (
+        st.lists(neighbours, max_size=8, unique_by=lambda each: each.id)
+        | st.lists(keyed, max_size=8, unique_by=lambda each: each.id)
+    ).map(tuple),
 )
 
 
@@ -174,6 +178,20 @@ def test_the_bytes_of_a_link_state_are_these() -> None:
     assert parse_message(body_of(pack_link_state(AAS, state))).payload == payload
 
 
+def test_the_bytes_of_a_link_state_with_keys_are_these() -> None:
+    key = bytes(range(16))
+    state = LinkState(ONES, 5, True, (), (Neighbour(AAS, key=key), Neighbour(ONES, key=key)))
+    payload = ONES + bytes(7) + b"\x05" + b"\x01" + b"\x00" + b"\x02" + AAS + b"\x02" + key + ONES + b"\x02" + key
+    assert link_state_payload(state) == payload
+    mixed = LinkState(ONES, 5, True, (), (*state.neighbours, Neighbour(bytes(16), True, (b"",)), Neighbour(b"n" * 16)))
+    for each in (state, mixed):
+        whole = link_state_payload(each)
+        assert parse_link_state(whole) == each
+        for length in range(len(whole)):
+            with pytest.raises(ProtocolError):
+                parse_link_state(whole[:length])
+
+
 def test_filters_of_a_link_state_come_minimal() -> None:
     state = LinkState(ONES, 5, True, (b"b", b"a", b"ab"), (Neighbour(AAS, True, (b"x", b"")),))
     parsed = parse_link_state(parse_message(body_of(pack_link_state(AAS, state))).payload)
@@ -191,7 +209,7 @@ def test_a_link_state_names_each_neighbour_once_and_of_a_known_kind() -> None:
         parse_link_state(link_state_payload(twice))
     once = link_state_payload(LinkState(ONES, 1, True, (), (Neighbour(AAS),)))
     with pytest.raises(ProtocolError, match="unknown kind"):
-        parse_link_state(once[:-1] + b"\x02")
+        parse_link_state(once[:-1] + b"\x03")
 
 
 def test_a_link_state_has_bounds() -> None:
@@ -199,6 +217,8 @@ def test_a_link_state_has_bounds() -> None:
     assert parse_link_state(link_state_payload(LinkState(ONES, 1, True, (), many[1:]))).neighbours == many[1:]
     with pytest.raises(UsageError, match="too large"):
         pack_link_state(AAS, LinkState(ONES, 1, True, (), many))
+    with_keys = tuple(Neighbour(each.id, key=each.id) for each in many[1:])
+    assert parse_link_state(link_state_payload(LinkState(ONES, 1, True, (), with_keys))).neighbours == with_keys
     head = link_state_payload(LinkState(ONES, 1, True, (), ()))[:-1]
     with pytest.raises(ProtocolError):
         parse_link_state(head + pack_varbyte(VARBYTE_MAX))

@@ -7,6 +7,7 @@ from tests.mesh.rogue_rig import VICTIM, Peer, Rig
 
 from chappe.defaults import (
     CLOSE_FLUSH_S,
+    DOUBT_S,
     DOUBTS_BYTES_MAX,
     LIFE_NUMBERS,
     LINK_STATE_AHEAD,
@@ -100,6 +101,21 @@ def test_outdoing_never_ends(rig: Rig) -> None:
         told = rogue.link_states()[-1]
         assert told.version == version + 1
         version = told.version + 2**20
+        rig.pass_time(DOUBT_S)
+
+
+def test_who_speaks_for_us_very_often_is_outdone_now_and_then(rig: Rig) -> None:
+    rogue, friend = Peer(rig, SMALLER), Peer(rig, GREATER)
+    friend.take()
+    for version in range(2**40, 2**40 + 1_000):
+        rogue.send(rogue.state(VICTIM, version, (b"/forged",)))
+        rig.do(rig.core.publish(b"/x", b"", now=rig.now))
+    assert len(friend.link_states()) == 1
+
+    rig.pass_time(DOUBT_S)
+
+    [told] = friend.link_states()
+    assert (told.version, told.filter) == (2**40 + 1_000, (b"/a",))
 
 
 def test_an_endpoint_that_was_driven_to_the_limit_is_believed_by_who_never_heard_of_it(rig: Rig) -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 from uuid import UUID
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from chappe.api.keys import make_authority, make_certificate
 from chappe.errors import UsageError
 from chappe.security import Check, Security, Tls
 from chappe.transports.tcp import Link, LinkLost
-from chappe.transports.tls import Contexts, contexts
+from chappe.transports.tls import Contexts, contexts, key_of
 
 FRAME_MAX = 1 << 20
 
@@ -238,10 +244,66 @@ def test_a_certificate_names_the_only_id_that_its_owner_may_state(keys: Path) ->
         play(ends, lambda: all(end.frames for end in ends))
         for end in ends:
             assert end.link.named == {UUID(int=7).bytes}
-            assert end.link.certificate is not None
+            assert end.link.key is not None
     with pair(tls(keys, "one", "authority"), tls(keys, "named", "id")) as ends:
         play(ends, lambda: bool(ends[1].lost))
         assert "names no endpoint id" in ends[1].lost
+
+
+def key_seen(theirs: Contexts, ours: Contexts) -> bytes | None:
+    """What tells the key of ``theirs`` from others, as ``ours`` sees it."""
+    with pair(theirs, ours) as ends:
+        for end in ends:
+            end.waiting = [framed(b"hello")]
+        play(ends, lambda: all(end.frames for end in ends))
+        return ends[1].link.key
+
+
+def test_a_renewed_certificate_of_the_same_key_is_the_same_peer(
+    keys: Path, foreign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = tls(keys, "one")
+    raw = serialization.load_pem_private_key((keys / "one.key").read_bytes(), None)
+    assert isinstance(raw, ec.EllipticCurvePrivateKey)
+    for file in ("authority.pem", "authority.key"):
+        shutil.copy(keys / file, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(ec, "generate_private_key", lambda curve: raw)
+        make_certificate(tmp_path, "renewed", hosts=["localhost", "127.0.0.1", "more.example.org"], days=10)
+
+    seen = key_seen(tls(tmp_path, "renewed"), one)
+
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    public = raw.public_key().public_bytes(serialization.Encoding.DER, form)
+    assert seen == hashlib.sha256(public).digest()[:16] == key_seen(one, one)
+    assert key_seen(tls(keys, "two"), one) not in (None, seen)
+    assert key_seen(anonymous := contexts("anonymous") or one, anonymous) is None
+
+
+def der(tag: int, *contents: bytes) -> bytes:
+    whole = b"".join(contents)
+    return bytes((tag, 0x82)) + len(whole).to_bytes(2) + whole
+
+
+def test_a_certificate_that_we_cannot_read_is_told_apart_as_a_whole() -> None:
+    class Peer:
+        def __init__(self, raw: bytes) -> None:
+            self.raw = raw
+
+        def getpeercert(self, binary_form: bool) -> bytes:
+            return self.raw
+
+    def key(raw: bytes) -> bytes | None:
+        return key_of(cast("ssl.SSLObject", Peer(raw)))
+
+    public = der(0x30, b"key")
+    rest = [der(0x02, b"1"), *[der(0x30, b"x" * 200)] * 4, public]
+    first, second = der(0x30, der(0x30, der(0xA0, b"2"), *rest), b"one"), der(0x30, der(0x30, *rest), b"two")
+    assert key(first) == key(second) == hashlib.sha256(public).digest()[:16]
+    for length in range(len(first)):
+        assert key(first[:length]) == hashlib.sha256(first[:length]).digest()[:16]
+    endless = first.replace(public, b"\x30\x80key\0\0")
+    assert key(endless) == hashlib.sha256(endless).digest()[:16]
 
 
 def test_own_ids_are_read_from_the_own_certificate(keys: Path) -> None:

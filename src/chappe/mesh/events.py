@@ -53,6 +53,13 @@ class PeerAdded(LinkStatus):
 
 
 @dataclass(frozen=True, slots=True)
+class PeerRefused(LinkStatus):
+    """Somebody with a valid certificate stated an id that is in the mesh with another key; told once for each key."""
+
+    _text: ClassVar[str] = "refused to peer with"
+
+
+@dataclass(frozen=True, slots=True)
 class LinkEnded(LinkStatus):
     """A peering is over.
 

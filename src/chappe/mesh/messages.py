@@ -11,7 +11,8 @@ A *frame* is a u32 length and a *body*; numbers are big-endian. ``pack_...`` ret
     3  routing update    the complete filter of the sender: varbyte count; varbyte length and bytes of each prefix
     4  ping, 5 pong      anything; a pong repeats the ping's
     0x13 link state (chappe)   origin 16, u64 version, u8 flags (1: it forwards), filter, varbyte count of neighbours;
-                               of each: id 16, u8 kind (0 chappe, 1 original), and of an original its filter
+                               of each: id 16, u8 kind (0 chappe, 1 original, 2 chappe with a key), and of an original
+                               its filter, of one with a key what tells that key from others, 16 (``mesh.keys``)
     0x14 link states that the sender has (chappe)    u8 (1: all of them; 0: those of which it asks for newer ones),
                                of each: id 16, u64 version, u32 CRC-32 of its payload
 
@@ -73,11 +74,14 @@ _PLAIN: Final = frozenset(
 _FORWARDS: Final = 1
 _CHAPPE: Final = 0
 _ORIGINAL: Final = 1
+_KEYED: Final = 2
+KEY_BYTES: Final = 16
 
 _ENVELOPE: Final = struct.Struct(">16s16sBHH")
 _FRAME: Final = struct.Struct(">I16s16sBHH")  # length and envelope
 _STATE: Final = struct.Struct(">16sQB")
 _NEIGHBOUR: Final = struct.Struct(">16sB")
+_KEYED_NEIGHBOUR: Final = struct.Struct(">16sB16s")
 _U64: Final = struct.Struct(">Q")
 
 _unpack_envelope: Final = _ENVELOPE.unpack_from
@@ -103,11 +107,17 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """One link of an endpoint. ``filter`` is that of an original; endpoints of chappe tell theirs themselves."""
+    """One link of an endpoint.
+
+    Args:
+        filter: Of an original; endpoints of chappe tell theirs themselves.
+        key: Of an endpoint of chappe, what tells the key of its certificate from others; empty without TLS.
+    """
 
     id: bytes
     original: bool = False
     filter: Filter = ()
+    key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +222,12 @@ def pack_link_state(sender: bytes, state: LinkState) -> bytes:
     parts = [_STATE.pack(state.origin, state.version, _FORWARDS if state.forwards else 0), pack_filter(state.filter)]
     parts.append(pack_varbyte(len(state.neighbours)))
     for each in state.neighbours:
-        parts.append(_NEIGHBOUR.pack(each.id, _ORIGINAL if each.original else _CHAPPE))
         if each.original:
-            parts.append(pack_filter(each.filter))
+            parts += (_NEIGHBOUR.pack(each.id, _ORIGINAL), pack_filter(each.filter))
+        elif each.key:
+            parts.append(_KEYED_NEIGHBOUR.pack(each.id, _KEYED, each.key))
+        else:
+            parts.append(_NEIGHBOUR.pack(each.id, _CHAPPE))
     payload = b"".join(parts)
     if len(payload) > LINK_STATE_BYTES_MAX or len(state.neighbours) > ENDPOINTS_MAX:
         raise UsageError(
@@ -243,9 +256,15 @@ def parse_link_state(payload: bytes) -> LinkState:
         raise ProtocolError(f"a link state of {count} neighbours is cut off, or has more than {ENDPOINTS_MAX}")
     neighbours = {}
     plain = payload[at : at + count * _NEIGHBOUR.size]
-    if not any(plain[ID_BYTES :: _NEIGHBOUR.size]):  # no originals, as a rule
+    keyed = payload[at : at + count * _KEYED_NEIGHBOUR.size]
+    kinds = keyed[ID_BYTES :: _KEYED_NEIGHBOUR.size]
+    if not any(plain[ID_BYTES :: _NEIGHBOUR.size]):  # all of one kind, as a rule
         neighbours = {peer_id: Neighbour(peer_id) for peer_id, _ in _NEIGHBOUR.iter_unpack(plain)}
         at += len(plain)
+    elif kinds == bytes((_KEYED,)) * count and len(keyed) == count * _KEYED_NEIGHBOUR.size:
+        found = _KEYED_NEIGHBOUR.iter_unpack(keyed)
+        neighbours = {peer_id: Neighbour(peer_id, False, (), key) for peer_id, _, key in found}
+        at += len(keyed)
     else:
         for _ in range(count):
             neighbour, at = _parse_neighbour(payload, at)
@@ -265,6 +284,11 @@ def _parse_neighbour(payload: bytes, at: int) -> tuple[Neighbour, int]:
     at += _NEIGHBOUR.size
     if kind == _CHAPPE:
         return Neighbour(peer_id), at
+    if kind == _KEYED:
+        key, at = payload[at : at + KEY_BYTES], at + KEY_BYTES
+        if at > len(payload):
+            raise ProtocolError("the key of a neighbour in a link state is cut off")
+        return Neighbour(peer_id, False, (), key), at
     if kind != _ORIGINAL:
         raise ProtocolError(f"a link state names a neighbour of the unknown kind {kind}")
     wanted, at = parse_filter_at(payload, at)

@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from math import inf
 
 from chappe.defaults import (
+    DOUBT_S,
     ENDPOINTS_MAX,
     EXPIRE_S,
     FILTER_BYTES_MAX,
@@ -38,6 +39,7 @@ from chappe.defaults import (
 )
 from chappe.limits import MESH_LIMITS, MeshLimits
 from chappe.mesh.filters import EVERYTHING, NOTHING, Filter, matches, union
+from chappe.mesh.keys import attested, is_foreign
 from chappe.mesh.link_states import Known, LinkStates, Verdict, may_follow
 from chappe.mesh.messages import NOBODY, LinkState, Neighbour, pack_filter
 from chappe.mesh.network import Facts
@@ -77,11 +79,15 @@ class Topology:
         self._forwards = forwards
         self._version = version
         self.tell_at = inf  # when our link state, which changed since ``tell``, is to be told
+        self.outdo_at = inf  # when what somebody else told in our name is to be outdone
+        self._outdo = 0  # the version of that
+        self._outdone_at = -inf
         self._told: LinkState | None = None  # what ``tell`` returned last
         self._told_at = -inf
         self._recent = 0  # links that came or went shortly after another
         self._filter: Filter = NOTHING
         self._links: dict[bytes, Filter] = {}  # endpoints of chappe beside us; the filter of the handshake
+        self._keys: dict[bytes, bytes] = {}  # of these, as far as they have certificates
         self._originals: dict[bytes, Filter] = {}  # originals beside us, and what they want
         self.states = LinkStates(limits)
         self._known = self.states.known
@@ -101,15 +107,18 @@ class Topology:
 
     # -- what happens -----------------------------------------------------------------------------
 
-    def link_up(self, peer: bytes, original: bool, wanted: Filter) -> None:
-        """A link stands; ``wanted`` is what the peer said in the handshake."""
+    def link_up(self, peer: bytes, original: bool, wanted: Filter, key: bytes = b"") -> None:
+        """A link stands; ``wanted`` is what the peer said in the handshake, ``key`` what it has shown of itself."""
         (self._originals if original else self._links)[peer] = wanted
+        if key and not original:
+            self._keys[peer] = key
         self._touch(urgent=original)
 
     def link_down(self, peer: bytes) -> None:
         """A link ended."""
         original = self._originals.pop(peer, None) is not None
         self._links.pop(peer, None)
+        self._keys.pop(peer, None)
         self._touch(urgent=original)
 
     def set_filter(self, wanted: Filter) -> None:
@@ -150,8 +159,12 @@ class Topology:
         return None if way is None else way[1]
 
     def tell(self, now: float) -> LinkState | None:
-        """Our link state if it changed since the last time and it is time for it, with a new version."""
-        if now < self.tell_at:
+        """Our link state if it changed since the last time, or others told one, and it is time for it."""
+        if now >= self.outdo_at:
+            self._outdone_at, self.outdo_at = now, inf
+            self.numbers_from = self._outdo + LIFE_NUMBERS
+            self._version = max(self._version, self._outdo)
+        elif now < self.tell_at:
             return None
         self.tell_at = inf
         if now > self._told_at + TELL_PAUSE_MAX_S:
@@ -174,7 +187,7 @@ class Topology:
 
     def state(self) -> LinkState:
         """Our link state."""
-        chappe = [Neighbour(each) for each in sorted(self._links)]
+        chappe = [Neighbour(each, key=self._keys.get(each, b"")) for each in sorted(self._links)]
         wanted = self._originals
         if sum(len(pack_filter(each)) for each in wanted.values()) > _ORIGINALS_BYTES_MAX:
             wanted = dict.fromkeys(wanted, EVERYTHING)  # we look again before anything goes to them
@@ -327,6 +340,12 @@ class Topology:
         """Whether there is a path to an endpoint."""
         return endpoint in self._reachable
 
+    def has_other_key(self, endpoint: bytes, key: bytes) -> bool:
+        """Whether an endpoint is in the mesh, and not with this key: see ``mesh.keys``."""
+        if endpoint in self._keys:
+            return self._keys[endpoint] != key
+        return endpoint in self._present and is_foreign(key, attested(endpoint, self._known, self._present))
+
     def vouches(self, origin: bytes, speaker: bytes) -> bool:
         """Whether a message from ``origin``, or from an original that named none, can be what ``speaker`` says.
 
@@ -370,15 +389,16 @@ class Topology:
         """Outdo what an earlier life of this id told, which others would believe rather than us.
 
         In a ring what we told last comes back whenever the way around is faster than a link. It is no news: to answer
-        it with a new version would be answered by another round, for ever.
+        it with a new version would be answered by another round, for ever. Two endpoints with one id do answer each
+        other for ever, so this is done now and then only.
         """
         if state.version < self._version or state == self._told:
             return
         if not may_follow(state.version, self._version, self._limit(now)):
             return
-        self.numbers_from = state.version + LIFE_NUMBERS
-        self._version = state.version
-        self._touch()
+        self._outdo = max(self._outdo, state.version)
+        self.outdo_at = max(now, self._outdone_at + DOUBT_S)
+        self.changed = self.changed or self.outdo_at <= now
 
     def _touch(self, urgent: bool = True) -> None:
         self.changed = self._anew = True

@@ -265,6 +265,8 @@ class MeshNode:
             if was_handshaking:
                 self._write(link)  # TLS has something to say, and perhaps what waited for it
                 was_handshaking = link.handshaking
+                if link.key is not None and not was_handshaking:
+                    self.core.handle_secured(link.number, link.key, link.named)
             frames = link.frames(self.core.frames_max(link.number))
             if not frames:
                 self.core.handle_heard(link.number, time.monotonic())
@@ -311,7 +313,7 @@ class MeshNode:
         if not isinstance(greeting, Hello | VersionSelect | DropConn) or greeting.sender == self.core.own_id:
             return
         link.stated = greeting.sender
-        refusal = self._bindings.refusal(link.stated, link.named, link.certificate)
+        refusal = self._bindings.refusal(link.stated, link.named, link.key)
         if refusal is not None:
             raise LinkLost(refusal)
         if link.named:
@@ -322,6 +324,8 @@ class MeshNode:
         link.bytes_max = self.core.frame_bytes_max(link.number)
         if link.bytes_max > HANDSHAKE_FRAME_BYTES_MAX:
             link.established = True
+            if link.key is not None and not link.named and link.stated is not None:
+                self._bindings.peered(link.stated, link.key)
             self._grown(link.number)
 
     # -- writing --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from chappe.defaults import FRAME_BYTES_S, FRAME_S, KIB, UNFINISHED_BYTES_MAX
-from chappe.transports.tls import Contexts, Wire, digest, explain, named_ids
+from chappe.transports.tls import Contexts, Wire, explain, key_of, named_ids
 
 READ_BYTES: Final = 256 * KIB  # taken from a socket at once
 WRITE_BYTES: Final = 256 * KIB  # joined for one write
@@ -55,12 +55,12 @@ class Link:
         "_wire",
         "begun_at",
         "bytes_max",
-        "certificate",
         "closing_at",
         "counted",
         "drained",
         "established",
         "handshaking",
+        "key",
         "lost",
         "more",
         "named",
@@ -87,7 +87,7 @@ class Link:
         self._wire: Wire | None = None if security is None else security.wrap(host)
         self._check_id = security is not None and security.check == "id"
         self.named: frozenset[bytes] = frozenset()  # the ids that the peer's certificate names
-        self.certificate: bytes | None = None  # its digest
+        self.key: bytes | None = None  # of this certificate
         self.stated: bytes | None = None  # the id that the peer says it has
         self._parts: list[bytes] = []  # of a frame that is not complete
         self.begun_at: float | None = None  # since when such a frame is unfinished, for its owner
@@ -192,7 +192,7 @@ class Link:
     def _secured(self, wire: Wire) -> None:
         self.handshaking = False
         self.named = named_ids(wire.tls)
-        self.certificate = digest(wire.tls)
+        self.key = key_of(wire.tls)
         if self._check_id and not self.named:
             raise LinkLost("the peer's certificate names no endpoint id: make one with `chappe keys make NAME --id`")
 

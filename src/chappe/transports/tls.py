@@ -21,7 +21,12 @@ from chappe.security import ID_PREFIX, Security, Tls
 
 ANONYMOUS_CIPHER: Final = "AECDH-AES256-SHA@SECLEVEL=0"
 ANONYMOUS_CURVE: Final = "secp384r1"
+KEY_BYTES: Final = 16  # of what tells one key from others
 _LOOPS_MAX: Final = 20  # exchanges of a handshake with oneself; TLS 1.3 needs three
+
+_INTEGER: Final = 0x02  # tags of DER
+_SEQUENCE: Final = 0x30
+_VERSION: Final = 0xA0
 
 _EXPIRED: Final = 10
 _NOT_YET_VALID: Final = 9
@@ -211,10 +216,46 @@ def named_ids(tls: ssl.SSLObject) -> frozenset[bytes]:
     return frozenset(ids)
 
 
-def digest(tls: ssl.SSLObject) -> bytes | None:
-    """What tells the peer's certificate from others; None without one."""
+def key_of(tls: ssl.SSLObject) -> bytes | None:
+    """What tells the key of the peer's certificate from others; None without one.
+
+    A renewed certificate may have the same key; then it is the same peer.
+    """
     raw = tls.getpeercert(binary_form=True)
-    return None if raw is None else sha256(raw).digest()
+    if raw is None:
+        return None
+    try:
+        public = _public_key(raw)
+    except (IndexError, ValueError):  # DER that OpenSSL takes and we do not
+        public = raw
+    return sha256(public).digest()[:KEY_BYTES]
+
+
+def _public_key(certificate: bytes) -> bytes:
+    """The SubjectPublicKeyInfo of a certificate in DER (RFC 5280, 4.1)."""
+    at, _ = _element(certificate, 0, _SEQUENCE)  # Certificate
+    at, _ = _element(certificate, at, _SEQUENCE)  # TBSCertificate
+    if certificate[at] == _VERSION:
+        _, at = _element(certificate, at, _VERSION)
+    for tag in (_INTEGER, _SEQUENCE, _SEQUENCE, _SEQUENCE, _SEQUENCE):  # serial, algorithm, issuer, validity, subject
+        _, at = _element(certificate, at, tag)
+    _, end = _element(certificate, at, _SEQUENCE)
+    return certificate[at:end]
+
+
+def _element(der: bytes, at: int, tag: int) -> tuple[int, int]:
+    """Where the contents of the element at ``at`` begin and end."""
+    if der[at] != tag:
+        raise ValueError(f"there is {der[at]} and not {tag}")
+    length, at = der[at + 1], at + 2
+    if length > 0x80:
+        more = length & 0x7F
+        length, at = int.from_bytes(der[at : at + more]), at + more
+    elif length == 0x80:
+        raise ValueError("the length is not told")
+    if at + length > len(der):
+        raise ValueError("it is cut off")
+    return at, at + length
 
 
 def explain(error: ssl.SSLError) -> str:
@@ -244,11 +285,11 @@ CLAIMED: Final = (
 
 
 class Bindings:
-    """Which certificate may use which endpoint id, as far as one endpoint has seen.
+    """Which certificate may use which endpoint id, as far as one endpoint has seen; ``mesh.keys`` has what others saw.
 
     A certificate that names ids may use these and no others, and nobody else may use them: who has claimed one of them
-    without being named gives way. Certificates that name none, as originals have them, may use any other id; the first
-    one that uses it keeps it, as long as it is remembered.
+    without being named gives way. Certificates that name none, as originals have them, may use any other id; the key
+    that is the first to peer with it keeps it, as long as it is remembered.
 
     Args:
         own: The ids that our own certificate names, or else the id that we use.
@@ -257,16 +298,16 @@ class Bindings:
     def __init__(self, own: frozenset[bytes]) -> None:
         self._own = own
         self._named: OrderedDict[bytes, None] = OrderedDict()  # ids; the one used last comes last
-        self._claimed: OrderedDict[bytes, bytes] = OrderedDict()  # id: the certificate that used it, by its digest
+        self._claimed: OrderedDict[bytes, bytes] = OrderedDict()  # id: the key that used it
 
-    def refusal(self, stated: bytes, named: frozenset[bytes], certificate: bytes | None) -> str | None:
-        """Why a peer may not use the id that it states; None if it may, which is remembered.
+    def refusal(self, stated: bytes, named: frozenset[bytes], key: bytes | None) -> str | None:
+        """Why a peer may not use the id that it states; None if it may.
 
         Args:
-            named: What its certificate names.
-            certificate: The digest of that; None where there are no certificates.
+            named: What its certificate names, which is remembered.
+            key: Of the certificate; None where there are none.
         """
-        if certificate is None:
+        if key is None:
             return None
         if named:
             if stated not in named:
@@ -276,10 +317,11 @@ class Bindings:
             return None
         if stated in self._named or stated in self._own:
             return NAMED_ELSEWHERE
-        if self._claimed.get(stated, certificate) != certificate:
-            return CLAIMED
-        _remember(self._claimed, stated, certificate)
-        return None
+        return None if self._claimed.get(stated, key) == key else CLAIMED
+
+    def peered(self, stated: bytes, key: bytes) -> None:
+        """A peer with a certificate that names no id was admitted: saying an id alone keeps it from nobody."""
+        _remember(self._claimed, stated, key)
 
 
 def _remember(table: OrderedDict[bytes, Value], key: bytes, value: Value) -> None:

@@ -83,7 +83,7 @@ class Flooding:
     @property
     def due(self) -> float:
         """When ``tell`` has something to do."""
-        return min(self._topology.tell_at, self._held_until, self._compare_at)
+        return min(self._topology.tell_at, self._topology.outdo_at, self._held_until, self._compare_at)
 
     def link_up(self, link: Link, reached: bool, now: float) -> None:
         """A link to another endpoint of chappe stands; ``reached`` if there was a path to it before."""

@@ -162,7 +162,7 @@ class Router:
         else:
             self.originals.link_up(link, wanted, announced)
         reached = self.topology.reaches(link.peer_id)
-        self.topology.link_up(link.peer_id, not link.chappe, wanted)
+        self.topology.link_up(link.peer_id, not link.chappe, wanted, link.key)
         actions = self.settle(now)
         if link.chappe:
             self.flooding.link_up(link, reached, now)
@@ -564,6 +564,7 @@ class Router:
         losses, reports = self.losses.take(now)
         told = [action for each, missing in losses for action in self._tell_loss(each, missing)]
         settled = [*self.settle(now), *self.flooding.tell(now)]
+        self.trees.number_from(self.topology.numbers_from)
         return [*settled, *self.drops.handle_timeout(now), *told, *self._flushes(), *reports]
 
     def next_timeout(self) -> float:

@@ -83,10 +83,14 @@ class Established:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Close after what was to be sent. ``code`` is one of Broker's error codes, ``reason`` a sentence for people."""
+    """Close after what was to be sent. ``code`` is one of Broker's error codes, ``reason`` a sentence for people.
+
+    ``refused``: the peer stated an id that it may not have.
+    """
 
     code: int
     reason: str
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,11 @@ _GREETING: Final = frozenset({State.AWAIT_HELLO_OR_VERSION_SELECT, State.AWAIT_H
 
 
 class Handshake:
-    """The handshake of the connection ``conn``. Every method returns what to do, in order."""
+    """The handshake of the connection ``conn``. Every method returns what to do, in order.
+
+    Args:
+        refusal: Why no endpoint with this id is taken over this connection; None if one is.
+    """
 
     def __init__(
         self,
@@ -121,6 +129,7 @@ class Handshake:
         peers: PeerTable,
         now: float,
         version_max: int = VERSIONS[-1],
+        refusal: Callable[[bytes], str | None] = lambda peer_id: None,
     ) -> None:
         assert len(own) == ID_BYTES
         assert own != NOBODY
@@ -136,6 +145,7 @@ class Handshake:
         self._deadline = now + HANDSHAKE_TIMEOUT_S
         self._peer_filter: Filter = ()
         self._version_max = version_max
+        self._refusal = refusal
         self._version = VERSIONS[0]  # that was selected
 
     def start(self) -> list[Step]:
@@ -237,7 +247,15 @@ class Handshake:
         if sender == NOBODY or (self.peer_id is not None and sender != self.peer_id):
             return self._refuse(Code.PEER_INVALID, "the id of an endpoint is nil or changed during the handshake")
         self.peer_id = sender
-        return []
+        return self._check_key()
+
+    def _check_key(self) -> list[Step]:
+        assert self.peer_id is not None
+        why = self._refusal(self.peer_id)
+        if why is None:
+            return []
+        drop = DropConn(self._own, Code.LOGIC_ERROR, why)  # dialling again helps once the other is gone
+        return [_send(drop), *self._end(Failed(Code.LOGIC_ERROR, why, refused=True))]
 
     # -- filters ----------------------------------------------------------------------------------
 
@@ -258,7 +276,7 @@ class Handshake:
     def _handle_filter(self, syn: OriginatorSyn | ResponderSynAck) -> list[Step]:
         self._peer_filter = announced(syn.filter)
         if isinstance(syn, ResponderSynAck):
-            return [_send(OriginatorAck()), *self._establish(OriginatorAck())]
+            return self._check_key() or [_send(OriginatorAck()), *self._establish()]
         self.state = State.AWAIT_ORIGINATOR_ACK
         return [_send(ResponderSynAck(self._filter_to_send()))]
 
@@ -268,7 +286,10 @@ class Handshake:
 
     # -- ends -------------------------------------------------------------------------------------
 
-    def _establish(self, _ack: OriginatorAck) -> list[Step]:
+    def _handle_ack(self, _ack: OriginatorAck) -> list[Step]:
+        return self._check_key() or self._establish()
+
+    def _establish(self) -> list[Step]:
         assert self.peer_id is not None
         assert self.role is not None
         self.state = State.ESTABLISHED
@@ -308,5 +329,5 @@ _TRANSITIONS: Final[dict[tuple[State, type], Callable[[Handshake, Any], list[Ste
     (State.AWAIT_VERSION_SELECT, VersionSelect): Handshake._handle_version_select,
     (State.AWAIT_ORIGINATOR_SYN, OriginatorSyn): Handshake._handle_filter,
     (State.AWAIT_RESPONDER_SYN_ACK, ResponderSynAck): Handshake._handle_filter,
-    (State.AWAIT_ORIGINATOR_ACK, OriginatorAck): Handshake._establish,
+    (State.AWAIT_ORIGINATOR_ACK, OriginatorAck): Handshake._handle_ack,
 }

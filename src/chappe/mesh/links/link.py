@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import inf
 from uuid import UUID
@@ -81,6 +82,8 @@ class Link:
         self.outbox = outbox
         self.flush = Flush(conn)
         self.peer_id = NOBODY  # until it is established
+        self.key = b""  # what tells the key of the peer's certificate from others; empty without certificates
+        self.named: Collection[bytes] = ()  # the endpoint ids that this certificate names
         self.chappe = False  # it speaks version 2 of the protocol
         self.established_at: float | None = None
         self.ended = False  # nothing that came with what ended it counts any more

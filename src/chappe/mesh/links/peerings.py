@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from functools import partial
 from math import inf
 from typing import Final, Literal
 from uuid import UUID
 
 from chappe.core import Report
 from chappe.deadlines import Deadlines
-from chappe.defaults import CLOSE_FLUSH_S, DEFECT_FRAME_BYTES, UNPEER_S
+from chappe.defaults import BINDINGS_MAX, CLOSE_FLUSH_S, DEFECT_FRAME_BYTES, UNPEER_S
 from chappe.errors import Address, Closed, PeerIncompatible, PeerInvalid, PeerUnavailable
 from chappe.mesh.actions import Action, Close, Resolve
-from chappe.mesh.events import DefectContained, PeerAdded, PeerLost, PeerRemoved
+from chappe.mesh.events import DefectContained, PeerAdded, PeerLost, PeerRefused, PeerRemoved
 from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.forwarding.routing import Router
 from chappe.mesh.links.dialling import Dialling, Target
@@ -44,6 +46,7 @@ class Peerings:
         self._closing: dict[int, Link] = {}  # only to be emptied
         self._awaited: dict[int, bytes] = {}  # ticket: peer
         self.heartbeats = Heartbeats(own_id, options.heartbeat_s, self.router.congestion)
+        self._refused: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()  # ids and keys that were reported
         self._closed = False
         self._byes = 0
 
@@ -63,6 +66,24 @@ class Peerings:
         target.conn = conn
         return self._open(conn, target.address, target, now)
 
+    def handle_secured(self, conn: int, key: bytes, named: Collection[bytes]) -> None:
+        """The TLS of a connection stands, and nothing that came over it was handed in yet.
+
+        Args:
+            key: 16 bytes that tell the key of the peer's certificate from others.
+            named: The endpoint ids that the certificate names.
+        """
+        link = self.links.get(conn)
+        if link is not None:
+            link.key, link.named = key, named
+
+    def _refusal(self, conn: int, peer_id: bytes) -> str | None:
+        """Why a peer may not have the id that it states; whom its certificate names may, wherever else that id is."""
+        link = self.links[conn]
+        if not link.key or peer_id in link.named or not self.router.topology.has_other_key(peer_id, link.key):
+            return None
+        return f"the endpoint id {UUID(bytes=peer_id)} is in the mesh with another key"
+
     def handle_dial_failed(self, dial: int, reason: str, now: float) -> list[Action]:
         """``Dial`` failed; ``reason`` is a part of a sentence."""
         target = self._dialling.answered(dial)
@@ -79,7 +100,9 @@ class Peerings:
     def _open(self, conn: int, address: Address, target: Target | None, now: float) -> list[Action]:
         options = self._options
         wanted = self.router.subscriptions.filter
-        handshake = Handshake(conn, self.own_id, target is not None, wanted, self._table, now, options.version_max)
+        refusal = partial(self._refusal, conn)
+        version_max = options.version_max
+        handshake = Handshake(conn, self.own_id, target is not None, wanted, self._table, now, version_max, refusal)
         outbox = Outbox(options.peer_messages_max, options.peer_bytes_max, options.peer_policy)
         link = Link(conn, address, target, handshake, outbox, now)
         self.links[conn] = link
@@ -103,6 +126,7 @@ class Peerings:
                     actions += self._established(link, step, now)
                 case Failed(code, reason):
                     actions += self._forget(link, reason, now, broken)
+                    actions += self._report_refused(link, step)
                     if link.target is not None:
                         actions += self._dial_failed(link.target, code, reason, link.handshake.peer_id, now)
                 case Redundant(peer_id):
@@ -112,6 +136,16 @@ class Peerings:
                 case Wake(conns):
                     actions += self._wake(conns, now)
         return actions
+
+    def _report_refused(self, link: Link, failed: Failed) -> list[Action]:
+        """Whoever was refused will try again; once is enough."""
+        peer_id = link.handshake.peer_id
+        if not failed.refused or peer_id is None or (peer_id, link.key) in self._refused:
+            return []
+        self._refused[peer_id, link.key] = None
+        if len(self._refused) > BINDINGS_MAX:
+            self._refused.popitem(last=False)
+        return [Report(PeerRefused(peer_id, link.address, failed.reason))]
 
     def _wake(self, conns: Sequence[int], now: float) -> list[Action]:
         actions: list[Action] = []
