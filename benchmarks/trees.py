@@ -58,7 +58,7 @@ def main() -> None:
         topology.has_way(others[-1])
 
     def tree(receivers: frozenset[bytes]) -> bytes:
-        [hop, _] = pack_hops(root, receivers, topology.tree(receivers))
+        [hop, _] = pack_hops(root, receivers, topology.ways().tree(receivers)[1])
         return hop.subtree
 
     whole = pack_tree(root, root, 1, tree(everybody))[4 + 37 + 3 :]

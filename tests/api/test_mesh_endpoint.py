@@ -548,6 +548,7 @@ def test_a_publisher_tells_how_much_room_there_is(make: Make) -> None:
         ({"on_full": "explode"}, "on_full is"),
         ({"peer_messages_max": 0}, "at least 1"),
         ({"heartbeat_s": math.nan}, "heartbeat_s"),
+        ({"paths": 3}, "paths is 1 or 2, not 3"),
         ({"id": "nobody"}, "is not an endpoint id"),
         ({"id": UUID(int=0)}, "not all zero"),
     ],

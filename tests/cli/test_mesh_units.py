@@ -110,13 +110,13 @@ def test_percentiles_and_histogram() -> None:
 def test_a_nodes_file_says_everything(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text(
-        'listen = ["127.0.0.1:0"]\npeers = ["10.0.0.1"]\nforward = ["/zeek/"]\nforwarding = false\n'
+        'listen = ["127.0.0.1:0"]\npeers = ["10.0.0.1"]\nforward = ["/zeek/"]\nforwarding = false\npaths = 2\n'
         'on_full = "drop_oldest"\n'
         '[tls]\ndirectory = "keys"\nname = "one"\n[websocket]\nlisten = 8080\norigins = ["https://example.org"]\n'
     )
     found = node.load(str(file))
     assert (found.listen, found.peers, found.forward) == (("127.0.0.1:0",), ("10.0.0.1",), ("/zeek/",))
-    assert (found.forwarding, found.on_full) == (False, "drop_oldest")
+    assert (found.forwarding, found.paths, found.on_full) == (False, 2, "drop_oldest")
     assert found.tls == node.TlsSection(directory=str(tmp_path / "keys"), name="one")
     assert found.websocket is not None
     assert (found.websocket.listen, found.websocket.origins) == (8080, ("https://example.org",))

@@ -48,6 +48,10 @@ def node(
     forwarding: Annotated[
         bool | None, Option("--forwarding/--no-forwarding", help="Whether to pass on what peers publish.")
     ] = None,
+    paths: Annotated[
+        int | None,
+        Option(min=1, max=2, metavar="N", help="In how many ways what is published here goes to each receiver."),
+    ] = None,
     endpoint_id: mesh.EndpointId = None,
     on_full: Annotated[
         options.OnFull | None, Option(help="What happens when a peer takes less than is sent to it.")
@@ -76,7 +80,7 @@ def node(
 
     hear_warnings()
     lasting = {
-        "--listen": listen, "--forward": forward, "--[no-]forwarding": forwarding,
+        "--listen": listen, "--forward": forward, "--[no-]forwarding": forwarding, "--paths": paths,
         "--on-full": on_full, "--websocket": websocket, "--origin": origins,
         "--recording-directory": recording_directory, "--output-generator-file-cap": output_generator_file_cap,
     }  # fmt: skip
@@ -98,7 +102,12 @@ def node(
             "output_generator_file_cap": output_generator_file_cap or said.output_generator_file_cap,
         }
         endpoint = Endpoint(
-            id=endpoint_id or said.id, security=security, forwarding=passes_on, on_full=policy, **recording
+            id=endpoint_id or said.id,
+            security=security,
+            forwarding=passes_on,
+            paths=paths or said.paths,
+            on_full=policy,
+            **recording,
         )
         stack.enter_context(endpoint)
         statuses = endpoint.statuses()
@@ -170,6 +179,7 @@ class NodeFile(Section, frozen=True):
     peers: tuple[str, ...] = ()
     forward: tuple[str, ...] = ()
     forwarding: bool = True
+    paths: Literal[1, 2] = 1
     on_full: options.OnFull = "block"
     security: Literal["plain", "anonymous"] | None = None
     tls: TlsSection | None = None

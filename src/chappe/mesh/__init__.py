@@ -6,6 +6,7 @@ filters        sets of topic prefixes
 policy         boxes with a bound, and what a full one does
 link_states    what endpoints tell of themselves, and which of it is believed
 topology       the network as one endpoint knows it
+ways           one way or two from there to every other endpoint, as trees
 network        the same as a value, for programs and people
 subscriptions  who wants what here
 links          one connection per pair of endpoints, from the handshake to its end

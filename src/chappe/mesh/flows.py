@@ -16,7 +16,8 @@ rise over all its lives, as it begins each at the microseconds of its clock.
 Payloads of messages with the envelope of version 1::
 
     0x15 tree       origin 16, u64 label, then the hops below, the next one first: of each its id 16, u8 flags (1: it is
-                    a receiver), u16 count of children, and then these
+                    a receiver; 2: another tree leads to it, which has the same messages), u16 count of children, and
+                    then these
     0x16 confirm    u64 label and u64 number: all up to this has arrived at all receivers below; any count of these
     0x17 forget     u64 label: it is not used any more; any count of these
 
@@ -57,6 +58,7 @@ KIND_AT: Final = 32  # of a body; the length of a frame stands before
 _FLOW_BIT: Final = 0x20
 _DIRECTED: Final = 1
 _RECEIVER: Final = 1
+_TWICE: Final = 2
 PUBLICATIONS: Final = frozenset({FLOW_DATA, FLOW_COMMAND, FLOW_LOSS})
 FLOWS: Final = PUBLICATIONS | {DETOUR}
 _KINDS: Final = {FLOW_DATA: DATA, FLOW_COMMAND: COMMAND, FLOW_LOSS: LOSS}
@@ -160,9 +162,18 @@ class Hop:
         nodes = _NODE.iter_unpack(self.subtree)
         return frozenset([node for node, flags, _ in nodes if flags & _RECEIVER])
 
+    def twice(self) -> frozenset[bytes]:
+        """Which of these get the same along another tree too."""
+        return frozenset([node for node, flags, _ in _NODE.iter_unpack(self.subtree) if flags & _TWICE])
 
-def pack_hops(root: bytes, receivers: frozenset[bytes], children: dict[bytes, list[bytes]]) -> list[Hop]:
-    """Return the hops beside ``root`` of a tree that ``children`` names, each with all below it."""
+
+def pack_hops(
+    root: bytes, receivers: frozenset[bytes], children: dict[bytes, list[bytes]], twice: frozenset[bytes] = frozenset()
+) -> list[Hop]:
+    """Return the hops beside ``root`` of a tree that ``children`` names, each with all below it.
+
+    To ``twice`` among the receivers another tree leads.
+    """
     found: list[Hop] = []
     for top in children.get(root, ()):
         parts: list[bytes] = []
@@ -170,7 +181,8 @@ def pack_hops(root: bytes, receivers: frozenset[bytes], children: dict[bytes, li
         while waiting:
             at = waiting.pop()
             below = children.get(at, [])
-            parts.append(_NODE.pack(at, _RECEIVER if at in receivers else 0, len(below)))
+            flags = (_RECEIVER | (_TWICE if at in twice else 0)) if at in receivers else 0
+            parts.append(_NODE.pack(at, flags, len(below)))
             waiting.extend(reversed(below))
         found.append(Hop(top, b"".join(parts)))
     return found

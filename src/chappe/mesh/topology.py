@@ -43,6 +43,7 @@ from chappe.mesh.keys import attested, is_foreign
 from chappe.mesh.link_states import Known, LinkStates, Verdict, may_follow
 from chappe.mesh.messages import NOBODY, LinkState, Neighbour, pack_filter
 from chappe.mesh.network import Facts
+from chappe.mesh.ways import Ways
 
 _ORIGINALS_BYTES_MAX = FILTER_BYTES_MAX // 4  # of filters of originals in one link state; beyond it: everything
 
@@ -92,8 +93,7 @@ class Topology:
         self.states = LinkStates(limits)
         self._known = self.states.known
         self._sides: dict[bytes, _Side] = {}  # by neighbour; those that reach each other have the same
-        self._ways: dict[bytes, tuple[int, bytes]] | None = None  # see ``_find_ways``, once somebody asks
-        self._parents: dict[bytes, bytes] = {}  # endpoint of chappe: the hop before it on the way from us
+        self._ways: Ways | None = None  # once somebody asks
         self._wishes: list[tuple[bytes, Filter]] | None = None  # see ``receivers``, once somebody asks
         self._designated: dict[bytes, bytes] = {}  # original: who speaks with it for all of us
         self._linked: dict[bytes, frozenset[bytes]] = {}  # original beside us: who else is linked to it
@@ -155,7 +155,7 @@ class Topology:
 
         It is on a shortest way: what it passes on in turn comes nearer still, and does not come back.
         """
-        way = self._find_ways().get(origin)
+        way = self.ways().distances.get(origin)
         return None if way is None else way[1]
 
     def tell(self, now: float) -> LinkState | None:
@@ -273,27 +273,7 @@ class Topology:
 
     def has_way(self, endpoint: bytes) -> bool:
         """Whether a way leads to an endpoint of chappe."""
-        self._find_ways()
-        return endpoint in self._parents
-
-    def tree(self, receivers: Iterable[bytes]) -> dict[bytes, list[bytes]]:
-        """The shortest-path tree from here to ``receivers``, all of which have a way: of each hop those below it.
-
-        All trees are parts of one, as long as nothing changes: two messages never take different ways to the same.
-        """
-        self._find_ways()
-        parents = self._parents
-        found: dict[bytes, list[bytes]] = {}
-        on_it = {self.own}
-        for receiver in receivers:
-            at = receiver
-            while at not in on_it:
-                on_it.add(at)
-                found.setdefault(parents[at], []).append(at)
-                at = parents[at]
-        for below in found.values():
-            below.sort()
-        return found
+        return self.ways().lead_to(endpoint)
 
     def wants(self, original: bytes, topic: bytes) -> bool:
         """Whether messages with ``topic`` are to go to an original beside us."""
@@ -529,31 +509,10 @@ class Topology:
                     edge.append((each, beyond))
         return found
 
-    def _find_ways(self) -> dict[bytes, tuple[int, bytes]]:
-        """How many hops away everybody is whom we reach, and over which neighbour.
-
-        An original is one hop behind the endpoint that speaks with it.
-        """
-        if self._ways is not None:
-            return self._ways
-        edge = sorted(self._links)
-        found = {each: (1, each) for each in edge}
-        self._parents = dict.fromkeys(edge, self.own)
-        for at in edge:  # grows meanwhile
-            known = self._known.get(at)
-            if known is None or not known.state.forwards:
-                continue
-            beside = (found[at][0] + 1, found[at][1])
-            for original, _ in known.originals:
-                if self._designated.get(original) in (at, None):
-                    found[original] = min(beside, found.get(original, beside))
-            for each in sorted(known.chappe - found.keys()):
-                beyond = self._known.get(each)
-                if each != self.own and beyond is not None and at in beyond.chappe:
-                    found[each] = beside
-                    self._parents[each] = at
-                    edge.append(each)
-        self._ways = found | {each: (1, each) for each in self._originals}
+    def ways(self) -> Ways:
+        """The ways from here to all others, as of the last settle."""
+        if self._ways is None:
+            self._ways = Ways(self.own, self._links, self._known, self._designated)
         return self._ways
 
     def _find_wishes(self) -> list[tuple[bytes, Filter]]:
@@ -603,7 +562,8 @@ class Topology:
     def facts(self) -> Facts:
         """What is known of the network, as of the last settle: see ``mesh.network``."""
         links, originals, known = dict(self._links), dict(self._originals), dict(self._known)
-        return Facts(self.own, self._forwards, self._filter, links, originals, known, self._find_ways())
+        ways = self.ways().distances | {each: (1, each) for each in originals}
+        return Facts(self.own, self._forwards, self._filter, links, originals, known, ways)
 
 
 def _only_adds(former: Known | None, made: Known) -> bool:

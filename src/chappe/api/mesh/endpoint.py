@@ -64,6 +64,9 @@ class Endpoint(Closeable, Host):
         id: A UUID; by default the one that its certificate names, else a random one.
         security: See ``chappe.security``. By default connections are plain and only within this machine.
         forwarding: Whether messages pass through this endpoint from one peer to another.
+        paths: In how many ways what is published here goes to each receiver. With 2 it goes along two trees, which
+            share no endpoint and no link that not every way to the receiver has: when one dies, the other copy is on
+            its way, and nobody waits until a new way is found. Subscribers get each message once.
         on_full: What happens when a peer takes less than is published: ``publish`` waits (``block``), ``drop_oldest``,
             ``drop_newest``, or ``disconnect`` (and dial again, if we dialled). What is dropped is counted and reported.
         peer_messages_max: How many messages may wait for each peer; then ``on_full`` applies.
@@ -85,6 +88,7 @@ class Endpoint(Closeable, Host):
         id: str | UUID | None = None,
         security: Security = None,
         forwarding: bool = True,
+        paths: int = 1,
         on_full: OnFull = "block",
         peer_messages_max: int = PEER_MESSAGES_MAX,
         peer_bytes_max: int = PEER_BYTES_MAX,
@@ -95,8 +99,11 @@ class Endpoint(Closeable, Host):
         check_bounds(peer_messages_max, peer_bytes_max)
         if not 0 < heartbeat_s < math.inf:
             raise UsageError(f"heartbeat_s is a number of seconds above 0, not {heartbeat_s!r}")
+        if paths not in (1, 2):
+            raise UsageError(f"paths is 1 or 2, not {paths!r}")
         options = EndpointOptions(
             forwarding=forwarding,
+            paths=paths,
             heartbeat_s=heartbeat_s,
             peer_messages_max=peer_messages_max,
             peer_bytes_max=peer_bytes_max,

@@ -14,11 +14,12 @@ BRANCH_BYTES: Final = 256  # what a tree takes beside the ids of the hops below
 class Child:
     """A hop below us on a tree, and what was sent there and is not confirmed."""
 
-    __slots__ = ("conn", "detoured", "hop", "kept", "receivers")
+    __slots__ = ("conn", "detoured", "hop", "kept", "receivers", "twice")
 
     def __init__(self, hop: Hop) -> None:
         self.hop = hop
         self.receivers = hop.receivers()
+        self.twice = hop.twice()  # of these: another tree leads to them, too
         self.conn: int | None = None  # the connection over which it was told of the tree
         self.kept: deque[tuple[int, bytes]] = deque()  # numbers and frames
         self.detoured: deque[int] = deque()  # numbers of what went another way and is not confirmed there
@@ -28,7 +29,8 @@ class Branch:
     """A tree, as far as it is known here."""
 
     __slots__ = (
-        "above", "came", "checked", "children", "deliver", "label", "origin", "told", "upstream", "used", "waiting",
+        "above", "came", "checked", "children", "deliver", "label", "origin", "second", "told", "upstream", "used",
+        "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +46,7 @@ class Branch:
         self.told = 0  # up to this number it is confirmed
         self.checked = 0  # as of this look at the network it is right, or its origin is where it comes from
         self.used = True  # further messages may come along it
+        self.second: Branch | None = None  # ours: the tree along which the same goes too
         self.waiting: deque[tuple[int, Branch, Child, int]] = deque()  # ours: its numbers, and what each confirms
 
     def hops(self) -> list[Hop]:
@@ -59,6 +62,14 @@ class Branch:
             if child.detoured:
                 least = min(least, child.detoured[0] - 1)
         return least
+
+    def both(self) -> list[Branch]:
+        """It, and the second one."""
+        return [self] if self.second is None else [self, self.second]
+
+    def leads_by(self, hops: list[Hop]) -> bool:
+        """Whether it leads over these hops, and nothing of it goes another way."""
+        return self.hops() == hops and not any(child.detoured for child in self.children.values())
 
     @property
     def busy(self) -> bool:

@@ -34,18 +34,29 @@ class Why(IntEnum):
     FULL = 0
     LINK_ENDED = 1
     NO_WAY = 2
+    FULL_ON_ONE = 3  # of two ways; on the other one it may have arrived
+    NO_WAY_ON_ONE = 4
 
     @property
     def text(self) -> str:
         """A part of a sentence."""
         return _TEXTS[self]
 
+    @property
+    def on_one(self) -> Why:
+        """The same, where it happened on one of two ways."""
+        return _ON_ONE.get(self, self)
+
 
 _TEXTS: Final = {
     Why.FULL: "which takes less than is published",
     Why.LINK_ENDED: "to which the link ended",
     Why.NO_WAY: "to which no way leads any more",
+    Why.FULL_ON_ONE: "which takes less than is published, on one of two ways",
+    Why.NO_WAY_ON_ONE: "to which no way leads any more, on one of two ways",
 }
+_ON_ONE: Final = {Why.FULL: Why.FULL_ON_ONE, Why.NO_WAY: Why.NO_WAY_ON_ONE}
+_NO_WAY: Final = frozenset({Why.NO_WAY, Why.NO_WAY_ON_ONE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +161,7 @@ class Losses:
             for (towards, origin, topic, why), count in own.items()
         ]
         for (towards, origin, topic, why), count in own.items():
-            if origin == self._endpoint and why is Why.NO_WAY:  # nobody else tells us; what was full is in ``Drops``
+            if origin == self._endpoint and why in _NO_WAY:  # nobody else tells us; what was full is in ``Drops``
                 heard[origin, (towards, origin, topic, why)] = count
         reports = [
             Report(LostElsewhere(place, towards, origin, count, why.text, topic))

@@ -142,6 +142,7 @@ class Router:
         self._own = own
         self._routes_max = options.limits.routes_max
         self._forwards = options.forwarding
+        self._paths = options.paths
         self._blocks = options.peer_policy is Policy.BLOCK
         self._control = control
         self._contain = contain
@@ -366,7 +367,7 @@ class Router:
         return route
 
     def _make_ready(self, route: Route, receivers: frozenset[bytes]) -> None:
-        tree = route.tree = self.trees.to(receivers) if receivers else None
+        tree = route.tree = self.trees.to(receivers, self._paths) if receivers else None
         links = () if tree is None else self.trees.peers(tree)
         route.flushes = [link.flush for link in (*links, *route.originals)]
         route.count = len(route.originals) + (len(receivers) if tree is not None else 0)

@@ -9,6 +9,9 @@ so every message has somebody alive who can send it again. When a link ends, who
 it on a *detour*: a tree of its own to the receivers that were behind the link. So it does with all that comes later, as
 long as the origin does not know. What no way leads to is counted, and told to the origin.
 
+Who publishes in two ways makes two trees, see ``mesh.ways``, and sends a copy along each: they confirm and send around
+each for itself. To whom both have the same way it is sent once.
+
 A message may so come to a receiver twice, which ``duplicates`` notices. Confirmations are gathered: a receiver sends
 them so often in a second, or after so many messages, and a hop whenever one of them lets it.
 """
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
-from typing import Final
+from typing import Final, TypeAlias
 
 from chappe.defaults import (
     CONFIRM_MESSAGES,
@@ -64,9 +67,11 @@ from chappe.mesh.topology import Topology
 _ENTRIES_MAX: Final = 1_000  # in one confirmation
 _BODY_MAX: Final = MESH_MESSAGE_BYTES_MAX - HEAD_BYTES  # of what may have to go another way
 Put = Callable[[Link, bytes], bool]
-
+# What a tree of ours is for: receivers, in how many ways, and which of them get the same along a tree of others.
+Key: TypeAlias = tuple[frozenset[bytes], int, frozenset[bytes]]
 
 _NONE: Final[dict[int, Branch]] = {}
+_NOBODY: Final[frozenset[bytes]] = frozenset()
 
 
 class Trees:
@@ -104,26 +109,46 @@ class Trees:
         self._labels: dict[int, Branch] = {}  # all, by our label
         self._above: dict[bytes, dict[int, Branch]] = {}  # of others, by upstream and its label
         self._sizes: dict[bytes, int] = {}  # of these, by upstream
-        self._mine: dict[frozenset[bytes], Branch] = {}  # those that we publish along now, by receivers
+        self._mine: dict[Key, Branch] = {}  # those that we publish along now; of two the first
         self._look = 1  # rises when the network changes
         self._unconfirmed: dict[Branch, None] = {}  # of which something came, or was confirmed
         self._came = 0  # messages since the last confirmation, and KiB of them
 
     # -- publishing -------------------------------------------------------------------------------
 
-    def to(self, receivers: frozenset[bytes]) -> Branch | None:
-        """The tree to all of these that have a way; None if there are none."""
-        branch = self._mine.get(receivers)
+    def to(self, receivers: frozenset[bytes], paths: int = 1, twice: frozenset[bytes] = _NOBODY) -> Branch | None:
+        """The tree to all of these that have a way, with a second one if there are two; None if nobody has.
+
+        ``twice``: who of them gets the same along a tree of somebody else.
+        """
+        key = receivers, paths, twice
+        branch = self._mine.get(key)
         if branch is None or branch.checked != self._look:
-            there = frozenset(filter(self._topology.has_way, receivers))
-            hops = pack_hops(self._own, there, self._topology.tree(there))
-            if branch is None or branch.hops() != hops or any(child.detoured for child in branch.children.values()):
-                self._retire(receivers)
-                while len(self._mine) >= TREES_MAX:
-                    self._retire(next(iter(self._mine)))
-                branch = self._mine[receivers] = self._make(self._own, NOBODY, 0, False, hops)
-            branch.checked = self._look
+            branch = self._renew(key, branch)
         return branch if branch.children else None
+
+    def _renew(self, key: Key, former: Branch | None) -> Branch:
+        receivers, paths, twice = key
+        ways = self._topology.ways()
+        there = frozenset(filter(ways.lead_to, receivers))
+        trees = [ways.tree(there)] if paths == 1 else ways.two_trees(there)
+        if len(trees) > 1:
+            twice = trees[1][0]
+        before = [] if former is None else former.both()
+        found: list[Branch] = []
+        for reached, below in trees:
+            hops = pack_hops(self._own, reached, below, twice)
+            same = [each for each in before if each.leads_by(hops)]
+            found.append(same[0] if same else self._make(self._own, NOBODY, 0, False, hops))
+        while former is None and len(self._mine) >= TREES_MAX:
+            self._retire(next(iter(self._mine)))
+        branch = self._mine[key] = found[0]
+        branch.second = found[1] if len(found) > 1 else None
+        branch.checked = self._look
+        for each in before:
+            if each not in found:
+                self._let_be(each)
+        return branch
 
     def publish(self, branch: Branch, kind: int, receiver: bytes, topic: bytes, payload: bytes) -> None:
         """Send a message along a tree of ours."""
@@ -140,9 +165,17 @@ class Trees:
                 link.kept_bytes += len(frame)
                 if link.kept_bytes > KEPT_BYTES_MAX:
                     self._let_go(child, link)
+        second = branch.second
+        if second is not None:
+            second.came = number
+            frame = pack_onward(frame[PREFIX:], second.label)
+            for child in second.children.values():
+                self._send(second, child, number, frame, put)
 
     def publish_many(self, branch: Branch, topic: bytes, payloads: Sequence[bytes]) -> bool:
         """Send messages of data along a tree of ours, in order; False, and nothing sent, if they have to go singly."""
+        if branch.second is not None:
+            return False
         number = self.number + 1
         frames = pack_publications(self._own, number, branch.label, topic, payloads)
         if frames is None:
@@ -170,8 +203,8 @@ class Trees:
             self._send(branch, child, number, frame, self._put_anyway)
 
     def peers(self, branch: Branch) -> list[Link]:
-        """The links that a tree of ours begins with."""
-        return [self._links[peer] for peer in branch.children]
+        """The links that a tree of ours begins with, and its second one."""
+        return [self._links[peer] for peer in dict.fromkeys([peer for each in branch.both() for peer in each.children])]
 
     # -- what comes -------------------------------------------------------------------------------
 
@@ -253,7 +286,7 @@ class Trees:
     def _pass_on(self, branch: Branch, body: bytes, number: int, kind: int) -> None:
         if not self._forwards:  # its origin does not know yet
             for child in branch.children.values():
-                self._lose(child.hop.id, _inner(body), child.receivers, Why.NO_WAY)
+                self._lose(child, _inner(body), child.receivers, Why.NO_WAY)
             return
         frame = pack_onward(body, branch.label)
         put = self._put_anyway if kind == FLOW_LOSS else self._put
@@ -297,8 +330,8 @@ class Trees:
         """An earlier life of ours may have used numbers up to this."""
         if number > self.number:
             self.number = number
-            for receivers in list(self._mine):
-                self._retire(receivers)
+            for key in list(self._mine):
+                self._retire(key)
 
     def changed(self) -> None:
         """The network, or what somebody wants, is another one: our trees may be wrong."""
@@ -341,13 +374,17 @@ class Trees:
         branch = self._labels[self.number] = Branch(origin, upstream, above, self.number, deliver, hops)
         return branch
 
-    def _retire(self, receivers: frozenset[bytes]) -> None:
-        former = self._mine.pop(receivers, None)
-        if former is not None:
-            former.used = False
-            if former.checked == self._look:
-                self._outdate()
-            self._drain(former)
+    def _retire(self, key: Key) -> None:
+        former = self._mine.pop(key)
+        if former.checked == self._look:
+            self._outdate()
+        for each in former.both():
+            self._let_be(each)
+
+    def _let_be(self, branch: Branch) -> None:
+        """Nothing more goes along a tree of ours."""
+        branch.used = False
+        self._drain(branch)
 
     def _drain(self, branch: Branch) -> None:
         """Forget a tree that is not used any more, once nothing is on its way along it."""
@@ -379,7 +416,7 @@ class Trees:
         ours = branch.upstream == NOBODY
         if link is None or not link.chappe or child.detoured:
             if ours:  # it is right as of the last look at the network, so this is a defect: rather lose than go round
-                self._lose(child.hop.id, _inner(frame[PREFIX:]), child.receivers, Why.NO_WAY)
+                self._lose(child, _inner(frame[PREFIX:]), child.receivers, Why.NO_WAY)
             else:
                 self._send_around(branch, child, number, frame[PREFIX:])
             return
@@ -410,8 +447,8 @@ class Trees:
         wanted = child.receivers - {spared, self._own}
         there = frozenset(filter(self._topology.has_way, wanted)) if before < DETOURS_MAX else frozenset[bytes]()
         if there != wanted:
-            self._lose(child.hop.id, body, wanted - there, Why.NO_WAY)
-        around = self.to(there) if there else None
+            self._lose(child, body, wanted - there, Why.NO_WAY)
+        around = self.to(there, 1, child.twice & there) if there else None
         if around is not None:
             self.number += 1
             around.came = self.number
@@ -448,13 +485,18 @@ class Trees:
         if child.kept and child.kept[0][0] <= number <= child.kept[-1][0]:
             child.kept.remove((number, frame))
             link.kept_bytes -= len(frame)
-        self._lose(link.peer_id, _inner(body), child.receivers, why)
+        self._lose(child, _inner(body), child.receivers, why)
         self._rose(branch)
 
-    def _lose(self, towards: bytes, body: bytes, missing: frozenset[bytes], why: Why) -> None:
+    def _lose(self, child: Child, body: bytes, missing: frozenset[bytes], why: Why) -> None:
         message = parse_publication(body, NOBODY)
-        if message.kind != LOSS:
-            self._losses.add(towards, message.origin, message.topic, why, missing)
+        if message.kind == LOSS:
+            return
+        twice = missing & child.twice
+        if twice:
+            self._losses.add(child.hop.id, message.origin, message.topic, why.on_one, twice)
+        if missing != twice:
+            self._losses.add(child.hop.id, message.origin, message.topic, why, missing - twice if twice else missing)
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""

@@ -28,6 +28,7 @@ class EndpointOptions:
 
     Args:
         forwarding: Whether messages pass through it from one peer to another.
+        paths: In how many ways what it publishes goes to each receiver: 1 or 2.
         heartbeat_s: Every link is pinged so often, and lost when it was silent for three times that.
         peer_messages_max: How many messages may wait for one peer.
         contains: Whether a defect of ours that something from a peer brings to light costs that connection alone, and
@@ -38,6 +39,7 @@ class EndpointOptions:
     """
 
     forwarding: bool = True
+    paths: int = 1
     heartbeat_s: float = HEARTBEAT_S
     peer_messages_max: int = PEER_MESSAGES_MAX
     peer_bytes_max: int = PEER_BYTES_MAX

@@ -1,0 +1,201 @@
+"""The ways from one endpoint to all others, in a network that does not change: one to each, or two.
+
+Of one way each the *shortest* is taken. All of these are parts of one tree.
+
+Two ways share no hop and no link but those that every way has, and both are parts of trees too, the same for all
+receivers. So there are two copies of a message and no more, and two messages never take different ways to the same
+endpoint: whichever copy comes first, they do not overtake each other. Neither tree is that of the shortest ways. With
+the shortest way as one of two the other may have to share what it could have spared, and other ways of all receivers do
+not fit into one tree: in a ring each half is the second way to the other.
+
+Where two ways without a common hop lead is a *block*: hops that no single one of them divides. It is entered over one
+hop, its *root*, and put into an order in which each other hop has a neighbour before it and one behind it, where the
+root counts as both the first and the last. One way then only rises in this order, the other only falls. The order is
+made of *ears*: a way over new hops between two that have a place is put between these.
+
+Source: shortest ways as OSPF has them (RFC 2328); two ways after the redundant trees of Médard and others (1999) and
+RFC 7811. Departure: ears are short ones, found breadth first, which costs some speed in a long chain of blocks, and
+has ways of about the shortest length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from chappe.mesh.link_states import Known
+
+Tree: TypeAlias = tuple[frozenset[bytes], dict[bytes, list[bytes]]]  # receivers, and of each hop those below it
+Parents: TypeAlias = dict[bytes, bytes]  # of each endpoint the hop before it
+
+
+class Ways:
+    """Ways from ``own``.
+
+    Args:
+        links: The endpoints of chappe beside it.
+        known: The link states of all others; a link between these counts if both tell of it.
+        speakers: Who speaks with an original, of those that somebody does.
+
+    ``distances`` has how many hops away everybody is, and over which neighbour. An original is one hop behind the
+    endpoint that speaks with it.
+    """
+
+    def __init__(
+        self, own: bytes, links: Iterable[bytes], known: Mapping[bytes, Known], speakers: Mapping[bytes, bytes]
+    ) -> None:
+        self._own = own
+        self._links = sorted(links)
+        self._known = known = dict(known)  # as it is now
+        self._two: tuple[Parents, Parents] | None = None  # once somebody asks
+        self._parents = dict.fromkeys(self._links, own)
+        self.distances = found = {each: (1, each) for each in self._links}
+        edge = list(self._links)
+        for at in edge:  # grows meanwhile
+            here = known.get(at)
+            if here is None or not here.state.forwards:
+                continue
+            beside = (found[at][0] + 1, found[at][1])
+            for original, _ in here.originals:
+                if speakers.get(original) in (at, None):
+                    found[original] = min(beside, found.get(original, beside))
+            for each in sorted(here.chappe - found.keys()):
+                beyond = known.get(each)
+                if each != own and beyond is not None and at in beyond.chappe:
+                    found[each] = beside
+                    self._parents[each] = at
+                    edge.append(each)
+
+    def lead_to(self, endpoint: bytes) -> bool:
+        """Whether a way leads to an endpoint of chappe."""
+        return endpoint in self._parents
+
+    def tree(self, receivers: frozenset[bytes]) -> Tree:
+        """The tree of shortest ways to ``receivers``, all of which have one."""
+        return self._join(self._parents, receivers)
+
+    def two_trees(self, receivers: frozenset[bytes]) -> list[Tree]:
+        """Two trees that lead to ``receivers``; the second one only to those to which another way leads."""
+        if self._two is None:
+            self._two = _Blocks(self._own, self._links, self._known).two_ways()
+        one, two = self._two
+        twice = frozenset([each for each in receivers if self._differ(each, one, two)])
+        return [self._join(one, receivers), *([self._join(two, twice)] if twice else [])]
+
+    def _differ(self, at: bytes, one: Parents, two: Parents) -> bool:
+        while at != self._own:
+            if one[at] != two[at]:
+                return True
+            at = one[at]
+        return False
+
+    def _join(self, parents: Parents, receivers: frozenset[bytes]) -> Tree:
+        below: dict[bytes, list[bytes]] = {}
+        on_it = {self._own}
+        for at in receivers:
+            while at not in on_it:
+                on_it.add(at)
+                below.setdefault(parents[at], []).append(at)
+                at = parents[at]
+        for each in below.values():
+            each.sort()
+        return receivers, below
+
+
+class _Blocks:
+    """The blocks behind ``own`` of those that forward: of each its root, and then its order."""
+
+    def __init__(self, own: bytes, links: list[bytes], known: Mapping[bytes, Known]) -> None:
+        self._own = own
+        self._links = links
+        self._known = known
+        self._beside: dict[bytes, tuple[list[bytes], list[bytes]]] = {}  # see ``_look``
+        self._blocks: list[list[bytes]] = []  # a root comes in an earlier one
+        self._of: dict[bytes, list[bytes]] = {own: []}
+        edge = [own]
+        for at in edge:  # grows meanwhile
+            for start in self._look(at)[0]:
+                if start not in self._of:
+                    edge += self._add_ear(at, start)
+
+    def two_ways(self) -> tuple[Parents, Parents]:
+        """The one that rises and the one that falls, of all who are reached."""
+        own = self._own
+        one: Parents = {}
+        two: Parents = {}
+        hops_one, hops_two = {own: 0}, {own: 0}
+        behind: dict[bytes, list[list[bytes]]] = {}
+        for block in self._blocks:
+            root, last = block[0], len(block) - 1
+            behind.setdefault(root, []).append(block)
+            place = {each: number for number, each in enumerate(block)}
+            for each in block[1:]:  # a link to the root is in one of the ways, unless there is nothing else
+                before = [hop for hop in self._look(each)[0] if place.get(hop, last) < place[each]]
+                if place[each] == last > 1 and root in before:
+                    before.remove(root)
+                one[each] = min(before, key=hops_one.__getitem__)
+                hops_one[each] = hops_one[one[each]] + 1
+            for each in reversed(block[1:]):
+                after = [hop for hop in self._look(each)[0] if place.get(hop, 0) > place[each]] or [root]
+                two[each] = min(after, key=hops_two.__getitem__)
+                hops_two[each] = hops_two[two[each]] + 1
+        waiting = [own]
+        while waiting:  # in the order of all blocks, each right behind its root, the first and the last beside an end
+            at = waiting.pop()
+            for end in self._look(at)[1]:
+                one.setdefault(end, at)
+                two[end] = at
+            for block in behind.get(at, ()):
+                waiting += reversed(block[1:])
+        return one, two
+
+    def _look(self, at: bytes) -> tuple[list[bytes], list[bytes]]:
+        """Who is beside a hop and passes messages on, as we do with ours; and who does not."""
+        found = self._beside.get(at)
+        if found is None:
+            own, known = self._own, self._known
+            if at == own:
+                there = self._links
+            else:
+                there = [each for each in sorted(known[at].chappe) if each in known and at in known[each].chappe]
+            on = [each for each in there if each in known and known[each].state.forwards]
+            ends = [each for each in there if each not in known or not known[each].state.forwards]
+            if at in self._links:
+                on.append(own)
+            found = self._beside[at] = on, ends
+        return found
+
+    def _add_ear(self, at: bytes, start: bytes) -> list[bytes]:
+        """Give a place to ``start``, which is beside ``at``, and to those on the shortest way back from it."""
+        before: dict[bytes, bytes] = {start: at}
+        last, end = start, at  # a link that nothing goes around
+        edge = [start]
+        for here in edge:  # grows meanwhile
+            for each in self._look(here)[0]:
+                if each not in self._of:
+                    if each not in before:
+                        before[each] = here
+                        edge.append(each)
+                elif each != at:
+                    last, end = here, each
+                    break
+                elif here != start and last == start:
+                    last = here
+            if end != at:
+                break
+        ear = [last]
+        while ear[-1] != start:
+            ear.append(before[ear[-1]])
+        ear.reverse()
+        if end == at:  # nothing leads there but over this hop
+            block = [at, *ear]
+            self._blocks.append(block)
+        else:
+            block = self._of[at] if end in self._of[at] else self._of[end]
+            one, two = block.index(at), block.index(end)
+            if one < two:
+                block[one + 1 : one + 1] = ear
+            else:
+                block[two + 1 : two + 1] = reversed(ear)
+        self._of.update(dict.fromkeys(ear, block))
+        return ear
