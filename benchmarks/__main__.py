@@ -21,6 +21,7 @@ from benchmarks.live import batches, records
 from benchmarks.many import many
 from benchmarks.memory import memory
 from benchmarks.mesh import mesh
+from benchmarks.mesh_versions import mesh_versions
 from benchmarks.outcome import Line
 from benchmarks.partitions import partitions
 from benchmarks.readiness import readiness
@@ -38,6 +39,7 @@ PATHS: dict[str, Callable[[Settings], list[Line]]] = {
     "partitions": partitions,
     "memory": memory,
     "mesh": mesh,
+    "mesh-versions": mesh_versions,
     "data-stores": data_stores,
     "many": many,
 }

@@ -7,12 +7,15 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from benchmarks.link import RECORD_BYTES, Crowd, Meter, orders, quantiles, say, tether
 from chappe import AsyncEndpoint, Endpoint, Received, Subscriber, Tls
+from chappe.api.mesh import endpoint as endpoint_module
 from chappe.data.scalars import Count
+from chappe.mesh.endpoint import EndpointOptions
 from chappe.security import Security
 
 TOPIC = "/benchmark"
@@ -30,12 +33,15 @@ def security(options: Options) -> Security:
 
 
 def endpoint(options: Options) -> Endpoint:
-    return Endpoint(security=security(options))
+    if "version" in options:  # users cannot choose it
+        choosing = partial(EndpointOptions, version_max=options["version"])
+        vars(endpoint_module)["EndpointOptions"] = choosing
+    return Endpoint(security=security(options), forwarding=options.get("forwarding", True))
 
 
 def peer(found: Endpoint, options: Options) -> None:
     """Peer with everybody in ``ports``."""
-    for port in options["ports"]:
+    for port in options.get("ports", ()):
         found.peer(HOST, port)
 
 
@@ -78,11 +84,8 @@ def _take(subscriber: Subscriber, count: int, how: str) -> int:
 def receiver(options: Options) -> None:
     """Order ``count``: take so many messages."""
     with endpoint(options) as found, found.subscribe(TOPIC, on_full="block") as subscriber:
-        if "ports" in options:
-            peer(found, options)
-            say(ready=True)
-        else:
-            say(port=found.listen())
+        peer(found, options)
+        say(port=found.listen())
         for order in orders():
             meter = Meter()
             total = _take(subscriber, order["count"], options["how"])
@@ -104,6 +107,7 @@ def receivers(options: Options) -> None:
 def forwarder(options: Options) -> None:
     """Passes messages on from one peer to another."""
     with endpoint(options) as found:
+        peer(found, options)
         say(port=found.listen())
         for _ in orders():
             say(peers=len(found.peers()))

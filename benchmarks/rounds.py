@@ -11,6 +11,27 @@ from benchmarks.outcome import Rate
 WARM_UP = 20_000  # records; fewer bytes than a producer keeps for those who missed them
 
 
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Several receivers of the same, as if they were one: it has everything when the last of them has."""
+
+    members: list[Child]
+
+    def order(self, **what: object) -> None:
+        """Send an order to each."""
+        for each in self.members:
+            each.order(**what)
+
+    def hear(self) -> dict[str, Any]:
+        """When the first began and the last ended, and the processor time of all."""
+        facts = [each.hear() for each in self.members]
+        return {
+            "start": min(each["start"] for each in facts),
+            "end": max(each["end"] for each in facts),
+            "cpu_s": sum(each["cpu_s"] for each in facts),
+        }
+
+
 @dataclass(slots=True)
 class Pair:
     """Two processes that understand ``count``, and servers between them whose processor time counts too.
@@ -21,7 +42,7 @@ class Pair:
     """
 
     sender: Child
-    receiver: Child
+    receiver: Child | Together
     servers: dict[str, Child] = field(default_factory=dict)
     durable: bool = False
     _rates: list[float] = field(default_factory=list)

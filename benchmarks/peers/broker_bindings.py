@@ -1,11 +1,13 @@
 """The original's own Python bindings (``CHAPPE_BROKER``): events, ping-pong, and a data store with one clone.
 
-An original that is sent more than it takes disconnects, so the sender keeps at most ``WINDOW`` events on their way.
+An original that is sent more than it takes disconnects, so the sender keeps at most ``WINDOW`` events on their way:
+receivers tell it how many they have taken, of all rounds together.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -31,6 +33,11 @@ def _endpoint() -> Any:
     return broker.Endpoint(broker.Configuration(switches))
 
 
+def _peer(endpoint: Any, options: dict[str, Any]) -> None:
+    for port in options.get("ports", ()):
+        endpoint.peer("127.0.0.1", port)
+
+
 def _take(subscriber: Any, count: int, each: Callable[[int], None] = lambda _: None) -> None:
     while count:
         found = subscriber.get(min(count, 100))
@@ -41,17 +48,18 @@ def _take(subscriber: Any, count: int, each: Callable[[int], None] = lambda _: N
 def receiver(options: dict[str, Any]) -> None:
     endpoint = _endpoint()
     subscriber = endpoint.make_subscriber(TOPIC)
+    _peer(endpoint, options)
     say(port=endpoint.listen("127.0.0.1", 0))
+    taken = 0
+
+    def confirm(count: int) -> None:
+        nonlocal taken
+        before, taken = taken, taken + count
+        if taken * 4 // WINDOW > before * 4 // WINDOW:
+            endpoint.publish(BACK, [broker.Count(os.getpid()), broker.Count(taken)])
+
     for order in orders():
         meter = Meter()
-        taken = [0]
-
-        def confirm(count: int, taken: list[int] = taken) -> None:
-            before = taken[0]
-            taken[0] += count
-            if taken[0] * 4 // WINDOW > before * 4 // WINDOW:
-                endpoint.publish(BACK, broker.Count(taken[0]))
-
         _take(subscriber, order["count"], confirm)
         say(**meter.facts())
     endpoint.shutdown()
@@ -60,19 +68,32 @@ def receiver(options: dict[str, Any]) -> None:
 def sender(options: dict[str, Any]) -> None:
     endpoint = _endpoint()
     subscriber = endpoint.make_subscriber(BACK)
-    endpoint.peer("127.0.0.1", options["ports"][0])
-    time.sleep(0.5)
+    _peer(endpoint, options)
+    time.sleep(0.5)  # it does not say when it knows who wants something
     say(ready=True)
+    published = 0
+    taken: dict[int, int] = {}  # by receiver
     for order in orders():
         meter = Meter()
-        confirmed = 0
         for number in range(order["count"]):
-            while number - confirmed >= WINDOW:
-                confirmed = subscriber.get()[1].value
+            while published - (min(taken.values()) if len(taken) == options.get("receivers", 1) else 0) >= WINDOW:
+                who, count = subscriber.get()[1]
+                taken[who.value] = count.value
             endpoint.publish(TOPIC, [broker.Count(number), TEXT])
+            published += 1
         say(**meter.facts())
-        while subscriber.poll():
-            pass
+    endpoint.shutdown()
+
+
+def forwarder(options: dict[str, Any]) -> None:
+    """Stands between others; passes on what is for the topics in ``forward``, which others must not do in a loop."""
+    endpoint = _endpoint()
+    for topic in (TOPIC, BACK) if options.get("forward") else ():
+        endpoint.forward(broker.Topic(topic))
+    _peer(endpoint, options)
+    say(port=endpoint.listen("127.0.0.1", 0))
+    for _ in orders():
+        say(peers=len(endpoint.peers()))
     endpoint.shutdown()
 
 
@@ -87,7 +108,7 @@ def echo(options: dict[str, Any]) -> None:
 def pinger(options: dict[str, Any]) -> None:
     endpoint = _endpoint()
     subscriber = endpoint.make_subscriber(BACK)
-    endpoint.peer("127.0.0.1", options["ports"][0])
+    _peer(endpoint, options)
     time.sleep(0.5)
     say(ready=True)
     for order in orders():
@@ -111,7 +132,7 @@ def master(options: dict[str, Any]) -> None:
 
 def clone(options: dict[str, Any]) -> None:
     endpoint = _endpoint()
-    endpoint.peer("127.0.0.1", options["ports"][0])
+    _peer(endpoint, options)
     store = endpoint.attach_clone(STORE)
     while store.get("ready") is None:
         time.sleep(0.01)
@@ -163,5 +184,5 @@ def _serve(endpoint: Any, store: Any) -> None:
 
 if __name__ == "__main__":
     tether()
-    ROLES = {"receiver": receiver, "sender": sender, "echo": echo, "pinger": pinger, "master": master, "clone": clone}
+    ROLES = {each.__name__: each for each in (receiver, sender, forwarder, echo, pinger, master, clone)}
     ROLES[sys.argv[1]](json.loads(sys.argv[2]))
