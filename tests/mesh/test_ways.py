@@ -30,6 +30,16 @@ def ways_of(count: int, links: Links, leaves: Collection[int] = ()) -> Ways:
     return Ways(endpoint(0), [endpoint(one + two) for one, two in links if 0 in (one, two)], known, {})
 
 
+class Counted(bytes):
+    """An id that counts how often one is looked up."""
+
+    hashed = 0
+
+    def __hash__(self) -> int:
+        Counted.hashed += 1
+        return super().__hash__()
+
+
 def routes(tree: Tree) -> dict[int, list[int]]:
     """The way to each receiver of a tree, which is one: nobody is below two hops, and all ends are receivers."""
     receivers, below = tree
@@ -171,3 +181,17 @@ def test_a_link_that_only_one_of_its_ends_tells_of_is_on_no_way() -> None:
 def test_a_neighbour_that_has_told_nothing_yet_is_an_end() -> None:
     ways = Ways(endpoint(0), [endpoint(1)], {}, {})
     assert list(map(routes, ways.two_trees(frozenset({endpoint(1)})))) == [{1: [0, 1]}]
+
+
+def test_the_effort_grows_in_proportion_to_the_network() -> None:
+    found = []
+    for count in (100, 400):
+        ids = [Counted(endpoint(number)) for number in range(count)]
+        known: dict[bytes, Known] = {}
+        for number in range(1, count):
+            neighbours = tuple([Neighbour(each) for each in ids[number - 1 : number + 2 : 2]])
+            known[ids[number]] = Known(LinkState(ids[number], 1, True, (), neighbours), b"")
+        before = Counted.hashed
+        assert Ways(ids[0], [ids[1]], known, {}).distances[ids[-1]] == (count - 1, ids[1])
+        found.append(Counted.hashed - before)
+    assert found[1] <= 5 * found[0]

@@ -59,7 +59,7 @@ class Ways:
             for original, _ in here.originals:
                 if speakers.get(original) in (at, None):
                     found[original] = min(beside, found.get(original, beside))
-            for each in sorted(here.chappe - found.keys()):
+            for each in sorted([each for each in here.chappe if each not in found]):
                 beyond = known.get(each)
                 if each != own and beyond is not None and at in beyond.chappe:
                     found[each] = beside
