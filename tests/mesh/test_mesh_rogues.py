@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from tests.mesh.rogue_rig import VICTIM, Peer, Rig
 
 from chappe.defaults import (
     CLOSE_FLUSH_S,
+    COMPARE_PAUSE_S,
     DOUBT_S,
     DOUBTS_BYTES_MAX,
+    DROPS_REPORT_S,
     LIFE_NUMBERS,
     LINK_STATE_AHEAD,
     LINK_STATE_KEPT_S,
     ROUTES_BYTES_MAX,
     TELL_PAUSE_MAX_S,
+    TREES_BYTES_MAX,
     TTL,
 )
 from chappe.limits import MESH_LIMITS, MeshLimits
 from chappe.mesh import topology
 from chappe.mesh.events import PeerRemoved
+from chappe.mesh.flows import (
+    ENTRIES_MAX,
+    FLOW_LOSS,
+    KIND_AT,
+    PUBLICATIONS,
+    pack_confirm,
+    pack_forget,
+    pack_publication,
+    parse_forget,
+    parse_publication,
+)
+from chappe.mesh.forwarding import boxes, told
+from chappe.mesh.forwarding.branches import CHILD_BYTES
+from chappe.mesh.forwarding.losses import Loss, Why
 from chappe.mesh.messages import (
+    CONFIRM,
     DATA,
     ENVELOPE_BYTES,
+    FORGET,
     LINK_STATE,
+    LINK_STATES_HAD,
+    LOSS,
+    NOBODY,
     PONG,
     RESERVED_TOPIC,
     ROUTING_UPDATE,
@@ -384,3 +408,162 @@ def test_a_closed_connection_that_takes_nothing_is_not_waited_for_long(rig: Rig)
     rig.pass_time(CLOSE_FLUSH_S)
     assert rig.core.take(conn, 1 << 20) == []
     assert rig.core.next_timeout() > rig.now
+
+
+# -- what others are made to carry ------------------------------------------------------------------
+
+
+def beside(rig: Rig, *peers: Peer) -> None:
+    """Peers tell of themselves, and that they want /b."""
+    for peer in peers:
+        peer.send(peer.state(wanted=(b"/b",), chappe=(VICTIM,)))
+        peer.take()
+
+
+def tree_label(body: bytes) -> int:
+    """The label of a tree that somebody was told of."""
+    return int.from_bytes(parse_message(body).payload[16:24])
+
+
+@pytest.fixture
+def control_frames_max(monkeypatch: pytest.MonkeyPatch) -> int:
+    """So many may wait for a neighbour."""
+    monkeypatch.setattr(boxes, "CONTROL_FRAMES_MAX", 64)
+    return 64
+
+
+def test_a_neighbour_that_changes_its_link_state_without_end_cuts_nobody_off(rig: Rig, control_frames_max: int) -> None:
+    """Another one that takes less is told later what it lacks."""
+    rogue, slow = Peer(rig, SMALLER), Peer(rig, GREATER)
+    beside(rig, rogue, slow)
+    count = 2 * control_frames_max
+    for version in range(2, count + 2):
+        rogue.send(rogue.state(version=version, wanted=(b"/%d" % version,), chappe=(VICTIM,)))
+    rig.pass_time(COMPARE_PAUSE_S)
+    assert slow.conn not in rig.closed
+    assert len(slow.link_states()) <= control_frames_max // 2
+
+    rig.pass_time(COMPARE_PAUSE_S)
+    [asked] = [each for each in slow.messages() if each.kind == LINK_STATES_HAD]
+    entries = [asked.payload[at : at + 28] for at in range(1, len(asked.payload), 28)]
+    assert rogue.id + (count + 1).to_bytes(8) in {each[:24] for each in entries}
+    slow.send(slow.plain(LINK_STATES_HAD, payload=b"\0" + rogue.id + bytes(12)))
+    assert [each.version for each in slow.link_states()] == [count + 1]
+
+
+def test_trees_of_one_neighbour_cut_off_nobody_who_is_told_of_them(rig: Rig, control_frames_max: int) -> None:
+    rogue, slow = Peer(rig, SMALLER), Peer(rig, GREATER)
+    beside(rig, rogue, slow)
+    for label in range(2, 2 * control_frames_max):
+        rogue.labels.clear()
+        rogue.labels[rogue.id, (GREATER,)] = label
+        rogue.send(rogue.tree(label, below=(GREATER,)), rogue.publication(b"/b", b"", below=(GREATER,), sequence=label))
+    rig.pass_time(DROPS_REPORT_S)
+    assert slow.conn not in rig.closed
+    assert len([each for each in slow.take() if each[KIND_AT] == TREE]) <= control_frames_max // 2
+
+    rogue.take()
+    rig.do(rig.core.publish(b"/b", b"of its own", now=rig.now))
+    assert [each.payload for each in slow.messages() if each.kind == DATA] == [b"of its own"]
+    assert rig.core.invariants() == []
+
+
+def test_trees_that_are_forgotten_at_once_cut_off_nobody_who_was_told_of_them(
+    rig: Rig, control_frames_max: int
+) -> None:
+    rogue, slow = Peer(rig, SMALLER), Peer(rig, GREATER)
+    beside(rig, rogue, slow)
+    told_of: set[int] = set()
+    for label in range(2, 4 * control_frames_max):
+        rogue.labels[rogue.id, (GREATER,)] = label
+        rogue.send(rogue.tree(label, below=(GREATER,)), rogue.publication(b"/b", b"", below=(GREATER,), sequence=label))
+        bodies = slow.take()
+        told_of |= {tree_label(each) for each in bodies if each[KIND_AT] == TREE}
+        entries = [(int.from_bytes(each[24:32]), label) for each in bodies if each[KIND_AT] in PUBLICATIONS]
+        slow.send(pack_confirm(GREATER, entries)[4:])
+        rogue.take()
+    assert len(told_of) > 2 * control_frames_max
+
+    rogue.send(pack_forget(rogue.id, range(2, 4 * control_frames_max))[4:])
+
+    assert slow.conn not in rig.closed
+    frames = [each for each in slow.take() if each[KIND_AT] == FORGET]
+    assert {label for each in frames for label in parse_forget(parse_message(each).payload)} == told_of
+    assert rig.core.router.trees._above == {}
+
+
+def test_reports_of_losses_cut_off_nobody_who_gets_them(rig: Rig, control_frames_max: int) -> None:
+    rogue, slow = Peer(rig, SMALLER), Peer(rig, GREATER)
+    beside(rig, rogue, slow)
+    rogue.send(rogue.tree(7, below=(GREATER,)))
+    loss = Loss(rogue.id, rogue.id, 1, Why.FULL).pack()
+    for number in range(1, 2 * control_frames_max):
+        rogue.send(pack_publication(rogue.id, number, 7, LOSS, NOBODY, RESERVED_TOPIC, loss)[4:])
+    assert slow.conn not in rig.closed
+    assert len([each for each in slow.take() if each[KIND_AT] == FLOW_LOSS]) <= control_frames_max // 2
+
+
+def test_trees_that_one_neighbour_tells_take_no_room_from_those_of_others(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was told and is idle is taken back, and told again before something comes along it."""
+    monkeypatch.setattr(told, "TREES_TOLD_BYTES_MAX", 20_000)
+    rogue, friend, below = Peer(rig, SMALLER), Peer(rig, b"\x33" * 16), Peer(rig, GREATER)
+    beside(rig, rogue, friend, below)
+    rogue.take()
+    labels: dict[int, int] = {}  # of the trees that ``below`` knows, and how often it was told of each
+    got: list[bytes] = []
+
+    def hear() -> None:
+        for each in below.take():
+            if each[KIND_AT] == TREE:
+                labels[tree_label(each)] = labels.get(tree_label(each), 0) + 1
+            elif each[KIND_AT] == FORGET:
+                for label in parse_forget(parse_message(each).payload):
+                    del labels[label]
+            elif each[KIND_AT] in PUBLICATIONS:
+                assert int.from_bytes(each[24:32]) in labels
+                got.append(parse_publication(each, VICTIM).payload)
+                below.send(pack_confirm(GREATER, [(int.from_bytes(each[24:32]), int.from_bytes(each[16:24]))])[4:])
+
+    for number in range(1, 200):
+        friend.send(friend.publication(b"/b", b"good %d" % number, sequence=number, below=(GREATER,)))
+        hear()
+        for label in range(10 * number, 10 * number + 10):
+            rogue.send(rogue.tree(label, below=(GREATER,)))
+            rogue.labels[rogue.id, (GREATER,)] = label
+            rogue.send(rogue.publication(b"/b", b"", sequence=label, below=(GREATER,)))
+        hear()
+        assert len(labels) < 20
+        assert rig.core.invariants() == []
+
+    assert [each for each in got if each] == [b"good %d" % number for number in range(1, 200)]
+
+
+def test_what_a_neighbours_trees_take_is_counted(rig: Rig) -> None:
+    """A tree of a thousand hops side by side takes more than one in a row."""
+    rogue = Peer(rig, SMALLER)
+    ids = [number.to_bytes(4, "big") * 4 for number in range(1, 1_001)]
+    flat = [rogue.tree(label, below=ids) for label in range(1, 6)]
+    rogue.send(rogue.tree(100, below=(GREATER,)))
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        rogue.send(*flat)
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    counted = rig.core.router.trees._sizes[SMALLER]
+    assert len(flat) * 1_000 * CHILD_BYTES < counted
+    assert taken < 1.5 * counted
+    assert counted <= TREES_BYTES_MAX
+
+
+@pytest.mark.parametrize("forged", [CONFIRM, FORGET])
+def test_nobody_is_kept_busy_with_one_frame(rig: Rig, forged: int) -> None:
+    rogue = Peer(rig, SMALLER)
+    size = 16 if forged == CONFIRM else 8
+    rogue.send(rogue.plain(forged, payload=bytes(size * ENTRIES_MAX)))
+    assert rig.core.dropped == 0
+    rogue.send(rogue.plain(forged, payload=bytes(size * (ENTRIES_MAX + 1))))
+    assert rig.core.dropped == 1

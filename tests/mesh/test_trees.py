@@ -896,7 +896,7 @@ def test_who_does_not_forward_passes_nothing_on_and_tells_the_origin() -> None:
 
 
 def test_trees_of_one_neighbour_have_a_bound(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version2, "TREES_BYTES_MAX", 10_000)
+    monkeypatch.setattr(version2, "TREES_BYTES_MAX", 30_000)
     peer, other = Peer(rig, SMALLER), Peer(rig, GREATER)
     peer.send(*[peer.tree(label) for label in range(1, 200)])
     trees = rig.core.router.trees

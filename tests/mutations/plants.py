@@ -916,7 +916,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "label-never-forgotten-below",
         "mesh",
         "mesh/forwarding/version2.py",
-        "                self._put_control(link, pack_forget(self._own, (branch.label,)))\n",
+        "                self._take_back(link, branch.label)\n",
         "",
         "what is remembered has a bound",
     ),

@@ -18,8 +18,8 @@ Payloads of messages with the envelope of version 1::
     0x15 tree       origin 16, u64 label, then the hops below, the next one first: of each its id 16, u8 flags (1: it is
                     a receiver; 2: another tree leads to it, which has the same messages), u16 count of children, and
                     then these
-    0x16 confirm    u64 label and u64 number: all up to this has arrived at all receivers below; any count of these
-    0x17 forget     u64 label: it is not used any more; any count of these
+    0x16 confirm    u64 label and u64 number: all up to this has arrived at all receivers below; at most 1,000 of these
+    0x17 forget     u64 label: it is not used any more; at most 1,000 of these
 
 Everything is bounded, and everything wrong is a ProtocolError; what is too large to be sent is a UsageError.
 
@@ -71,6 +71,7 @@ _NODE: Final = struct.Struct(">16sBH")
 _ENTRY: Final = struct.Struct(">QQ")
 _LABEL: Final = struct.Struct(">Q")
 HEAD_BYTES: Final = _HEAD.size
+ENTRIES_MAX: Final = 1_000  # in one frame of confirmations or labels, so that nobody is busy with one for long
 PREFIX: Final = 4
 
 _pack_frame: Final = _FRAME.pack
@@ -166,6 +167,11 @@ class Hop:
         """Which of these get the same along another tree too."""
         return frozenset([node for node, flags, _ in _NODE.iter_unpack(self.subtree) if flags & _TWICE])
 
+    def below(self) -> int:
+        """How many hops are directly below it."""
+        count: int = _NODE.unpack_from(self.subtree)[2]
+        return count
+
 
 def pack_hops(
     root: bytes, receivers: frozenset[bytes], children: dict[bytes, list[bytes]], twice: frozenset[bytes] = frozenset()
@@ -230,8 +236,8 @@ def pack_confirm(sender: bytes, entries: Iterable[tuple[int, int]]) -> bytes:
 
 def parse_confirm(payload: bytes) -> Iterable[tuple[int, int]]:
     """Return labels and numbers of a confirmation."""
-    if len(payload) % _ENTRY.size:
-        raise ProtocolError("a confirmation is cut off")
+    if len(payload) % _ENTRY.size or len(payload) > ENTRIES_MAX * _ENTRY.size:
+        raise ProtocolError("a confirmation is cut off or too long")
     return _ENTRY.iter_unpack(payload)
 
 
@@ -242,8 +248,8 @@ def pack_forget(sender: bytes, labels: Iterable[int]) -> bytes:
 
 def parse_forget(payload: bytes) -> list[int]:
     """Return labels."""
-    if len(payload) % _LABEL.size:
-        raise ProtocolError("a list of labels is cut off")
+    if len(payload) % _LABEL.size or len(payload) > ENTRIES_MAX * _LABEL.size:
+        raise ProtocolError("a list of labels is cut off or too long")
     return [label for (label,) in _LABEL.iter_unpack(payload)]
 
 

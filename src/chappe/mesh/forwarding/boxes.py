@@ -75,6 +75,11 @@ class Outbox(Box[bytes]):
         self._waiting.extend(frames)
         self.bytes += size
 
+    @property
+    def crowded(self) -> bool:
+        """Whether so many control frames wait that what can wait, or be left out, should."""
+        return 2 * len(self._control) >= CONTROL_FRAMES_MAX or 2 * self.control_bytes >= CONTROL_BYTES_MAX
+
     def put_control(self, frame: bytes) -> bool:
         """Add a control frame; False, and ``overflowed``, if the peer takes so little that even these pile up."""
         if len(self._control) >= CONTROL_FRAMES_MAX or self.control_bytes >= CONTROL_BYTES_MAX:

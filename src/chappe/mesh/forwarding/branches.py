@@ -8,21 +8,52 @@ from typing import Final
 
 from chappe.mesh.flows import Hop
 
-BRANCH_BYTES: Final = 256  # what a tree takes beside the ids of the hops below
+BRANCH_BYTES: Final = 1_024  # what a tree takes beside what the hops below take ...
+CHILD_BYTES: Final = 512  # ... and what one of these takes beside the ids of the hops below it
+
+# Shared by all children to which nothing was sent yet, as empty ones take more than all the rest of a child.
+_NOTHING_KEPT: Final[deque[tuple[int, bytes]]] = deque()
+_NOTHING_DETOURED: Final[deque[int]] = deque()
+
+
+def size_there(hop: Hop) -> int:
+    """How many bytes a tree takes at the hop that it is told to: see ``Branch.size``."""
+    return BRANCH_BYTES + hop.below() * CHILD_BYTES + len(hop.subtree)
 
 
 class Child:
     """A hop below us on a tree, and what was sent there and is not confirmed."""
 
-    __slots__ = ("conn", "detoured", "hop", "kept", "receivers", "twice")
+    __slots__ = ("_receivers", "_twice", "conn", "detoured", "hop", "kept")
 
     def __init__(self, hop: Hop) -> None:
         self.hop = hop
-        self.receivers = hop.receivers()
-        self.twice = hop.twice()  # of these: another tree leads to them, too
         self.conn: int | None = None  # the connection over which it was told of the tree
-        self.kept: deque[tuple[int, bytes]] = deque()  # numbers and frames
-        self.detoured: deque[int] = deque()  # numbers of what went another way and is not confirmed there
+        self.kept = _NOTHING_KEPT  # numbers and frames
+        self.detoured = _NOTHING_DETOURED  # numbers of what went another way and is not confirmed there
+        self._receivers: frozenset[bytes] | None = None
+        self._twice: frozenset[bytes] | None = None
+
+    @property
+    def receivers(self) -> frozenset[bytes]:
+        """Who is to get what goes there."""
+        if self._receivers is None:
+            self._receivers = self.hop.receivers()
+        return self._receivers
+
+    @property
+    def twice(self) -> frozenset[bytes]:
+        """Which of these another tree leads to, too."""
+        if self._twice is None:
+            self._twice = self.hop.twice()
+        return self._twice
+
+    def begin(self) -> None:
+        """Something is going to be sent there, or around it."""
+        assert not _NOTHING_KEPT
+        assert not _NOTHING_DETOURED
+        if self.kept is _NOTHING_KEPT:
+            self.kept, self.detoured = deque(), deque()
 
 
 class Branch:
@@ -79,4 +110,4 @@ class Branch:
     @property
     def size(self) -> int:
         """About how many bytes it takes."""
-        return BRANCH_BYTES + sum([len(child.hop.subtree) for child in self.children.values()])
+        return BRANCH_BYTES + sum([CHILD_BYTES + len(child.hop.subtree) for child in self.children.values()])

@@ -6,6 +6,8 @@
 - While several links of ours come or go, those of others wait a little, as does our own (``Topology.tell``): the newer
   replaces the older, and neighbours that have brought the same meanwhile need not get it. What somebody wants never
   waits; nor does anything wait once messages pass, for these are only taken from where their origin is known to be.
+- A neighbour that takes less than it is told gets no more for now, rather than be given up; once it has caught up it is
+  asked what it has, as below.
 - A new neighbour that could not be reached before is told everything. To one that could, and to each neighbour in turn
   now and then, we say which versions we have; both then send what the other lacks. So tables that differ, for whatever
   reason, are the same again.
@@ -78,12 +80,17 @@ class Flooding:
         self._held_until = inf
         self._compare_at = inf
         self._compared = NOBODY  # the neighbour that was asked last
+        self._behind: dict[bytes, None] = {}  # neighbours that were not told something, as they take little ...
+        self._catch_up_at = inf  # ... and when it is looked whether they can be
         self._answered: dict[bytes, float] = {}  # neighbours: when what they have was looked through last
 
     @property
     def due(self) -> float:
         """When ``tell`` has something to do."""
-        return min(self._topology.tell_at, self._topology.outdo_at, self._held_until, self._compare_at)
+        if self._behind and self._catch_up_at == inf:
+            return -inf
+        told_at = min(self._topology.tell_at, self._topology.outdo_at)
+        return min(told_at, self._held_until, self._compare_at, self._catch_up_at)
 
     def link_up(self, link: Link, reached: bool, now: float) -> None:
         """A link to another endpoint of chappe stands; ``reached`` if there was a path to it before."""
@@ -101,6 +108,7 @@ class Flooding:
     def link_down(self, peer: bytes) -> None:
         """A link ended; if we pass nothing on, nobody has heard of us what the peer told of others."""
         self._answered.pop(peer, None)
+        self._behind.pop(peer, None)
         if not self._forwards:
             self._compare_at = -inf
 
@@ -120,6 +128,10 @@ class Flooding:
                 actions += self._pass_on_held()
         if now >= self._compare_at:
             actions += self._compare(now)
+        if self._behind and self._catch_up_at == inf:
+            self._catch_up_at = now + COMPARE_PAUSE_S
+        elif now >= self._catch_up_at:
+            actions += self._catch_up(now)
         return actions
 
     def hurry(self, now: float) -> list[Action]:
@@ -229,7 +241,10 @@ class Flooding:
 
     def _send(self, frame: bytes, links: Sequence[Link]) -> list[Action]:
         for link in links:
-            self._put(link, frame)
+            if link.outbox.crowded:
+                self._behind[link.peer_id] = None
+            else:
+                self._put(link, frame)
         return [link.flush for link in links]
 
     # -- comparing --------------------------------------------------------------------------------
@@ -245,6 +260,15 @@ class Flooding:
         link = self._links[self._compared]
         self._say_what_we_have(link)
         return [link.flush]
+
+    def _catch_up(self, now: float) -> list[Action]:
+        found = [self._links[each] for each in self._behind]
+        found = [link for link in found if not link.outbox.crowded]
+        for link in found:
+            del self._behind[link.peer_id]
+            self._say_what_we_have(link)
+        self._catch_up_at = now + COMPARE_PAUSE_S if self._behind else inf
+        return [link.flush for link in found]
 
     def _say_what_we_have(self, link: Link) -> None:
         self._put(link, self._pack_versions(_ALL, self._versions()))

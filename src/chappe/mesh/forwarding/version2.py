@@ -37,6 +37,7 @@ from chappe.errors import ProtocolError
 from chappe.mesh.actions import Flush
 from chappe.mesh.flows import (
     DETOUR,
+    ENTRIES_MAX,
     FLOW_LOSS,
     HEAD_BYTES,
     KIND_AT,
@@ -58,13 +59,13 @@ from chappe.mesh.flows import (
     parse_tree,
     unpack_head,
 )
-from chappe.mesh.forwarding.branches import BRANCH_BYTES, Branch, Child
+from chappe.mesh.forwarding.branches import BRANCH_BYTES, CHILD_BYTES, Branch, Child
 from chappe.mesh.forwarding.losses import Losses, Why
+from chappe.mesh.forwarding.told import Told
 from chappe.mesh.links.link import EndpointOptions, Link
 from chappe.mesh.messages import LOSS, NOBODY, Message
 from chappe.mesh.topology import Topology
 
-_ENTRIES_MAX: Final = 1_000  # in one confirmation
 _BODY_MAX: Final = MESH_MESSAGE_BYTES_MAX - HEAD_BYTES  # of what may have to go another way
 Put = Callable[[Link, bytes], bool]
 # What a tree of ours is for: receivers, in how many ways, and which of them get the same along a tree of others.
@@ -109,9 +110,11 @@ class Trees:
         self._labels: dict[int, Branch] = {}  # all, by our label
         self._above: dict[bytes, dict[int, Branch]] = {}  # of others, by upstream and its label
         self._sizes: dict[bytes, int] = {}  # of these, by upstream
+        self._told = Told()
         self._mine: dict[Key, Branch] = {}  # those that we publish along now; of two the first
         self._look = 1  # rises when the network changes
         self._unconfirmed: dict[Branch, None] = {}  # of which something came, or was confirmed
+        self._forgotten: dict[Link, list[int]] = {}  # labels that are not used any more, of which these are to be told
         self._came = 0  # messages since the last confirmation, and KiB of them
 
     # -- publishing -------------------------------------------------------------------------------
@@ -158,8 +161,9 @@ class Trees:
         put, links, entry = self._put, self._links, (number, frame)
         for peer, child in branch.children.items():
             link = links[peer]
-            if child.conn != link.conn:
-                self._announce(branch, child, link)
+            if child.conn != link.conn and not self._announce(branch, child, link):
+                self._lose(child, frame[PREFIX:], child.receivers, Why.FULL)
+                continue
             if put(link, frame):
                 child.kept.append(entry)
                 link.kept_bytes += len(frame)
@@ -217,7 +221,8 @@ class Trees:
                 former.used = True
                 return
             self._drop(former)
-        if self._sizes.get(link.peer_id, 0) + BRANCH_BYTES + len(payload) > TREES_BYTES_MAX:
+        size = BRANCH_BYTES + len(hops) * CHILD_BYTES + len(payload)
+        if self._sizes.get(link.peer_id, 0) + size > TREES_BYTES_MAX:
             raise ProtocolError("a tree beyond what is kept of one neighbour")
         branch = self._make(origin, link.peer_id, above, deliver, hops)
         self._above.setdefault(link.peer_id, {})[above] = branch
@@ -306,7 +311,7 @@ class Trees:
             self._rose(branch)
 
     def confirm(self) -> None:
-        """Tell those above us what has arrived at all below."""
+        """Tell those above us what has arrived at all below, and those below which trees are not used any more."""
         self.confirm_at = inf
         self._came = 0
         entries: dict[bytes, list[tuple[int, int]]] = {}
@@ -317,12 +322,18 @@ class Trees:
                 branch.told = number
                 entries.setdefault(branch.upstream, []).append((branch.above, number))
             self._drain(branch)
+        forgotten, self._forgotten = self._forgotten, {}
+        for below, labels in forgotten.items():
+            if not below.ended:
+                self.flushes[below.conn] = below.flush
+                for at in range(0, len(labels), ENTRIES_MAX):
+                    self._put_control(below, pack_forget(self._own, labels[at : at + ENTRIES_MAX]))
         for peer, found in entries.items():
             link = self._links.get(peer)
             if link is not None:
                 self.flushes[link.conn] = link.flush
-                for at in range(0, len(found), _ENTRIES_MAX):
-                    self._put_control(link, pack_confirm(self._own, found[at : at + _ENTRIES_MAX]))
+                for at in range(0, len(found), ENTRIES_MAX):
+                    self._put_control(link, pack_confirm(self._own, found[at : at + ENTRIES_MAX]))
 
     # -- the network ------------------------------------------------------------------------------
 
@@ -357,6 +368,7 @@ class Trees:
                 found += [(number, frame, branch, child) for number, frame in child.kept]
                 child.kept.clear()
         link.kept_bytes = 0
+        self._told.forget(link.conn)
         found.sort(key=lambda each: each[0])
         unsent = set(map(id, waiting))
         lost = 0
@@ -403,11 +415,17 @@ class Trees:
             link = self._links.get(child.hop.id)
             if link is not None and child.conn == link.conn:
                 link.kept_bytes -= sum([len(frame) for _, frame in child.kept])
-                self._put_control(link, pack_forget(self._own, (branch.label,)))
-                self.flushes[link.conn] = link.flush
+                self._told.remove(link.conn, branch.label)
+                self._take_back(link, branch.label)
             child.kept.clear()
 
+    def _take_back(self, link: Link, label: int) -> None:
+        self._forgotten.setdefault(link, []).append(label)
+        self.confirm_at = -inf
+
     def _put_anyway(self, link: Link, frame: bytes) -> bool:
+        if link.outbox.crowded:
+            return False
         self._put_control(link, frame)
         return True
 
@@ -420,8 +438,9 @@ class Trees:
             else:
                 self._send_around(branch, child, number, frame[PREFIX:])
             return
-        if child.conn != link.conn:
-            self._announce(branch, child, link)
+        if child.conn != link.conn and not self._announce(branch, child, link):
+            self._lose(child, _inner(frame[PREFIX:]), child.receivers, Why.FULL)
+            return
         self.flushes[link.conn] = link.flush
         if put(link, frame):
             child.kept.append((number, frame))
@@ -429,9 +448,18 @@ class Trees:
             if link.kept_bytes > KEPT_BYTES_MAX:
                 self._let_go(child, link)
 
-    def _announce(self, branch: Branch, child: Child, link: Link) -> None:
-        child.conn = link.conn
-        self._put_control(link, pack_tree(self._own, branch.origin, branch.label, child.hop.subtree))
+    def _announce(self, branch: Branch, child: Child, link: Link) -> bool:
+        """Tell a neighbour of a tree; False if it keeps no more, or others had us tell it more than it takes."""
+        if link.outbox.crowded and branch.upstream != NOBODY:
+            return False
+        room, back = self._told.add(link.conn, branch.label, child)
+        for label in back:
+            self._take_back(link, label)
+        if room:
+            child.begin()
+            child.conn = link.conn
+            self._put_control(link, pack_tree(self._own, branch.origin, branch.label, child.hop.subtree))
+        return room
 
     def _let_go(self, child: Child, link: Link) -> None:
         """So much is kept that the oldest cannot be sent again."""
@@ -452,6 +480,7 @@ class Trees:
         if around is not None:
             self.number += 1
             around.came = self.number
+            child.begin()
             child.detoured.append(number)
             frame = pack_detour(self._own, self.number, around.label, before, body)
             for each in around.children.values():
@@ -511,7 +540,7 @@ class Trees:
         sizes = {peer: sum([each.size for each in known.values()]) for peer, known in self._above.items() if known}
         if sizes != {peer: size for peer, size in self._sizes.items() if size}:
             found.append(f"trees of {self._sizes} bytes are counted, {sizes} are known")
-        return found
+        return found + self._told.invariants()
 
 
 def _inner(body: bytes) -> bytes:
