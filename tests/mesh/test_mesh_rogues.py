@@ -23,7 +23,7 @@ from chappe.defaults import (
 )
 from chappe.limits import MESH_LIMITS, MeshLimits
 from chappe.mesh import topology
-from chappe.mesh.events import PeerRemoved
+from chappe.mesh.events import EndpointDiscovered, PeerRemoved
 from chappe.mesh.flows import (
     ENTRIES_MAX,
     FLOW_LOSS,
@@ -51,7 +51,10 @@ from chappe.mesh.messages import (
     RESERVED_TOPIC,
     ROUTING_UPDATE,
     TREE,
+    LinkState,
+    Neighbour,
     pack_filter,
+    pack_link_state,
     pack_message,
     parse_link_state,
     parse_message,
@@ -567,3 +570,36 @@ def test_nobody_is_kept_busy_with_one_frame(rig: Rig, forged: int) -> None:
     assert rig.core.dropped == 0
     rogue.send(rogue.plain(forged, payload=bytes(size * (ENTRIES_MAX + 1))))
     assert rig.core.dropped == 1
+
+
+# -- endpoints that are called originals ------------------------------------------------------------
+
+
+def test_who_is_called_an_original_by_somebody_stays_in_reach_and_so_do_all_behind_it(rig: Rig) -> None:
+    rogue, friend = Peer(rig, SMALLER), Peer(rig, GREATER)
+    beyond = b"\x66" * 16
+    friend.send(
+        friend.state(chappe=(VICTIM, FAR)),
+        friend.state(FAR, 1, (b"/far",), chappe=(GREATER, beyond)),
+        friend.state(beyond, 1, (b"/beyond",), chappe=(FAR,)),
+    )
+    friend.take()
+
+    named = (Neighbour(VICTIM), *[Neighbour(each, True, (b"",)) for each in (FAR, GREATER, beyond)])
+    rogue.send(pack_link_state(SMALLER, LinkState(SMALLER, 1, True, (), named))[4:])
+    rig.do(rig.core.publish(b"/far", b"one", now=rig.now))
+    rig.do(rig.core.publish(b"/beyond", b"two", now=rig.now))
+    rig.do(rig.core.publish(b"/x", b"three", receiver=beyond, now=rig.now))
+
+    assert [each.payload for each in friend.messages() if each.kind == DATA] == [b"one", b"two", b"three"]
+    assert rig.core.network().ways[FAR] == (2, GREATER)
+    assert rig.core.filters()[FAR] == (b"/far",)
+
+
+def test_nobody_hears_of_itself(rig: Rig) -> None:
+    rogue = Peer(rig, SMALLER)
+    named = (Neighbour(VICTIM, True, (b"",)),)
+    rogue.send(pack_link_state(SMALLER, LinkState(SMALLER, 1, True, (), named))[4:])
+    assert not rig.core.reaches(VICTIM)
+    assert VICTIM not in rig.core.filters()
+    assert VICTIM not in {each.peer_id for each in rig.events if isinstance(each, EndpointDiscovered)}

@@ -497,7 +497,8 @@ class Topology:
             at, known = edge.pop()
             side.listed |= known.chappe
             for original, wanted in known.originals:
-                side.originals.setdefault(original, {})[at] = wanted
+                if original != self.own:
+                    side.originals.setdefault(original, {})[at] = wanted
             for each in known.chappe - side.endpoints:
                 beyond = self._known.get(each)
                 if beyond is None or at not in beyond.chappe:

@@ -49,7 +49,8 @@ class Ways:
         self._known = known = dict(known)  # as it is now
         self._two: tuple[Parents, Parents] | None = None  # once somebody asks
         self._parents = dict.fromkeys(self._links, own)
-        self.distances = found = {each: (1, each) for each in self._links}
+        found = {each: (1, each) for each in self._links}
+        originals: dict[bytes, tuple[int, bytes]] = {}  # apart: whoever calls an endpoint one takes it off no way
         edge = list(self._links)
         for at in edge:  # grows meanwhile
             here = known.get(at)
@@ -58,13 +59,14 @@ class Ways:
             beside = (found[at][0] + 1, found[at][1])
             for original, _ in here.originals:
                 if speakers.get(original) in (at, None):
-                    found[original] = min(beside, found.get(original, beside))
+                    originals[original] = min(beside, originals.get(original, beside))
             for each in sorted([each for each in here.chappe if each not in found]):
                 beyond = known.get(each)
                 if each != own and beyond is not None and at in beyond.chappe:
                     found[each] = beside
                     self._parents[each] = at
                     edge.append(each)
+        self.distances = originals | found
 
     def lead_to(self, endpoint: bytes) -> bool:
         """Whether a way leads to an endpoint of chappe."""
