@@ -69,7 +69,7 @@ class Joined:
         while self.open and (frames := self.members[name].endpoint.take(1, 1 << 20)):
             bodies = [frame[4:] for frame in frames]
             while bodies:
-                count = other.endpoint.frames_max(1)
+                count = other.endpoint.messages_max(1)
                 self.do(OTHER[name], other.handle_frames(1, bodies[:count], **self.times))
                 del bodies[:count]
 

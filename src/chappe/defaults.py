@@ -150,7 +150,11 @@ TREES_BYTES_MAX: Final = 64 * MIB  # in memory, of the trees that one neighbour 
 TREES_TOLD_BYTES_MAX: Final = 48 * MIB  # the same of those that it is told of; less, as it forgets a little later
 KEPT_BYTES_MAX: Final = 32 * MIB  # put for one peer and not confirmed; beyond it the oldest cannot be sent again
 CONFIRM_S: Final = 0.1  # a receiver confirms what it got so often, ...
-CONFIRM_MESSAGES: Final = 1_024  # ... or after so many messages, where each KiB counts as one more
+CONFIRM_MESSAGES: Final = 1_024  # ... or after so many frames, where each KiB counts as one more
+# What is published at once shares one head: so many messages at most, as a u8 counts them, ...
+MESH_BATCH_MESSAGES_MAX: Final = 256
+MESH_BATCH_BYTES_MAX: Final = 32 * KIB  # ... with payloads of so many bytes: about as often somebody else has a turn
+MESH_BATCH_SHARE: Final = 16  # where a box drops messages, a batch is no larger than this part of it
 DETOURS_MAX: Final = 32  # so often one message is sent another way; then the network is changing too fast for it
 BINDINGS_MAX: Final = 10_000  # endpoint ids whose certificates are remembered, of each kind; the oldest are forgotten
 DEFECT_FRAME_BYTES: Final = 256  # of a frame that met a defect: so much is reported, to find it

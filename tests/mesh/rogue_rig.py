@@ -17,7 +17,7 @@ from chappe.mesh.flows import (
     pack_publication,
     pack_tree,
     parse_detour,
-    parse_publication,
+    parse_publications,
 )
 from chappe.mesh.links.greetings import (
     Hello,
@@ -155,7 +155,7 @@ class Peer:
             if body[KIND_AT] == DETOUR:
                 body = parse_detour(body)[1]
             flows = body[KIND_AT] in PUBLICATIONS
-            found.append(parse_publication(body, self.rig.core.own_id) if flows else parse_message(body))
+            found += parse_publications(body, self.rig.core.own_id) if flows else [parse_message(body)]
         return found
 
     def link_states(self) -> list[LinkState]:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chappe.defaults import CONTROL_BYTES_MAX, CONTROL_FRAMES_MAX
+from chappe.mesh.flows import pack_batch
 from chappe.mesh.forwarding.boxes import Inbox, Outbox
 from chappe.mesh.messages import Message
 from chappe.mesh.policy import Policy
@@ -135,6 +136,50 @@ def test_an_outbox_is_a_bounded_queue(policy: Policy, steps: list[tuple[str, int
     assert policy is not Policy.DROP_OLDEST or dropped_newest == 0
     assert (box.taken, box.taken_bytes) == (len(taken), sum(map(len, taken)))
     assert (len(box), box.bytes, box.control_bytes) == (0, 0, 0)
+
+
+def batch(number: int, count: int, size: int = 1) -> bytes:
+    return pack_batch(bytes(16), 1_000 * number + count, 1, b"t", [bytes(size)] * count)
+
+
+def test_a_batch_counts_as_many_messages_and_leaves_as_one() -> None:
+    box = Outbox(10)
+    frames = [batch(1, 4), numbered(2, 50), batch(3, 3)]
+    assert [box.put_batch(each) for each in frames] == [True] * 3
+    assert (len(box), box.accepted, box.messages, box.full) == (8, 8, 0, False)
+    assert box.put_control(b"control")
+    assert box.put_batch(batch(4, 2))
+    assert box.full
+    assert box.take(len(frames[0])) == frames[:1]
+    assert (len(box), box.messages, box.accepted, box.taken, box.full) == (7, 4, 10, 1, False)
+    assert box.take(EVERYTHING) == [*frames[1:], b"control", batch(4, 2)]
+    assert (len(box), box.messages, box.accepted, box.taken) == (0, 10, 10, 5)
+    box.put_batch(batch(5, 9))
+    assert box.discard() == [batch(5, 9)]
+    assert len(box) == 0
+    assert box.put(b"x" * 40)
+    assert not box.full
+    assert box.take(EVERYTHING) == [b"x" * 40]
+    assert box.messages == 11
+    assert box.invariants() == []
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_the_messages_of_a_batch_that_is_dropped_are_counted(policy: Policy) -> None:
+    dropped: list[bytes] = []
+    box = Outbox(10, policy=policy)
+    box.on_drop = dropped.append
+    frames = [batch(number, 5) for number in range(5)]
+    took = [box.put_batch(each) for each in frames]
+    gone = {Policy.BLOCK: frames[4:], Policy.DROP_OLDEST: frames[:3]}.get(policy, frames[2:])
+    assert dropped == gone
+    assert box.dropped == 5 * len(gone)
+    assert box.dropped_bytes == sum(map(len, gone))
+    assert took == [policy is Policy.DROP_OLDEST or each not in gone for each in frames]
+    assert box.overflowed is (policy is Policy.DISCONNECT)
+    assert box.invariants() == []
+    assert len(box) == 25 - box.dropped
+    assert box.take(EVERYTHING) == [each for each in frames if each not in gone]
 
 
 # -- inbox --------------------------------------------------------------------------------------------

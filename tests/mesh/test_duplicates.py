@@ -125,3 +125,24 @@ def test_whatever_comes_nothing_is_taken_twice_and_the_count_is_right(seed: int,
             assert origin != OWN
             found.add((origin, number))
         assert seen.size == sum(len(each.young) + len(each.old) for each in seen._origins.values()) <= TOTAL
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_is_noted_only_if_each_of_it_would_be(seed: int) -> None:
+    """Whoever asks for runs first takes the same as whoever asks one by one."""
+    rng = Random(seed)
+    one, other = Seen(OWN, MeshLimits(40, 130)), Seen(OWN, MeshLimits(40, 130))
+    runs = 0
+    top = 0
+    for _ in range(300):
+        origin = rng.choice((A, A, B, OWN))
+        first = top if rng.random() < 0.7 else rng.randrange(top + 1)
+        numbers = range(first, first + rng.randrange(1, 12))
+        top = max(top, numbers[-1] + rng.randrange(3))
+        is_run = one.is_new_run(origin, numbers)
+        runs += is_run
+        singly = list(numbers) if is_run else taken(one, origin, *numbers)
+        assert singly == taken(other, origin, *numbers)
+        assert one.invariants() == other.invariants() == []
+        assert one.size == other.size
+    assert 20 < runs < 280

@@ -9,19 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.mesh.test_mesh_messages import body_of
 
-from chappe.defaults import ENDPOINTS_MAX, MESH_MESSAGE_BYTES_MAX, MESH_TOPIC_BYTES_MAX, NUMBER_MAX
+from chappe.defaults import (
+    ENDPOINTS_MAX,
+    MESH_BATCH_BYTES_MAX,
+    MESH_BATCH_MESSAGES_MAX,
+    MESH_MESSAGE_BYTES_MAX,
+    MESH_TOPIC_BYTES_MAX,
+    NUMBER_MAX,
+)
 from chappe.errors import ProtocolError, UsageError
 from chappe.mesh import flows
 from chappe.mesh.flows import (
     DETOUR,
+    FLOW_BATCH,
     FLOW_COMMAND,
     FLOW_DATA,
     FLOW_LOSS,
     FLOWS,
     HEAD_BYTES,
     KIND_AT,
+    PREFIX,
     PUBLICATIONS,
     Hop,
+    check_publications,
+    messages_in,
+    pack_batch,
     pack_confirm,
     pack_detour,
     pack_forget,
@@ -34,7 +46,10 @@ from chappe.mesh.flows import (
     parse_forget,
     parse_head,
     parse_publication,
+    parse_publications,
     parse_tree,
+    portion,
+    run_of,
 )
 from chappe.mesh.messages import (
     COMMAND,
@@ -80,8 +95,8 @@ def test_the_bytes_of_a_publication_are_these() -> None:
     alone = body_of(pack_publication(ORIGIN, 5, 7, DATA, RECEIVER, b"/t", b"payload"))
     head = ORIGIN + bytes(7) + b"\x05" + bytes(7) + b"\x07" + b"\x21" + b"\x01" + b"\x00\x02"
     assert alone == head + RECEIVER + b"/tpayload"
-    assert (FLOW_DATA, FLOW_COMMAND, FLOW_LOSS, DETOUR) == (0x21, 0x22, 0x28, 0x2D)
-    assert {FLOW_DATA, FLOW_COMMAND, FLOW_LOSS} == PUBLICATIONS == FLOWS - {DETOUR}
+    assert (FLOW_DATA, FLOW_COMMAND, FLOW_BATCH, FLOW_LOSS, DETOUR) == (0x21, 0x22, 0x23, 0x28, 0x2D)
+    assert {FLOW_DATA, FLOW_COMMAND, FLOW_BATCH, FLOW_LOSS} == PUBLICATIONS == FLOWS - {DETOUR}
 
 
 @given(ids, numbers, labels, kinds, st.just(NOBODY) | ids, topics, payloads)
@@ -135,7 +150,7 @@ def test_a_detour_round_trips(
         assert refused(parse_detour, body[:length])
 
 
-@pytest.mark.parametrize("kind", [0, DATA, COMMAND, LOSS, TREE, DETOUR, 0x20, 0x23, 0xFF])
+@pytest.mark.parametrize("kind", [0, DATA, COMMAND, LOSS, TREE, DETOUR, 0x20, 0x24, 0xFF])
 def test_on_a_detour_is_a_publication_and_nothing_else(kind: int) -> None:
     inner = bytearray(body_of(pack_publication(ORIGIN, 5, 7, DATA, NOBODY, b"/t", b"payload")))
     inner[KIND_AT] = kind
@@ -154,6 +169,130 @@ def test_what_is_too_large_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="topic"):
         pack_publication(ORIGIN, 1, 1, DATA, NOBODY, bytes(MESH_TOPIC_BYTES_MAX + 1), b"")
     assert MESH_MESSAGE_BYTES_MAX > 100_000
+
+
+# -- batches ----------------------------------------------------------------------------------------
+
+
+def test_the_bytes_of_a_batch_are_these() -> None:
+    """It has the number of the last of its messages."""
+    frame = pack_batch(ORIGIN, 5, 7, b"/t", [b"one", b"", b"three"])
+    body = ORIGIN + bytes(7) + b"\x05" + bytes(7) + b"\x07" + b"\x23" + b"\x02" + b"\x00\x02" + b"/t"
+    body += bytes(3) + b"\x03" + bytes(4) + bytes(3) + b"\x05" + b"onethree"
+    assert frame == len(body).to_bytes(4, "big") + body
+    assert [(each.sequence, each.payload) for each in parse_publications(body, SENDER)] == [
+        (3, b"one"),
+        (4, b""),
+        (5, b"three"),
+    ]
+
+
+@given(ids, st.integers(MESH_BATCH_MESSAGES_MAX, NUMBER_MAX - 1), labels, topics, st.data())
+def test_a_batch_round_trips(origin: bytes, last: int, label: int, topic: bytes, data: st.DataObject) -> None:
+    parts = data.draw(st.lists(payloads, min_size=1, max_size=12))
+    if data.draw(st.booleans()):
+        parts = (parts * MESH_BATCH_MESSAGES_MAX)[:MESH_BATCH_MESSAGES_MAX]
+    frame = pack_batch(origin, last, label, topic, parts)
+    body = body_of(frame)
+    first = last - len(parts) + 1
+    assert parse_publications(body, SENDER) == [
+        Message(topic, part, DATA, SENDER, NOBODY, 0, origin, number) for number, part in enumerate(parts, first)
+    ]
+    check_publications(body)
+    around = pack_detour(SENDER, 9, 8, 3, body)
+    assert parse_detour(body_of(around)) == (3, body)
+    assert [messages_in(body), messages_in(frame, PREFIX), messages_in(body_of(around))] == [len(parts)] * 3
+    assert messages_in(around, PREFIX) == len(parts)
+    assert pack_onward(body, 99) == pack_batch(origin, last, 99, topic, parts)
+    for length in {*range(0, len(body), 1 + len(body) // 100), len(body) - 1} - {len(body)}:
+        if length > KIND_AT:
+            assert refused(lambda cut: parse_publications(cut, SENDER), body[:length])
+            assert refused(lambda cut: check_publications(cut), body[:length])
+
+
+@pytest.mark.parametrize("kind", [DATA, COMMAND, LOSS])
+def test_any_other_frame_has_one_message(kind: int) -> None:
+    frame = pack_publication(ORIGIN, 5, 7, kind, NOBODY, b"/t", b"payload")
+    assert messages_in(body_of(frame)) == messages_in(frame, PREFIX) == 1
+    assert messages_in(body_of(pack_detour(ORIGIN, 5, 7, 255, body_of(frame)))) == 1
+    assert parse_publications(body_of(frame), SENDER) == [parse_publication(body_of(frame), SENDER)]
+    assert [messages_in(bytes([DETOUR]) * size) for size in range(80)] == [1] * 80
+
+
+@pytest.mark.parametrize("wrong", ["number", "count", "longer", "shorter", "more", "large", "beyond"])
+def test_a_batch_that_is_none_is_refused(wrong: str) -> None:
+    parts = [bytes(MESH_BATCH_BYTES_MAX // 2)] * 2
+    body = bytearray(body_of(pack_batch(ORIGIN, 2, 7, b"/t", parts)))
+    check_publications(bytes(body))
+    at = HEAD_BYTES + 2  # of the first length
+    if wrong == "number":  # its first would have the number 0
+        body[16:24] = (1).to_bytes(8, "big")
+    elif wrong == "beyond":
+        body[16:24] = NUMBER_MAX.to_bytes(8, "big")
+    elif wrong == "count":
+        body[KIND_AT + 1] = 2
+    elif wrong in ("longer", "shorter"):
+        body[at : at + 4] = (len(parts[0]) + (1 if wrong == "longer" else -1)).to_bytes(4, "big")
+    else:
+        body += b"x"
+    if wrong == "large":
+        body[at : at + 4] = (len(parts[0]) + 1).to_bytes(4, "big")
+    assert refused(check_publications, bytes(body))
+    assert refused(lambda body: parse_publications(body, SENDER), bytes(body))
+
+
+@given(
+    st.lists(st.integers(0, 3_000).map(bytes), min_size=1, max_size=300), st.integers(0, 300), st.integers(0, 20_000)
+)
+def test_runs_are_within_their_bounds_and_leave_nothing_out(
+    parts: list[bytes], messages_max: int, bytes_max: int
+) -> None:
+    found: list[bytes] = []
+    while len(found) < len(parts):
+        run = run_of(parts, len(found), messages_max, bytes_max)
+        assert len(run) == 1 or (len(run) <= messages_max and sum(map(len, run)) <= bytes_max)
+        found += run
+    assert found == parts
+
+
+def test_runs_are_as_long_as_they_may_be() -> None:
+    assert len(run_of([b"x"] * 600, 0, MESH_BATCH_MESSAGES_MAX, MESH_BATCH_BYTES_MAX)) == MESH_BATCH_MESSAGES_MAX
+    assert len(run_of([bytes(1_024)] * 600, 500, MESH_BATCH_MESSAGES_MAX, 32 * 1_024)) >= 16
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 20)), max_size=30), st.integers(1, 40), st.integers(0, 30))
+def test_portions_have_so_many_messages_and_are_as_large_as_they_may_be(
+    counts: list[tuple[bool, int]], messages_max: int, at: int
+) -> None:
+    bodies = [
+        b"short" if count == 20 else body_of(pack_batch(ORIGIN, 99, 7, b"/t", [b"x"] * count)) for _, count in counts
+    ]
+    bodies = [
+        body_of(pack_detour(ORIGIN, 1, 7, 200, body)) if around and len(body) > 9 else body
+        for body, (around, _) in zip(bodies, counts, strict=True)
+    ]
+    at = min(at, len(bodies))
+    end = portion(bodies, messages_max, at)
+    messages = [messages_in(body) for body in bodies]
+    assert at + (at < len(bodies)) <= end <= len(bodies)
+    assert end == at + 1 or sum(messages[at:end]) <= messages_max
+    assert end == len(bodies) or sum(messages[at : end + 1]) > messages_max
+
+
+@given(st.data())
+def test_a_damaged_batch_parses_or_is_a_protocol_error(data: st.DataObject) -> None:
+    body = bytearray(body_of(pack_batch(ORIGIN, 50, 7, b"/topic", [b"some", b"", b"payloads" * 40])))
+    for _ in range(data.draw(st.integers(1, 3))):
+        body[data.draw(st.integers(KIND_AT + 1, len(body) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        check_publications(bytes(body))
+    except ProtocolError:
+        assert refused(lambda body: parse_publications(body, SENDER), bytes(body))
+        return
+    messages = parse_publications(bytes(body), SENDER)
+    size = sum([len(each.payload) for each in messages])
+    assert HEAD_BYTES + len(messages[0].topic) + 4 * len(messages) + size == len(body)
+    assert [each.sequence for each in messages] == list(range(51 - len(messages), 51))
 
 
 # -- trees ------------------------------------------------------------------------------------------
@@ -284,7 +423,10 @@ def test_any_bytes_parse_or_are_a_protocol_error(body: bytes) -> None:
         parse_confirm,
         parse_forget,
         lambda body: parse_tree(body, OWN),
-        lambda body: parse_publication(body, SENDER) if len(body) > KIND_AT and body[KIND_AT] in PUBLICATIONS else None,
+        lambda body: (
+            parse_publications(body, SENDER) if len(body) > KIND_AT and body[KIND_AT] in PUBLICATIONS else None
+        ),
+        messages_in,
     ):
         refused(parse, body)
 
@@ -315,7 +457,9 @@ def test_a_damaged_publication_parses_or_is_a_protocol_error(data: st.DataObject
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     try:
         found = parse_detour(bytes(body))[1] if body[KIND_AT] == DETOUR else bytes(body)
-        if found[KIND_AT] in PUBLICATIONS:
+        if found[KIND_AT] == FLOW_BATCH:
+            parse_publications(found, SENDER)
+        elif found[KIND_AT] in PUBLICATIONS:
             message = parse_publication(found, SENDER)
             assert len(message.topic) + len(message.payload) in (len(found) - HEAD_BYTES, len(found) - HEAD_BYTES - 16)
     except ProtocolError:

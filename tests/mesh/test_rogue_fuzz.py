@@ -27,7 +27,9 @@ from chappe.errors import UsageError
 from chappe.limits import MESH_LIMITS
 from chappe.mesh.actions import Dial
 from chappe.mesh.flows import (
+    KIND_AT,
     PUBLICATIONS,
+    pack_batch,
     pack_confirm,
     pack_detour,
     pack_forget,
@@ -148,6 +150,11 @@ class World:
         payload = rng.choice((rng.randbytes(rng.randrange(60)), self.loss()))
         receiver = rng.choice((NOBODY, *IDS))
         body = pack_publication(origin, number, label, kind, receiver, rng.choice(TOPICS), payload)[PREFIX:]
+        if rng.random() < 0.3:
+            several = [rng.randbytes(rng.randrange(9)) for _ in range(rng.choice((1, 2, 5, 256)))]
+            body = pack_batch(origin, number, label, rng.choice(TOPICS), several)[PREFIX:]
+            if rng.random() < 0.2:  # not as many as it says
+                body = body[: KIND_AT + 1] + rng.randbytes(1) + body[KIND_AT + 2 :]
         while rng.random() < 0.2:
             around = rng.choice((*IDS, *[sender] * 8))
             body = pack_detour(around, rng.choice(NUMBERS), rng.choice(LABELS), rng.randrange(256), body)[PREFIX:]
@@ -284,6 +291,10 @@ class World:
     def _publish(self) -> None:
         try:
             topic, receiver = self.rng.choice(TOPICS), self.rng.choice(IDS)
+            if self.rng.random() < 0.3:
+                many = [(topic, bytes(self.rng.choice((0, 1, 20_000)))) for _ in range(self.rng.randrange(300))]
+                self.hub.do(list(self.hub.core.publish_many(many, self.hub.now)[0]))
+                return
             self.hub.do(self.hub.core.publish(topic, b"x", DATA, receiver, self.hub.now))
         except UsageError:
             pass

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from tests.mesh.net_rig import TOPIC, Net
 from tests.mesh.rogue_rig import PREFIX, VICTIM, Peer, Rig
 
-from chappe.defaults import CONFIRM_MESSAGES, CONFIRM_S, DROPS_REPORT_S, KIB, MESH_MESSAGE_BYTES_MAX
+from chappe.defaults import (
+    CONFIRM_MESSAGES,
+    CONFIRM_S,
+    DROPS_REPORT_S,
+    KIB,
+    MESH_BATCH_BYTES_MAX,
+    MESH_MESSAGE_BYTES_MAX,
+)
+from chappe.errors import UsageError
 from chappe.mesh import flows
 from chappe.mesh.events import PeerLost
 from chappe.mesh.flows import (
     DETOUR,
+    FLOW_BATCH,
     FLOW_DATA,
     FLOW_LOSS,
     FLOWS,
     HEAD_BYTES,
     KIND_AT,
+    messages_in,
+    pack_batch,
     pack_confirm,
+    pack_detour,
     pack_forget,
     parse_confirm,
+    parse_detour,
     parse_forget,
     parse_head,
     parse_tree,
@@ -863,7 +878,7 @@ def test_a_confirmation_of_somebody_elses_hop_confirms_nothing(rig: Rig) -> None
     assert link.kept_bytes == 0
 
 
-@pytest.mark.parametrize("wrong", ["topic", "receiver", "detour", "nested"])
+@pytest.mark.parametrize("wrong", ["topic", "receiver", "detour", "nested", "batch", "batch on a detour"])
 def test_what_could_not_be_read_at_its_end_is_not_passed_on(rig: Rig, wrong: str) -> None:
     peer, below = Peer(rig, SMALLER), Peer(rig, GREATER)
     below.send(below.state(wanted=(b"/b",), chappe=(VICTIM,)))
@@ -875,6 +890,11 @@ def test_what_could_not_be_read_at_its_end_is_not_passed_on(rig: Rig, wrong: str
         body[33] = 1
     elif wrong == "detour":
         body[32] = DETOUR
+    elif wrong.startswith("batch"):
+        label = int.from_bytes(body[24:32])
+        wrong_one = pack_batch(peer.id, 5, label, b"/b", texts(1, 3))[PREFIX:-1]
+        on_detour = pack_detour(peer.id, 6, label, 0, wrong_one)[PREFIX:]
+        body = bytearray(wrong_one if wrong == "batch" else on_detour)
     else:
         body = bytearray(body[:32] + bytes((DETOUR, 0, 0, 0)) + body[:32] + bytes((DETOUR, 0, 0, 0)) + good)
     peer.send(bytes(body))
@@ -958,9 +978,18 @@ def test_a_message_of_an_original_that_is_too_large_for_a_tree_is_counted(
     assert rig.core.dropped == 1
 
 
+# -- many at once -----------------------------------------------------------------------------------
+
+
+def publish_many(net: Net, number: int, payloads: Sequence[bytes], topic: bytes = TOPIC) -> int:
+    node = net[number]
+    flushes, wanted = node.core.publish_many([(topic, each) for each in payloads], node.now)
+    node.do(list(flushes))
+    return wanted
+
+
 @pytest.mark.parametrize("room", [1_024, 8])
 def test_many_messages_at_once_are_the_same_as_one_after_the_other(room: int) -> None:
-    """With little room they go singly, as the policy says."""
     net = Net(3, CHAIN, peer_messages_max=room)
     net.want(2)
     net.settle()
@@ -975,5 +1004,238 @@ def test_many_messages_at_once_are_the_same_as_one_after_the_other(room: int) ->
     net.pump()
     assert wanted == 9
     assert net[2].payloads == texts(1, 9)
+    assert [each.topic for each in net[2].delivered] == [TOPIC + b"/x"] * 6 + [TOPIC + b"/y"] * 3
+    numbers = [each.sequence for each in net[2].delivered]
+    assert numbers == [*range(numbers[0], numbers[0] + 9)]
     net.settle()
     assert net.is_idle()
+
+
+def test_messages_at_once_cross_each_link_in_few_frames_and_arrive_at_all_in_order() -> None:
+    """Receivers on the way and at its ends; single messages before, between and behind."""
+    net = Net(5, [(0, 1), (1, 2), (2, 3), (1, 4)])
+    net.want(1, 3, 4)
+    net[0].publish(b"before")
+    publish_many(net, 0, texts(1, 600))
+    net[0].publish(b"between")
+    publish_many(net, 0, [b"", b"", b"x", b""])
+    net[0].publish(b"behind")
+    net.pump()
+    sent = [b"before", *texts(1, 600), b"between", b"", b"", b"x", b"", b"behind"]
+    assert [node.payloads for node in net.nodes] == [[], sent, [], sent, sent]
+    for way in ((0, 1), (1, 2), (2, 3), (1, 4)):
+        assert net.ways([FLOW_BATCH]).count(way) == 4  # the first of each many goes for itself: 599 are three
+        assert net.ways([FLOW_DATA]).count(way) == 5
+    assert {each.sequence for each in net[3].delivered} == {each.sequence for each in net[4].delivered}
+    for _ in range(3):
+        net.pass_time(CONFIRM_S)
+    assert net.is_idle()
+    assert all(link.kept_bytes == 0 for node in net.nodes for link in node.core.links.values())
+    net.check()
+
+
+def test_what_is_large_goes_for_itself_between_batches() -> None:
+    net = Net(3, CHAIN)
+    net.want(2)
+    sizes = [1, 1, 1, MESH_BATCH_BYTES_MAX + 1, 3 * MESH_BATCH_BYTES_MAX, 1, 1, *[MESH_BATCH_BYTES_MAX // 2 - 1] * 5, 0]
+    publish_many(net, 0, [bytes(size) for size in sizes])
+    net.pump()
+    assert [len(each) for each in net[2].payloads] == sizes
+    assert max(len(body) for _, _, body in net.of(FLOW_BATCH)) < MESH_BATCH_BYTES_MAX + 1_000
+    assert {len(body) > MESH_BATCH_BYTES_MAX for _, _, body in net.of(FLOW_DATA)} == {False, True}
+    net.settle()
+    assert net.is_idle()
+
+
+def test_of_many_messages_those_before_one_that_is_too_large_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "MESH_MESSAGE_BYTES_MAX", 100_000)
+    net = Net(3, CHAIN)
+    net.want(2)
+    with pytest.raises(UsageError, match="cannot be sent"):
+        publish_many(net, 0, [*texts(1, 5), bytes(100_000), b"never"])
+    net[0].publish(b"next")
+    net.pump()
+    assert net[2].payloads == [*texts(1, 5), b"next"]
+    net.settle()
+    assert net.is_idle()
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_batches_whose_link_ends_go_around_whole_and_nothing_comes_twice(far: bool) -> None:
+    """5 - 0 - 1 - 3 - 4, and 2 beside 1: some has arrived and is not confirmed, some is on its way, some waits."""
+    net = Net(6, [*DIAMOND, (5, 0), (3, 4)])
+    net.want(3, 4)
+    net.held = {(3, 1)}
+    publish_many(net, 5, texts(1, 20))
+    net.pump()
+    net.held |= {(1, 3), (0, 1)}
+    publish_many(net, 5, texts(21, 40))
+    net[5].publish(b"41")
+    net.pump()
+    net.crossed.clear()
+    net.cut(*((1, 3) if far else (0, 1)))
+    net.held.clear()
+    publish_many(net, 5, texts(42, 50))
+    for _ in range(6):
+        net.pass_time(CONFIRM_S)
+    assert sorted(net[3].payloads) == sorted(net[4].payloads) == sorted(texts(1, 50))
+    batches = [body for _, _, body in net.of(DETOUR) if parse_detour(body)[1][KIND_AT] == FLOW_BATCH]
+    assert batches
+    assert {messages_in(body) for body in batches} <= {19, 8}
+    assert net.is_idle()
+    assert all(node.told() == [] and node.dropped() == [] for node in net.nodes)
+    net.check()
+
+
+def test_a_batch_of_which_some_came_before_brings_the_rest(rig: Rig) -> None:
+    """Over two ways, in parts."""
+    one, two, far = Peer(rig, SMALLER), Peer(rig, GREATER), b"\x55" * 16
+    one.send(one.state(chappe=(VICTIM, far)), one.state(far, 1, chappe=(SMALLER, GREATER)))
+    two.send(two.state(chappe=(VICTIM, far)))
+    one.send(one.publication(b"/a", b"3", far, 3))
+    label = two.publication(b"/a", b"", far)[24:32]
+    two.send(pack_batch(far, 5, int.from_bytes(label), b"/a", texts(1, 5))[PREFIX:])
+    one.send(pack_batch(far, 7, 1, b"/a", texts(4, 7))[PREFIX:])
+    assert [each.payload for each in rig.delivered] == [b"3", b"1", b"2", b"4", b"5", b"6", b"7"]
+    assert rig.core.invariants() == []
+
+
+def test_where_no_way_leads_all_messages_of_a_batch_are_told() -> None:
+    net = Net(4, [(0, 1), (1, 2), (2, 3)])
+    net.want(3)
+    net.held = {(1, 2)}
+    publish_many(net, 0, texts(1, 30))
+    net.pump()
+    net.cut(1, 2)
+    net.settle()
+    assert sum([each.count for each in net[0].told()]) == 30
+    assert {(each.topic, each.reason) for each in net[0].told()} == {(TOPIC, Why.NO_WAY.text)}
+    [lost] = [each for each in net[1].events if isinstance(each, PeerLost)]
+    assert (lost.lost, lost.unconfirmed) == (30, 0)
+    assert net.is_idle()
+
+
+def test_messages_of_a_batch_that_were_sent_are_counted_as_unconfirmed() -> None:
+    net = Net(2, [(0, 1)])
+    net.want(1)
+    publish_many(net, 0, texts(1, 30))
+    net.held = {(1, 0)}
+    net.pump()
+    publish_many(net, 0, texts(31, 50))
+    assert net[0].core.buffered() == 20
+    net.cut(0, 1)
+    [lost] = [each for each in net[0].events if isinstance(each, PeerLost)]
+    assert (lost.lost, lost.unconfirmed) == (20, 30)
+
+
+@pytest.mark.parametrize("policy", [Policy.DROP_OLDEST, Policy.DROP_NEWEST])
+@pytest.mark.parametrize("room", [16, 100, 1_024])
+def test_a_full_box_drops_of_batches_about_what_it_would_drop_of_single_messages(policy: Policy, room: int) -> None:
+    """What is dropped is told. Up to a batch goes or stays beyond that, which is a small part of the room."""
+    batch = max(1, room // 16)
+    for many in (False, True):
+        net = Net(3, CHAIN, peer_policy=policy, peer_messages_max=room)
+        net.want(2)
+        outbox = net[1].link(net[2]).outbox
+        net.held = {(1, 2)}
+        for at in range(0, 2 * room, 13):
+            if many:
+                publish_many(net, 0, texts(at, at + 12))
+            else:
+                for text in texts(at, at + 12):
+                    net[0].publish(text)
+            net.pump()
+            assert min(at + 13, room) - batch < len(outbox) - 1 < room + batch  # one is no message, but the tree
+        net.check()
+        net.held.clear()
+        net.settle()
+        for _ in range(3):
+            net.pass_time(DROPS_REPORT_S)
+        got = [int(each) for each in net[2].payloads]
+        assert sum([each.count for each in net[0].told()]) == at + 13 - len(got)
+        assert outbox.dropped == at + 13 - len(got)
+        first = got[0]
+        assert got == list(range(first, first + len(got)))
+        assert (first == 0) is (policy is Policy.DROP_NEWEST)
+        assert (got[-1] == at + 12) is (policy is Policy.DROP_OLDEST)
+        assert net.is_idle()
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_a_hop_with_little_room_passes_a_batch_on_to_who_takes_it(policy: Policy) -> None:
+    """Its origin has much room."""
+    net = Net(3, CHAIN, peer_policy=policy)
+    net.want(2)
+    net[1].link(net[2]).outbox.messages_max = 4
+    for first in (1, 101, 201):
+        publish_many(net, 0, texts(first, first + 99))
+        net.pump()
+    assert net[2].payloads == texts(1, 300)
+    assert net.count(FLOW_BATCH) == 2 * 3
+    net.settle()
+    assert net.is_idle()
+
+
+def test_a_hop_that_blocks_drops_nothing_of_batches_and_waits() -> None:
+    net = Net(3, CHAIN)
+    net.want(2)
+    outbox = net[1].link(net[2]).outbox
+    outbox.messages_max = 20
+    net.held = {(1, 2)}
+    publish_many(net, 0, texts(1, 18))
+    net.pump()
+    conn = net[1].conns[0]
+    assert not net[1].core.holds_back(conn, net[1].now)
+    publish_many(net, 0, texts(19, 270))
+    net.pump()
+    assert net[1].core.holds_back(conn, net[1].now)
+    assert not net[1].core.room()
+    assert outbox.accepted == 270
+    net.held.clear()
+    net.pump()
+    assert not net[1].core.holds_back(conn, net[1].now)
+    assert net[1].core.room()
+    assert net[2].payloads == texts(1, 270)
+    net.settle()
+    assert net.is_idle()
+
+
+def test_an_original_gets_single_messages_of_version_1() -> None:
+    """One beside the origin, one beside a receiver, and an endpoint of chappe that wants version 1."""
+    net = Net(3, CHAIN)
+    net.want(1, 2)
+    near = Peer(net[0], b"\x77" * 16, chappe=False, wanted=[TOPIC])
+    far = Peer(net[2], b"\x78" * 16, chappe=False, wanted=[TOPIC])
+    net.settle()
+    for peer in (near, far):
+        peer.take()
+    publish_many(net, 0, texts(1, 20))
+    net.pump()
+    for peer in (near, far):
+        messages = peer.messages()
+        assert [each.payload for each in messages] == texts(1, 20)
+        assert {(each.kind, each.origin, each.topic) for each in messages} == {(DATA, NOBODY, TOPIC)}
+    assert net[1].payloads == net[2].payloads == texts(1, 20)
+    net.settle()
+    assert net.is_idle()
+
+
+def test_behind_a_batch_originals_get_each_message_of_it() -> None:
+    """The origin has none beside it, so it sends batches."""
+    net = Net(3, CHAIN)
+    far = Peer(net[2], b"\x78" * 16, chappe=False, wanted=[TOPIC])
+    net.settle()
+    far.take()
+    publish_many(net, 0, texts(1, 20))
+    net.pump()
+    assert net.count(FLOW_BATCH) == 2
+    assert [each.payload for each in far.messages()] == texts(1, 20)
+
+
+def test_a_batch_to_a_reserved_topic_is_refused(rig: Rig) -> None:
+    peer = Peer(rig, SMALLER)
+    peer.send(peer.publication(b"/a", b"x"))
+    peer.send(pack_batch(peer.id, 9, 1, b"<$>/local/x", texts(1, 3))[PREFIX:])
+    peer.send(pack_batch(peer.id, 19, 1, b"/a", texts(1, 3))[PREFIX:])
+    assert [each.payload for each in rig.delivered] == [b"x", *texts(1, 3)]
+    assert rig.core.dropped == 1

@@ -125,7 +125,7 @@ def test_many_messages_at_once_go_in_two_ways() -> None:
     assert net[3].payloads == texts(1, 9)
     net.held.clear()
     net.pump()
-    assert sorted(net.ways()) == sorted(DIAMOND * 9)
+    assert sorted(net.ways()) == sorted(DIAMOND * 2)  # the first, and a batch of the others
     assert net[3].payloads == texts(1, 9)
 
 

@@ -33,17 +33,17 @@ class EndpointCore(Peerings):
 
     # -- the driver -------------------------------------------------------------------------------
 
-    def frames_max(self, conn: int) -> int:
-        """How many frames to hand in at once: one in a handshake, afterwards what the box of a peer has room for.
+    def messages_max(self, conn: int) -> int:
+        """How many messages to hand in at once: one frame in a handshake, then what the box of a peer has room for.
 
-        Of more, some would be dropped on their way to a peer that takes them as fast as they come.
+        Of more, some would be dropped on their way to a peer that takes them as fast as they come. See ``portion``.
         """
         link = self.links.get(conn)
         established = link is not None and link.established_at is not None
         return self.peer_messages_max if established else 1
 
     def handle_frames(self, conn: int, frames: Sequence[bytes], now: float) -> list[Action]:
-        """Complete bodies of frames came, at most ``frames_max`` of them; none is larger than ``frame_bytes_max``."""
+        """Complete bodies of frames came, of at most ``messages_max``; none is larger than ``frame_bytes_max``."""
         link = self.links.get(conn)
         if link is None:
             return []

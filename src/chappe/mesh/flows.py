@@ -6,6 +6,8 @@ same place::
     0x21 data, 0x22 command, 0x28 loss
                     origin 16, u64 number, u64 label, u8 type, u8 flags, u16 length of the topic,
                     receiver 16 (if flags have 1), topic, payload
+    0x23 batch      as 0x21, of messages with consecutive numbers, of which the head has the last; flags: how many they
+                    are, less one; no receiver; after the topic a u32 for each, the length of its payload, then these
     0x2d detour     as these; flags: how often it was sent another way before; no topic; the payload is the body of what
                     is sent another way, itself of one of the types above
 
@@ -31,9 +33,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
-from chappe.defaults import ENDPOINTS_MAX, MESH_MESSAGE_BYTES_MAX, MESH_TOPIC_BYTES_MAX, NUMBER_MAX, TTL
+from chappe.defaults import (
+    ENDPOINTS_MAX,
+    MESH_BATCH_BYTES_MAX,
+    MESH_BATCH_MESSAGES_MAX,
+    MESH_MESSAGE_BYTES_MAX,
+    MESH_TOPIC_BYTES_MAX,
+    NUMBER_MAX,
+    TTL,
+)
 from chappe.errors import ProtocolError, UsageError
 from chappe.mesh.messages import (
     COMMAND,
@@ -51,6 +62,7 @@ from chappe.mesh.messages import (
 
 FLOW_DATA: Final = 0x21
 FLOW_COMMAND: Final = 0x22
+FLOW_BATCH: Final = 0x23
 FLOW_LOSS: Final = 0x28
 DETOUR: Final = 0x2D
 
@@ -59,8 +71,9 @@ _FLOW_BIT: Final = 0x20
 _DIRECTED: Final = 1
 _RECEIVER: Final = 1
 _TWICE: Final = 2
-PUBLICATIONS: Final = frozenset({FLOW_DATA, FLOW_COMMAND, FLOW_LOSS})
+PUBLICATIONS: Final = frozenset({FLOW_DATA, FLOW_COMMAND, FLOW_BATCH, FLOW_LOSS})
 FLOWS: Final = PUBLICATIONS | {DETOUR}
+SEVERAL: Final = frozenset({FLOW_BATCH, DETOUR})  # what may have several messages
 _KINDS: Final = {FLOW_DATA: DATA, FLOW_COMMAND: COMMAND, FLOW_LOSS: LOSS}
 
 _HEAD: Final = struct.Struct(">16sQQBBH")
@@ -70,6 +83,7 @@ _TREE: Final = struct.Struct(">16sQ")
 _NODE: Final = struct.Struct(">16sBH")
 _ENTRY: Final = struct.Struct(">QQ")
 _LABEL: Final = struct.Struct(">Q")
+_LENGTHS: Final = tuple([struct.Struct(f">{count}I") for count in range(MESH_BATCH_MESSAGES_MAX + 1)])
 HEAD_BYTES: Final = _HEAD.size
 ENTRIES_MAX: Final = 1_000  # in one frame of confirmations or labels, so that nobody is busy with one for long
 PREFIX: Final = 4
@@ -102,18 +116,45 @@ def pack_publication(
     return b"".join((head, receiver, topic, payload))
 
 
-def pack_publications(
-    origin: bytes, number: int, label: int, topic: bytes, payloads: Sequence[bytes]
-) -> list[bytes] | None:
-    """Return the frames of messages of data, numbered from ``number`` on; None if one of them is too large."""
-    head, length = HEAD_BYTES + len(topic), len(topic)
-    if head + max(map(len, payloads)) > MESH_MESSAGE_BYTES_MAX - 2 * HEAD_BYTES or length > MESH_TOPIC_BYTES_MAX:
-        return None
-    pack = _pack_frame
-    return [
-        pack(head + len(payload), origin, each, label, FLOW_DATA, 0, length) + topic + payload
-        for each, payload in enumerate(payloads, number)
-    ]
+def pack_batch(origin: bytes, last: int, label: int, topic: bytes, payloads: Sequence[bytes]) -> bytes:
+    """Return the frame of messages of data, of which the last one has the number ``last``.
+
+    They are no more than ``run_of`` says.
+    """
+    lengths = list(map(len, payloads))
+    count = len(lengths)
+    size = HEAD_BYTES + len(topic) + _LENGTHS[count].size + sum(lengths)
+    head = _pack_frame(size, origin, last, label, FLOW_BATCH, count - 1, len(topic))
+    return b"".join((head, topic, _LENGTHS[count].pack(*lengths), *payloads))
+
+
+def run_of(payloads: Sequence[bytes], at: int, messages_max: int, bytes_max: int) -> Sequence[bytes]:
+    """Return those of ``payloads`` from ``at`` on that may be one batch within these bounds.
+
+    That is one at least, which then is no batch, but goes as a message of its own.
+    """
+    likely = 1 + bytes_max // (len(payloads[at]) + 1)  # as a rule they are of about one size
+    run = payloads[at : at + max(1, min(messages_max, likely))]
+    while len(run) > 1 and sum(map(len, run)) > bytes_max:
+        run = run[: len(run) // 2]
+    return run
+
+
+def messages_in(body: bytes, at: int = 0) -> int:
+    """Return how many messages are in a body, of FLOWS or of version 1, that has been checked and begins ``at``."""
+    at += KIND_AT
+    if len(body) > at + HEAD_BYTES and body[at] == DETOUR:
+        at += HEAD_BYTES
+    return body[at + 1] + 1 if len(body) > at and body[at] == FLOW_BATCH else 1
+
+
+def portion(bodies: Sequence[bytes], messages_max: int, at: int = 0) -> int:
+    """Return up to which of ``bodies`` from ``at`` on they may be handed on at once: so many messages, or one frame."""
+    end = min(len(bodies), at + messages_max)
+    if SEVERAL.isdisjoint([body[KIND_AT] for body in bodies[at:end] if len(body) > KIND_AT]):
+        return end
+    ends = accumulate([messages_in(body) for body in bodies[at:end]])
+    return at + max(1, sum([total <= messages_max for total in ends]))
 
 
 def pack_onward(body: bytes, label: int) -> bytes:
@@ -135,9 +176,9 @@ def parse_detour(body: bytes) -> tuple[int, bytes]:
 
 
 def parse_publication(body: bytes, sender: bytes) -> Message:
-    """Return the message in ``body``, of one of PUBLICATIONS, that came from the neighbour ``sender``."""
-    origin, number, _ = parse_head(body)[:3]
-    kind, flags, length = body[KIND_AT], body[KIND_AT + 1], int.from_bytes(body[KIND_AT + 2 : HEAD_BYTES])
+    """Return the message in ``body``, of one of PUBLICATIONS but no batch, that came from the neighbour ``sender``."""
+    origin, number, _, kind = parse_head(body)
+    flags, length = body[KIND_AT + 1], int.from_bytes(body[KIND_AT + 2 : HEAD_BYTES])
     at, receiver = HEAD_BYTES, NOBODY
     if flags & _DIRECTED:
         receiver = body[at : at + ID_BYTES]
@@ -146,6 +187,41 @@ def parse_publication(body: bytes, sender: bytes) -> Message:
     if end > len(body):
         raise ProtocolError("the topic of a publication is cut off")
     return Message(body[at:end], body[end:], _KINDS[kind], sender, receiver, 0, origin, number)
+
+
+def parse_publications(body: bytes, sender: bytes) -> list[Message]:
+    """Return the messages in ``body``, of one of PUBLICATIONS."""
+    if body[KIND_AT] != FLOW_BATCH:
+        return [parse_publication(body, sender)]
+    end, lengths = _parse_batch(body)
+    origin, last = unpack_head(body)[:2]
+    topic, first = body[HEAD_BYTES:end], last - len(lengths) + 1
+    ends = list(accumulate(lengths, initial=end + _LENGTHS[len(lengths)].size))
+    return [
+        Message(topic, body[start:stop], DATA, sender, NOBODY, 0, origin, number)
+        for number, start, stop in zip(range(first, last + 1), ends, ends[1:], strict=False)
+    ]
+
+
+def check_publications(body: bytes) -> None:
+    """Raise ProtocolError if ``parse_publications`` would, for a part of what that costs."""
+    if body[KIND_AT] == FLOW_BATCH:
+        _parse_batch(body)
+    else:
+        parse_publication(body, NOBODY)
+
+
+def _parse_batch(body: bytes) -> tuple[int, tuple[int, ...]]:
+    """Where the topic of a batch ends, and the lengths of its payloads."""
+    number = parse_head(body)[1]
+    count, end = body[KIND_AT + 1] + 1, HEAD_BYTES + int.from_bytes(body[KIND_AT + 2 : HEAD_BYTES])
+    at = end + _LENGTHS[count].size
+    if at > len(body) or number < count:
+        raise ProtocolError(f"a batch of {count} messages is cut off, or its numbers begin below 1")
+    lengths: tuple[int, ...] = _LENGTHS[count].unpack_from(body, end)
+    if sum(lengths) != len(body) - at or len(body) - at > MESH_BATCH_BYTES_MAX:
+        raise ProtocolError(f"the payloads of a batch have {len(body) - at} bytes: not what it says, or too many")
+    return end, lengths
 
 
 # -- trees --------------------------------------------------------------------------------------------

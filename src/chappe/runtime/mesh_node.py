@@ -267,7 +267,7 @@ class MeshNode:
                 was_handshaking = link.handshaking
                 if link.key is not None and not was_handshaking:
                     self.core.handle_secured(link.number, link.key, link.named)
-            frames = link.frames(self.core.frames_max(link.number))
+            frames = link.frames(self.core.messages_max(link.number))
             if not frames:
                 self.core.handle_heard(link.number, time.monotonic())
             while frames:
@@ -281,7 +281,7 @@ class MeshNode:
                     self._look_whether_established(link)
                 if not link.more:
                     break
-                frames = link.frames(self.core.frames_max(link.number))
+                frames = link.frames(self.core.messages_max(link.number))
             if link.established and (self.member.paused or self._hold_back(link, time.monotonic())):
                 break
             if link.drained:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from chappe.defaults import FRAME_BYTES_S, FRAME_S, KIB, UNFINISHED_BYTES_MAX
+from chappe.mesh.flows import portion
 from chappe.transports.tls import Contexts, Wire, explain, key_of, named_ids
 
 READ_BYTES: Final = 256 * KIB  # taken from a socket at once
@@ -21,6 +22,7 @@ WRITE_BYTES: Final = 256 * KIB  # joined for one write
 _TLS_READ_BYTES: Final = 64 * KIB  # OpenSSL gives one record, at most 16 KiB, at a time
 _SMALL: Final = 4 * KIB  # parts of a frame up to this are joined at once
 _LENGTH: Final = 4
+_MESSAGE_BYTES: Final = 4  # which a message in a batch has at least
 _TLS_CONTENT: Final = (0x15, 0x16)  # the first byte of what a TLS endpoint says first: an alert, or its hello
 _TLS_MAJOR: Final = 3
 
@@ -204,7 +206,7 @@ class Link:
             pass
 
     def frames(self, count_max: int) -> list[bytes]:
-        """Take complete frames, without their lengths, at most ``count_max``.
+        """Take complete frames, without their lengths, of at most ``count_max`` messages, but at least one frame.
 
         Raises:
             LinkLost: A frame is larger than ``bytes_max``.
@@ -231,6 +233,11 @@ class Link:
                 break
             add(data[at + _LENGTH : stop])
             at = stop
+        if at > count_max * _MESSAGE_BYTES and (end_of := portion(found, count_max)) < len(found):
+            at -= sum(map(len, found[end_of:])) + _LENGTH * (len(found) - end_of)
+            del found[end_of:]
+            need = _LENGTH
+            self.more = True
         if at:
             self.begun_at = None
         self._parts = [data[at:]] if at < end else []

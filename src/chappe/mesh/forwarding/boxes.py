@@ -3,6 +3,9 @@
 For a connection that is frames. Messages obey the policy. Control frames (handshake, routing, pings) go past it, within
 bounds of their own; they keep their place in the order, so that a pong follows everything that was put before it.
 
+A frame may have a batch of messages. It waits, leaves and is dropped as a whole, and all its messages count; as one
+message may go beyond the bytes of a box, a batch may go beyond the messages.
+
 ``put`` and ``take`` cost a small part of a microsecond.
 """
 
@@ -13,7 +16,13 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from math import inf
 
-from chappe.defaults import CONTROL_BYTES_MAX, CONTROL_FRAMES_MAX, PEER_BYTES_MAX, PEER_MESSAGES_MAX
+from chappe.defaults import (
+    CONTROL_BYTES_MAX,
+    CONTROL_FRAMES_MAX,
+    PEER_BYTES_MAX,
+    PEER_MESSAGES_MAX,
+)
+from chappe.mesh.flows import PREFIX, messages_in
 from chappe.mesh.messages import Message
 from chappe.mesh.policy import Box, Policy
 
@@ -34,18 +43,27 @@ class Outbox(Box[bytes]):
         self.control_bytes = 0
         self.messages = 0
         self.on_drop: Callable[[bytes], None] | None = None  # called with each message that is dropped
-        self._gone = 0  # messages that left _waiting, taken or dropped
-        # Control frames, each with the number of messages ever accepted before it: it leaves when as many are gone.
+        self._more = 0  # messages that wait beyond one for each frame
+        self._gone = 0  # frames of messages that left _waiting, taken or dropped
+        # Control frames, each with the number of frames ever accepted before it: it leaves when as many are gone.
         self._control: deque[tuple[int, bytes]] = deque()
 
     def __len__(self) -> int:
-        """How many frames wait."""
-        return len(self._waiting) + len(self._control)
+        """How many messages and control frames wait."""
+        return len(self._waiting) + self._more + len(self._control)
 
     @property
     def accepted(self) -> int:
         """How many messages will have been taken when all that waits is."""
-        return self.messages + len(self._waiting)
+        return self.messages + len(self._waiting) + self._more
+
+    @property
+    def full(self) -> bool:
+        """See ``Box``."""
+        return len(self._waiting) + self._more >= self.messages_max or self.bytes >= self.bytes_max
+
+    def _is_beyond_twice(self) -> bool:
+        return len(self._waiting) + self._more >= 2 * self.messages_max or self.bytes >= 2 * self.bytes_max
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
@@ -54,26 +72,27 @@ class Outbox(Box[bytes]):
         found: list[str] = []
         if (size, control) != (self.bytes, self.control_bytes):
             found.append(f"{self.bytes} and {self.control_bytes} bytes are counted, {size} and {control} wait")
+        more = sum([messages_in(frame, PREFIX) - 1 for frame in self._waiting])
+        if more != self._more:
+            found.append(f"{self._more} messages are counted beside {len(self._waiting)} that wait, {more} are there")
         if len(self._waiting) > 2 * self.messages_max or len(self._control) > CONTROL_FRAMES_MAX:
             found.append(f"{len(self._waiting)} messages and {len(self._control)} control frames wait")
         return found
 
     def put(self, frame: bytes) -> bool:
         """Add the frame of a message, its length included; False if it was dropped."""
-        if len(self._waiting) < self.messages_max and self.bytes < self.bytes_max:
+        if len(self._waiting) + self._more < self.messages_max and self.bytes < self.bytes_max:
             self._waiting.append(frame)
             self.bytes += len(frame)
             return True
         return self._put_full(frame, len(frame))
 
-    def has_room(self, messages: int, size: int) -> bool:
-        """Whether it would not even be full with so many more messages of so many bytes together."""
-        return len(self._waiting) + messages < self.messages_max and self.bytes + size < self.bytes_max
-
-    def put_many(self, frames: Sequence[bytes], size: int) -> None:
-        """Add the frames of messages of ``size`` bytes together, for which it ``has_room``."""
-        self._waiting.extend(frames)
-        self.bytes += size
+    def put_batch(self, frame: bytes) -> bool:
+        """Add a frame that may have several messages; as ``put``."""
+        taken = self.put(frame)
+        if taken:
+            self._more += messages_in(frame, PREFIX) - 1
+        return taken
 
     @property
     def crowded(self) -> bool:
@@ -98,12 +117,12 @@ class Outbox(Box[bytes]):
         return True
 
     def discard(self) -> list[bytes]:
-        """Remove all that waits, as the connection is of no further use; returns the messages."""
+        """Remove all that waits, as the connection is of no further use; returns the frames of messages."""
         frames = list(self._waiting)
         self._waiting.clear()
         self._control.clear()
         self._gone += len(frames)
-        self.bytes = self.control_bytes = 0
+        self._more = self.bytes = self.control_bytes = 0
         return frames
 
     def take(self, bytes_max: int) -> list[bytes]:
@@ -118,7 +137,8 @@ class Outbox(Box[bytes]):
             size = self.bytes
             self.bytes = 0
             self._gone += len(taken)
-            self.messages += len(taken)
+            self.messages += len(taken) + self._more
+            self._more = 0
         else:
             taken, size = self._take_some(bytes_max)
         self.taken += len(taken)
@@ -139,8 +159,9 @@ class Outbox(Box[bytes]):
                 control.popleft()
                 self.control_bytes -= size
             else:
+                self.messages += 1 + self._more
                 self._remove_oldest()
-                self.messages += 1
+                self.messages -= self._more
             taken.append(frame)
             total += size
         return taken, total
@@ -149,10 +170,13 @@ class Outbox(Box[bytes]):
         oldest = self._waiting.popleft()
         self.bytes -= len(oldest)
         self._gone += 1
+        if self._more:
+            self._more -= messages_in(oldest, PREFIX) - 1
         return oldest, len(oldest)
 
     def _count_dropped(self, message: bytes, size: int) -> None:
         super()._count_dropped(message, size)
+        self.dropped += messages_in(message, PREFIX) - 1
         if self.on_drop is not None:
             self.on_drop(message)
 

@@ -59,6 +59,22 @@ class Seen:
             self._rotate(known)
         return True
 
+    def is_new_run(self, origin: bytes, numbers: range) -> bool:
+        """Note publications with consecutive numbers if all of them are new beyond doubt; False if nothing was noted.
+
+        Then each is to be looked at with ``is_new``.
+        """
+        known = self._origins.get(origin)
+        if known is None or numbers[0] <= known.floor:
+            return False
+        young, count = known.young, len(numbers)
+        room = len(young) + count < self._limits.seen_max and self.size + count < self._limits.seen_total_max
+        if not room or not young.isdisjoint(numbers) or not known.old.isdisjoint(numbers):
+            return False
+        young.update(numbers)
+        self.size += count
+        return True
+
     def forget(self, origin: bytes) -> None:
         """The origin has been gone for so long that nothing of it is on its way."""
         known = self._origins.pop(origin, None)

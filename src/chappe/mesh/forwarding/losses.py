@@ -126,9 +126,11 @@ class Losses:
         self._heard: dict[tuple[bytes, _Kind], int] = {}  # by place
         self._told_at = -inf
 
-    def add(self, towards: bytes, origin: bytes, topic: bytes, why: Why, missing: frozenset[bytes]) -> None:
-        """A message was dropped here, that ``missing`` do not get."""
-        key = _count(self._own, (towards, origin, topic[:_TOPIC_BYTES_MAX], why), (towards, NOBODY, b"", why), 1)
+    def add(
+        self, towards: bytes, origin: bytes, topic: bytes, why: Why, missing: frozenset[bytes], count: int = 1
+    ) -> None:
+        """Messages were dropped here, that ``missing`` do not get."""
+        key = _count(self._own, (towards, origin, topic[:_TOPIC_BYTES_MAX], why), (towards, NOBODY, b"", why), count)
         if key is not None:
             self._missing[key] = self._missing.get(key, missing) | missing
         self.due = self._told_at + DROPS_REPORT_S

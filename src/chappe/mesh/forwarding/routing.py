@@ -21,7 +21,7 @@ from chappe.errors import ProtocolError, UsageError
 from chappe.mesh.actions import Action, Deliver, Flush
 from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable
 from chappe.mesh.filters import LOCAL_PREFIX, Filter, minimal
-from chappe.mesh.flows import FLOWS, HEAD_BYTES, KIND_AT
+from chappe.mesh.flows import FLOWS, HEAD_BYTES, KIND_AT, PREFIX, messages_in
 from chappe.mesh.forwarding.branches import Branch
 from chappe.mesh.forwarding.congestion import Congestion
 from chappe.mesh.forwarding.duplicates import Seen
@@ -99,6 +99,14 @@ class _Turn:
             else:
                 boxes[subscriber] = [message]
 
+    def deliver_all(self, subscribers: tuple[int, ...], messages: list[Message]) -> None:
+        boxes = self.boxes
+        for subscriber in subscribers:
+            if subscriber in boxes:
+                boxes[subscriber] += messages
+            else:
+                boxes[subscriber] = messages.copy()
+
     def close(self) -> None:
         """Put what was gathered into the actions: what follows happened later."""
         if self.boxes:
@@ -134,6 +142,7 @@ class Router:
             self.links,
             self.losses,
             self._put,
+            self._put_batch,
             self._put_control,
             self._forget_routes,
         )
@@ -205,7 +214,7 @@ class Router:
 
     def give_up(self, link: Link) -> None:
         """A link that ended with a goodbye took no more of what waited for it."""
-        lost = len(link.outbox.discard())
+        lost = sum([messages_in(frame, PREFIX) for frame in link.outbox.discard()])
         if lost:
             self.drops.add(f"to {link.peer_id.hex()}, {Why.LINK_ENDED.text}", lost)
 
@@ -307,9 +316,12 @@ class Router:
             wanted += len(payloads) if found else 0
             rest, route = payloads[1:], self._routes.get(topic)
             tree = None if route is None or self.originals.links else route.tree
-            if rest and (tree is None or not self.trees.publish_many(tree, topic, rest)):
+            if tree is not None:
+                self.trees.publish_many(tree, topic, rest)
+            else:
                 for payload in rest:
                     flushes.update(dict.fromkeys(self.publish(topic, payload, DATA, NOBODY, now)))
+        flushes.update(dict.fromkeys(self._flushes()))
         return list(flushes), wanted
 
     def deliver_here(self, topic: bytes, payload: bytes, but: int) -> list[Action]:
@@ -343,12 +355,21 @@ class Router:
         outbox = link.outbox
         taken = outbox.put(frame)
         if outbox.full:
-            self.full[link.conn] = link
-            if outbox.overflowed:
-                self.overflowed[link.conn] = link
-            if self._blocks and self._source is not None:
-                self.congestion.note(link, *self._source)
+            self._note_full(link)
         return taken
+
+    def _put_batch(self, link: Link, frame: bytes) -> bool:
+        taken = link.outbox.put_batch(frame)
+        if link.outbox.full:
+            self._note_full(link)
+        return taken
+
+    def _note_full(self, link: Link) -> None:
+        self.full[link.conn] = link
+        if link.outbox.overflowed:
+            self.overflowed[link.conn] = link
+        if self._blocks and self._source is not None:
+            self.congestion.note(link, *self._source)
 
     def _find_route(self, topic: bytes) -> Route:
         route = self._route_of(topic)  # this may make others wrong
@@ -458,9 +479,35 @@ class Router:
         if (not link.told or self.flooding.held) and self._forwards:  # others take only what they know to be behind us
             turn.close()
             turn.actions += self.flooding.hurry(now)
-        message = self.trees.take(link, body, now)
-        if message is None or not self.seen.is_new(message.origin, message.sequence):
+        found = self.trees.take(link, body, now)
+        if found is None:
             return
+        if type(found) is not Message:
+            assert isinstance(found, list)
+            self._take_several(link, found, turn, now)
+        elif self.seen.is_new(found.origin, found.sequence):
+            kind, here = found.kind, found.receiver == NOBODY or found.receiver == self._own
+            route = self._routes.get(found.topic)
+            if route is None or route.refused or not here or kind == LOSS or self.originals.links:
+                self._take_message(link, found, turn, now)
+            else:  # nearly always
+                turn.deliver(route.data if kind == DATA else route.commands, found)
+
+    def _take_several(self, link: Link, messages: list[Message], turn: _Turn, now: float) -> None:
+        """All of them of one origin, kind and topic, with consecutive numbers."""
+        first, last = messages[0], messages[-1]
+        if not self.seen.is_new_run(first.origin, range(first.sequence, last.sequence + 1)):
+            messages = [each for each in messages if self.seen.is_new(each.origin, each.sequence)]
+        if len(messages) < 2 or self.originals.links:
+            for each in messages:
+                self._take_message(link, each, turn, now)
+            return
+        route = self._routes.get(first.topic) or self._find_route(first.topic)
+        if route.refused:
+            raise ProtocolError("nobody may send to its topic")
+        turn.deliver_all(route.data, messages)
+
+    def _take_message(self, link: Link, message: Message, turn: _Turn, now: float) -> None:
         topic, receiver, kind = message.topic, message.receiver, message.kind
         if kind == LOSS:
             self._take_loss(message)

@@ -28,6 +28,9 @@ from chappe.defaults import (
     DETOURS_MAX,
     KEPT_BYTES_MAX,
     KIB,
+    MESH_BATCH_BYTES_MAX,
+    MESH_BATCH_MESSAGES_MAX,
+    MESH_BATCH_SHARE,
     MESH_MESSAGE_BYTES_MAX,
     NUMBER_MAX,
     TREES_BYTES_MAX,
@@ -38,32 +41,39 @@ from chappe.mesh.actions import Flush
 from chappe.mesh.flows import (
     DETOUR,
     ENTRIES_MAX,
+    FLOW_COMMAND,
     FLOW_LOSS,
     HEAD_BYTES,
     KIND_AT,
     PREFIX,
+    SEVERAL,
     Hop,
+    check_publications,
+    messages_in,
+    pack_batch,
     pack_confirm,
     pack_detour,
     pack_forget,
     pack_hops,
     pack_onward,
     pack_publication,
-    pack_publications,
     pack_tree,
     parse_confirm,
     parse_detour,
     parse_forget,
     parse_head,
     parse_publication,
+    parse_publications,
     parse_tree,
+    run_of,
     unpack_head,
 )
 from chappe.mesh.forwarding.branches import BRANCH_BYTES, CHILD_BYTES, Branch, Child
 from chappe.mesh.forwarding.losses import Losses, Why
 from chappe.mesh.forwarding.told import Told
 from chappe.mesh.links.link import EndpointOptions, Link
-from chappe.mesh.messages import LOSS, NOBODY, Message
+from chappe.mesh.messages import DATA, LOSS, NOBODY, Message
+from chappe.mesh.policy import Policy
 from chappe.mesh.topology import Topology
 
 _BODY_MAX: Final = MESH_MESSAGE_BYTES_MAX - HEAD_BYTES  # of what may have to go another way
@@ -80,7 +90,8 @@ class Trees:
 
     Args:
         links: By peer; those of version 2 among them are used.
-        put, put_control: Put a frame into the outbox of a link; ``put`` tells whether it was taken.
+        put, put_batch, put_control: Put a frame into the outbox of a link. The first two tell whether it was taken;
+            ``put`` is for those with one message.
         losses: What is told of messages that do not arrive.
         outdate: Called when a tree must not be used any more that ``to`` has returned since the last change.
     """
@@ -93,6 +104,7 @@ class Trees:
         links: dict[bytes, Link],
         losses: Losses,
         put: Put,
+        put_batch: Put,
         put_control: Callable[[Link, bytes], None],
         outdate: Callable[[], None],
     ) -> None:
@@ -101,10 +113,16 @@ class Trees:
         self.flushes: dict[int, Flush] = {}  # links to which something was put that nobody was told of
         self._own = own
         self._forwards = options.forwarding
+        self._batch_messages_max = MESH_BATCH_MESSAGES_MAX
+        self._batch_bytes_max = MESH_BATCH_BYTES_MAX
+        if options.peer_policy is not Policy.BLOCK:  # a batch is dropped as a whole
+            self._batch_messages_max = min(self._batch_messages_max, options.peer_messages_max // MESH_BATCH_SHARE)
+            self._batch_bytes_max = min(self._batch_bytes_max, options.peer_bytes_max // MESH_BATCH_SHARE)
         self._topology = topology
         self._links = links
         self._losses = losses
         self._put = put
+        self._put_batch = put_batch
         self._put_control = put_control
         self._outdate = outdate
         self._labels: dict[int, Branch] = {}  # all, by our label
@@ -176,27 +194,21 @@ class Trees:
             for child in second.children.values():
                 self._send(second, child, number, frame, put)
 
-    def publish_many(self, branch: Branch, topic: bytes, payloads: Sequence[bytes]) -> bool:
-        """Send messages of data along a tree of ours, in order; False, and nothing sent, if they have to go singly."""
-        if branch.second is not None:
-            return False
-        number = self.number + 1
-        frames = pack_publications(self._own, number, branch.label, topic, payloads)
-        if frames is None:
-            return False
-        size = sum(map(len, frames))
-        ways = [(self._links[peer], child) for peer, child in branch.children.items()]
-        for link, child in ways:
-            room = link.outbox.has_room(len(frames), size) and link.kept_bytes + size <= KEPT_BYTES_MAX
-            if not room or child.conn != link.conn:
-                return False
-        entries = list(enumerate(frames, number))
-        for link, child in ways:
-            link.outbox.put_many(frames, size)
-            child.kept.extend(entries)
-            link.kept_bytes += size
-        self.number = branch.came = self.number + len(frames)
-        return True
+    def publish_many(self, branch: Branch, topic: bytes, payloads: Sequence[bytes]) -> None:
+        """Send messages of data along a tree of ours, in order and in few frames. Raises as ``publish``."""
+        at = 0
+        while at < len(payloads):
+            run = run_of(payloads, at, self._batch_messages_max, self._batch_bytes_max)
+            at += len(run)
+            if len(run) == 1:
+                self.publish(branch, DATA, NOBODY, topic, run[0])
+                continue
+            number = self.number = self.number + len(run)
+            for way in branch.both():
+                way.came = number
+                frame = pack_batch(self._own, number, way.label, topic, run)
+                for child in way.children.values():
+                    self._send(way, child, number, frame, self._put_batch)
 
     def tell(self, branch: Branch, receiver: bytes, topic: bytes, payload: bytes) -> None:
         """Send a report of a loss along a tree of ours, past the bounds of messages."""
@@ -237,8 +249,8 @@ class Trees:
                 branch.used = False
                 self._drain(branch)
 
-    def take(self, link: Link, body: bytes, now: float) -> Message | None:
-        """A message came: pass it on. Returns it if it is for us.
+    def take(self, link: Link, body: bytes, now: float) -> Message | list[Message] | None:
+        """One message came, or several: pass them on. Returns them if they are for us.
 
         Raises:
             ProtocolError: It is on no tree that this neighbour told us of, or its origin is not behind the neighbour.
@@ -257,8 +269,11 @@ class Trees:
             raise ProtocolError(f"a message of {len(body)} bytes leaves no room for another way")
         message: Message | None = None
         end = HEAD_BYTES + length
-        if flags or kind == DETOUR or end > len(body):  # what is wrong with it is found before it is kept for others
-            message = parse_publication(parse_detour(body)[1] if kind == DETOUR else body, link.peer_id)
+        several = kind in SEVERAL
+        if several:  # what is wrong with it is found before it is kept for others
+            check_publications(_inner(body))
+        elif flags or end > len(body):
+            message = parse_publication(body, link.peer_id)
         branch.came = number
         self._unconfirmed[branch] = None
         self._came += 1 + len(body) // KIB
@@ -270,9 +285,12 @@ class Trees:
             self._pass_on(branch, body, number, kind)
         if not branch.deliver:
             return None
-        if message is not None:
+        if several:
+            messages = parse_publications(_inner(body), link.peer_id)
             if kind == DETOUR:
-                self._check_origin(link, message.origin, now)
+                self._check_origin(link, messages[0].origin, now)
+            return messages
+        if message is not None:
             return message
         return Message(body[HEAD_BYTES:end], body[end:], kind & 0xF, link.peer_id, NOBODY, 0, origin, number)
 
@@ -294,7 +312,9 @@ class Trees:
                 self._lose(child, _inner(body), child.receivers, Why.NO_WAY)
             return
         frame = pack_onward(body, branch.label)
-        put = self._put_anyway if kind == FLOW_LOSS else self._put
+        put = self._put
+        if kind > FLOW_COMMAND:
+            put = self._put_anyway if kind == FLOW_LOSS else self._put_batch
         for child in branch.children.values():
             self._send(branch, child, number, frame, put)
 
@@ -375,7 +395,8 @@ class Trees:
         for number, frame, branch, child in found:
             spared = child.hop.id if had and id(frame) not in unsent else NOBODY
             all_on = self._send_around(branch, child, number, frame[PREFIX:], spared)
-            lost += not all_on and id(frame) in unsent
+            if not all_on and id(frame) in unsent:
+                lost += messages_in(frame, PREFIX)
             self._rose(branch)
         return lost
 
@@ -484,7 +505,7 @@ class Trees:
             child.detoured.append(number)
             frame = pack_detour(self._own, self.number, around.label, before, body)
             for each in around.children.values():
-                self._send(around, each, around.came, frame, self._put)
+                self._send(around, each, around.came, frame, self._put_batch)
             around.waiting.append((around.came, branch, child, number))
             self._rose(around)
         return there == wanted
@@ -504,7 +525,7 @@ class Trees:
         self._drain(branch)
 
     def dropped(self, link: Link, frame: bytes, why: Why) -> None:
-        """An outbox dropped a message: nobody below is to wait for it."""
+        """An outbox dropped a frame: nobody below is to wait for it."""
         body = frame[PREFIX:]
         _, number, label, _ = parse_head(body)
         branch = self._labels.get(label)
@@ -518,14 +539,16 @@ class Trees:
         self._rose(branch)
 
     def _lose(self, child: Child, body: bytes, missing: frozenset[bytes], why: Why) -> None:
-        message = parse_publication(body, NOBODY)
-        if message.kind == LOSS:
+        messages = parse_publications(body, NOBODY)
+        kind, origin, topic = messages[0].kind, messages[0].origin, messages[0].topic
+        if kind == LOSS:
             return
         twice = missing & child.twice
         if twice:
-            self._losses.add(child.hop.id, message.origin, message.topic, why.on_one, twice)
+            self._losses.add(child.hop.id, origin, topic, why.on_one, twice, len(messages))
         if missing != twice:
-            self._losses.add(child.hop.id, message.origin, message.topic, why, missing - twice if twice else missing)
+            missing = missing - twice if twice else missing
+            self._losses.add(child.hop.id, origin, topic, why, missing, len(messages))
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""

@@ -60,7 +60,7 @@ class PeerInfo:
     dialled: bool  # by us, or for us
     original: bool = False  # an original program
     buffered: int = 0  # messages that wait for it
-    sent: int = 0  # frames
+    sent: int = 0  # frames, some of them with many messages
     sent_bytes: int = 0
     received: int = 0
     dropped: int = 0  # messages, because it took less than was published

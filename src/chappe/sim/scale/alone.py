@@ -61,8 +61,8 @@ def measure_alone(shape: str, endpoints: int, seed: int = 1) -> Alone:
         bodies = [(conn, [_as_from(frame, peer) for frame in frames]) for conn, peer in conns.items()]
         began = time.process_time()
         for conn, of in bodies:
-            for at in range(0, len(of), core.frames_max(conn)):
-                core.handle_frames(conn, of[at : at + core.frames_max(conn)], network.now)
+            for at in range(0, len(of), core.messages_max(conn)):
+                core.handle_frames(conn, of[at : at + core.messages_max(conn)], network.now)
                 for each in conns:
                     core.take(each, 1 << 40)
         return time.process_time() - began

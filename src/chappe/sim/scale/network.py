@@ -221,7 +221,7 @@ class Network:
         core = self.cores[host]
         at = 0
         while at < len(frames):
-            upto = at + core.frames_max(end)
+            upto = at + core.messages_max(end)
             self._do(host, core.handle_frames(end, [frame[4:] for frame in frames[at:upto]], when))
             at = upto
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from chappe.mesh.events import LinkEnded, LostElsewhere, PeerAdded, PeerLost
-from chappe.mesh.flows import DETOUR, FLOW_COMMAND, FLOW_DATA, FLOW_LOSS
+from chappe.mesh.flows import DETOUR, FLOW_BATCH, FLOW_COMMAND, FLOW_DATA, FLOW_LOSS, messages_in
 from chappe.mesh.forwarding.losses import Loss, Why
 from chappe.mesh.messages import (
     BYE,
@@ -17,7 +17,7 @@ from chappe.mesh.messages import (
     PING,
     Message,
 )
-from chappe.sim.scenarios.mesh.base import MeshHost, message_in
+from chappe.sim.scenarios.mesh.base import MeshHost, messages_of
 from chappe.sim.scenarios.mesh.checkers import AFTER_S, BEFORE_S, LATE_S
 from chappe.sim.scenarios.mesh.hosts import EndpointHost
 from chappe.sim.scenarios.mesh.rogues import NAME as ROGUE
@@ -27,7 +27,7 @@ from chappe.sim.world import Checker
 
 _KIND_AT = 32  # of a body
 STANDS_S = 6.0  # a network without faults stands by then
-_MESSAGES = frozenset({DATA, COMMAND, FLOW_DATA, FLOW_COMMAND, DETOUR})
+_MESSAGES = frozenset({DATA, COMMAND, FLOW_DATA, FLOW_COMMAND, FLOW_BATCH, DETOUR})
 
 
 class Unconfirmed(Checker[MeshWorld]):
@@ -43,7 +43,7 @@ class Unconfirmed(Checker[MeshWorld]):
 
     def on_written(self, side: Side, frames: list[bytes]) -> None:
         """Count messages."""
-        count = sum([len(each) > PREFIX + _KIND_AT and each[PREFIX + _KIND_AT] in _MESSAGES for each in frames])
+        count = sum([_messages_in(each[PREFIX:]) for each in frames])
         one, two = side.host, side.other.host
         if count and isinstance(one, MeshHost) and isinstance(two, MeshHost):
             self._written[side] += count
@@ -51,8 +51,7 @@ class Unconfirmed(Checker[MeshWorld]):
 
     def on_read(self, side: Side, bodies: list[bytes]) -> None:
         """Count messages."""
-        count = sum([len(each) > _KIND_AT and each[_KIND_AT] in _MESSAGES for each in bodies])
-        self._read[side.other] += count
+        self._read[side.other] += sum(map(_messages_in, bodies))
 
     def on_lost(self, host: EndpointHost, status: LinkEnded) -> None:
         """Compare."""
@@ -64,6 +63,10 @@ class Unconfirmed(Checker[MeshWorld]):
         missing = self._written[side] - self._read[side]
         if missing > status.unconfirmed:
             self.fail(f"{host.life} says that {status.unconfirmed} are unconfirmed, {missing} have not arrived")
+
+
+def _messages_in(body: bytes) -> int:
+    return messages_in(body) if len(body) > _KIND_AT and body[_KIND_AT] in _MESSAGES else 0
 
 
 class Goodbyes(Checker[MeshWorld]):
@@ -83,14 +86,15 @@ class Goodbyes(Checker[MeshWorld]):
             if not isinstance(host, EndpointHost):
                 return
             if kind == PING:
-                if message_in(frame[PREFIX:]).payload.startswith(BYE):
+                if messages_of(frame[PREFIX:])[0].payload.startswith(BYE):
                     self._left[side] = host.left.get(side.other.host.name, 0.0)
             elif kind in _MESSAGES and side in self._left:
-                found = self.world.record.publications.get(message_in(frame[PREFIX:]).payload)
-                if found is None or found.publisher != host.life or not self.world.is_exact(found):
-                    continue
-                if found.at < self._left[side]:
-                    self.fail(f"{host.name} left, and sends only then what it published {found.at:.3f}")
+                for message in messages_of(frame[PREFIX:]):
+                    found = self.world.record.publications.get(message.payload)
+                    if found is None or found.publisher != host.life or not self.world.is_exact(found):
+                        continue
+                    if found.at < self._left[side]:
+                        self.fail(f"{host.name} left, and sends only then what it published {found.at:.3f}")
 
 
 class Calls(Checker[MeshWorld]):
@@ -188,7 +192,7 @@ class Losses(Checker[MeshWorld]):
                 or not isinstance(host, EndpointHost)
             ):
                 continue
-            message = message_in(frame[PREFIX:])
+            message = messages_of(frame[PREFIX:])[0]
             if message.origin != host.own_id or message.kind != LOSS:
                 continue
             loss = Loss.parse(message.payload)

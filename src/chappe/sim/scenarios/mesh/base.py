@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-from chappe.mesh.flows import DETOUR, KIND_AT, PUBLICATIONS, parse_detour, parse_publication
+from chappe.mesh.flows import DETOUR, KIND_AT, PUBLICATIONS, parse_detour, parse_publications
 from chappe.mesh.messages import DATA, NOBODY, Message, parse_message
 from chappe.sim.host import Host
 from chappe.sim.scenarios.mesh.record import Publication
@@ -16,13 +16,13 @@ from chappe.sim.streams import End, Side
 PORT = 9999
 
 
-def message_in(body: bytes) -> Message:
+def messages_of(body: bytes) -> list[Message]:
     """What a body says, of either version; of a detour what is on it."""
     if len(body) > KIND_AT and body[KIND_AT] == DETOUR:
         body = parse_detour(body)[1]
     if len(body) > KIND_AT and body[KIND_AT] in PUBLICATIONS:
-        return parse_publication(body, NOBODY)
-    return parse_message(body)
+        return parse_publications(body, NOBODY)
+    return [parse_message(body)]
 
 
 class MeshHost(Host, End, ABC):
@@ -82,6 +82,10 @@ class MeshHost(Host, End, ABC):
     @abstractmethod
     def publish(self, topic: bytes, payload: bytes, kind: int = DATA, receiver: MeshHost | None = None) -> bool:
         """Publish, to all who want it or to one of them; False if there is no room."""
+
+    def publish_many(self, topic: bytes, payloads: list[bytes]) -> bool:
+        """Publish data for all who want it; False if there was no room for some."""
+        return all(self.publish(topic, payload) for payload in payloads)
 
     @abstractmethod
     def want(self, topics: Sequence[bytes]) -> None:

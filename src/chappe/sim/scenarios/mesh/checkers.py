@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from chappe.defaults import MESH_BATCH_BYTES_MAX
 from chappe.mesh.events import LinkEnded
 from chappe.mesh.filters import minimal, union
 from chappe.mesh.flows import FLOWS, HEAD_BYTES, KIND_AT, parse_head
@@ -17,7 +18,7 @@ from chappe.sim.world import Checker
 BEFORE_S = 3.0  # a path that stands for this long is known to all on it
 LATE_S = 1.0  # what is due is done by then
 AFTER_S = 11.0  # a message arrives within this, though somebody on its tree may have to be found silent first
-MESSAGE_BYTES = 1_000  # of one message at most
+FRAME_BYTES = MESH_BATCH_BYTES_MAX + 2_000  # of one message, or of a batch, at most
 CONTROL_BYTES = 200_000  # of control frames beside what waits; far less than their own bound
 SILENT = "nothing came from it"  # how the reason begins why a silent peer is lost
 
@@ -158,7 +159,7 @@ class Bounds(Checker[MeshWorld]):
             if len(peers) != len(set(peers)):
                 self.fail(f"{host.life} has two links to one peer")
             boxes = [link.outbox for link in host.core.router.links.values()]
-            if any(box.bytes > 2 * box.bytes_max + MESSAGE_BYTES or box.control_bytes > CONTROL_BYTES for box in boxes):
+            if any(box.bytes > 2 * box.bytes_max + FRAME_BYTES or box.control_bytes > CONTROL_BYTES for box in boxes):
                 self.fail(f"{host.life} keeps {max(box.bytes for box in boxes)} bytes for a peer")
             if len(peers) > len(host.sides):
                 self.fail(f"{host.life} keeps {len(peers)} links on {len(host.sides)} connections")

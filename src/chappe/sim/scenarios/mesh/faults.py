@@ -207,7 +207,9 @@ class MeshFaults(Schedule):
             return
         if isinstance(host, EndpointHost):
             host.careless = self.world.careless
-        if not host.frozen:
+        if not host.frozen and self.world.batches and self.world.batch_rng.random() < 0.5:
+            self.world.publish_many(host, topic, FLOOD_MESSAGES, FLOOD_BYTES)
+        elif not host.frozen:
             for _ in range(FLOOD_MESSAGES):
                 if self.world.publish(host, topic, FLOOD_BYTES) is None:
                     break

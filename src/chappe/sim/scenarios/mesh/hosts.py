@@ -20,6 +20,7 @@ from chappe.mesh.events import (
     PeerLost,
     PeerRemoved,
 )
+from chappe.mesh.flows import portion
 from chappe.mesh.messages import COMMAND, DATA, NOBODY
 from chappe.sim.scenarios.mesh.base import MeshHost
 from chappe.sim.scenarios.mesh.world import MeshWorld
@@ -93,11 +94,11 @@ class EndpointHost(MeshHost):
         self.ask(self.core.handle_dial_failed, dial, reason)
 
     def read(self, side: Side, bodies: list[bytes]) -> None:
-        """Frames came; they are handed in so many at a time, as the driver does."""
+        """Frames came; they are handed in so many messages at a time, as the driver does."""
         self.world.see("on_read", side, bodies)
         at = 0
         while at < len(bodies):
-            end = at + self.core.frames_max(side.conn)
+            end = portion(bodies, self.core.messages_max(side.conn), at)
             self.call(self.member.handle_frames, side.conn, bodies[at:end], *self.times())
             at = end
 
@@ -195,6 +196,18 @@ class EndpointHost(MeshHost):
             return False
         self._published(topic, payload, kind, receiver)
         self.ask(self.core.publish, topic, payload, kind, NOBODY if receiver is None else receiver.own_id)
+        return True
+
+    def publish_many(self, topic: bytes, payloads: list[bytes]) -> bool:
+        """Publish at once, as long as there is room."""
+        if not self.core.room() and not self.careless:
+            return False
+        if len(payloads) > self.core.peer_messages_max:  # so many at a time, as the application's calls do
+            first, rest = payloads[: self.core.peer_messages_max], payloads[self.core.peer_messages_max :]
+            return self.publish_many(topic, first) and self.publish_many(topic, rest)
+        for payload in payloads:
+            self._published(topic, payload)
+        self.ask(lambda now: self.core.publish_many([(topic, payload) for payload in payloads], now)[0])
         return True
 
     def want(self, topics: Sequence[bytes]) -> None:

@@ -164,6 +164,11 @@ class PopulatedMesh(MeshWorld):
                 self.publish(host)
             if isinstance(host, EndpointHost) and not self.settings.plain:
                 self._do_more(host)
+            if self.batches and self.batch_rng.random() < 0.3:
+                batches = self.batch_rng
+                self.publish_many(host, batches.choice(TOPICS), batches.choice((2, 5, 30)), batches.choice((0, 0, 600)))
+                if batches.random() < 0.3:
+                    self.publish(host, batches.choice(TOPICS))
         self.clock.after(self.rng.choice((0.05, 0.3, 1.0)), self._publish_some, name)
 
     def _do_more(self, host: EndpointHost) -> None:

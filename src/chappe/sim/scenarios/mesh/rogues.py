@@ -34,7 +34,7 @@ from chappe.mesh.messages import (
     pack_message,
     pack_pong,
 )
-from chappe.sim.scenarios.mesh.base import MeshHost, message_in
+from chappe.sim.scenarios.mesh.base import MeshHost, messages_of
 from chappe.sim.scenarios.mesh.hosts import EndpointHost
 from chappe.sim.scenarios.mesh.world import MeshWorld
 from chappe.sim.streams import Side
@@ -84,7 +84,7 @@ class RogueHost(MeshHost):
         for body in bodies:
             if side.conn in self._shaking:
                 self._greet(side, body)
-            elif body[KIND_AT] in (PING, PONG) and (message := message_in(body)).kind == PING:
+            elif body[KIND_AT] in (PING, PONG) and (message := messages_of(body)[0]).kind == PING:
                 self._put(side.conn, pack_pong(self.own_id, message.sender, message.payload))
 
     def _greet(self, side: Side, body: bytes) -> None:

@@ -21,6 +21,7 @@ NUMBERS = (2**24, 2**24, 2**32, 2**53, 2**62)  # that endpoints begin behind
 LOOP_COPIES = 130  # of one message at one host: of two endpoints on a loop each finds it after 64
 ROGUES = 0.25  # of the worlds have one
 ONLY_FLOODS = 0.1  # of the worlds
+BATCHES = 0.7  # of the worlds publish much at once, too
 FAR = 0.04  # of the worlds are long chains
 RESTS = 0.08  # of the worlds go on until what is gone is forgotten
 PLAIN_WINDOWS_BYTES = (16_384, 16_384, 131_072, 1_048_576)
@@ -59,6 +60,8 @@ class MeshWorld(World):
         self.flood_rng = floods = Random(f"floods {seed}")
         self.holds_back = self.only_floods and floods.random() < 0.5
         self.careless = not (self.settings.plain or self.holds_back) and floods.random() < 0.5
+        self.batch_rng = batches = Random(f"batches {seed}")
+        self.batches = not self.settings.plain and batches.random() < BATCHES
         self.rests = not self.settings.plain and more.random() < RESTS
         if self.rogue_comes and not self.settings.plain:  # its numbers would drive out what little is remembered
             self.mesh_limits = MeshLimits(doubts_max=more.choice((4, MESH_LIMITS.doubts_max)))
@@ -124,6 +127,11 @@ class MeshWorld(World):
         if topic is None and not self.settings.plain:
             receiver = self._receiver(host, chosen)
         return payload if host.publish(chosen, payload, kind, receiver) else None
+
+    def publish_many(self, host: MeshHost, topic: bytes, count: int, size: int = 0) -> bool:
+        """Publish so many messages at once; False if there was no room for some."""
+        life = host.life.encode()
+        return host.publish_many(topic, [(b"%d of %b" % (self.next_serial(), life)).ljust(size) for _ in range(count)])
 
     def _receiver(self, host: MeshHost, topic: bytes) -> MeshHost | None:
         """Now and then one alone of those who want a message."""
