@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import tracemalloc
 
 import pytest
@@ -32,10 +33,12 @@ from chappe.mesh.flows import (
     pack_confirm,
     pack_forget,
     pack_publication,
+    pack_tree,
     parse_forget,
     parse_publication,
+    parse_tree,
 )
-from chappe.mesh.forwarding import boxes, told
+from chappe.mesh.forwarding import boxes, told, version2
 from chappe.mesh.forwarding.branches import CHILD_BYTES
 from chappe.mesh.forwarding.losses import Loss, Why
 from chappe.mesh.messages import (
@@ -603,3 +606,71 @@ def test_nobody_hears_of_itself(rig: Rig) -> None:
     assert not rig.core.reaches(VICTIM)
     assert VICTIM not in rig.core.filters()
     assert VICTIM not in {each.peer_id for each in rig.events if isinstance(each, EndpointDiscovered)}
+
+
+# -- confirmations, and trees that lead back --------------------------------------------------------
+
+
+def test_nobody_waits_for_confirmations_that_are_never_given(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version2, "KEPT_BYTES_MAX", 10_000)
+    rogue, friend = Peer(rig, SMALLER), Peer(rig, GREATER)
+    beside(rig, rogue, friend)
+    got: list[bytes] = []
+    for number in range(1_000):
+        assert rig.core.room()
+        rig.do(rig.core.publish(b"/b", b"%d" % number, now=rig.now))
+        rogue.take()
+        for body in friend.take():
+            if body[KIND_AT] in PUBLICATIONS:
+                got.append(parse_publication(body, VICTIM).payload)
+                friend.send(pack_confirm(GREATER, [(int.from_bytes(body[24:32]), int.from_bytes(body[16:24]))])[4:])
+        assert rig.core.router.links[SMALLER].kept_bytes <= 10_000
+        assert rig.core.router.links[GREATER].kept_bytes == 0
+    assert got == [b"%d" % number for number in range(1_000)]
+    assert rig.core.invariants() == []
+
+
+def test_who_confirms_what_was_not_sent_confirms_nothing_that_is_sent_later(rig: Rig) -> None:
+    rogue = Peer(rig, SMALLER)
+    beside(rig, rogue)
+    rig.do(rig.core.publish(b"/b", b"first", now=rig.now))
+    [label] = [tree_label(each) for each in rogue.take() if each[KIND_AT] == TREE]
+    rogue.send(pack_confirm(SMALLER, [(label, 2**62), (label + 1, 2**62), (HIGHEST, HIGHEST)])[4:])
+    rig.do(rig.core.publish(b"/b", b"second", now=rig.now))
+    assert rig.core.router.links[SMALLER].kept_bytes > 0
+    other = Peer(rig, GREATER)
+    other.send(
+        other.state(version=2, chappe=(VICTIM, SMALLER)), other.state(SMALLER, 2, (b"/b",), chappe=(VICTIM, GREATER))
+    )
+    rogue.send(rogue.state(version=2, wanted=(b"/b",), chappe=(VICTIM, GREATER)))
+    rig.do(rig.core.handle_closed(rogue.conn, "it broke", rig.now))
+    assert [each.payload for each in other.messages() if each.kind == DATA] == [b"second"]
+
+
+def test_a_tree_that_leads_back_ends_where_it_began(rig: Rig) -> None:
+    """Everybody hands on what is below it, which is less than it got: nothing goes round."""
+    rogue, friend = Peer(rig, SMALLER), Peer(rig, GREATER)
+    beside(rig, friend)
+    far_behind(rogue)
+    rogue.send(rogue.publication(b"/b", b"x", FAR, below=(SMALLER, GREATER)))
+    bodies = {GREATER: friend.take(), SMALLER: rogue.take()}
+    told = {id: [each for each in found if each[KIND_AT] == TREE] for id, found in bodies.items()}
+    for id, [tree] in told.items():
+        assert parse_tree(parse_message(tree).payload, id)[3] == []
+    assert [len([each for each in found if each[KIND_AT] in PUBLICATIONS]) for found in bodies.values()] == [1, 1]
+
+
+@pytest.mark.parametrize("times", [2, 1_000])
+def test_a_tree_that_names_a_hop_more_than_once_is_refused(rig: Rig, times: int) -> None:
+    rogue, friend = Peer(rig, SMALLER), Peer(rig, GREATER)
+    beside(rig, rogue, friend)
+    node = struct.Struct(">16sBH")
+    for again in (GREATER, VICTIM):
+        side_by_side = node.pack(VICTIM, 1, times) + times * node.pack(again, 1, 0)
+        in_a_row = node.pack(VICTIM, 1, 1) + (times - 1) * node.pack(again, 1, 1) + node.pack(again, 1, 0)
+        for label, subtree in enumerate((side_by_side, in_a_row), 1):
+            rogue.send(pack_tree(SMALLER, SMALLER, label, subtree)[4:])
+            rogue.send(pack_publication(SMALLER, label, label, DATA, NOBODY, b"/a", b"")[4:])
+    assert rig.core.dropped == 8
+    assert rig.delivered == []
+    assert {each[KIND_AT] for each in friend.take()} == {LINK_STATE}

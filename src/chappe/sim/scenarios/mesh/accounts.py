@@ -165,8 +165,12 @@ class Names(Checker[MeshWorld]):
         if not world.rogue_alone or publication is None or publication.publisher != ROGUE or world.now < STANDS_S:
             return
         known = {each.own_id for each in world.hosts.values() if each.alive and not each.original}
-        if message.origin in known and world.record.is_quiet(publication.at - BEFORE_S, world.now):
-            self.fail(f"{host.life} takes from a rogue what says that it is of {world.lives[message.origin]}")
+        start, life = publication.at - BEFORE_S, world.lives.get(message.origin, "")
+        if message.origin not in known or not world.record.is_quiet(start, world.now):
+            return
+        # Without a way to somebody nobody can tell whether it is behind the rogue, as that says.
+        if world.record.has_way(life, host.life, start, world.now):
+            self.fail(f"{host.life} takes from a rogue what says that it is of {life}")
 
 
 class Losses(Checker[MeshWorld]):

@@ -79,23 +79,31 @@ class Record:
         start, stop = publication.at - before_s, publication.at + after_s
         if not full and not self.eased.covers(start, stop):
             return set()  # boxes are full, and what is late may still come
+        found = self._reached(publication.publisher, start, stop)
+        found.discard(publication.publisher)
+        if publication.receiver is not None:  # it takes the direct link as long as that seems to stand
+            found &= {publication.receiver} if self.is_quiet(start, stop) else set()
+        return {life for life in found - self.originals if self._wants(life, publication.topic, start, stop)}
+
+    def has_way(self, one: str, two: str, start: float, stop: float) -> bool:
+        """Whether a path of sound, forwarding endpoints of chappe led from one life to another all the time."""
+        return two in self._reached(one, start, stop)
+
+    def _reached(self, life: str, start: float, stop: float) -> set[str]:
         linked: dict[str, list[str]] = {}
         for (one, two), spans in self.links.items():
             if one < two and self._is_stable(one, two, spans, start, stop):
                 linked.setdefault(one, []).append(two)
                 linked.setdefault(two, []).append(one)
-        found = {publication.publisher}
-        edge = [publication.publisher] if self._is_sound(publication.publisher, start, stop) else []
+        found = {life}
+        edge = [life] if self._is_sound(life, start, stop) else []
         for at in edge:  # grows meanwhile
-            if at in self.originals or (at != publication.publisher and not self.forwards[at]):
+            if at in self.originals or (at != life and not self.forwards[at]):
                 continue
             new = [each for each in linked.get(at, ()) if each not in found]
             found.update(new)
             edge += new
-        found.discard(publication.publisher)
-        if publication.receiver is not None:  # it takes the direct link as long as that seems to stand
-            found &= {publication.receiver} if self.is_quiet(start, stop) else set()
-        return {life for life in found - self.originals if self._wants(life, publication.topic, start, stop)}
+        return found
 
     def is_quiet(self, start: float, stop: float) -> bool:
         """Whether no link came or went in between."""
