@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,32 @@ def test_messages_pass_through_either(original: Callable[..., Original], endpoin
     both_know(far, middle)
     wanted(end, "/through/them")
     through(partial(end.publish, "/through/them", 1), lambda: subscriber.get(0.1) is not None)
+
+
+@pytest.mark.parametrize("security", ["plain", "anonymous"])
+def test_a_chain_of_ours_is_a_way_between_originals(
+    security: Security, original: Callable[..., Original], endpoint: Callable[..., Endpoint]
+) -> None:
+    left = original(plain=security == "plain")
+    ours = [endpoint(security) for _ in range(3)]
+    for one, two in pairwise(ours):
+        one.peer(HOST, two.listen(HOST), timeout=LONG_S)
+    ours[0].peer(HOST, left.listen(), timeout=LONG_S)
+    port = ours[-1].listen(HOST)
+    for _ in range(2):  # the first one dies
+        right = original(plain=security == "plain")
+        right.subscribe("/far")
+        assert right.peer(port)
+        wanted(ours[0], "/far")
+        through(partial(left.publish, "/far", "-1"), partial(right.get, "/far", 1, 0.1))
+        left.publish_numbers("/far", 1_000)
+        numbers: list[int] = []
+        while not numbers or numbers[-1] != 999:
+            found = right.get("/far", 1_000, LONG_S)
+            assert found, f"the rest is missing: {numbers[-10:]}"
+            numbers += [int(text) for *_, text in found]
+        assert [each for each in numbers if each >= 0] == list(range(1_000))
+        right.kill()
 
 
 def test_a_triangle_with_an_original_gets_everything_once(
