@@ -998,6 +998,52 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "flags = _RECEIVER | (_TWICE if at in twice else 0)",
     ),
     Plant(
+        "copies-with-numbers-of-their-own",
+        "mesh",
+        "mesh/forwarding/version2.py",
+        "            frame = pack_onward(frame[PREFIX:], second.label)\n",
+        (
+            "            number = self.number = self.number + 1\n"
+            "            frame = pack_publication(self._own, number, second.label, kind, receiver, topic, payload)\n"
+        ),
+        "at most once always",
+    ),
+    Plant(
+        "both-ways-begin-with-one-link",
+        "mesh",
+        "mesh/ways.py",
+        "                    before.remove(root)\n",
+        "                    pass\n",
+    ),
+    Plant(
+        "two-ways-in-one-direction",
+        "mesh",
+        "mesh/ways.py",
+        "                block[two + 1 : two + 1] = reversed(ear)\n",
+        "                block[two + 1 : two + 1] = ear\n",
+    ),
+    Plant(
+        "both-go-the-only-way",
+        "mesh",
+        "mesh/ways.py",
+        "frozenset([each for each in receivers if self._differ(each, one, two)])",
+        "receivers",
+    ),
+    Plant(
+        "dropped-on-one-way-told-as-lost",
+        "mesh",
+        "mesh/forwarding/version2.py",
+        "message.origin, message.topic, why.on_one, twice)",
+        "message.origin, message.topic, why, twice)",
+    ),
+    Plant(
+        "former-second-way-kept",
+        "mesh",
+        "mesh/forwarding/version2.py",
+        "            if each not in found:\n                self._let_be(each)\n",
+        "            if each is before[0] and each not in found:\n                self._let_be(each)\n",
+    ),
+    Plant(
         "for-one-not-to-who-does-not-forward",
         "mesh",
         "mesh/ways.py",

@@ -18,6 +18,7 @@ from chappe.sim.scenarios.mesh.world import TOPICS, MeshWorld
 
 PREFIXES = (b"", b"/a", b"/a/x", b"/b", b"/c")
 BYTES_MAX = (8_192, 32_768, PEER_BYTES_MAX)  # that wait for one peer
+TWO_WAYS = 0.3  # of the endpoints publish in two ways
 RETRY_S = (0.3, 1.0)
 SET_BACK = (300, 1_000_000)  # microseconds: more than a life changes its link state, and a second
 
@@ -97,6 +98,7 @@ class PopulatedMesh(MeshWorld):
         else:
             options = EndpointOptions(
                 forwarding=rng.random() > 0.15 if forwarding is None else forwarding,
+                paths=2 if not self.settings.plain and self.paths_rng.random() < TWO_WAYS else 1,
                 heartbeat_s=rng.choice((0.5, 1.0, 2.0)),
                 peer_messages_max=rng.choice((16, 64, 1024)),
                 peer_policy=rng.choice(

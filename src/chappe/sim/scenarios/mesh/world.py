@@ -62,6 +62,7 @@ class MeshWorld(World):
         self.careless = not (self.settings.plain or self.holds_back) and floods.random() < 0.5
         self.batch_rng = batches = Random(f"batches {seed}")
         self.batches = not self.settings.plain and batches.random() < BATCHES
+        self.paths_rng = Random(f"paths {seed}")  # for who publishes in two ways
         self.rests = not self.settings.plain and more.random() < RESTS
         if self.rogue_comes and not self.settings.plain:  # its numbers would drive out what little is remembered
             self.mesh_limits = MeshLimits(doubts_max=more.choice((4, MESH_LIMITS.doubts_max)))
