@@ -115,6 +115,20 @@ def test_two_ways_share_only_what_every_way_has(seed: int) -> None:
             assert needed == (link in links_of(way) & links_of(other))
 
 
+@pytest.mark.parametrize("seed", range(1_000, 1_040))
+def test_places_that_come_too_close_are_given_anew(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chappe.mesh.ways._STEP_MIN", 0.4)
+    test_two_ways_share_only_what_every_way_has(seed)
+
+
+def test_there_is_a_place_for_any_number_of_hops_between_two() -> None:
+    """Behind 1, which is beside 0, all others; behind these 2, which is beside 0 too."""
+    others = range(3, 99)
+    ways = ways_of(99, [(0, 1), (0, 2), (1, 2), *[(end, each) for each in others for end in (1, 2)]])
+    one, two = map(routes, ways.two_trees(everybody(ways)))
+    assert all(sorted([one[each], two[each]]) == [[0, 1, each], [0, 2, each]] for each in others)
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_one_way_is_a_shortest_one(seed: int) -> None:
     count, links, leaves = random_network(Random(seed))

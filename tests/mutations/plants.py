@@ -1019,8 +1019,15 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "two-ways-in-one-direction",
         "mesh",
         "mesh/ways.py",
-        "                block[two + 1 : two + 1] = reversed(ear)\n",
-        "                block[two + 1 : two + 1] = ear\n",
+        "            one, ear = two, ear[::-1]\n",
+        "            one = two\n",
+    ),
+    Plant(
+        "places-that-are-all-the-same",
+        "mesh",
+        "mesh/ways.py",
+        "        if step < _STEP_MIN:\n",
+        "        if step < 0:\n",
     ),
     Plant(
         "both-go-the-only-way",

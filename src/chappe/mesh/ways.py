@@ -21,9 +21,13 @@ has ways of about the shortest length.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from itertools import pairwise
+from math import inf
+from typing import Final, TypeAlias
 
 from chappe.mesh.link_states import Known
+
+_STEP_MIN: Final = 1e-9  # between two places, which are numbers up to that of all endpoints
 
 Tree: TypeAlias = tuple[frozenset[bytes], dict[bytes, list[bytes]]]  # receivers, and of each hop those below it
 Parents: TypeAlias = dict[bytes, bytes]  # of each endpoint the hop before it
@@ -104,16 +108,47 @@ class Ways:
         return receivers, below
 
 
+class _Block:
+    """A root, and those behind it in their order."""
+
+    def __init__(self, root: bytes, ear: list[bytes]) -> None:
+        self.root = root
+        self.last = ear[-1]
+        self.place = {each: float(number) for number, each in enumerate((root, *ear))}
+        self._next = dict(pairwise((root, *ear)))
+
+    def order(self) -> list[bytes]:
+        """Those behind the root."""
+        found = [self._next[self.root]]
+        while found[-1] != self.last:
+            found.append(self._next[found[-1]])
+        return found
+
+    def insert(self, one: bytes, two: bytes, ear: list[bytes]) -> None:
+        """Put an ear between two hops, the first beside ``one``."""
+        place = self.place
+        if place[two] < place[one]:
+            one, ear = two, ear[::-1]
+        behind = self._next[one]
+        step = (place[behind] - place[one]) / (len(ear) + 1)
+        if step < _STEP_MIN:
+            place.update((each, float(number)) for number, each in enumerate(self.order(), 1))
+            step = 1.0 / (len(ear) + 1)
+        place.update((each, place[one] + number * step) for number, each in enumerate(ear, 1))
+        self._next.update(pairwise((one, *ear, behind)))
+
+
 class _Blocks:
-    """The blocks behind ``own`` of those that forward: of each its root, and then its order."""
+    """The blocks behind ``own`` of those that forward."""
 
     def __init__(self, own: bytes, links: list[bytes], known: Mapping[bytes, Known]) -> None:
         self._own = own
         self._links = links
+        self._beside_own = frozenset(links)
         self._known = known
         self._beside: dict[bytes, tuple[list[bytes], list[bytes]]] = {}  # see ``_look``
-        self._blocks: list[list[bytes]] = []  # a root comes in an earlier one
-        self._of: dict[bytes, list[bytes]] = {own: []}
+        self._blocks: list[_Block] = []  # a root is in an earlier one
+        self._of: dict[bytes, _Block | None] = {own: None}
         edge = [own]
         for at in edge:  # grows meanwhile
             for start in self._look(at)[0]:
@@ -128,17 +163,16 @@ class _Blocks:
         hops_one, hops_two = {own: 0}, {own: 0}
         behind: dict[bytes, list[list[bytes]]] = {}
         for block in self._blocks:
-            root, last = block[0], len(block) - 1
-            behind.setdefault(root, []).append(block)
-            place = {each: number for number, each in enumerate(block)}
-            for each in block[1:]:  # a link to the root is in one of the ways, unless there is nothing else
-                before = [hop for hop in self._look(each)[0] if place.get(hop, last) < place[each]]
-                if place[each] == last > 1 and root in before:
+            root, place, order = block.root, block.place, block.order()
+            behind.setdefault(root, []).append(order)
+            for each in order:  # a link to the root is in one of the ways, unless there is nothing else
+                before = [hop for hop in self._look(each)[0] if place.get(hop, inf) < place[each]]
+                if each == block.last and root in before and len(before) > 1:
                     before.remove(root)
                 one[each] = min(before, key=hops_one.__getitem__)
                 hops_one[each] = hops_one[one[each]] + 1
-            for each in reversed(block[1:]):
-                after = [hop for hop in self._look(each)[0] if place.get(hop, 0) > place[each]] or [root]
+            for each in reversed(order):
+                after = [hop for hop in self._look(each)[0] if place.get(hop, 0.0) > place[each]] or [root]
                 two[each] = min(after, key=hops_two.__getitem__)
                 hops_two[each] = hops_two[two[each]] + 1
         waiting = [own]
@@ -147,8 +181,8 @@ class _Blocks:
             for end in self._look(at)[1]:
                 one.setdefault(end, at)
                 two[end] = at
-            for block in behind.get(at, ()):
-                waiting += reversed(block[1:])
+            for order in behind.get(at, ()):
+                waiting += reversed(order)
         return one, two
 
     def _look(self, at: bytes) -> tuple[list[bytes], list[bytes]]:
@@ -162,7 +196,7 @@ class _Blocks:
                 there = [each for each in sorted(known[at].chappe) if each in known and at in known[each].chappe]
             on = [each for each in there if each in known and known[each].state.forwards]
             ends = [each for each in there if each not in known or not known[each].state.forwards]
-            if at in self._links:
+            if at in self._beside_own:
                 on.append(own)
             found = self._beside[at] = on, ends
         return found
@@ -190,14 +224,14 @@ class _Blocks:
             ear.append(before[ear[-1]])
         ear.reverse()
         if end == at:  # nothing leads there but over this hop
-            block = [at, *ear]
+            block = _Block(at, ear)
             self._blocks.append(block)
-        else:
-            block = self._of[at] if end in self._of[at] else self._of[end]
-            one, two = block.index(at), block.index(end)
-            if one < two:
-                block[one + 1 : one + 1] = ear
-            else:
-                block[two + 1 : two + 1] = reversed(ear)
+        else:  # they are in one block, of which one of them may be the root
+            found = self._of[at]
+            if found is None or end not in found.place:
+                found = self._of[end]
+            assert found is not None
+            block = found
+            block.insert(at, end, ear)
         self._of.update(dict.fromkeys(ear, block))
         return ear
