@@ -1040,8 +1040,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "dropped-on-one-way-told-as-lost",
         "mesh",
         "mesh/forwarding/version2.py",
-        "message.origin, message.topic, why.on_one, twice)",
-        "message.origin, message.topic, why, twice)",
+        "origin, topic, why.on_one, twice, len(messages))",
+        "origin, topic, why, twice, len(messages))",
     ),
     Plant(
         "former-second-way-kept",
