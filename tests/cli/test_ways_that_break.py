@@ -60,6 +60,28 @@ def test_nothing_is_lost_when_the_hop_that_passes_on_ends(
     assert got.get(0.2) is None  # what a stopped hop still had is not taken twice
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_in_two_ways_everything_arrives_before_anybody_knows_that_a_hop_has_stopped(shell: Shell, which: int) -> None:
+    with Endpoint(paths=2, heartbeat_s=600.0) as publisher, Endpoint(heartbeat_s=600.0) as subscriber:
+        peers = [option for each in (publisher, subscriber) for option in ("--peer", f"{HOST}:{each.listen()}")]
+        hops = [start_node(shell, *peers)[0] for _ in range(2)]
+        got = subscriber.subscribe("/t")
+        until(lambda: sum([link.confirmed for link in publisher.topology().links]) == 4)
+        until(lambda: publisher.core.router.topology.receivers(b"/t"))
+        for number in range(1_000):
+            if number == 500:
+                hops[which].send_signal(signal.SIGSTOP)
+            assert publisher.publish("/t/x", number) == 1
+        found: list[object] = []
+        while len(found) < 1_000:
+            message = got.get(PATIENCE_S)
+            assert message is not None, f"{1_000 - len(found)} are missing"
+            found.append(message.value)
+        assert found == list(range(1_000))
+        assert len(publisher.peers()) == len(subscriber.peers()) == 2
+        hops[which].send_signal(signal.SIGCONT)
+
+
 def test_who_publishes_is_told_what_no_way_leads_on_for(shell: Shell) -> None:
     """The subscriber stops and is killed behind a hop that lives: the hop has nobody to send it to."""
     _, facts = start_node(shell)
