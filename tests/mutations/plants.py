@@ -963,8 +963,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "kept-bytes-never-less",
         "mesh",
         "mesh/forwarding/version2.py",
-        ("                link.kept_bytes -= len(kept.popleft()[1])\n            self._rose(branch)"),
-        ("                kept.popleft()\n            self._rose(branch)"),
+        "            link.kept_bytes -= size\n            self._rose(branch)",
+        "            self._rose(branch)",
         "what is kept has a bound",
     ),
     Plant(

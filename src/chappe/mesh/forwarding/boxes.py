@@ -87,6 +87,15 @@ class Outbox(Box[bytes]):
             return True
         return self._put_full(frame, len(frame))
 
+    def add(self, frame: bytes) -> bool:
+        """Add the frame of a message if it is not full even then; False, and nothing done, if it is to be ``put``."""
+        size = self.bytes + len(frame)
+        if len(self._waiting) + self._more + 1 < self.messages_max and size < self.bytes_max:
+            self._waiting.append(frame)
+            self.bytes = size
+            return True
+        return False
+
     def put_batch(self, frame: bytes) -> bool:
         """Add a frame that may have several messages; as ``put``."""
         taken = self.put(frame)

@@ -353,6 +353,8 @@ class Router:
 
     def _put(self, link: Link, frame: bytes) -> bool:
         outbox = link.outbox
+        if outbox.add(frame):  # nearly always
+            return True
         taken = outbox.put(frame)
         if outbox.full:
             self._note_full(link)

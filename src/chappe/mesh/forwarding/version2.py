@@ -176,15 +176,15 @@ class Trees:
         number = self.number = self.number + 1
         frame = pack_publication(self._own, number, branch.label, kind, receiver, topic, payload)
         branch.came = number
-        put, links, entry = self._put, self._links, (number, frame)
+        put, links, entry, size = self._put, self._links, (number, frame), len(frame)
         for peer, child in branch.children.items():
             link = links[peer]
             if child.conn != link.conn and not self._announce(branch, child, link):
                 self._lose(child, frame[PREFIX:], child.receivers, Why.FULL)
                 continue
-            if put(link, frame):
+            if link.outbox.add(frame) or put(link, frame):
                 child.kept.append(entry)
-                link.kept_bytes += len(frame)
+                link.kept_bytes += size
                 if link.kept_bytes > KEPT_BYTES_MAX:
                     self._let_go(child, link)
         second = branch.second
@@ -325,9 +325,10 @@ class Trees:
             child = None if branch is None else branch.children.get(link.peer_id)
             if branch is None or child is None:
                 continue
-            kept = child.kept
+            kept, size = child.kept, 0
             while kept and kept[0][0] <= number:
-                link.kept_bytes -= len(kept.popleft()[1])
+                size += len(kept.popleft()[1])
+            link.kept_bytes -= size
             self._rose(branch)
 
     def confirm(self) -> None:
