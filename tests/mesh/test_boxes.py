@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chappe.defaults import CONTROL_BYTES_MAX, CONTROL_FRAMES_MAX
-from chappe.mesh.flows import pack_batch
+from chappe.mesh.flows import pack_batch, pack_detour
 from chappe.mesh.forwarding.boxes import Inbox, Outbox
 from chappe.mesh.messages import Message
 from chappe.mesh.policy import Policy
@@ -180,6 +180,22 @@ def test_the_messages_of_a_batch_that_is_dropped_are_counted(policy: Policy) -> 
     assert box.invariants() == []
     assert len(box) == 25 - box.dropped
     assert box.take(EVERYTHING) == [each for each in frames if each not in gone]
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_only_who_blocks_takes_more_detours_than_there_is_room_for_and_has_a_bound_in_bytes(policy: Policy) -> None:
+    frames = [pack_detour(bytes(16), number, 1, 0, batch(number, 3)[4:]) for number in range(100)]
+    box = Outbox(2, 1_000, policy)
+    taken = [box.put_batch(each) for each in frames]
+    assert box.invariants() == []
+    if policy is Policy.BLOCK:
+        assert 2_000 <= box.bytes < 2_000 + len(frames[0])
+        assert len(box) == 3 * taken.count(True) > 10
+        assert taken == sorted(taken, reverse=True)
+        assert not box.put(numbered(1))
+    else:
+        assert len(box) == 3
+    assert box.dropped == 300 - len(box) + (policy is Policy.BLOCK)
 
 
 # -- inbox --------------------------------------------------------------------------------------------

@@ -1087,6 +1087,32 @@ def test_batches_whose_link_ends_go_around_whole_and_nothing_comes_twice(far: bo
     net.check()
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_of_what_is_kept_more_goes_around_than_a_box_that_blocks_has_room_for(many: bool) -> None:
+    """Nobody can be made to wait with it, so it would be lost."""
+    net = Net(4, DIAMOND, peer_messages_max=8)
+    net.want(3)
+    net.held = {(1, 3), (0, 2)}
+    for first in range(1, 60, 6):
+        if many:
+            publish_many(net, 0, texts(first, first + 5))
+        else:
+            for text in texts(first, first + 5):
+                net[0].publish(text)
+        net.pump()
+    net.kill(1)
+    assert net[0].link(net[2]).outbox.accepted >= 60
+    assert not net[0].core.room()
+    net.held.clear()
+    for _ in range(4):
+        net.pass_time(CONFIRM_S)
+    assert net[3].payloads == texts(1, 60)
+    assert net[0].core.room()
+    assert net[0].told() == []
+    assert net[0].link(net[2]).kept_bytes == 0
+    net.check()
+
+
 def test_a_batch_of_which_some_came_before_brings_the_rest(rig: Rig) -> None:
     """Over two ways, in parts."""
     one, two, far = Peer(rig, SMALLER), Peer(rig, GREATER), b"\x55" * 16
