@@ -202,8 +202,9 @@ class EndpointHost(MeshHost):
         """Publish at once, as long as there is room."""
         if not self.core.room() and not self.careless:
             return False
-        if len(payloads) > self.core.peer_messages_max:  # so many at a time, as the application's calls do
-            first, rest = payloads[: self.core.peer_messages_max], payloads[self.core.peer_messages_max :]
+        fitting = min(self.options.peer_messages_max, self.options.peer_bytes_max // (2 * max(map(len, payloads))))
+        if len(payloads) > max(1, fitting):  # so many at a time, as the application's calls do
+            first, rest = payloads[: max(1, fitting)], payloads[max(1, fitting) :]
             return self.publish_many(topic, first) and self.publish_many(topic, rest)
         for payload in payloads:
             self._published(topic, payload)
