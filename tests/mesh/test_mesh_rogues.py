@@ -6,6 +6,7 @@ import struct
 import tracemalloc
 
 import pytest
+from tests.mesh.net_rig import TOPIC, Net
 from tests.mesh.rogue_rig import VICTIM, Peer, Rig
 
 from chappe.defaults import (
@@ -674,3 +675,67 @@ def test_a_tree_that_names_a_hop_more_than_once_is_refused(rig: Rig, times: int)
     assert rig.core.dropped == 8
     assert rig.delivered == []
     assert {each[KIND_AT] for each in friend.take()} == {LINK_STATE}
+
+
+# -- numbers that are still to come -----------------------------------------------------------------
+
+
+def test_an_origin_goes_on_above_the_numbers_that_a_hop_used_up() -> None:
+    """While that hop is on the way it may do worse; once it is gone, it has silenced nobody."""
+    net = Net(3, [(0, 1), (1, 2)], limits=MeshLimits(seen_max=16))
+    net.want(2)
+    origin, hop, receiver = net.nodes
+    origin.publish(b"before")
+    net.settle()
+    [label] = receiver.trees._above[hop.id]
+    high = 2**51
+    forged = [pack_publication(origin.id, high + each, label, DATA, NOBODY, TOPIC, b"")[4:] for each in range(64)]
+    receiver.do(receiver.core.handle_frames(receiver.conns[1], forged, receiver.now))
+    net.cut(1, 2)
+    net.link(0, 2)
+    net.pump()
+    receiver.delivered.clear()
+
+    origin.publish(b"late")
+    for _ in range(3):
+        net.pass_time(DROPS_REPORT_S)
+    origin.publish(b"again")
+    net.pass_time(0.2)
+
+    assert receiver.payloads == [b"again"]
+    assert receiver.core.dropped == 1
+    net.check()
+
+
+def test_nobody_goes_on_above_numbers_that_others_would_refuse(rig: Rig) -> None:
+    rogue, friend = Peer(rig, SMALLER), Peer(rig, GREATER)
+    beside(rig, friend)
+    rogue.send(rogue.tree(1))
+    published = 0
+
+    def number(told: int) -> int:
+        nonlocal published
+        published += 1
+        loss = Loss(NOBODY, VICTIM, told, Why.LATE).pack()
+        rogue.send(pack_publication(SMALLER, published, 1, LOSS, VICTIM, RESERVED_TOPIC, loss)[4:])
+        rig.do(rig.core.publish(b"/b", b"", now=rig.now))
+        return [each for each in friend.messages() if each.kind == DATA][-1].sequence
+
+    assert number(2**63) < 100
+    assert number(HIGHEST) < 100
+    assert number(LINK_STATE_AHEAD + LIFE_NUMBERS + 1) < 100
+    assert number(2**40) == 2**40 + 2  # the label of a new tree is a number too
+    assert number(2**41) == 2**40 + 3  # so soon not again
+    rig.pass_time(DOUBT_S)
+    assert number(2**40) == 2**40 + 4
+    assert number(2**41) == 2**41 + 2
+
+
+def test_a_number_that_no_clock_could_have_led_to_is_refused(rig: Rig) -> None:
+    peer = Peer(rig, SMALLER)
+    limit = LINK_STATE_AHEAD + LIFE_NUMBERS + 1
+    peer.send(peer.publication(b"/a", b"highest", sequence=limit - 1), peer.publication(b"/a", b"over", sequence=limit))
+    assert [each.payload for each in rig.delivered] == [b"highest"]
+    rig.pass_time(1.0)
+    peer.send(peer.publication(b"/a", b"later", sequence=limit + 999_999))
+    assert [each.payload for each in rig.delivered] == [b"highest", b"later"]

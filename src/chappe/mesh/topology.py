@@ -33,6 +33,7 @@ from chappe.defaults import (
     LIFE_NUMBERS,
     LINK_STATE_AHEAD,
     LINK_STATE_KEPT_S,
+    NUMBER_MAX,
     TELL_FEW,
     TELL_PAUSE_MAX_S,
     TELL_PAUSE_S,
@@ -315,6 +316,10 @@ class Topology:
     def remembered(self) -> frozenset[bytes]:
         """The endpoints whose link states are kept, those out of reach included."""
         return frozenset(self._known)
+
+    def number_limit(self, now: float) -> int:
+        """What the numbers of publications are below, by our own clock, which gave us our first one."""
+        return min(NUMBER_MAX, self._limit(now) + LIFE_NUMBERS)
 
     def reaches(self, endpoint: bytes) -> bool:
         """Whether there is a path to an endpoint."""

@@ -4,6 +4,8 @@ Every publication has an origin and a number; the numbers of an origin rise, wit
 Of each origin the last ones are remembered, in two generations. What is not newer than the newest number of a dropped
 generation is refused: it may have come before. So nothing is taken twice, ever, and memory is bounded; what is lost by
 it came more than ``seen_max`` publications of its origin later than others.
+
+Or somebody on the way has used numbers that are still to come. So the origin is told (``losses``), and goes on above.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ class Seen:
     def __init__(self, own: bytes, limits: MeshLimits = MESH_LIMITS) -> None:
         self._limits = limits
         self.late = 0
+        self.late_of: dict[bytes, None] = {}  # origins of such ones
         self.size = 0  # numbers remembered
         self._own = own
         self._origins: dict[bytes, _Origin] = {}
@@ -52,6 +55,8 @@ class Seen:
             return False
         if sequence <= known.floor:
             self.late += 1
+            if origin != self._own:
+                self.late_of[origin] = None
             return False
         young.add(sequence)
         self.size += 1
@@ -74,6 +79,12 @@ class Seen:
         young.update(numbers)
         self.size += count
         return True
+
+    def take_late(self) -> dict[bytes, int]:
+        """Remove and return the origins in ``late_of`` that are known still, with the highest number of each."""
+        origins, self.late_of = self.late_of, {}
+        known = {each: self._origins[each] for each in origins if each in self._origins}
+        return {each: max([found.floor, *found.old, *found.young]) for each, found in known.items()}
 
     def forget(self, origin: bytes) -> None:
         """The origin has been gone for so long that nothing of it is on its way."""

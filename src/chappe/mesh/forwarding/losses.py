@@ -10,6 +10,7 @@ Source: none; the original tells nobody. Between endpoints of chappe alone.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from math import inf
@@ -36,6 +37,7 @@ class Why(IntEnum):
     NO_WAY = 2
     FULL_ON_ONE = 3  # of two ways; on the other one it may have arrived
     NO_WAY_ON_ONE = 4
+    LATE = 5  # taken for old ones: ``count`` is the number above which they are not
 
     @property
     def text(self) -> str:
@@ -54,6 +56,7 @@ _TEXTS: Final = {
     Why.NO_WAY: "to which no way leads any more",
     Why.FULL_ON_ONE: "which takes less than is published, on one of two ways",
     Why.NO_WAY_ON_ONE: "to which no way leads any more, on one of two ways",
+    Why.LATE: "which takes them for old ones",
 }
 _ON_ONE: Final = {Why.FULL: Why.FULL_ON_ONE, Why.NO_WAY: Why.NO_WAY_ON_ONE}
 _NO_WAY: Final = frozenset({Why.NO_WAY, Why.NO_WAY_ON_ONE})
@@ -126,6 +129,10 @@ class Losses:
         self._heard: dict[tuple[bytes, _Kind], int] = {}  # by place
         self._told_at = -inf
 
+    def hurry(self) -> None:
+        """There will be something to tell."""
+        self.due = self._told_at + DROPS_REPORT_S
+
     def add(
         self, towards: bytes, origin: bytes, topic: bytes, why: Why, missing: frozenset[bytes], count: int = 1
     ) -> None:
@@ -149,8 +156,13 @@ class Losses:
         _count(self._heard, (place, (loss.towards, loss.origin, loss.topic, loss.why)), None, loss.count)
         self.due = self._told_at + DROPS_REPORT_S
 
-    def take(self, now: float) -> tuple[list[tuple[Loss, frozenset[bytes]]], list[Action]]:
-        """What is to be told to others now, each with those who miss it, and what to report here."""
+    def take(
+        self, now: float, late: Callable[[], dict[bytes, int]] = dict
+    ) -> tuple[list[tuple[Loss, frozenset[bytes]]], list[Action]]:
+        """What is to be told to others now, each with those who miss it, and what to report here.
+
+        ``late`` gives the origins whose messages were taken for old ones, and the numbers that they are to go on above.
+        """
         if now < self.due:
             return [], []
         self.due = inf
@@ -162,6 +174,7 @@ class Losses:
             (Loss(towards, origin, count, why, topic), missing[towards, origin, topic, why])
             for (towards, origin, topic, why), count in own.items()
         ]
+        losses += [(Loss(NOBODY, origin, number, Why.LATE), frozenset()) for origin, number in late().items()]
         for (towards, origin, topic, why), count in own.items():
             if origin == self._endpoint and why in _NO_WAY:  # nobody else tells us; what was full is in ``Drops``
                 heard[origin, (towards, origin, topic, why)] = count

@@ -455,6 +455,8 @@ class Router:
         turn.close()
         if self.trees.confirm_at <= now:
             self.trees.confirm()
+        if self.seen.late_of:
+            self.losses.hurry()
         if self.topology.changed:
             try:
                 turn.actions += self.settle(now)
@@ -512,7 +514,7 @@ class Router:
     def _take_message(self, link: Link, message: Message, turn: _Turn, now: float) -> None:
         topic, receiver, kind = message.topic, message.receiver, message.kind
         if kind == LOSS:
-            self._take_loss(message)
+            self._take_loss(message, now)
             return
         route = self._routes.get(topic) or self._find_route(topic)
         if route.refused:
@@ -591,8 +593,12 @@ class Router:
         else:
             raise ProtocolError("a message of a kind that this peer does not send")
 
-    def _take_loss(self, message: Message) -> None:
+    def _take_loss(self, message: Message, now: float) -> None:
         loss = Loss.parse(message.payload)
+        if loss.why is Why.LATE:  # somebody used numbers of ours that were still to come
+            if loss.origin == self._own == message.receiver:
+                self.trees.outdo(loss.count, now)
+            return
         if message.receiver == self._own or (self.subscriptions.filter and loss.origin != self._own):
             self.losses.heard(message.origin, loss)
 
@@ -611,7 +617,7 @@ class Router:
         self.note_drops()
         if self.trees.confirm_at <= now:
             self.trees.confirm()
-        losses, reports = self.losses.take(now)
+        losses, reports = self.losses.take(now, self.seen.take_late)
         told = [action for each, missing in losses for action in self._tell_loss(each, missing)]
         settled = [*self.settle(now), *self.flooding.tell(now)]
         self.trees.number_from(self.topology.numbers_from)

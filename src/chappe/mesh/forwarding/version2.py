@@ -26,13 +26,14 @@ from chappe.defaults import (
     CONFIRM_MESSAGES,
     CONFIRM_S,
     DETOURS_MAX,
+    DOUBT_S,
     KEPT_BYTES_MAX,
     KIB,
+    LINK_STATE_STEP_MAX,
     MESH_BATCH_BYTES_MAX,
     MESH_BATCH_MESSAGES_MAX,
     MESH_BATCH_SHARE,
     MESH_MESSAGE_BYTES_MAX,
-    NUMBER_MAX,
     TREES_BYTES_MAX,
     TREES_MAX,
 )
@@ -129,6 +130,8 @@ class Trees:
         self._above: dict[bytes, dict[int, Branch]] = {}  # of others, by upstream and its label
         self._sizes: dict[bytes, int] = {}  # of these, by upstream
         self._told = Told()
+        self._number_max = 0  # numbers from this on are looked at more closely
+        self._outdone_at = -inf
         self._mine: dict[Key, Branch] = {}  # those that we publish along now; of two the first
         self._look = 1  # rises when the network changes
         self._unconfirmed: dict[Branch, None] = {}  # of which something came, or was confirmed
@@ -263,8 +266,10 @@ class Trees:
                 branch.told = number - 1
         if number <= branch.came:
             return None
-        if number >= NUMBER_MAX:
-            raise ProtocolError(f"{number} is not a number of a publication")
+        if number >= self._number_max:
+            self._number_max = self._topology.number_limit(now)
+            if number >= self._number_max:
+                raise ProtocolError(f"{number} is not a number of a publication")
         if len(body) > _BODY_MAX and kind != DETOUR:
             raise ProtocolError(f"a message of {len(body)} bytes leaves no room for another way")
         message: Message | None = None
@@ -364,6 +369,13 @@ class Trees:
             self.number = number
             for key in list(self._mine):
                 self._retire(key)
+
+    def outdo(self, number: int, now: float) -> None:
+        """Somebody takes what we publish for old up to this number: go on above, if all would take that."""
+        highest = self._topology.number_limit(now) - LINK_STATE_STEP_MAX
+        if self.number < number < highest and now >= self._outdone_at + DOUBT_S:
+            self._outdone_at = now
+            self.number_from(number)
 
     def changed(self) -> None:
         """The network, or what somebody wants, is another one: our trees may be wrong."""

@@ -41,7 +41,7 @@ from chappe.sim.streams import Side
 
 NAME: Final = "rogue"
 PAUSES_S: Final = (0.01, 0.1, 0.5)
-HIGH: Final = 2**61  # numbers that no endpoint comes to by itself
+HIGH: Final = 2**51  # numbers that no endpoint comes to by itself
 NUMBERS: Final = (0, 1, 2**51, 2**52, 2**52 + 5_000_000, HIGH, 2**63 - 1, 2**64 - 1)
 TOPICS: Final = (b"/a", b"/b", b"/c/long/topic", b"<$>")
 
