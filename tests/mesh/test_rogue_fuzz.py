@@ -77,6 +77,7 @@ STEPS: Final = 120
 HUB, FRIEND = b"\x80" * 16, b"\x40" * 16
 IDS: Final = (HUB, FRIEND, NOBODY, b"\x11" * 16, b"\x22" * 16, b"\xee" * 16, b"\xff" * 16, b"\x99" * 16)
 NUMBERS: Final = (0, 1, 2, 7, 2**20, 2**44, 2**62 - 1, 2**62, 2**62 + 2**32, 2**63 - 1, 2**63, 2**64 - 1)
+KEYS: Final = (b"", b"k" * 16, b"l" * 16)
 LABELS: Final = (1, 2, 3, 2**64 - 1)
 TOPICS: Final = (b"", b"/", b"/a", b"/a/b", RESERVED_TOPIC, b"<$>/local/x", b"\x00\x1b[31m", b"t" * 65_535)
 
@@ -133,7 +134,7 @@ class World:
         """A link state of anybody."""
         rng = self.rng
         neighbours = {
-            each: Neighbour(each, rng.random() < 0.3, tuple(rng.sample(TOPICS, rng.randrange(3))))
+            each: Neighbour(each, rng.random() < 0.3, tuple(rng.sample(TOPICS, rng.randrange(3))), rng.choice(KEYS))
             for each in rng.sample(IDS, rng.randrange(5))
         }
         filters = tuple(sorted(rng.sample(TOPICS, rng.randrange(4))))
@@ -261,7 +262,8 @@ class World:
         rng = self.rng
         if len(self.rogues) < 6:
             id = rng.choice([each for each in IDS if each not in (HUB, NOBODY, FRIEND)])
-            rogue = Peer(self.hub, id, chappe=rng.random() < 0.7, wanted=rng.sample(TOPICS, 2))
+            key, named = rng.choice(KEYS), rng.choice(((), (), (id,), (FRIEND,)))
+            rogue = Peer(self.hub, id, chappe=rng.random() < 0.7, wanted=rng.sample(TOPICS, 2), key=key, named=named)
             self.rogues.append(rogue)
 
     def _raw(self) -> None:
