@@ -264,6 +264,21 @@ def test_what_was_on_its_way_when_its_origin_moved_is_taken(rig: Rig) -> None:
     assert [each.payload for each in rig.delivered] == [b"late"]
 
 
+def test_who_moved_is_spoken_for_by_nobody_else_meanwhile(rig: Rig) -> None:
+    """What was on its way comes from where its origin was."""
+    friend, rogue, other = Peer(rig, SMALLER), Peer(rig, GREATER), Peer(rig, b"\xdd" * 16)
+    far_behind(friend)
+    friend.send(friend.state(version=2, chappe=(VICTIM,)))
+    other.send(other.state(FAR, 2, (), chappe=(other.id,)), other.state(version=2, chappe=(VICTIM, FAR)))
+    assert rig.core.reaches(FAR)
+
+    rogue.send(rogue.publication(b"/a", b"forged", FAR, 5))
+    friend.send(friend.publication(b"/a", b"on its way", FAR, 6))
+    other.send(other.publication(b"/a", b"new", FAR, 7))
+
+    assert [each.payload for each in rig.delivered] == [b"on its way", b"new"]
+
+
 @pytest.mark.parametrize("number", [2**63, HIGHEST])
 def test_a_number_out_of_bounds_is_dropped(rig: Rig, number: int) -> None:
     peer = Peer(rig, SMALLER)

@@ -46,6 +46,7 @@ from chappe.mesh.messages import NOBODY, LinkState, Neighbour, pack_filter
 from chappe.mesh.network import Facts
 from chappe.mesh.ways import Ways
 
+_NO_PEERS: frozenset[bytes] = frozenset()
 _ORIGINALS_BYTES_MAX = FILTER_BYTES_MAX // 4  # of filters of originals in one link state; beyond it: everything
 
 
@@ -104,7 +105,8 @@ class Topology:
         self._anew = True  # since the last ``settle`` more happened than that link states came
         self._news: dict[bytes, Known | None] = {}  # whose link states came since then, and what was known before
         self._expired_at = -inf
-        self._moved: dict[bytes, float] = {}  # endpoints that were elsewhere until lately, and until when that counts
+        # Endpoints that were elsewhere until lately: until when that counts, and the neighbours behind which they were.
+        self._moved: dict[bytes, tuple[float, frozenset[bytes]]] = {}
 
     # -- what happens -----------------------------------------------------------------------------
 
@@ -264,7 +266,8 @@ class Topology:
         if side is not None and origin in side.endpoints:
             return True
         # The news that it is elsewhere may have come on a shorter way than what it published before.
-        return self._moved.get(origin, -inf) > now
+        until, peers = self._moved.get(origin, (-inf, _NO_PEERS))
+        return until > now and peer in peers
 
     def receivers(self, topic: bytes) -> frozenset[bytes]:
         """The endpoints of chappe that a message with ``topic`` is to go to: who wants it, or speaks with who does."""
@@ -416,10 +419,12 @@ class Topology:
         pairs = {(id(side), id(self._sides[peer])): peer for peer, side in former.items() if peer in self._sides}
         until = now + LINK_STATE_KEPT_S
         for peer in pairs.values():
-            for endpoint in former[peer].endpoints - self._sides[peer].endpoints:
-                self._moved.pop(endpoint, None)
-                self._moved[endpoint] = until
-        while self._moved and (len(self._moved) > ENDPOINTS_MAX or next(iter(self._moved.values())) <= now):
+            gone = former[peer].endpoints - self._sides[peer].endpoints
+            peers = frozenset([each for each, side in former.items() if side is former[peer]]) if gone else _NO_PEERS
+            for endpoint in gone:
+                earlier = self._moved.pop(endpoint, (0.0, _NO_PEERS))[1]
+                self._moved[endpoint] = (until, earlier | peers if earlier - peers else peers)
+        while self._moved and (len(self._moved) > ENDPOINTS_MAX or next(iter(self._moved.values()))[0] <= now):
             del self._moved[next(iter(self._moved))]
 
     def _extend(self, now: float) -> set[bytes] | None:
