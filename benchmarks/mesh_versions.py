@@ -41,6 +41,11 @@ def _one_to_one(side: Side) -> Pair:
     return _sent(side, [receiver], [receiver.hear()["port"]])
 
 
+def _singly(side: Side) -> Pair:
+    receiver = side.start("receiver", how="single")
+    return _sent(side, [receiver], [receiver.hear()["port"]], how="single")
+
+
 def _forwarded(side: Side) -> Pair:
     middle = side.start("forwarder", forward=True)
     port = middle.hear()["port"]
@@ -66,7 +71,7 @@ def _fully_meshed(side: Side) -> Pair:
 def _sent(
     side: Side, receivers: list[Child], ports: list[int], servers: dict[str, Child] | None = None, **options: object
 ) -> Pair:
-    sender = side.start("sender", how="batch", ports=ports, receivers=len(receivers), **options)
+    sender = side.start("sender", **{"how": "batch", **options}, ports=ports, receivers=len(receivers))
     sender.hear()
     return Pair(sender, Together(receivers), servers or {})
 
@@ -103,14 +108,21 @@ def _line(what: str, rates: dict[str, Rate], target: str, met: Callable[[float, 
 
 
 def mesh_versions(settings: Settings) -> list[Line]:
-    """One to one, through a forwarder, to ten processes, and among twelve that are all linked."""
+    """One to one, in batches and singly, through a forwarder, to ten processes, and among twelve all linked."""
     single = _rates(settings, "versions-one", _one_to_one)
+    singly = _rates(settings, "versions-singly", _singly)
     chain = _rates(settings, "versions-chain", _forwarded)
     fan = _rates(settings, "versions-fan", _fanned_out, FAN)
     full = _rates(settings, "versions-full", _fully_meshed)
     one = single["version 2"].median
     return [
         _line("one to one", single, f">= {ONE_TO_ONE:.2f}x of version 1", lambda _, ratio: ratio >= ONE_TO_ONE),
+        _line(
+            "publish one at a time, get one at a time",
+            singly,
+            f">= {ONE_TO_ONE:.2f}x of version 1",
+            lambda _, ratio: ratio >= ONE_TO_ONE,
+        ),
         _line("through a forwarder", chain, f">= {FORWARDED:.1f}x of version 1", lambda _, ratio: ratio >= FORWARDED),
         _line(
             f"fan-out to {FAN} processes, events",
