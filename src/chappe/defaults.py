@@ -156,6 +156,8 @@ MESH_BATCH_MESSAGES_MAX: Final = 256
 MESH_BATCH_BYTES_MAX: Final = 32 * KIB  # ... with payloads of so many bytes: about as often somebody else has a turn
 MESH_BATCH_SHARE: Final = 16  # where a box drops messages, a batch is no larger than this part of it
 DETOURS_MAX: Final = 32  # so often one message is sent another way; then the network is changing too fast for it
+ORDER_BYTES_MAX: Final = 16 * MIB  # wait until what was published before has arrived along other ways: publishers wait
+ORDER_S: Final = 5.0  # so long nothing of that arrives: the order is given up, as it is at twice the bytes
 BINDINGS_MAX: Final = 10_000  # endpoint ids whose certificates are remembered, of each kind; the oldest are forgotten
 DEFECT_FRAME_BYTES: Final = 256  # of a frame that met a defect: so much is reported, to find it
 PING_BYTES_MAX: Final = 4 * KIB  # we send 11 and answer up to this
@@ -164,6 +166,7 @@ PAUSED_MAX: Final = 16  # further connections to a peer that is being connected 
 PEER_MESSAGES_MAX: Final = 16_384
 PEER_BYTES_MAX: Final = 32 * MIB
 # A full peer that takes nothing is waited for this long; then what others send to it is dropped.
+ROOM_LOOK_S: Final = 0.02  # what waited to keep its order, and now waits for room, looks for it so often
 PASS_ON_WAIT_S: Final = 0.5
 CLAIM_S: Final = 0.25  # who does not read, as a subscriber is full, says so often that it gets on: half of that
 CLAIMS_MAX: Final = 1_024  # endpoints whose last claim is remembered; then the oldest is forgotten

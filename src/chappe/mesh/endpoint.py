@@ -59,7 +59,7 @@ class EndpointCore(Peerings):
             actions += self.router.handle_frames(link, frames[at:] if at else frames, now)
         if self.router.overflowed:
             actions += self._drop_overflowed(now)
-        return actions + self._resolve_awaited()
+        return actions + self._resolve_awaited() + self._say_goodbyes()
 
     def contain(self, conn: int, defect: Exception, frame: bytes, now: float) -> list[Action]:
         """What came over a connection met a defect of somebody behind this core: see ``EndpointOptions.contains``."""

@@ -116,6 +116,13 @@ def pack_publication(
     return b"".join((head, receiver, topic, payload))
 
 
+def check_size(topic: bytes, payload: bytes) -> None:
+    """Raises UsageError where ``pack_publication`` would."""
+    size = HEAD_BYTES + len(topic) + len(payload)
+    if size > MESH_MESSAGE_BYTES_MAX - 2 * HEAD_BYTES or len(topic) > MESH_TOPIC_BYTES_MAX:
+        _refuse(size, topic)
+
+
 def pack_batch(origin: bytes, last: int, label: int, topic: bytes, payloads: Sequence[bytes]) -> bytes:
     """Return the frame of messages of data, of which the last one has the number ``last``.
 
@@ -173,6 +180,14 @@ def parse_detour(body: bytes) -> tuple[int, bytes]:
     if len(inner) < HEAD_BYTES or inner[KIND_AT] not in PUBLICATIONS:
         raise ProtocolError("what is sent another way is no publication")
     return body[KIND_AT + 1], inner
+
+
+def number_given(frame: bytes) -> int:
+    """Return the number of what is published in a frame of FLOWS, on a detour or not, that its origin gave it."""
+    at = PREFIX + ID_BYTES
+    if frame[PREFIX + KIND_AT] == DETOUR:
+        at += HEAD_BYTES
+    return int.from_bytes(frame[at : at + 8])
 
 
 def parse_publication(body: bytes, sender: bytes) -> Message:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Final
+from math import inf
+from typing import Final, NamedTuple
 
-from chappe.mesh.flows import Hop
+from chappe.mesh.flows import Hop, number_given
+from chappe.mesh.messages import NOBODY
 
 BRANCH_BYTES: Final = 1_024  # what a tree takes beside what the hops below take ...
 CHILD_BYTES: Final = 512  # ... and what one of these takes beside the ids of the hops below it
@@ -19,6 +21,15 @@ _NOTHING_DETOURED: Final[deque[int]] = deque()
 def size_there(hop: Hop) -> int:
     """How many bytes a tree takes at the hop that it is told to: see ``Branch.size``."""
     return BRANCH_BYTES + hop.below() * CHILD_BYTES + len(hop.subtree)
+
+
+class Key(NamedTuple):
+    """What a tree of ours is for."""
+
+    receivers: frozenset[bytes]  # those too to whom no way leads
+    paths: int = 1
+    twice: frozenset[bytes] = frozenset()  # who of them gets the same along a tree of somebody else
+    carried: bytes = NOBODY  # of whom the messages are; NOBODY if they are ours
 
 
 class Child:
@@ -60,8 +71,8 @@ class Branch:
     """A tree, as far as it is known here."""
 
     __slots__ = (
-        "above", "came", "checked", "children", "deliver", "label", "origin", "second", "told", "upstream", "used",
-        "waiting",
+        "above", "came", "checked", "children", "deliver", "key", "label", "origin", "second", "told", "upstream",
+        "used", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +88,7 @@ class Branch:
         self.told = 0  # up to this number it is confirmed
         self.checked = 0  # as of this look at the network it is right, or its origin is where it comes from
         self.used = True  # further messages may come along it
+        self.key: Key | None = None  # ours: what it is for
         self.second: Branch | None = None  # ours: the tree along which the same goes too
         self.waiting: deque[tuple[int, Branch, Child, int]] = deque()  # ours: its numbers, and what each confirms
 
@@ -93,6 +105,14 @@ class Branch:
             if child.detoured:
                 least = min(least, child.detoured[0] - 1)
         return least
+
+    def left(self, child: Child) -> tuple[int, float]:
+        """How many messages are under way to a hop below that nobody behind it is known to have, and the lowest of the
+        numbers that their origin gave them."""
+        second = self.second
+        done = second.confirmed() if second is not None and child.receivers == child.twice else 0
+        numbers = [number_given(frame) for number, frame in child.kept if number > done]
+        return len(numbers), min(numbers, default=inf)
 
     def both(self) -> list[Branch]:
         """It, and the second one."""

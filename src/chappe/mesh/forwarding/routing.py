@@ -212,6 +212,11 @@ class Router:
                 self.losses.owe(link.peer_id, lost)
         return actions + self._flushes(), lost
 
+    def send_all(self) -> list[Flush]:
+        """Somebody leaves: nothing is to wait until something else has arrived."""
+        self.trees.order.give_up()
+        return self._flushes()
+
     def give_up(self, link: Link) -> None:
         """A link that ended with a goodbye took no more of what waited for it."""
         lost = sum([messages_in(frame, PREFIX) for frame in link.outbox.discard()])
@@ -332,7 +337,7 @@ class Router:
 
     def room(self) -> bool:
         """Whether publishers may go on."""
-        return not self.full or not self._blocks
+        return not ((self.full or self.trees.order.full) and self._blocks)
 
     def taken(self, link: Link) -> None:
         """Something of what waited for a link is gone."""
@@ -578,7 +583,7 @@ class Router:
         if message.kind in (PING, PONG):
             turn.actions += self._control(link, message, now)
         elif link.chappe and message.kind == CONFIRM:
-            self.trees.handle_confirm(link, message.payload)
+            self.trees.handle_confirm(link, message.payload, now)
         elif link.chappe and message.kind == TREE:
             self.trees.handle_tree(link, message.payload)
         elif link.chappe and message.kind == FORGET:
@@ -617,6 +622,8 @@ class Router:
         self.note_drops()
         if self.trees.confirm_at <= now:
             self.trees.confirm()
+        if self.trees.order.due <= now:
+            self.trees.go_on(now)
         losses, reports = self.losses.take(now, self.seen.take_late)
         told = [action for each, missing in losses for action in self._tell_loss(each, missing)]
         settled = [*self.settle(now), *self.flooding.tell(now)]
@@ -628,4 +635,5 @@ class Router:
         if self.topology.changed:
             return -inf
         echoes = self.originals.echoes
-        return min(echoes.due, self.drops.due, self.losses.due, self.flooding.due, self.trees.confirm_at)
+        dues = echoes.due, self.drops.due, self.losses.due, self.flooding.due
+        return min(*dues, self.trees.confirm_at, self.trees.order.due)

@@ -18,9 +18,11 @@ them so often in a second, or after so many messages, and a hop whenever one of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from math import inf
-from typing import Final, TypeAlias
+from typing import Final
 
 from chappe.defaults import (
     CONFIRM_MESSAGES,
@@ -50,6 +52,7 @@ from chappe.mesh.flows import (
     SEVERAL,
     Hop,
     check_publications,
+    check_size,
     messages_in,
     pack_batch,
     pack_confirm,
@@ -69,21 +72,19 @@ from chappe.mesh.flows import (
     run_of,
     unpack_head,
 )
-from chappe.mesh.forwarding.branches import BRANCH_BYTES, CHILD_BYTES, Branch, Child
+from chappe.mesh.forwarding.branches import BRANCH_BYTES, CHILD_BYTES, Branch, Child, Key
 from chappe.mesh.forwarding.losses import Losses, Why
+from chappe.mesh.forwarding.order import Keys, Order
 from chappe.mesh.forwarding.told import Told
 from chappe.mesh.links.link import EndpointOptions, Link
-from chappe.mesh.messages import DATA, LOSS, NOBODY, Message
+from chappe.mesh.messages import DATA, ID_BYTES, LOSS, NOBODY, Message
 from chappe.mesh.policy import Policy
 from chappe.mesh.topology import Topology
 
 _BODY_MAX: Final = MESH_MESSAGE_BYTES_MAX - HEAD_BYTES  # of what may have to go another way
 Put = Callable[[Link, bytes], bool]
-# What a tree of ours is for: receivers, in how many ways, and which of them get the same along a tree of others.
-Key: TypeAlias = tuple[frozenset[bytes], int, frozenset[bytes]]
 
 _NONE: Final[dict[int, Branch]] = {}
-_NOBODY: Final[frozenset[bytes]] = frozenset()
 
 
 class Trees:
@@ -127,6 +128,7 @@ class Trees:
         self._put_control = put_control
         self._outdate = outdate
         self._labels: dict[int, Branch] = {}  # all, by our label
+        self._around: Counter[tuple[bytes, bytes]] = Counter()  # of an origin, past a hop: messages on detours
         self._above: dict[bytes, dict[int, Branch]] = {}  # of others, by upstream and its label
         self._sizes: dict[bytes, int] = {}  # of these, by upstream
         self._told = Told()
@@ -134,48 +136,77 @@ class Trees:
         self._outdone_at = -inf
         self._mine: dict[Key, Branch] = {}  # those that we publish along now; of two the first
         self._look = 1  # rises when the network changes
+        self._surveyed = 1  # as of this look it is known what is under way along former ways
+        self.order = Order()
         self._unconfirmed: dict[Branch, None] = {}  # of which something came, or was confirmed
         self._forgotten: dict[Link, list[int]] = {}  # labels that are not used any more, of which these are to be told
         self._came = 0  # messages since the last confirmation, and KiB of them
 
     # -- publishing -------------------------------------------------------------------------------
 
-    def to(self, receivers: frozenset[bytes], paths: int = 1, twice: frozenset[bytes] = _NOBODY) -> Branch | None:
-        """The tree to all of these that have a way, with a second one if there are two; None if nobody has.
+    def to(self, receivers: frozenset[bytes], paths: int = 1) -> Branch | None:
+        """The tree to all of these that have a way, with a second one if there are two; None if nobody has."""
+        return self._to(Key(receivers, paths))
 
-        ``twice``: who of them gets the same along a tree of somebody else.
-        """
-        key = receivers, paths, twice
+    def _to(self, key: Key) -> Branch | None:
+        self._survey()
         branch = self._mine.get(key)
         if branch is None or branch.checked != self._look:
             branch = self._renew(key, branch)
         return branch if branch.children else None
 
     def _renew(self, key: Key, former: Branch | None) -> Branch:
-        receivers, paths, twice = key
-        ways = self._topology.ways()
-        there = frozenset(filter(ways.lead_to, receivers))
-        trees = [ways.tree(there)] if paths == 1 else ways.two_trees(there)
-        if len(trees) > 1:
-            twice = trees[1][0]
         before = [] if former is None else former.both()
         found: list[Branch] = []
-        for reached, below in trees:
-            hops = pack_hops(self._own, reached, below, twice)
+        for hops in self._hops(key):
             same = [each for each in before if each.leads_by(hops)]
             found.append(same[0] if same else self._make(self._own, NOBODY, 0, False, hops))
         while former is None and len(self._mine) >= TREES_MAX:
             self._retire(next(iter(self._mine)))
         branch = self._mine[key] = found[0]
         branch.second = found[1] if len(found) > 1 else None
-        branch.checked = self._look
+        if branch.second is not None:
+            branch.second.second = branch
+        for each in found:
+            each.key, each.checked = key, self._look
         for each in before:
             if each not in found:
                 self._let_be(each)
         return branch
 
+    def _hops(self, key: Key) -> list[list[Hop]]:
+        """The hops beside us of the tree that is for ``key`` now, and of the second one if there is one."""
+        ways, twice = self._topology.ways(), key.twice
+        there = frozenset(filter(ways.lead_to, key.receivers))
+        trees = [ways.tree(there)] if key.paths == 1 else ways.two_trees(there)
+        if len(trees) > 1:
+            twice = trees[1][0]
+        return [pack_hops(self._own, reached, below, twice) for reached, below in trees]
+
+    def _survey(self) -> None:
+        """Look once after each change for what is under way along ways of ours that are not right any more."""
+        if self._surveyed == self._look:
+            return
+        self._surveyed = self._look
+        for branch in self._labels.values():
+            if branch.key is None or branch.checked == self._look:
+                continue
+            under_way = [child for child in branch.children.values() if child.kept]
+            if under_way:
+                right = [hop for hops in self._hops(branch.key) for hop in hops]
+                former = [child for child in under_way if child.hop not in right]
+                self.order.begin(branch, former, partial(_keys, branch.key.carried))
+
     def publish(self, branch: Branch, kind: int, receiver: bytes, topic: bytes, payload: bytes) -> None:
-        """Send a message along a tree of ours."""
+        """Send a message along a tree of ours, or have it wait until what went another way has arrived."""
+        key = branch.key
+        if self.order.held and key is not None and self.order.holds(key.receivers):
+            check_size(topic, payload)
+            later = partial(self._publish_late, key, kind, receiver, topic, payload)
+            self.number += 1
+            size = len(topic) + len(payload)
+            self.order.put(key.receivers, self.number, size, later, partial(self._has_room, key))
+            return
         number = self.number = self.number + 1
         frame = pack_publication(self._own, number, branch.label, kind, receiver, topic, payload)
         branch.came = number
@@ -199,6 +230,10 @@ class Trees:
 
     def publish_many(self, branch: Branch, topic: bytes, payloads: Sequence[bytes]) -> None:
         """Send messages of data along a tree of ours, in order and in few frames. Raises as ``publish``."""
+        if self.order.held:
+            for payload in payloads:
+                self.publish(branch, DATA, NOBODY, topic, payload)
+            return
         at = 0
         while at < len(payloads):
             run = run_of(payloads, at, self._batch_messages_max, self._batch_bytes_max)
@@ -212,6 +247,19 @@ class Trees:
                 frame = pack_batch(self._own, number, way.label, topic, run)
                 for child in way.children.values():
                     self._send(way, child, number, frame, self._put_batch)
+
+    def _publish_late(self, key: Key, kind: int, receiver: bytes, topic: bytes, payload: bytes) -> None:
+        branch = self._to(key)
+        number = self.number = self.number + 1
+        missing = frozenset([each for each in key.receivers if not self._topology.has_way(each)])
+        if missing:
+            self._losses.add(NOBODY, self._own, topic, Why.NO_WAY, missing)
+        if branch is not None:
+            for each in branch.both():
+                frame = pack_publication(self._own, number, each.label, kind, receiver, topic, payload)
+                each.came = number
+                for child in each.children.values():
+                    self._send(each, child, number, frame, self._put)
 
     def tell(self, branch: Branch, receiver: bytes, topic: bytes, payload: bytes) -> None:
         """Send a report of a loss along a tree of ours, past the bounds of messages."""
@@ -323,7 +371,7 @@ class Trees:
         for child in branch.children.values():
             self._send(branch, child, number, frame, put)
 
-    def handle_confirm(self, link: Link, payload: bytes) -> None:
+    def handle_confirm(self, link: Link, payload: bytes, now: float) -> None:
         """A neighbour confirms what was sent to it."""
         for label, number in parse_confirm(payload):
             branch = self._labels.get(label)
@@ -335,6 +383,17 @@ class Trees:
                 size += len(kept.popleft()[1])
             link.kept_bytes -= size
             self._rose(branch)
+        if self.order.held:
+            self.go_on(now)
+
+    def go_on(self, now: float) -> None:
+        """Send what need not wait any longer."""
+        self._survey()
+        self.order.go_on(now)
+
+    def _has_room(self, key: Key) -> bool:
+        branch = self._to(key)
+        return branch is None or not any(link.outbox.full for link in self.peers(branch))
 
     def confirm(self) -> None:
         """Tell those above us what has arrived at all below, and those below which trees are not used any more."""
@@ -411,6 +470,8 @@ class Trees:
             if not all_on and id(frame) in unsent:
                 lost += messages_in(frame, PREFIX)
             self._rose(branch)
+        if self.order.held:
+            self.order.due = -inf
         return lost
 
     # -- inside -----------------------------------------------------------------------------------
@@ -466,7 +527,7 @@ class Trees:
     def _send(self, branch: Branch, child: Child, number: int, frame: bytes, put: Put) -> None:
         link = self._links.get(child.hop.id)
         ours = branch.upstream == NOBODY
-        if link is None or not link.chappe or child.detoured:
+        if link is None or not link.chappe or (not ours and (branch.origin, child.hop.id) in self._around):
             if ours:  # it is right as of the last look at the network, so this is a defect: rather lose than go round
                 self._lose(child, _inner(frame[PREFIX:]), child.receivers, Why.NO_WAY)
             else:
@@ -510,18 +571,46 @@ class Trees:
         there = frozenset(filter(self._topology.has_way, wanted)) if before < DETOURS_MAX else frozenset[bytes]()
         if there != wanted:
             self._lose(child, body, wanted - there, Why.NO_WAY)
-        around = self.to(there, 1, child.twice & there) if there else None
-        if around is not None:
-            self.number += 1
-            around.came = self.number
+        if there:
+            self._survey()
+            origin = body[:ID_BYTES]
+            key = Key(there, 1, child.twice & there, NOBODY if origin == self._own else origin)
             child.begin()
             child.detoured.append(number)
-            frame = pack_detour(self._own, self.number, around.label, before, body)
-            for each in around.children.values():
-                self._send(around, each, around.came, frame, self._put_batch)
-            around.waiting.append((around.came, branch, child, number))
-            self._rose(around)
+            self._around[branch.origin, child.hop.id] += 1
+            go, room = partial(self._go_around, branch, child, number, before, body, key), partial(self._has_room, key)
+            keys = _keys(key.carried, there)
+            given = parse_head(body)[1]
+            if self.order.holds(keys, given) or not room():  # all that is kept may be more than a box takes
+                self.order.put(keys, given, len(body), go, room)
+            else:
+                go()
         return there == wanted
+
+    def _go_around(self, branch: Branch, child: Child, number: int, before: int, body: bytes, key: Key) -> None:
+        around = self._to(key)
+        missing = frozenset([each for each in key.receivers if not self._topology.has_way(each)])
+        if missing:  # since it began to wait
+            self._lose(child, body, missing, Why.NO_WAY)
+        if around is None:
+            self._back(branch, child, number)
+            return
+        self.number += 1
+        around.came = self.number
+        frame = pack_detour(self._own, self.number, around.label, before, body)
+        for each in around.children.values():
+            self._send(around, each, around.came, frame, self._put_batch)
+        around.waiting.append((around.came, branch, child, number))
+        self._rose(around)
+
+    def _back(self, branch: Branch, child: Child, number: int) -> None:
+        """A detour has come to its end."""
+        key = branch.origin, child.hop.id
+        child.detoured.remove(number)
+        self._around[key] -= 1
+        if not self._around[key]:
+            del self._around[key]
+        self._rose(branch)
 
     def _rose(self, branch: Branch) -> None:
         """More of a tree may be confirmed."""
@@ -533,8 +622,7 @@ class Trees:
             done = branch.confirmed()
             while branch.waiting and branch.waiting[0][0] <= done:
                 _, other, child, number = branch.waiting.popleft()
-                child.detoured.remove(number)
-                self._rose(other)
+                self._back(other, child, number)
         self._drain(branch)
 
     def dropped(self, link: Link, frame: bytes, why: Why) -> None:
@@ -577,6 +665,11 @@ class Trees:
         if sizes != {peer: size for peer, size in self._sizes.items() if size}:
             found.append(f"trees of {self._sizes} bytes are counted, {sizes} are known")
         return found + self._told.invariants()
+
+
+def _keys(carried: bytes, receivers: frozenset[bytes]) -> Keys:
+    """What orders messages to these: see ``Order``."""
+    return receivers if carried == NOBODY else frozenset([carried + each for each in receivers])
 
 
 def _inner(body: bytes) -> bytes:

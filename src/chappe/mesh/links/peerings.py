@@ -28,7 +28,7 @@ from chappe.mesh.messages import ASKED, BYE, PING, Message, pack_ping, pack_pong
 _FINAL: Final = {Code.PEER_INCOMPATIBLE: PeerIncompatible, Code.PEER_INVALID: PeerInvalid}  # dialling again is no use
 _STALE: Final = frozenset({Code.REDUNDANT, Code.LOGIC_ERROR})  # it believes in a connection that we know to be gone
 
-What = Literal["greet", "leave", "empty", "await"]
+What = Literal["greet", "order", "leave", "empty", "await"]
 Ended = type[PeerLost] | type[PeerRemoved]
 
 
@@ -49,6 +49,7 @@ class Peerings:
         self._refused: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()  # ids and keys that were reported
         self._closed = False
         self._byes = 0
+        self._leaving: dict[int, float] = {}  # connections on which no goodbye was said yet, and since when it is due
 
     # -- connections ------------------------------------------------------------------------------
 
@@ -161,6 +162,8 @@ class Peerings:
         self.links.pop(link.conn, None)
         self._deadlines.clear(("greet", link.conn))
         self._deadlines.clear(("leave", link.conn))
+        self._deadlines.clear(("order", link.conn))
+        self._leaving.pop(link.conn, None)
         if broken:
             return []
         self._closing[link.conn] = link
@@ -291,13 +294,28 @@ class Peerings:
         return None
 
     def _leave(self, link: Link, now: float) -> list[Action]:
-        if link.bye is not None:
+        """Say goodbye, once what was published before need not wait any longer to keep its order."""
+        if link.bye is not None or link.conn in self._leaving:
             return []
-        self._byes += 1
-        link.bye = ping_token(BYE, self._byes)
-        self._deadlines.set(("leave", link.conn), now + UNPEER_S)
-        link.outbox.put_control(pack_ping(self.own_id, link.peer_id, link.bye))
-        return [link.flush]
+        self._leaving[link.conn] = now
+        if self.router.trees.order.waits:
+            self._deadlines.set(("order", link.conn), now + UNPEER_S / 2)
+            return []
+        return self._say_goodbyes()
+
+    def _say_goodbyes(self) -> list[Action]:
+        """To all peers that are left, if nothing waits any more that is to go before."""
+        if not self._leaving or self.router.trees.order.waits:
+            return []
+        links = [(self.links[conn], asked_at) for conn, asked_at in self._leaving.items()]
+        self._leaving.clear()
+        for link, asked_at in links:
+            self._deadlines.clear(("order", link.conn))
+            self._byes += 1
+            link.bye = ping_token(BYE, self._byes)
+            self._deadlines.set(("leave", link.conn), asked_at + UNPEER_S)
+            link.outbox.put_control(pack_ping(self.own_id, link.peer_id, link.bye))
+        return [link.flush for link, _ in links]
 
     def await_peer(self, peer_id: bytes, timeout_s: float | None, ticket: int, now: float) -> list[Action]:
         """Resolves to True once ``peer_id`` can be reached, over whatever way, and what it wants is known.
@@ -420,6 +438,8 @@ class Peerings:
             elif what == "await":
                 if self._awaited.pop(number, None) is not None:
                     actions.append(Resolve(number, False))
+            elif what == "order":
+                actions += self.router.send_all()
             elif number in self.links:
                 link = self.links[number]
                 actions += (
@@ -430,7 +450,7 @@ class Peerings:
         if now >= self.heartbeats.due():
             actions += self._beat(now)
         actions += [*self._dialling.handle_timeout(now), *self.router.handle_timeout(now)]
-        return actions + self._resolve_awaited()
+        return actions + self._resolve_awaited() + self._say_goodbyes()
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` wants to be called; infinity for never."""

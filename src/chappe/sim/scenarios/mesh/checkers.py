@@ -8,9 +8,10 @@ from chappe.defaults import MESH_BATCH_BYTES_MAX
 from chappe.mesh.events import LinkEnded
 from chappe.mesh.filters import minimal, union
 from chappe.mesh.flows import FLOWS, HEAD_BYTES, KIND_AT, parse_head
-from chappe.mesh.messages import LINK_STATE, Message
+from chappe.mesh.messages import LINK_STATE, NOBODY, Message
 from chappe.sim.scenarios.mesh.base import MeshHost
 from chappe.sim.scenarios.mesh.hosts import EndpointHost
+from chappe.sim.scenarios.mesh.rogues import NAME as ROGUE
 from chappe.sim.scenarios.mesh.world import MeshWorld
 from chappe.sim.streams import PREFIX, Side
 from chappe.sim.world import Checker
@@ -113,6 +114,37 @@ class LinkOrder(Checker[MeshWorld]):
                 if number < self._last.get(side, -1):  # the same comes again where two ways begin with one link
                     self.fail(f"{side.host.name} sends {number} behind {self._last[side]}")
                 self._last[side] = number
+
+
+class OriginOrder(Checker[MeshWorld]):
+    """What one endpoint has published comes to each subscriber in the order in which it did so."""
+
+    name = "order of origins"
+
+    def __init__(self, world: MeshWorld) -> None:
+        super().__init__(world)
+        self._last: dict[tuple[str, int, bytes], int] = {}  # life, subscriber by kind, and origin: the last number
+
+    def on_delivered(self, host: MeshHost, message: Message) -> None:
+        """Look at the numbers; originals have none, and what they bring may be brought by another endpoint later.
+
+        What was dropped on another way may still be read from a connection that one side believes to be broken. After
+        5 s without any progress, as where somebody on the way is frozen, the order is given up.
+        """
+        publication = self.world.record.publications.get(message.payload)
+        if publication is None or publication.publisher in (ROGUE, *self.world.record.originals):
+            return
+        if host.original or message.origin == NOBODY:
+            return
+        key = host.life, message.kind, message.origin
+        last = self._last.get(key, -1)
+        if message.sequence < last and not self._is_excused():
+            self.fail(f"{host.life} got {message.sequence} of {publication.publisher} behind {last}")
+        self._last[key] = message.sequence
+
+    def _is_excused(self) -> bool:
+        cores = [host.core for host in self.world.alive(EndpointHost)]
+        return any(each.dropped or each.router.trees.order.given_up for each in cores)
 
 
 class Drops(Checker[MeshWorld]):
@@ -269,5 +301,8 @@ class Completeness(Checker[MeshWorld]):
 
 def all_checkers(world: MeshWorld) -> list[Checker[Any]]:
     """Every checker; the order of statuses is checked where they are reported (``EndpointHost``)."""
-    kinds = (Delivery, Storms, LinkOrder, Drops, Calm, Bounds, Liveness, Patience, Convergence, Completeness)
+    kinds = (
+        *(Delivery, Storms, LinkOrder, OriginOrder, Drops, Calm, Bounds, Liveness, Patience, Convergence),
+        Completeness,
+    )
     return [each(world) for each in kinds]

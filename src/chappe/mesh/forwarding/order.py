@@ -1,0 +1,149 @@
+"""The order of what an origin publishes, kept while its ways change.
+
+Along one tree everything comes in order, and so it does along all trees of an origin as long as nothing changes, for
+they are parts of one tree of shortest ways. When the ways change, what is under way along the former ones may come
+later than what goes along the new ones. So whatever is for the same receivers waits, here where it is published, until
+that has arrived: until the hop beside us has confirmed it, or the link to it has ended and it goes another way. Of
+what goes two ways one is enough.
+
+A hop that sends something on a detour does the same with what it sends of one origin. Everything waits only for what
+has a lower number of the same origin: so nothing waits for each other, even if it comes to the same hop again.
+
+What may go then goes as boxes have room for it: it came in a moment, and may be more than they take at once.
+
+What waits is bounded, and so is the time in which nothing of what is waited for arrives. Beyond that the order is given
+up, rather than messages.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterable
+from math import inf
+from operator import attrgetter
+from typing import TypeAlias
+
+from chappe.defaults import ORDER_BYTES_MAX, ORDER_S, ROOM_LOOK_S
+from chappe.mesh.forwarding.branches import Branch, Child
+
+Keys: TypeAlias = frozenset[bytes]  # receivers; of what another endpoint has published: its id and theirs
+
+
+class _Former:
+    """A hop to which something is under way along what was the way."""
+
+    __slots__ = ("branch", "keys", "left", "lowest", "until")
+
+    def __init__(self, branch: Branch, keys: Keys, left: int, lowest: float) -> None:
+        self.branch = branch
+        self.keys = keys
+        self.left = left  # messages
+        self.lowest = lowest  # of their numbers
+        self.until = inf  # it is waited for
+
+
+class _Entry:
+    """Something that waits."""
+
+    __slots__ = ("keys", "number", "room", "send", "size", "until")
+
+    def __init__(self, keys: Keys, number: int, size: int, send: Callable[[], None], room: Callable[[], bool]) -> None:
+        self.keys = keys
+        self.number = number
+        self.size = size
+        self.send = send
+        self.room = room
+        self.until = inf  # it waits for room
+
+
+class Order:
+    """What waits until something else has arrived."""
+
+    def __init__(self) -> None:
+        self.held: dict[bytes, float] = {}  # keys of what is to wait, if it has a higher number than this
+        self.due = inf  # when to call ``go_on``
+        self.size = 0  # bytes that wait
+        self.given_up = 0  # how often the order was
+        self._former: dict[Child, _Former] = {}
+        self._entries: list[_Entry] = []  # by number
+
+    def begin(self, branch: Branch, children: Iterable[Child], keys: Callable[[frozenset[bytes]], Keys]) -> None:
+        """The ways of a tree over some hops, to which something is under way, are not right any more."""
+        for child in children:
+            if child not in self._former:
+                former = self._former[child] = _Former(branch, keys(child.receivers), *branch.left(child))
+                _hold(self.held, former.keys, former.lowest)
+                self.due = -inf
+
+    def holds(self, keys: Keys, number: float = inf) -> bool:
+        """Whether something with these keys, and this number of its origin, is to wait."""
+        return _holds(self.held, keys, number)
+
+    def put(self, keys: Keys, number: int, size: int, send: Callable[[], None], room: Callable[[], bool]) -> None:
+        """Have ``send`` called in its turn, once there is ``room``."""
+        insort(self._entries, _Entry(keys, number, size, send, room), key=_number)
+        _hold(self.held, keys, number)
+        self.size += size
+        if self.due == inf or self.size > 2 * ORDER_BYTES_MAX:
+            self.due = -inf
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything does."""
+        return bool(self._entries)
+
+    @property
+    def full(self) -> bool:
+        """Whether who publishes is to wait."""
+        return self.size >= ORDER_BYTES_MAX
+
+    def go_on(self, now: float) -> None:
+        """Send what need not wait any longer, as long as there is room for it."""
+        if self.size > 2 * ORDER_BYTES_MAX:
+            self.give_up()
+            return
+        for child, former in list(self._former.items()):
+            left, former.lowest = former.branch.left(child)
+            if left < former.left or former.until == inf:
+                former.left, former.until = left, now + ORDER_S
+            if not left or now >= former.until:
+                self.given_up += bool(left)
+                del self._former[child]
+        self.due = min([each.until for each in self._former.values()], default=inf)
+        self._send(now)
+
+    def give_up(self) -> None:
+        """Send all that waits."""
+        self.given_up += bool(self._former and self._entries)
+        self._former.clear()
+        self.due = inf
+        self._send(inf)
+
+    def _send(self, now: float) -> None:
+        held: dict[bytes, float] = {}
+        for former in self._former.values():
+            _hold(held, former.keys, former.lowest)
+        entries, self._entries = self._entries, []
+        for each in entries:
+            if not _holds(held, each.keys, each.number):
+                if now >= each.until or each.room():
+                    self.size -= each.size
+                    each.send()
+                    continue
+                each.until = min(each.until, now + ORDER_S)
+                self.due = min(self.due, now + ROOM_LOOK_S)
+            self._entries.append(each)
+            _hold(held, each.keys, each.number)
+        self.held = held
+
+
+_number = attrgetter("number")
+
+
+def _hold(held: dict[bytes, float], keys: Keys, number: float) -> None:
+    for key in keys:
+        held[key] = min(number, held.get(key, inf))
+
+
+def _holds(held: dict[bytes, float], keys: Keys, number: float) -> bool:
+    return any(held.get(key, inf) < number for key in keys)
