@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.mesh.rogue_rig import Peer, Rig
 
 from chappe.defaults import DROPS_REPORT_S, LOSSES_MAX
 from chappe.errors import ProtocolError
-from chappe.mesh.events import LostElsewhere
+from chappe.mesh.events import LostElsewhere, MessagesDropped
 from chappe.mesh.flows import FLOW_LOSS, KIND_AT, PREFIX, pack_publication, parse_publication
 from chappe.mesh.forwarding.losses import Loss, Losses, Why
-from chappe.mesh.messages import LOSS, NOBODY, RESERVED_TOPIC
+from chappe.mesh.messages import DATA, LOSS, NOBODY, RESERVED_TOPIC, pack_message
 
 PLACE, PEER, ORIGIN = b"l" * 16, b"p" * 16, b"o" * 16
 TOPIC = b"/t"
@@ -113,3 +114,41 @@ def test_any_number_of_origins_peers_topics_and_places_takes_bounded_memory() ->
     last = frozenset([number.to_bytes(16, "big") for number in range(LOSSES_MAX + 1, LOSSES_MAX + 11)])
     assert found[-1] == (Loss(PEER, NOBODY, 10, Why.FULL), last)
     assert len(reports) == LOSSES_MAX
+
+
+def brought(rig: Rig, ttl: int, *, wanted_by_original: bool = False, wanted_by_chappe: bool = False) -> list[object]:
+    """What an endpoint says after an original brought it two messages, beside an original and an endpoint of chappe."""
+    rig.want(TOPIC)
+    wanted = {False: (), True: (TOPIC,)}
+    source = Peer(rig, PEER, chappe=False, wanted=[TOPIC])
+    Peer(rig, ORIGIN, chappe=False, wanted=wanted[wanted_by_original])
+    near = Peer(rig, PLACE, wanted=wanted[wanted_by_chappe])
+    near.send(near.state(version=1, chappe=(rig.core.own_id,), wanted=wanted[wanted_by_chappe]))
+    rig.pass_time(DROPS_REPORT_S)
+    for number in range(2):
+        source.send(pack_message(PEER, NOBODY, DATA, ttl, TOPIC, b"%d" % number)[PREFIX:])
+    rig.pass_time(DROPS_REPORT_S)
+    assert [each.payload for each in rig.delivered] == [b"0", b"1"]
+    return [each for each in rig.events if isinstance(each, MessagesDropped)]
+
+
+@pytest.mark.parametrize("others", [{"wanted_by_original": True}, {"wanted_by_chappe": True}])
+def test_what_an_original_brings_with_no_ttl_left_is_counted_where_others_would_have_got_it(
+    others: dict[str, bool],
+) -> None:
+    rig = Rig()
+    assert brought(rig, 0, **others) == [MessagesDropped(f"from {PEER.hex()}, whose TTL is used up", 2)]
+    assert rig.core.dropped == 2
+
+
+@pytest.mark.parametrize(
+    ("ttl", "forwarding", "others"),
+    [
+        pytest.param(0, True, False, id="nobody else wants it"),
+        pytest.param(0, False, True, id="nothing passes here"),
+        pytest.param(1, True, True, id="it goes on"),
+    ],
+)
+def test_what_an_original_brings_is_not_counted(ttl: int, forwarding: bool, others: bool) -> None:
+    rig = Rig(forwarding=forwarding)
+    assert brought(rig, ttl, wanted_by_original=others, wanted_by_chappe=others) == []

@@ -558,10 +558,14 @@ class Router:
             turn.actions += self.settle(now)
             return
         turn.deliver(subscribers, message)
-        if not self._forwards or not message.ttl:
+        if not self._forwards:
             return
         if not route.ready:
             self._make_ready(route, self.topology.receivers(topic))
+        if not message.ttl:
+            if route.tree is not None or any(each is not link for each in route.originals):
+                self.drops.add(f"from {link.peer_id.hex()}, whose TTL is used up")
+            return
         if route.tree is not None:
             try:
                 self.trees.publish(route.tree, message.kind, NOBODY, topic, payload)
