@@ -97,6 +97,13 @@ class Net:
             node = self.nodes[here]
             node.do(node.core.handle_closed(node.conns.pop(there), "it broke", node.now))
 
+    def believe_cut(self, at: int, one: int, two: int) -> None:
+        """One node has heard that another one has no link to a third."""
+        topology = self.nodes[at].core.router.topology
+        topology._known[self.nodes[one].id].chappe -= {self.nodes[two].id}
+        topology.changed = True
+        self.nodes[at].pass_time(0.0)
+
     def kill(self, number: int) -> None:
         """A node dies with all that it has."""
         for other in list(self.nodes[number].conns):

@@ -155,10 +155,7 @@ def test_of_what_goes_two_ways_one_is_enough() -> None:
     net.cut(1, 3)
     net.held = {(1, 0), (1, 2)}
     net[3].do(net[3].core.subscribe(SUBSCRIBER, [b"/more"], now=net[3].now))
-    known = net[0].core.router.topology._known
-    known[net[1].id].chappe -= {net[3].id}  # 1 says that its link to 3 is gone
-    net[0].core.router.topology.changed = True
-    net[0].pass_time(0.0)
+    net.believe_cut(0, 1, 3)
     net[0].publish(b"2")
     net.pump()
     assert net[3].payloads == [b"1", b"2"]
