@@ -595,6 +595,33 @@ def test_a_time_starts_with_the_first_record_as_young(time: int, wanted: list[in
     assert rig.offsets() == [*wanted, 2]
 
 
+@pytest.mark.parametrize(
+    ("second", "answers", "expected"),
+    [((b"a", b"b", b"c", b"d"), True, [0, 1, 2, 3]), ((), True, [2, 3]), ((b"a", b"b", b"c", b"d"), False, [2, 3])],
+)
+def test_of_stores_that_begin_at_different_offsets_all_are_asked_where(
+    second: tuple[bytes, ...], answers: bool, expected: list[int]
+) -> None:
+    """The second one answers late, or has nothing of it, or does not answer at all."""
+    rig = ConsumerRig(EARLIEST)
+    rig.late = []
+    rig.meet(store_with(b"c", b"d", base=2))
+    rig.meet(store_with(*second, name="T"))
+    first, *others = rig.late
+    rig.reply_to(first)
+    rig.wait(0.0)
+    assert rig.delivered == []
+    rig.late = None
+    if answers:
+        for ask in others:
+            rig.reply_to(ask)
+    else:
+        rig.deaf.add("tcp://T:1")
+    rig.wait(2 * ANSWER_S)
+    assert rig.offsets() == expected
+    assert not rig.events
+
+
 def test_a_time_in_the_middle_is_looked_up_by_a_store() -> None:
     store = StoreRig()
 

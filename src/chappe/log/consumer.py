@@ -37,6 +37,7 @@ from chappe.log.messages import (
 )
 from chappe.log.queries import Answer, HeadsAnswer, SeekAnswer
 from chappe.log.sources import Key, Source, Sources
+from chappe.log.storage import PartitionInfo
 from chappe.log.subscriptions import address_in
 
 __all__ = ["EARLIEST", "LATEST", "LogConsumer", "Reset"]
@@ -382,6 +383,14 @@ class LogConsumer:
         self._gaps.want(key, gap)
         return self._gaps.pursue(key, gap, now)
 
+    def _start(self, store: Source, key: Key, info: PartitionInfo, *, new: bool, now: float) -> int:
+        """Where to begin in a partition that a store lists; another store may have more from before."""
+        if self._reset.kind != "earliest":
+            return self._reset.when_listed(info, new=new)
+        if info.first and not self._sources.all_listed(now, but=store):
+            return UNDECIDED
+        return min([info.first, *(first for first, _ in self._sources.ranges(key))])
+
     def _listed(self, store: Source, wanted: Filter, answer: HeadsAnswer, asked_at: float, now: float) -> list[Action]:
         """A store lists partitions: begin those that are new, and get what nobody sends live."""
         delivery = self._delivery
@@ -402,7 +411,7 @@ class LogConsumer:
             part = delivery.find(key) or delivery.add(key, UNDECIDED)
             gap = part.gap
             if gap.next == UNDECIDED:
-                gap.next = self._reset.when_listed(info, new=wanted in store.synced)
+                gap.next = self._start(store, key, info, new=wanted in store.synced, now=now)
                 part.strict = self._reset.strict
             self._gaps.listed(store, key, gap, info.first, info.next)
             gap.head = max(gap.head, info.next)

@@ -53,11 +53,10 @@ class Reset:
     def when_listed(self, info: PartitionInfo, *, new: bool) -> int:
         """Where to start in a partition that a store lists; UNDECIDED if the store must be asked for a time.
 
-        ``new``: the store listed all it had before, and this was not in it.
+        Not for ``earliest``: there other stores count too. ``new``: the store listed all it had before, and this was
+        not in it.
         """
         match self.kind:
-            case "earliest":
-                return info.first
             case "latest":
                 return info.first if new else info.next
             case "offset":
@@ -254,6 +253,10 @@ class Delivery:
 
     def _decide(self, key: Key, gap: Gap, now: float) -> list[Action]:
         """Ask a store where a time begins; if none can say, start with what came live."""
+        if self._reset.kind == "earliest":  # stores may begin at different offsets
+            ranges = self._sources.ranges(key)
+            if ranges and (self._sources.all_listed(now) or gap.tries >= UNDECIDED_TRIES):
+                return self.begin(key, min([first for first, _ in ranges]), now)
         knowing = [each for each in self._sources.usable(now) if key in each.heads]
         if knowing and self._reset.kind == "time":
             return [self.gaps.seek(knowing[0], key, gap, self._reset.value, now)]

@@ -121,6 +121,10 @@ class Sources:
             for each in filters
         )
 
+    def all_listed(self, now: float, but: Source | None = None) -> bool:
+        """Whether all that answered lately have listed what they have; ``but`` is just doing so."""
+        return all(each.synced for each in self.usable(now) if each is not but)
+
     def listed_by_any(self, wanted: Filter) -> bool:
         """Whether any store has listed what it has of a filter."""
         return any(wanted in each.synced for each in self.stores.values())
