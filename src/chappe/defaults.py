@@ -118,6 +118,7 @@ NETWORK_LINKS_MAX: Final = 250_000  # in one picture of the network; more are co
 LINK_STATE_BYTES_MAX: Final = 1 * MIB  # filters of an endpoint and of the originals beside it; larger is refused
 LINK_STATES_BYTES_MAX: Final = 24 * MIB  # of all endpoints together: less than a new peer can be told at once
 LINK_STATE_KEPT_S: Final = 60.0  # of an endpoint without a path, which may come back
+LINK_STATE_OFFERED_S: Final = 10.0  # of such an endpoint, to others: far more than what it waits for is on its way
 EXPIRE_S: Final = 1.0  # at most so often those that were kept long enough are looked for, unless links end
 # Microseconds: so much, 142 years, clocks differ at most; of what is told as its version.
 LINK_STATE_AHEAD: Final = 2**52

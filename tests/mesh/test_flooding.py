@@ -6,9 +6,17 @@ import struct
 from zlib import crc32
 
 import pytest
+from tests.mesh.net_rig import Net, Node
 from tests.mesh.rogue_rig import VICTIM, Peer, Rig
 
-from chappe.defaults import COMPARE_PAUSE_S, COMPARE_S, LINK_STATE_STEP_MAX, TELL_PAUSE_MAX_S
+from chappe.defaults import (
+    COMPARE_PAUSE_S,
+    COMPARE_S,
+    LINK_STATE_KEPT_S,
+    LINK_STATE_OFFERED_S,
+    LINK_STATE_STEP_MAX,
+    TELL_PAUSE_MAX_S,
+)
 from chappe.mesh.messages import LINK_STATE, LINK_STATES_HAD, LinkState, parse_message
 
 A, B, C, FAR = (bytes((number,)) * 16 for number in (1, 2, 3, 9))
@@ -214,3 +222,90 @@ def test_a_version_that_nobody_could_outdo_is_refused(rig: Rig, version: int) ->
     rig.want(b"/more")
     [own] = b.link_states()
     assert own.version < 100
+
+
+def remembered(net: Net, number: int) -> set[int]:
+    """Of whom one node has a link state."""
+    ids = {node.id: node.number for node in net.nodes}
+    return {ids[each] for each in net[number].core.router.topology.remembered}
+
+
+def parted(*cut: int) -> Net:
+    """A line of four that was cut at these links for so long that the first node has forgotten who was behind them.
+
+    The second one has not: it forgets when something changes.
+    """
+    net = Net(4, [(0, 1), (1, 2), (2, 3)], heartbeat_s=1000.0)
+    for one in cut:
+        net.cut(one, one + 1)
+    net.pump()
+    net.pass_time(LINK_STATE_KEPT_S + 1.0)
+    forget(net[0])
+    return net
+
+
+def forget(node: Node) -> None:
+    """Have one alone look for who has been gone for too long, as if something had changed for it."""
+    node.core.router.topology.changed = True
+    node.pass_time(0.0)
+
+
+def test_who_has_forgotten_an_endpoint_that_is_gone_is_not_taught_it_again() -> None:
+    net = parted(2)
+    assert 3 not in remembered(net, 0)
+    for _ in range(int(2 * COMPARE_S)):  # all compare with each of their neighbours
+        net.pass_time(1.0)
+        assert 3 not in remembered(net, 0)
+    for each in (1, 2):
+        forget(net[each])
+    assert all(3 not in remembered(net, each) for each in (0, 1, 2))
+
+
+def test_who_joins_is_not_told_of_who_has_been_gone_for_long() -> None:
+    for seconds, told in ((LINK_STATE_OFFERED_S - 1.0, {0, 2, 3}), (LINK_STATE_OFFERED_S + 1.0, {0, 2})):
+        net = Net(4, [(0, 2), (2, 3)], heartbeat_s=1000.0)
+        net.cut(2, 3)
+        net.pump()
+        net.pass_time(seconds)
+        net.link(1, 2)
+        net.pump()
+        assert remembered(net, 1) == told
+
+
+def test_when_two_parts_meet_again_who_has_forgotten_the_other_learns_of_all_in_it_at_once() -> None:
+    net = parted(1)
+    assert remembered(net, 0) == {1}
+    assert remembered(net, 1) == {0, 2, 3}
+
+    net.link(1, 2)
+    net.pump()
+
+    assert remembered(net, 0) == {1, 2, 3}
+    assert net[0].core.router.topology.has_way(net[3].id)
+
+
+def test_parts_that_meet_again_soon_are_not_told_again_what_they_had() -> None:
+    net = Net(4, [(0, 1), (1, 2), (2, 3)], heartbeat_s=1000.0)
+    net.cut(1, 2)
+    net.pump()
+    net.pass_time(LINK_STATE_OFFERED_S - 1.0)
+    net.crossed.clear()
+    net.link(1, 2)
+    net.pump()
+
+    told = [parse_message(body).payload[:16] for one, two, body in net.of(LINK_STATE) if (one, two) == (1, 0)]
+    assert net[3].id not in told
+    assert net[0].core.router.topology.has_way(net[3].id)
+
+
+def test_an_earlier_life_that_is_long_gone_is_outdone_by_who_still_has_it(rig: Rig) -> None:
+    a, b = peers_of(rig, A, B)
+    a.send(a.state(version=11, chappe=(VICTIM, FAR)))
+    a.send(a.state(FAR, version=100, chappe=(A,)))
+    a.send(a.state(version=12, chappe=(VICTIM,)))
+    rig.pass_time(LINK_STATE_OFFERED_S + 1.0)
+    a.take(), b.take()
+
+    b.send(had(b, ALL, b.state(version=10, chappe=(VICTIM,)), b.state(FAR, version=7)))
+
+    assert [(each.origin, each.version) for each in b.link_states() if each.origin == FAR] == [(FAR, 100)]

@@ -680,6 +680,20 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "what is remembered has a bound",
     ),
     Plant(
+        "who-returns-is-not-passed-on-anew",
+        "mesh",
+        "mesh/link_states.py",
+        "            self.returned.append(endpoint)",
+        "            pass",
+    ),
+    Plant(
+        "who-is-gone-is-offered",
+        "mesh",
+        "mesh/link_states.py",
+        "return self.gone_since is None or now - self.gone_since <= LINK_STATE_OFFERED_S",
+        "return True",
+    ),
+    Plant(
         "link-that-one-side-tells",
         "mesh",
         "mesh/topology.py",

@@ -10,6 +10,10 @@ Versions rise by one. A larger step is a new life of the endpoint, which begins 
 attempt to outdo it for ever. So nothing is taken that is more than ``LINK_STATE_AHEAD`` ahead of our own clock, but for
 small steps. That limit rises with time, faster than versions do: whatever was told in an endpoint's name, the endpoint
 can outdo it and be believed by all.
+
+One of an endpoint without a path is kept for a while, and told to others for a shorter while. Else those who have
+forgotten it would be taught it by those who have not yet, and teach them in turn, for ever. If the endpoint comes back
+later than that, its link state is passed on anew.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from chappe.defaults import (
     DOUBTS_BYTES_MAX,
     ENDPOINTS_MAX,
     LINK_STATE_KEPT_S,
+    LINK_STATE_OFFERED_S,
     LINK_STATE_STEP_MAX,
     LINK_STATES_BYTES_MAX,
 )
@@ -59,6 +64,10 @@ class Known:
         """What of the frame is the same at all endpoints."""
         return self.frame[_HEAD_BYTES:]
 
+    def is_offered(self, now: float) -> bool:
+        """Whether it is told to who may not have it: not if its endpoint has been gone for so long."""
+        return self.gone_since is None or now - self.gone_since <= LINK_STATE_OFFERED_S
+
     def wants_as(self, other: Known) -> bool:
         """Whether it wants the same, itself and for originals."""
         one, two = self.state, other.state
@@ -81,6 +90,7 @@ class LinkStates:
         self._doubts_max = limits.doubts_max
         self.known: dict[bytes, Known] = {}
         self.refused = 0
+        self.returned: list[bytes] = []  # endpoints that have a path again, and whose link states were not offered
         self._size = 0  # bytes of all frames
         self._doubts: dict[bytes, OrderedDict[bytes, Known]] = {}  # neighbour: by endpoint, the oldest first
 
@@ -146,12 +156,20 @@ class LinkStates:
                     found.append((made, peer))
         return found
 
+    def is_here(self, endpoint: bytes, now: float) -> None:
+        """There is a path to it."""
+        known = self.known[endpoint]
+        if not known.is_offered(now):
+            self.returned.append(endpoint)
+        known.gone_since = None
+
     def expire(self, present: Collection[bytes], now: float) -> list[bytes]:
         """Forget those that have had no path for too long; returns their ids."""
         forgotten = []
         for endpoint, known in self.known.items():
             if endpoint in present:
-                known.gone_since = None
+                if known.gone_since is not None:
+                    self.is_here(endpoint, now)
             elif known.gone_since is None:
                 known.gone_since = now
             elif now - known.gone_since > LINK_STATE_KEPT_S:
@@ -177,7 +195,7 @@ class LinkStates:
         grown = self._size + len(made.frame) - (len(former.frame) if former is not None else 0)
         if grown > LINK_STATES_BYTES_MAX:
             return False
-        if former is not None:
+        if former is not None and former.state.version == made.state.version:
             made.gone_since = former.gone_since
         self._size = grown
         self.known[origin] = made

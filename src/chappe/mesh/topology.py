@@ -197,13 +197,13 @@ class Topology:
         originals = [Neighbour(each, True, wanted[each]) for each in sorted(wanted)]
         return LinkState(self.own, self._version, self._forwards, self._filter, (*chappe, *originals))
 
-    def others(self, peer: bytes) -> list[bytes]:
+    def others(self, peer: bytes, now: float) -> list[bytes]:
         """The frames that a new neighbour is to be told besides: what we have of itself, which an earlier life of it
-        may have told; then the link states of all others, if we forward at all."""
+        may have told; then the link states of all others, if we forward at all, but of who has been gone for long."""
         known = self._known
         found = [known[peer].frame] if peer in known else []
         if self._forwards:
-            found += [known[each].frame for each in sorted(known) if each != peer]
+            found += [known[each].frame for each in sorted(known) if each != peer and known[each].is_offered(now)]
         return found
 
     # -- answers, as of the last settle -----------------------------------------------------------
@@ -460,7 +460,7 @@ class Topology:
         self._news.clear()
         self._present |= added
         for each in added:
-            known[each].gone_since = None
+            self.states.is_here(each, now)
         for origin, _, made in news:
             if origin not in self._present and made.gone_since is None:
                 made.gone_since = now

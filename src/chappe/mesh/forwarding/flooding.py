@@ -13,7 +13,8 @@
   reason, are the same again.
 
 Source: flooding and the exchange of summaries of OSPF (RFC 2328, 10.6 and 13). Departures: no acknowledgement, since
-links lose nothing while they stand; no ages, since link states without a path are forgotten, and others compared.
+links lose nothing while they stand; no ages, since link states without a path are no longer told after a while, and
+forgotten later, and others are compared.
 """
 
 from __future__ import annotations
@@ -98,9 +99,9 @@ class Flooding:
         if not link.told:
             self._put(link, self._told)
         if reached and self._forwards:
-            self._say_what_we_have(link)
+            self._say_what_we_have(link, now)
         else:
-            for frame in topology.others(link.peer_id):
+            for frame in topology.others(link.peer_id, now):
                 self._put(link, frame)
         if self._compare_at == inf:
             self._compare_at = now + COMPARE_S
@@ -140,10 +141,15 @@ class Flooding:
         return [*self._pass_on_held(), *self.tell(now)]
 
     def reconsider(self, now: float) -> list[Action]:
-        """The network changed: take and bring what was in doubt."""
+        """The network changed: take and bring what was in doubt, pass on what others may have forgotten."""
         actions: list[Action] = []
         for origin, peer in self._topology.reconsider(now):
             actions += self._pass_on(origin, {peer})
+        states = self._topology.states
+        returned, states.returned = states.returned, []
+        for origin in returned:
+            if origin in states.known and origin not in self._links:  # a neighbour tells its own anyway
+                actions += self._pass_on(origin, set())
         return actions + self._bring_doubts(now)
 
     # -- what comes -------------------------------------------------------------------------------
@@ -258,7 +264,7 @@ class Flooding:
         self._compare_at = now + COMPARE_S
         self._compared = next((each for each in peers if each > self._compared), peers[0])
         link = self._links[self._compared]
-        self._say_what_we_have(link)
+        self._say_what_we_have(link, now)
         return [link.flush]
 
     def _catch_up(self, now: float) -> list[Action]:
@@ -266,12 +272,13 @@ class Flooding:
         found = [link for link in found if not link.outbox.crowded]
         for link in found:
             del self._behind[link.peer_id]
-            self._say_what_we_have(link)
+            self._say_what_we_have(link, now)
         self._catch_up_at = now + COMPARE_PAUSE_S if self._behind else inf
         return [link.flush for link in found]
 
-    def _say_what_we_have(self, link: Link) -> None:
-        self._put(link, self._pack_versions(_ALL, self._versions()))
+    def _say_what_we_have(self, link: Link, now: float) -> None:
+        offered = {each: entry for each, entry in self._versions().items() if self._is_offered(each, now)}
+        self._put(link, self._pack_versions(_ALL, offered))
 
     def _pack_versions(self, scope: bytes, versions: Versions) -> bytes:
         payload = scope + b"".join([_HAD.pack(origin, *entry) for origin, entry in versions.items()])
@@ -294,6 +301,8 @@ class Flooding:
         else:
             offered = [each for each in offered if each in theirs]
         offered = [each for each in offered if _is_older(theirs.get(each, _NONE), mine[each])]
+        # Who has none may have forgotten it; who has an older one is to know what its endpoint has to outdo.
+        offered = [each for each in offered if theirs.get(each, _NONE) != _NONE or self._is_offered(each, now)]
         frames = [self._frame(each) for each in offered if self._forwards or each in (self._own, link.peer_id)]
         if not self._forwards:  # nothing comes through us; but whoever it is of is to know, and to say better
             others = [each for each in offered if each not in (self._own, link.peer_id) and each in theirs]
@@ -301,6 +310,9 @@ class Flooding:
         if lacking:
             frames.append(self._pack_versions(_SOME, lacking))
         return [action for frame in frames for action in self._send(frame, (link,))][:1]
+
+    def _is_offered(self, origin: bytes, now: float) -> bool:
+        return origin == self._own or self._topology.states.known[origin].is_offered(now)
 
     def _versions(self) -> Versions:
         known = self._topology.states.known
