@@ -798,8 +798,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "goes-another-way-at-once",
         "mesh",
         "mesh/forwarding/version2.py",
-        "if self.order.held and key is not None and",
-        "if self.order.full and key is not None and",
+        "if self.order.held and (key := branch.key)",
+        "if self.order.given_up < 0 and (key := branch.key)",
         "in order while ways change",
     ),
     Plant(
@@ -815,7 +815,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "mesh",
         "mesh/forwarding/version2.py",
         "            if self.order.holds(keys, given) or not",
-        "            if self.order.full or not",
+        "            if self.order.given_up < 0 or not",
         "in order while ways change",
     ),
     Plant(

@@ -92,11 +92,6 @@ class Order:
         """Whether anything does."""
         return bool(self._entries)
 
-    @property
-    def full(self) -> bool:
-        """Whether who publishes is to wait."""
-        return self.size >= ORDER_BYTES_MAX
-
     def go_on(self, now: float) -> None:
         """Send what need not wait any longer, as long as there is room for it."""
         if self.size > 2 * ORDER_BYTES_MAX:

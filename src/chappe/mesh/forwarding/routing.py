@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Final
 
 from chappe.core import Report
-from chappe.defaults import LOST_AFTER, MESH_TOPIC_BYTES_MAX, ROUTES_BYTES_MAX, TTL
+from chappe.defaults import LOST_AFTER, MESH_TOPIC_BYTES_MAX, ORDER_BYTES_MAX, ROUTES_BYTES_MAX, TTL
 from chappe.errors import ProtocolError, UsageError
 from chappe.mesh.actions import Action, Deliver, Flush
 from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable
@@ -337,7 +337,7 @@ class Router:
 
     def room(self) -> bool:
         """Whether publishers may go on."""
-        return not ((self.full or self.trees.order.full) and self._blocks)
+        return not self._blocks or not (self.full or self.trees.order.size >= ORDER_BYTES_MAX)
 
     def taken(self, link: Link) -> None:
         """Something of what waited for a link is gone."""

@@ -199,8 +199,7 @@ class Trees:
 
     def publish(self, branch: Branch, kind: int, receiver: bytes, topic: bytes, payload: bytes) -> None:
         """Send a message along a tree of ours, or have it wait until what went another way has arrived."""
-        key = branch.key
-        if self.order.held and key is not None and self.order.holds(key.receivers):
+        if self.order.held and (key := branch.key) is not None and self.order.holds(key.receivers):
             check_size(topic, payload)
             later = partial(self._publish_late, key, kind, receiver, topic, payload)
             self.number += 1
