@@ -39,7 +39,7 @@ from chappe.mesh.flows import (
     parse_publication,
     parse_tree,
 )
-from chappe.mesh.forwarding import boxes, told, version2
+from chappe.mesh.forwarding import boxes, kept, published, told
 from chappe.mesh.forwarding.branches import CHILD_BYTES
 from chappe.mesh.forwarding.losses import Loss, Why
 from chappe.mesh.messages import (
@@ -628,7 +628,8 @@ def test_nobody_hears_of_itself(rig: Rig) -> None:
 
 
 def test_nobody_waits_for_confirmations_that_are_never_given(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version2, "KEPT_BYTES_MAX", 10_000)
+    for module in (kept, published):
+        monkeypatch.setattr(module, "KEPT_BYTES_MAX", 10_000)
     rogue, friend = Peer(rig, SMALLER), Peer(rig, GREATER)
     beside(rig, rogue, friend)
     got: list[bytes] = []

@@ -38,7 +38,7 @@ from chappe.mesh.flows import (
     parse_head,
     parse_tree,
 )
-from chappe.mesh.forwarding import version2
+from chappe.mesh.forwarding import kept, published, version2
 from chappe.mesh.forwarding.losses import Why
 from chappe.mesh.messages import CONFIRM, DATA, FORGET, NOBODY, TREE, parse_message
 from chappe.mesh.policy import Policy
@@ -639,7 +639,7 @@ def test_who_can_still_be_reached_gets_it_and_the_rest_is_told() -> None:
 
 
 def test_a_message_is_sent_another_way_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version2, "DETOURS_MAX", 1)
+    monkeypatch.setattr(published, "DETOURS_MAX", 1)
     net = Net(6, [(5, 0), (0, 1), (0, 2), (0, 3), (1, 4), (2, 4), (3, 4)])
     net.want(4)
     net.held = {(1, 4), (2, 4)}
@@ -700,7 +700,7 @@ def test_who_said_goodbye_gets_what_is_published_afterwards_another_way() -> Non
 
 
 def test_more_sets_of_receivers_than_trees_are_kept_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version2, "TREES_MAX", 4)
+    monkeypatch.setattr(published, "TREES_MAX", 4)
     net = Net(5, [(0, 1), (1, 2), (1, 3), (1, 4)])
     net.want(1, 2, 3, 4, topic=b"/all")
     for topic in range(1, 16):
@@ -952,7 +952,8 @@ def test_trees_of_one_neighbour_have_a_bound(rig: Rig, monkeypatch: pytest.Monke
 
 def test_what_is_kept_for_one_neighbour_has_a_bound(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many trees it is spread over."""
-    monkeypatch.setattr(version2, "KEPT_BYTES_MAX", 10_000)
+    for module in (kept, published):
+        monkeypatch.setattr(module, "KEPT_BYTES_MAX", 10_000)
     peer, below = Peer(rig, SMALLER), Peer(rig, GREATER)
     below.send(below.state(wanted=(b"/b",), chappe=(VICTIM,)))
     link = rig.core.router.links[GREATER]

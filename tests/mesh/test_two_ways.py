@@ -10,7 +10,7 @@ from tests.mesh.rogue_rig import SUBSCRIBER
 
 from chappe.defaults import CONFIRM_S, DROPS_REPORT_S
 from chappe.mesh.flows import DETOUR, FLOW_DATA, pack_publication, parse_head, parse_publication
-from chappe.mesh.forwarding import version2
+from chappe.mesh.forwarding import published
 from chappe.mesh.forwarding.losses import Why
 from chappe.mesh.messages import DATA, NOBODY, TREE
 from chappe.mesh.policy import Policy
@@ -167,7 +167,7 @@ def test_a_second_way_that_stays_is_not_told_again() -> None:
 
 
 def test_more_sets_of_receivers_than_trees_are_kept_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version2, "TREES_MAX", 3)
+    monkeypatch.setattr(published, "TREES_MAX", 3)
     net = Net.full(5, paths=2)
     sets = [{1}, {2}, {1, 2}, {3, 4}, {1, 4}, {2, 3, 4}]
     for number, wanting in enumerate(sets):

@@ -797,7 +797,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "goes-another-way-at-once",
         "mesh",
-        "mesh/forwarding/version2.py",
+        "mesh/forwarding/published.py",
         "if self.order.held and (key := branch.key)",
         "if self.order.given_up < 0 and (key := branch.key)",
         "in order while ways change",
@@ -805,7 +805,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "link-that-is-back-overtakes-detours",
         "mesh",
-        "mesh/forwarding/version2.py",
+        "mesh/forwarding/published.py",
         "(not ours and (branch.origin, child.hop.id) in self._around)",
         "child.detoured",
         "in order while ways change",
@@ -813,7 +813,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "detours-do-not-wait-for-each-other",
         "mesh",
-        "mesh/forwarding/version2.py",
+        "mesh/forwarding/published.py",
         "            if self.order.holds(keys, given) or not",
         "            if self.order.given_up < 0 or not",
         "in order while ways change",
@@ -845,14 +845,14 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "detour-ends-too-early",
         "mesh",
-        "mesh/forwarding/version2.py",
+        "mesh/forwarding/kept.py",
         "            while branch.waiting and branch.waiting[0][0] <= done:",
         "            while branch.waiting:",
     ),
     Plant(
         "wrong-detour-is-over",
         "mesh",
-        "mesh/forwarding/version2.py",
+        "mesh/forwarding/kept.py",
         "        child.detoured.remove(number)",
         "        child.detoured.popleft()",
     ),
@@ -883,7 +883,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "detours-without-an-end",
         "mesh",
-        "mesh/forwarding/version2.py",
+        "mesh/forwarding/published.py",
         "            before += 1\n",
         "",
     ),
@@ -937,7 +937,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "tree-not-looked-at-after-a-change",
         "mesh",
-        "mesh/forwarding/version2.py",
+        "mesh/forwarding/published.py",
         "        if branch is None or branch.checked != self._look:",
         "        if branch is None:",
         "exactly once while a path stands",
@@ -945,7 +945,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "tree-forgotten-with-something-on-its-way",
         "mesh",
-        "mesh/forwarding/version2.py",
+        "mesh/forwarding/kept.py",
         " and not branch.busy and branch not in self._unconfirmed:",
         " and branch not in self._unconfirmed:",
         "exactly once while a path stands",
@@ -969,7 +969,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "of-a-batch-one-is-told-as-lost",
         "mesh",
-        "mesh/forwarding/version2.py",
+        "mesh/forwarding/kept.py",
         "            self._losses.add(child.hop.id, origin, topic, why, missing, len(messages))",
         "            self._losses.add(child.hop.id, origin, topic, why, missing)",
         "losses are told",
@@ -994,13 +994,13 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "batch-not-read-before-it-is-kept",
         "mesh",
         "mesh/forwarding/version2.py",
-        "            check_publications(_inner(body))",
-        "            _inner(body)",
+        "            check_publications(inner(body))",
+        "            inner(body)",
     ),
     Plant(
         "label-never-forgotten-below",
         "mesh",
-        "mesh/forwarding/version2.py",
+        "mesh/forwarding/kept.py",
         "                self._take_back(link, branch.label)\n",
         "",
         "what is remembered has a bound",
@@ -1016,14 +1016,14 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "dropped-is-waited-for",
         "mesh",
-        "mesh/forwarding/version2.py",
+        "mesh/forwarding/kept.py",
         ("            child.kept.remove((number, frame))\n            link.kept_bytes -= len(frame)\n"),
         "            pass\n",
     ),
     Plant(
         "no-way-and-nobody-told",
         "mesh",
-        "mesh/forwarding/version2.py",
+        "mesh/forwarding/published.py",
         "            self._lose(child, body, wanted - there, Why.NO_WAY)",
         "            pass",
         "losses are told",
@@ -1046,7 +1046,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "copies-with-numbers-of-their-own",
         "mesh",
-        "mesh/forwarding/version2.py",
+        "mesh/forwarding/published.py",
         "            frame = pack_onward(frame[PREFIX:], second.label)\n",
         (
             "            number = self.number = self.number + 1\n"
@@ -1085,14 +1085,14 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "dropped-on-one-way-told-as-lost",
         "mesh",
-        "mesh/forwarding/version2.py",
+        "mesh/forwarding/kept.py",
         "origin, topic, why.on_one, twice, len(messages))",
         "origin, topic, why, twice, len(messages))",
     ),
     Plant(
         "former-second-way-kept",
         "mesh",
-        "mesh/forwarding/version2.py",
+        "mesh/forwarding/published.py",
         "            if each not in found:\n                self._let_be(each)\n",
         "            if each is before[0] and each not in found:\n                self._let_be(each)\n",
     ),
