@@ -100,7 +100,7 @@ def test_not_telling_the_filter_after_the_handshake_is_caught() -> None:
 
         def without_states(link: Any, wanted: Any, announced: Any, now: float) -> list[Action]:
             tell, router.topology.tell = router.topology.tell, lambda _: None
-            others, router.topology.others = router.topology.others, lambda _: []
+            others, router.topology.others = router.topology.others, lambda *_: []
             try:
                 found: list[Action] = link_up(link, wanted, announced, now)
             finally:
@@ -169,6 +169,15 @@ def test_boxes_without_bounds_are_caught(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Outbox, "full", False)
 
     caught(EndpointCore, "bounds", range(30, 400))  # about one in a hundred shows it
+
+
+def test_dropping_where_the_peer_takes_all_is_caught() -> None:
+    class Greedy(EndpointCore):
+        def messages_max(self, conn: int) -> int:
+            found = super().messages_max(conn)
+            return found if found == 1 else 1_000_000
+
+    caught(Greedy, "delivery", range(30, 31))  # it tells what it drops, but the connection had room
 
 
 def test_statuses_out_of_order_are_caught() -> None:

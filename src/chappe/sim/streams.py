@@ -85,6 +85,7 @@ class Side:
         if self._full:
             if self.on_way > self.window_bytes - self.window_bytes // REOPENS:
                 self.network.net.failed[Flush] += 1
+                self.network.clogged[self.host.name, self.other.host.name] = self.network.clock.now
                 return
             self._full = False
             self.host.moved(self)
@@ -192,6 +193,7 @@ class Streams:
         self.windows = windows or WINDOWS_BYTES
         self.listeners: dict[tuple[str, int], End] = {}
         self.sides: list[Side] = []
+        self.clogged: dict[tuple[str, str], float] = {}  # names of writer and reader: when there was no room last
         # Pairs of names: what becomes of their next connection while its ends still greet each other.
         self.early: dict[frozenset[str], Callable[[Side], None]] = {}
 
