@@ -154,7 +154,7 @@ class OriginOrder(Checker[MeshWorld]):
 
     def __init__(self, world: MeshWorld) -> None:
         super().__init__(world)
-        self._last: dict[tuple[str, int, bytes], int] = {}  # life, subscriber by kind, and origin: the last number
+        self._last: dict[tuple[str, int, bytes, str], int] = {}  # life, kind, origin and publisher: the last number
 
     def on_delivered(self, host: MeshHost, message: Message) -> None:
         """Look at the numbers; originals have none, and what they bring may be brought by another endpoint later.
@@ -167,7 +167,8 @@ class OriginOrder(Checker[MeshWorld]):
             return
         if host.original or message.origin == NOBODY:
             return
-        key = host.life, message.kind, message.origin
+        # The next life of an origin may begin with an earlier clock.
+        key = host.life, message.kind, message.origin, publication.publisher
         last = self._last.get(key, -1)
         if message.sequence < last and not self._is_excused():
             self.fail(f"{host.life} got {message.sequence} of {publication.publisher} behind {last}")

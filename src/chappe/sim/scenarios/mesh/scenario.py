@@ -12,6 +12,8 @@ from chappe.sim.scenarios.mesh.hosts import MANY, EndpointHost
 from chappe.sim.scenarios.mesh.population import PopulatedMesh
 from chappe.sim.scenarios.mesh.world import TOPICS
 
+DRAINED_S = 60
+
 
 class Mesh(PopulatedMesh):
     """The mesh."""
@@ -44,6 +46,9 @@ class Mesh(PopulatedMesh):
         self.publishing = False
         took_s = self.settle()
         self.pass_time(self.now + 6.0)
+        for _ in range(DRAINED_S):  # what waits until something else has arrived fills boxes until it is sent
+            if any(host.core.router.trees.order.waits for host in self.alive(EndpointHost)):
+                self.pass_time(self.now + 1.0)
         self.quiet_since = self.now
         self.calm = True
         self.see("on_quiet")
