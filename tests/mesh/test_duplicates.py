@@ -71,6 +71,14 @@ def test_what_is_refused_does_not_push_out_what_is_remembered(seen: Seen) -> Non
     assert seen.late == 50
 
 
+def test_what_comes_late_on_a_slow_way_does_not_make_what_was_dropped_new_again(seen: Seen) -> None:
+    fast, slow = [101, 102, 103, 104], [1, 2, 3, 4]
+    assert taken(seen, A, *fast, *slow) == [*fast, *slow]
+    assert taken(seen, A, 201, 202, 203, 204) == [201, 202, 203, 204]
+    assert taken(seen, A, 301, 302, 303, 304) == [301, 302, 303, 304]
+    assert taken(seen, A, *fast, *slow) == []
+
+
 def test_one_extreme_number_does_not_make_those_below_old(seen: Seen) -> None:
     taken(seen, A, HIGHEST)
     assert taken(seen, A, 1, 2) == [1, 2]

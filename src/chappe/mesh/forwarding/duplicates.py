@@ -28,7 +28,7 @@ class _Origin:
         """Begin a new generation; returns how many numbers were dropped."""
         dropped = len(self.old)
         if self.old:
-            self.floor = max(self.old)  # nothing is noted that is not above the floor before
+            self.floor = max(self.floor, *self.old)  # some of them may have come before the floor rose
         self.old, self.young = self.young, set()
         return dropped
 
