@@ -65,7 +65,7 @@ def test_what_a_ring_did_is_played_and_nothing_is_lost(shell: Shell) -> None:
     assert nodes["west"]["sent"] == 31
     assert nodes["east"]["sent"] > 31  # commands of its data store, too
     for each in nodes.values():
-        assert each["frames_out"] >= each["sent"]
+        assert each["frames_out"] > 0  # fewer than messages: what is published at once shares frames
         assert each["seconds"] > 0
     assert (shell.directory / "ring.svg").read_text().startswith("<svg")
 

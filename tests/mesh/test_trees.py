@@ -246,6 +246,21 @@ def test_large_messages_are_confirmed_after_fewer() -> None:
     assert net[0].link(net[1]).kept_bytes == len(net.flows()[-1][2]) + PREFIX
 
 
+def test_who_leaves_confirms_before_its_goodbye() -> None:
+    """Who published would be told of a loss: nobody else can say that it arrived."""
+    net = Net(4, [*CHAIN, (2, 3)])
+    net.want(3)
+    net[0].publish(b"1")
+    net.pump()
+    for number in (3, 2):
+        net[number].do(net[number].core.shutdown(net[number].now))
+        net.pump()
+        net.kill(number)
+    net.pass_time(DROPS_REPORT_S)
+    assert net[3].payloads == [b"1"]
+    assert net[0].told() == []
+
+
 def test_a_hop_confirms_only_what_all_below_have() -> None:
     """0 - 1, and 2 and 3 behind it; what 3 says is held back."""
     net = Net(4, [(0, 1), (1, 2), (1, 3)])

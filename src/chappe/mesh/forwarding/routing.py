@@ -212,6 +212,11 @@ class Router:
                 self.losses.owe(link.peer_id, lost)
         return actions + self._flushes(), lost
 
+    def confirm(self) -> list[Flush]:
+        """Somebody leaves: what came is confirmed now, or it would be told as lost."""
+        self.trees.confirm()
+        return self._flushes()
+
     def send_all(self) -> list[Flush]:
         """Somebody leaves: nothing is to wait until something else has arrived."""
         self.trees.order.give_up()

@@ -309,13 +309,14 @@ class Peerings:
             return []
         links = [(self.links[conn], asked_at) for conn, asked_at in self._leaving.items()]
         self._leaving.clear()
+        confirmed = self.router.confirm()
         for link, asked_at in links:
             self._deadlines.clear(("order", link.conn))
             self._byes += 1
             link.bye = ping_token(BYE, self._byes)
             self._deadlines.set(("leave", link.conn), asked_at + UNPEER_S)
             link.outbox.put_control(pack_ping(self.own_id, link.peer_id, link.bye))
-        return [link.flush for link, _ in links]
+        return [*confirmed, *[link.flush for link, _ in links]]
 
     def await_peer(self, peer_id: bytes, timeout_s: float | None, ticket: int, now: float) -> list[Action]:
         """Resolves to True once ``peer_id`` can be reached, over whatever way, and what it wants is known.
