@@ -198,6 +198,20 @@ def test_who_publishes_waits_while_much_waits() -> None:
     assert net[0].core.room()
 
 
+def test_small_messages_that_wait_have_a_bound_too() -> None:
+    """Each takes far more than its topic and payload."""
+    net = turned()
+    count = 0
+    while net[0].core.room():
+        net[0].publish(b"%d" % count)
+        count += 1
+        assert count < 20_000
+    net.held.clear()
+    for _ in range(8):
+        net.pass_time(CONFIRM_S)
+    assert net[3].payloads == [b"0", b"late", *[b"%d" % each for each in range(count)]]
+
+
 def test_what_cannot_be_sent_is_refused_though_it_would_wait() -> None:
     net = turned()
     with pytest.raises(UsageError):

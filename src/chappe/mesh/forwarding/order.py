@@ -17,15 +17,16 @@ up, rather than messages.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
+from itertools import count
 from math import inf
-from operator import attrgetter
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from chappe.defaults import ORDER_BYTES_MAX, ORDER_S, ROOM_LOOK_S
 from chappe.mesh.forwarding.branches import Branch, Child
 
+_ENTRY_BYTES: Final = 1_024  # what one message that waits takes beside its topic and payload
 Keys: TypeAlias = frozenset[bytes]  # receivers; of what another endpoint has published: its id and theirs
 
 
@@ -45,11 +46,9 @@ class _Former:
 class _Entry:
     """Something that waits."""
 
-    __slots__ = ("keys", "number", "room", "send", "size", "until")
+    __slots__ = ("room", "send", "size", "until")
 
-    def __init__(self, keys: Keys, number: int, size: int, send: Callable[[], None], room: Callable[[], bool]) -> None:
-        self.keys = keys
-        self.number = number
+    def __init__(self, size: int, send: Callable[[], None], room: Callable[[], bool]) -> None:
         self.size = size
         self.send = send
         self.room = room
@@ -65,7 +64,9 @@ class Order:
         self.size = 0  # bytes that wait
         self.given_up = 0  # how often the order was
         self._former: dict[Child, _Former] = {}
-        self._entries: list[_Entry] = []  # by number
+        # What waits, by its keys: heaps of number, when it came, and entry. Only the first of each heap may be next.
+        self._waiting: dict[Keys, list[tuple[int, int, _Entry]]] = {}
+        self._came = count()
 
     def begin(self, branch: Branch, children: Iterable[Child], keys: Callable[[frozenset[bytes]], Keys]) -> None:
         """The ways of a tree over some hops, to which something is under way, are not right any more."""
@@ -81,7 +82,8 @@ class Order:
 
     def put(self, keys: Keys, number: int, size: int, send: Callable[[], None], room: Callable[[], bool]) -> None:
         """Have ``send`` called in its turn, once there is ``room``."""
-        insort(self._entries, _Entry(keys, number, size, send, room), key=_number)
+        size += _ENTRY_BYTES
+        heappush(self._waiting.setdefault(keys, []), (number, next(self._came), _Entry(size, send, room)))
         _hold(self.held, keys, number)
         self.size += size
         if self.due == inf or self.size > 2 * ORDER_BYTES_MAX:
@@ -90,7 +92,7 @@ class Order:
     @property
     def waits(self) -> bool:
         """Whether anything does."""
-        return bool(self._entries)
+        return bool(self._waiting)
 
     def go_on(self, now: float) -> None:
         """Send what need not wait any longer, as long as there is room for it."""
@@ -109,7 +111,7 @@ class Order:
 
     def give_up(self) -> None:
         """Send all that waits."""
-        self.given_up += bool(self._former and self._entries)
+        self.given_up += bool(self._former and self._waiting)
         self._former.clear()
         self.due = inf
         self._send(inf)
@@ -118,21 +120,30 @@ class Order:
         held: dict[bytes, float] = {}
         for former in self._former.values():
             _hold(held, former.keys, former.lowest)
-        entries, self._entries = self._entries, []
-        for each in entries:
-            if not _holds(held, each.keys, each.number):
-                if now >= each.until or each.room():
-                    self.size -= each.size
-                    each.send()
-                    continue
-                each.until = min(each.until, now + ORDER_S)
-                self.due = min(self.due, now + ROOM_LOOK_S)
-            self._entries.append(each)
-            _hold(held, each.keys, each.number)
+        first = [(heap[0][0], heap[0][1], keys) for keys, heap in self._waiting.items()]
+        heapify(first)
+        while first:  # all that waits, by number, but of equal keys no further than to one that stays
+            number, _, keys = heappop(first)
+            heap = self._waiting[keys]
+            entry = heap[0][2]
+            if _holds(held, keys, number) or not self._may_go(entry, now):
+                _hold(held, keys, number)
+                continue
+            heappop(heap)
+            self.size -= entry.size
+            if heap:
+                heappush(first, (heap[0][0], heap[0][1], keys))
+            else:
+                del self._waiting[keys]
+            entry.send()
         self.held = held
 
-
-_number = attrgetter("number")
+    def _may_go(self, entry: _Entry, now: float) -> bool:
+        if now >= entry.until or entry.room():
+            return True
+        entry.until = min(entry.until, now + ORDER_S)
+        self.due = min(self.due, now + ROOM_LOOK_S)
+        return False
 
 
 def _hold(held: dict[bytes, float], keys: Keys, number: float) -> None:
