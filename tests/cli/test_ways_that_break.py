@@ -11,6 +11,7 @@ from tests.cli.test_mesh_commands import start_node, start_subscriber
 from tests.waiting import PATIENCE_S, until
 
 from chappe import Endpoint
+from chappe.api.mesh.subscriber import Subscriber
 from chappe.mesh.events import LostElsewhere
 
 HOST = "127.0.0.1"
@@ -29,6 +30,13 @@ def way(publisher: Endpoint, to: Endpoint) -> str | None:
     return next((each.via for each in publisher.topology().endpoints if each.id == str(to.id)), None)
 
 
+def take(subscriber: Subscriber, missing: int) -> object:
+    """The next value; ``missing`` is how many are still to come."""
+    message = subscriber.get(PATIENCE_S)
+    assert message is not None, f"{missing} are missing"
+    return message.value
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
 def test_nothing_is_lost_when_the_hop_that_passes_on_ends(
     shell: Shell, ends: tuple[Endpoint, Endpoint], how: signal.Signals
@@ -43,18 +51,16 @@ def test_nothing_is_lost_when_the_hop_that_passes_on_ends(
     used = hops[str(way(publisher, subscriber))]
     until(lambda: publisher.core.router.topology.receivers(b"/t"))
 
-    found: list[int] = []
+    found: list[object] = []
     for number in range(EVENTS):
         if number == EVENTS // 2:
             used.send_signal(how)
         assert publisher.publish("/t/x", number) == 1
         while got.available > 1_000:
-            found.append(got.get(PATIENCE_S).value)  # type: ignore[union-attr]
+            found.append(take(got, EVENTS - len(found)))
     while len(found) < EVENTS:
-        message = got.get(PATIENCE_S)
-        assert message is not None, f"{EVENTS - len(found)} are missing"
-        found.append(message.value)
-    assert sorted(found) == list(range(EVENTS))
+        found.append(take(got, EVENTS - len(found)))
+    assert found == list(range(EVENTS))
     if how is signal.SIGSTOP:
         used.send_signal(signal.SIGCONT)
     assert got.get(0.2) is None  # what a stopped hop still had is not taken twice
@@ -74,9 +80,7 @@ def test_in_two_ways_everything_arrives_before_anybody_knows_that_a_hop_has_stop
             assert publisher.publish("/t/x", number) == 1
         found: list[object] = []
         while len(found) < 1_000:
-            message = got.get(PATIENCE_S)
-            assert message is not None, f"{1_000 - len(found)} are missing"
-            found.append(message.value)
+            found.append(take(got, 1_000 - len(found)))
         assert found == list(range(1_000))
         assert len(publisher.peers()) == len(subscriber.peers()) == 2
         hops[which].send_signal(signal.SIGCONT)

@@ -89,7 +89,9 @@ def test_a_common_way_is_gone_twice_for_those_alone_that_have_another_one_behind
     net.pump()
     assert sorted(net.ways()) == sorted([(0, 1), *BRIDGE])
     assert [node.payloads for node in net.nodes] == [[], [b"1"], [], [], [b"1"]]
-    [one, two] = net[0].trees.to(frozenset([net[1].id, net[4].id]), 2).both()  # type: ignore[union-attr]
+    tree = net[0].trees.to(frozenset([net[1].id, net[4].id]), 2)
+    assert tree is not None
+    [one, two] = tree.both()
     assert [child.receivers for child in one.children.values()] == [{net[1].id, net[4].id}]
     assert [child.receivers for child in two.children.values()] == [{net[4].id}]
 
