@@ -20,6 +20,7 @@ from typing import Any
 
 RECORD_BYTES = 100
 LIST_RECORDS = 10_000  # records made beforehand and sent again and again
+SIP_S = 0.005
 _PR_SET_PDEATHSIG = 1
 
 
@@ -120,6 +121,37 @@ def pace(count: int, rate: int) -> Iterator[None]:
             time.sleep(wait / 1e9)
         yield
         due += step
+
+
+def sips(rate: float) -> Iterator[None]:
+    """Yield ``rate`` times a second without end; who was kept waiting makes up for a second at most."""
+    step, due = 1 / rate, time.monotonic()
+    while True:
+        ahead = due - time.monotonic()
+        if ahead > SIP_S:  # some at once, as going to sleep costs more than a message
+            time.sleep(ahead)
+        elif ahead < -1:
+            due = time.monotonic() - 1
+        yield
+        due += step
+
+
+class Sequence:
+    """What became of messages numbered from 0."""
+
+    def __init__(self) -> None:
+        self.taken = self.next = self.missing = self.back = 0
+
+    def take(self, number: int) -> None:
+        """The next one that came."""
+        self.taken += 1
+        self.missing += max(0, number - self.next)
+        self.back += number < self.next  # a second time, or out of order
+        self.next = max(self.next, number + 1)
+
+    def facts(self) -> dict[str, int]:
+        """For ``say``."""
+        return {"taken": self.taken, "missing": self.missing, "back": self.back}
 
 
 def stamped() -> bytes:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import broker  # type: ignore[import-not-found,unused-ignore]
 
-from benchmarks.link import RECORD_BYTES, Meter, orders, quantiles, say, tether
+from benchmarks.link import RECORD_BYTES, Meter, Sequence, orders, quantiles, say, sips, tether
 
 TOPIC = "/benchmark"
 BACK = "/back"
@@ -26,11 +28,18 @@ TEXT = "x" * RECORD_BYTES
 SILENCE_S = 30.0
 
 
-def _endpoint() -> Any:
+def _endpoint(options: dict[str, Any] | None = None) -> Any:
+    """With TLS if the options have the directory ``keys``."""
+    keys = (options or {}).get("keys")
     switches = broker.BrokerOptions()
-    switches.disable_ssl = True
+    switches.disable_ssl = keys is None
     switches.ignore_broker_conf = True
-    return broker.Endpoint(broker.Configuration(switches))
+    configuration = broker.Configuration(switches)
+    if keys is not None:
+        configuration.openssl_cafile = f"{keys}/authority.pem"
+        configuration.openssl_certificate = f"{keys}/endpoint.pem"
+        configuration.openssl_key = f"{keys}/endpoint.key"
+    return broker.Endpoint(configuration)
 
 
 def _peer(endpoint: Any, options: dict[str, Any]) -> None:
@@ -83,6 +92,52 @@ def sender(options: dict[str, Any]) -> None:
             published += 1
         say(**meter.facts())
     endpoint.shutdown()
+
+
+def slow_reader(options: dict[str, Any]) -> None:
+    """Takes ``rate`` events a second. Order ``until``: take all up to this number, as fast as they come."""
+    endpoint = _endpoint(options)
+    subscriber = endpoint.make_subscriber(options["topic"])
+    _peer(endpoint, options)
+    say(ready=True)
+    came, began = Sequence(), time.monotonic()
+    order: list[dict[str, Any]] = []
+    threading.Thread(target=lambda: order.extend(islice(orders(), 1)), daemon=True).start()
+    for _ in sips(options["rate"]):
+        found = subscriber.get(1, 1.0)
+        for _, value in found or ():
+            came.take(value[0].value)
+        if came.taken <= 1:
+            began = time.monotonic()
+        if order:
+            break
+    seconds = time.monotonic() - began
+    rate = came.taken / seconds
+    while came.next < order[0]["until"] and (found := subscriber.get(100, SILENCE_S)):
+        for _, value in found:
+            came.take(value[0].value)
+    say(**came.facts(), rate=rate)
+    next(orders(), None)
+
+
+def publisher(options: dict[str, Any]) -> None:
+    """Order ``seconds``: publish for so long all that a window lets it, which the receiver moves."""
+    endpoint = _endpoint(options)
+    subscriber = endpoint.make_subscriber(BACK)
+    say(port=endpoint.listen("127.0.0.1", 0))
+    [order] = islice(orders(), 1)
+    endpoint.publish(options["topic"], None)
+    while not subscriber.get(1, 0.2):  # it does not say when it knows who wants something
+        endpoint.publish(options["topic"], None)
+    until, published, taken = time.monotonic() + order["seconds"], 0, 0
+    while time.monotonic() < until:
+        while published - taken >= WINDOW and time.monotonic() < until:
+            for _, value in subscriber.get(1, 0.1) or ():
+                taken = value.value
+        endpoint.publish(options["topic"], [broker.Count(published), TEXT])
+        published += 1
+    say(published=published)
+    next(orders(), None)
 
 
 def forwarder(options: dict[str, Any]) -> None:
@@ -185,4 +240,5 @@ def _serve(endpoint: Any, store: Any) -> None:
 if __name__ == "__main__":
     tether()
     ROLES = {each.__name__: each for each in (receiver, sender, forwarder, echo, pinger, master, clone)}
+    ROLES.update(slow_reader=slow_reader, publisher=publisher)
     ROLES[sys.argv[1]](json.loads(sys.argv[2]))

@@ -61,6 +61,8 @@ class LogLimits:
     maintain_s: float = 10.0  # retention runs this often
     commit_chunk_bytes: int = 32 * MIB  # of a sink's commit in memory at once
     staged_forget_s: float = defaults.STAGED_FORGET_S
+    last_bytes_max: int = 64 * MIB  # the newest record of each key, of all topics that somebody asked for
+    last_piece_bytes: int = 256 * KIB  # read for that in one go: some 10 ms
     damage_reports_max: int = 20  # holes reported at once: whoever reads the log is to see something else, too
 
 
@@ -102,6 +104,8 @@ class MeshLimits:
     seen_max: int = 32_768  # publications of one origin remembered, so many to twice that; what is older is not taken
     seen_total_max: int = 8 * 32_768  # of all origins together: about 20 MiB
     doubts_max: int = 256  # link states from where their endpoint is not, kept for each neighbour; the oldest give way
+    ahead_max: int = defaults.AHEAD_MAX
+    ahead_bytes: int = defaults.AHEAD_BYTES
     routes_max: int = 16_384  # topics for which it is remembered who wants them; then all are found out again
 
 
@@ -123,7 +127,57 @@ class GatewayLimits:
     seen_max: int = 4_096  # gateways whose marks are remembered; those not heard of for longest give way
 
 
+@dataclass(frozen=True, slots=True)
+class MapLimits:
+    """Of servers and clients of shared maps; and ``kv`` for what they have of data stores."""
+
+    kv: KvLimits = KvLimits()
+
+    # -- between ends of chappe
+    window: int = 16  # messages under way to one client; then it has to say that it took some
+    piece_bytes: int = 256 * KIB  # of a snapshot or of changes in one message; one entry may pass it
+    piece_looks: int = 50_000  # entries looked at for one piece: of a small subtree it may have few
+    streams_max: int = 10_000  # further clients are refused, and try again
+    streams_bytes: int = 256 * MIB  # under way to all; beyond it each gets a message when it has taken all others
+    stream_silent_s: float = 10.0  # a client that says nothing for this long is given up; it says something each second
+
+    peer_silent_s: float = 0.75  # the same of the other one of two servers, which says something four times a second
+
+    # -- server
+    recent_max: int = 65_536  # updates kept for those who missed them; who is further behind takes a snapshot
+    recent_bytes: int = 64 * MIB  # the same in bytes
+    takers_max: int = 64  # clients of a kind, chappe's or others, that take a snapshot at once; others wait
+    views_max: int = 4  # states of the map that are being sent at once; who asks meanwhile waits
+    taker_s: float = 30.0  # a client that takes nothing of what is sent for so long gets no more
+    view_shared_s: float = 1.0  # one so young serves further clients
+    listened_max: int = 1_024  # subtrees that subscribers are asked about; of more, all updates are published
+    sessions_max: int = 100_000  # writers whose last step is remembered; the one not heard of for longest goes
+    steps_max: int = 65_536  # steps of one writer that are not confirmed yet; beyond it the stream ends
+    undurable_max: int = 262_144  # changes of all that a backend has not committed; then writers are not read ...
+    undurable_bytes: int = 256 * MIB  # ... or so many bytes
+
+    # -- server, to other clients than chappe's
+    asks_max: int = 20_000  # requests for a snapshot that wait; further ones are dropped
+    ask_pause_s: float = (
+        0.05  # a request waits so long, as the client's subscription is on its way on another connection
+    )
+    chunk: int = 256  # messages offered at once
+
+    # -- the passive one of two servers
+    pending_max: int = 65_536  # updates that came from clients and not from the active server; the oldest go
+    pending_bytes: int = 64 * MIB
+    pending_s: float = 2.0  # and those that the active, heard since, did not pass on for so long: it never got them
+
+    # -- client
+    writes_max: int = 65_536  # steps that are not confirmed; further ones are refused
+    writes_bytes: int = 32 * MIB
+    writes_window: int = 8_192  # of them sent
+    queued_max: int = 65_536  # updates that wait until the snapshot is there, from other servers than chappe's
+    attempt_s: float = 1.0  # a server that does not answer for so long gives way to the next
+
+
 LOG_LIMITS: Final = LogLimits()  # those of programs
 KV_LIMITS: Final = KvLimits()
 MESH_LIMITS: Final = MeshLimits()
 GATEWAY_LIMITS: Final = GatewayLimits()
+MAP_LIMITS: Final = MapLimits()

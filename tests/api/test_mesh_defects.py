@@ -39,7 +39,7 @@ def hub(make: Make, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
     """An endpoint that cannot cope with a topic."""
     made = make()
     router = made.core.router
-    monkeypatch.setattr(router, "_find_route", fail_on_poison(router, router._find_route))
+    monkeypatch.setattr(router.routes, "find", fail_on_poison(router, router.routes.find))
     return made
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import threading
 import time
 from typing import Any
 
 import pytest
 from tests.cli.conftest import PATIENCE_S, Shell
+from tests.waiting import until
 
 from chappe import Endpoint
 from chappe.api.keys import make_authority, make_certificate
@@ -227,3 +229,35 @@ def test_a_node_has_a_face_for_web_pages(shell: Shell) -> None:
         assert shell.run("publish", "/t", "1", "--peer", peer).returncode == 0
         assert json.loads(client.recv(PATIENCE_S))["data"] == 1
         assert shell.stop(node)[0] == 0
+
+
+@pytest.mark.parametrize("on_stale", ["end", "drop"])
+def test_a_subscriber_whose_output_nobody_takes_hears_that_it_is_too_slow(shell: Shell, on_stale: str) -> None:
+    node, facts = start_node(shell)
+    peer = facts["listen"][0]
+    options = ("--max-age", "0.1s", "--on-stale", on_stale, "--count", "1500")
+    subscriber = start_subscriber(shell, peer, "/t", *options)
+    lines = b"".join(b"%04d%s\n" % (n, b"x" * 400) for n in range(1000))  # more than a pipe takes
+    assert shell.run("publish", "/t", "--peer", peer, stdin=lines).returncode == 0
+    # A pipe that is full, and 0.1 s more; then the rest is too old.
+    began = time.monotonic()
+    until(lambda: time.monotonic() > began + 0.5)
+    if on_stale == "end":
+        out, err = subscriber.communicate(timeout=PATIENCE_S)
+        assert subscriber.returncode == 1
+        assert b"s old when it was taken, at most 0.1 s are allowed" in err
+        assert 0 < len(out.splitlines()) < 1000
+    else:
+        seen: list[bytes] = []
+        reading = threading.Thread(target=lambda: seen.extend(iter(subscriber.stdout.readline, b"")))  # type: ignore[union-attr]
+        reading.start()
+        until(lambda: shell.run("publish", "/t", "new", "--peer", peer) and b"/t  new\n" in seen)  # it goes on
+        subscriber.send_signal(signal.SIGTERM)
+        reading.join(PATIENCE_S)
+        assert subscriber.stderr is not None
+        err_text, code = subscriber.stderr.read().decode(), subscriber.wait(PATIENCE_S)
+        assert len(seen) < 1000
+        assert code != 0  # --count was not reached
+        assert "had waited longer than 0.1 s" in err_text
+        assert "messages were dropped: this was too slow\n" in err_text
+    assert shell.stop(node)[0] == 0

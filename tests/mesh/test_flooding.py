@@ -7,7 +7,7 @@ from zlib import crc32
 
 import pytest
 from tests.mesh.net_rig import Net, Node
-from tests.mesh.rogue_rig import VICTIM, Peer, Rig
+from tests.mesh.rogue_rig import PREFIX, VICTIM, Peer, Rig
 
 from chappe.defaults import (
     COMPARE_PAUSE_S,
@@ -16,8 +16,9 @@ from chappe.defaults import (
     LINK_STATE_OFFERED_S,
     LINK_STATE_STEP_MAX,
     TELL_PAUSE_MAX_S,
+    TTL,
 )
-from chappe.mesh.messages import LINK_STATE, LINK_STATES_HAD, LinkState, parse_message
+from chappe.mesh.messages import LINK_STATE, LINK_STATES_HAD, RESERVED_TOPIC, LinkState, pack_message, parse_message
 
 A, B, C, FAR = (bytes((number,)) * 16 for number in (1, 2, 3, 9))
 ALL, SOME = b"\x01", b"\x00"
@@ -296,6 +297,19 @@ def test_parts_that_meet_again_soon_are_not_told_again_what_they_had() -> None:
     told = [parse_message(body).payload[:16] for one, two, body in net.of(LINK_STATE) if (one, two) == (1, 0)]
     assert net[3].id not in told
     assert net[0].core.router.topology.has_way(net[3].id)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_who_was_gone_when_it_was_doubted_is_told_of_once_it_is_back(rig: Rig, asked: bool) -> None:
+    a, b = peers_of(rig, A, B)
+    a.send(a.state(version=11, chappe=(VICTIM, FAR)), a.state(FAR, version=1, chappe=(A,)))
+    a.send(a.state(version=12, chappe=(VICTIM,)))
+    b.take()
+    doubted = parse_message(b.state(FAR, version=100)).payload
+    if asked:
+        b.send(pack_message(B, FAR, LINK_STATE, TTL, RESERVED_TOPIC, doubted)[PREFIX:])
+    a.send(a.state(version=13, chappe=(VICTIM, FAR)))
+    assert origins(b) == ([A, FAR] if asked else [A])
 
 
 def test_an_earlier_life_that_is_long_gone_is_outdone_by_who_still_has_it(rig: Rig) -> None:

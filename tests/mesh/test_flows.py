@@ -41,8 +41,8 @@ from chappe.mesh.flows import (
     pack_onward,
     pack_publication,
     pack_tree,
-    parse_confirm,
     parse_detour,
+    parse_entries,
     parse_forget,
     parse_head,
     parse_publication,
@@ -219,6 +219,14 @@ def test_any_other_frame_has_one_message(kind: int) -> None:
     assert [messages_in(bytes([DETOUR]) * size) for size in range(80)] == [1] * 80
 
 
+@pytest.mark.parametrize("kinds", [[FLOW_BATCH], [DETOUR, FLOW_BATCH]])
+def test_a_batch_that_is_cut_off_behind_its_kind_counts_as_one(kinds: list[int]) -> None:
+    body = b"".join([bytes(KIND_AT) + bytes([kind]) + bytes(HEAD_BYTES - KIND_AT - 1) for kind in kinds])
+    cut_off = body[: (len(kinds) - 1) * HEAD_BYTES + KIND_AT + 1]
+    assert messages_in(cut_off) == 1
+    assert portion([cut_off] * 3, 2) == 2
+
+
 @pytest.mark.parametrize("wrong", ["number", "count", "longer", "shorter", "more", "large", "beyond"])
 def test_a_batch_that_is_none_is_refused(wrong: str) -> None:
     parts = [bytes(MESH_BATCH_BYTES_MAX // 2)] * 2
@@ -315,7 +323,7 @@ def test_the_bytes_of_a_tree_are_these() -> None:
     assert (message.kind, message.sender, message.topic) == (TREE, SENDER, RESERVED_TOPIC)
     assert message.payload == HEAD + b"".join(NODES)
     below = [Hop(ONE, NODES[1] + NODES[2]), Hop(THREE, NODES[3] + NODES[4])]
-    assert parse_tree(message.payload, OWN) == (ORIGIN, 9, True, below)
+    assert parse_tree(message.payload, OWN) == (ORIGIN, 9, True, False, below)
     assert [each.receivers() for each in below] == [frozenset((ONE,)), frozenset((THREE,))]
     assert hop.receivers() == frozenset((OWN, ONE, THREE))
 
@@ -333,7 +341,7 @@ def test_a_tree_round_trips(data: st.DataObject) -> None:
     while waiting:  # as hop after hop does
         hop = waiting.pop()
         payload = parse_message(body_of(pack_tree(SENDER, ORIGIN, passed, hop.subtree))).payload
-        origin, label, deliver, hops = parse_tree(payload, hop.id)
+        origin, label, deliver, _, hops = parse_tree(payload, hop.id)
         assert (origin, label, deliver) == (ORIGIN, passed, hop.id in receivers)
         assert [each.id for each in hops] == children.get(hop.id, [])
         for length in range(len(payload)):
@@ -378,7 +386,7 @@ def test_a_tree_as_deep_as_there_are_endpoints_is_packed_and_parsed() -> None:
     children = {one: [two] for one, two in zip([ORIGIN, *chain], chain, strict=False)}
     [hop] = pack_hops(ORIGIN, frozenset(chain[-1:]), children)
     payload = parse_message(body_of(pack_tree(ORIGIN, ORIGIN, 1, hop.subtree))).payload
-    _, _, deliver, [below] = parse_tree(payload, chain[0])
+    _, _, deliver, _, [below] = parse_tree(payload, chain[0])
     assert not deliver
     assert below.receivers() == frozenset(chain[-1:])
 
@@ -390,9 +398,9 @@ def test_a_tree_as_deep_as_there_are_endpoints_is_packed_and_parsed() -> None:
 def test_confirmations_round_trip(entries: list[tuple[int, int]]) -> None:
     message = parse_message(body_of(pack_confirm(SENDER, entries)))
     assert (message.kind, message.sender, message.topic) == (CONFIRM, SENDER, RESERVED_TOPIC)
-    assert list(parse_confirm(message.payload)) == entries
+    assert list(parse_entries(message.payload)) == entries
     for length in range(len(message.payload)):
-        assert refused(parse_confirm, message.payload[:length]) is bool(length % 16)
+        assert refused(parse_entries, message.payload[:length]) is bool(length % 16)
 
 
 @given(st.lists(labels, max_size=20))
@@ -420,7 +428,7 @@ def test_any_bytes_parse_or_are_a_protocol_error(body: bytes) -> None:
     for parse in (
         parse_head,
         parse_detour,
-        parse_confirm,
+        parse_entries,
         parse_forget,
         lambda body: parse_tree(body, OWN),
         lambda body: (
@@ -437,7 +445,7 @@ def test_a_damaged_tree_parses_or_is_a_protocol_error(data: st.DataObject) -> No
     for _ in range(data.draw(st.integers(1, 3))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     try:
-        origin, label, deliver, hops = parse_tree(bytes(payload), OWN)
+        origin, label, deliver, _, hops = parse_tree(bytes(payload), OWN)
     except ProtocolError:
         return
     # What it is taken for has every hop once, and nothing beside that.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 
 import pytest
-from tests.mesh.net_rig import Net
+from tests.mesh.net_rig import TOPIC, Net
 from tests.mesh.rogue_rig import SUBSCRIBER
 
 from chappe.defaults import CONFIRM_S, ORDER_BYTES_MAX, ORDER_S, ROOM_LOOK_S, UNPEER_S
 from chappe.errors import UsageError
 from chappe.mesh.flows import DETOUR, KIND_AT, pack_hops, pack_publication
-from chappe.mesh.forwarding.branches import Branch
+from chappe.mesh.forwarding.branches import Branch, Key
 from chappe.mesh.forwarding.order import Order
 from chappe.mesh.messages import DATA, NOBODY, PING, parse_message
 from chappe.mesh.policy import Policy
@@ -116,6 +117,23 @@ def test_a_link_that_is_back_is_not_used_before_what_went_around_has_arrived() -
     net.settle()
     assert net[1].payloads == [b"1", b"2"]
     assert net[6].payloads == [b"2"]
+
+
+def test_what_waits_goes_on_as_soon_as_a_full_box_has_room() -> None:
+    net = Net(3, [(0, 1), (1, 2)], peer_messages_max=2, peer_policy=Policy.DROP_NEWEST)
+    net.want(2)
+    trees, link, key = net[0].trees, net[0].link(net[1]), Key(frozenset((net[2].id,)))
+    for number in range(6):
+        later = partial(trees._publish_late, key, DATA, NOBODY, TOPIC, b"%d" % number)
+        trees.order.put(key.receivers, number, 1, later, lambda: not link.outbox.full)
+    net[0].pass_time(0.0)
+    for _ in range(2):
+        net.pump()
+        assert net[0].core.next_timeout() <= net[0].now
+        net[0].pass_time(0.0)
+    net.pump()
+    assert net[2].payloads == [b"%d" % number for number in range(6)]
+    assert net[0].core.next_timeout() > net[0].now
 
 
 def test_what_arrives_or_goes_meanwhile_lengthens_the_time() -> None:

@@ -343,7 +343,7 @@ class World:
         assert all(len(doubts) <= MESH_LIMITS.doubts_max for doubts in states._doubts.values())
         assert set(states._doubts) <= {link.peer_id for link in router.links.values()} or router.topology.changed
         assert router.seen.size <= MESH_LIMITS.seen_total_max
-        assert router._routes_bytes <= ROUTES_BYTES_MAX
+        assert router.routes._bytes <= ROUTES_BYTES_MAX
         assert all(link.outbox.control_bytes <= 2 * CONTROL_BYTES_MAX for link in router.links.values())
         trees = router.trees
         assert all(size <= TREES_BYTES_MAX for size in trees._sizes.values())

@@ -12,11 +12,14 @@ from chappe.defaults import (
     CONFIRM_MESSAGES,
     CONFIRM_S,
     DROPS_REPORT_S,
+    EARLY_MAX,
+    EARLY_S,
     KIB,
     MESH_BATCH_BYTES_MAX,
     MESH_MESSAGE_BYTES_MAX,
 )
 from chappe.errors import UsageError
+from chappe.limits import MeshLimits
 from chappe.mesh import flows
 from chappe.mesh.events import PeerLost
 from chappe.mesh.flows import (
@@ -32,15 +35,15 @@ from chappe.mesh.flows import (
     pack_confirm,
     pack_detour,
     pack_forget,
-    parse_confirm,
     parse_detour,
+    parse_entries,
     parse_forget,
     parse_head,
     parse_tree,
 )
 from chappe.mesh.forwarding import kept, published, version2
-from chappe.mesh.forwarding.losses import Why
-from chappe.mesh.messages import CONFIRM, DATA, FORGET, NOBODY, TREE, parse_message
+from chappe.mesh.forwarding.losses import Loss, Why
+from chappe.mesh.messages import CONFIRM, DATA, FORGET, LOSS, NOBODY, TREE, parse_message
 from chappe.mesh.policy import Policy
 
 CHAIN = [(0, 1), (1, 2)]
@@ -60,7 +63,7 @@ def confirmed(net: Net) -> list[tuple[int, int, int]]:
     """The last confirmation that crossed each link: from, to, number; in the order of these."""
     found: dict[tuple[int, int], int] = {}
     for one, two, body in net.of(CONFIRM):
-        [(_, number)] = parse_confirm(parse_message(body).payload)
+        [(_, number)] = parse_entries(parse_message(body).payload)
         found.pop((one, two), None)
         found[one, two] = number
     return [(*way, number) for way, number in found.items()]
@@ -124,7 +127,7 @@ def test_each_hop_is_told_what_is_below_it_and_nothing_else() -> None:
     net.pump()
     told = {}
     for one, two, body in net.of(TREE):
-        origin, _, deliver, hops = parse_tree(parse_message(body).payload, net[two].id)
+        origin, _, deliver, _, hops = parse_tree(parse_message(body).payload, net[two].id)
         assert origin == net[0].id
         told[one, two] = deliver, [each.id for each in hops]
     ids = [node.id for node in net.nodes]
@@ -865,6 +868,45 @@ def test_a_message_of_another_origin_is_not_taken_on_a_tree(rig: Rig) -> None:
     assert [each.payload for each in rig.delivered] == [b"own", b"far"]
 
 
+def test_what_comes_before_the_news_of_its_origin_waits_for_them(rig: Rig) -> None:
+    """As it is beside us, nobody but itself tells us of it."""
+    old, new = Peer(rig, SMALLER), Peer(rig, GREATER)
+    old.send(old.state(chappe=(VICTIM, GREATER)))
+    old.send(*[old.publication(b"/a", b"%d" % number, GREATER, number) for number in (1, 2)])
+    old.send(old.publication(b"/a", b"own"))
+    assert [each.payload for each in rig.delivered] == [b"own"]
+    new.send(new.state(chappe=(VICTIM, SMALLER)), new.publication(b"/a", b"3", sequence=3))
+    assert [each.payload for each in rig.delivered] == [b"own", *texts(1, 3)]
+    rig.pass_time(EARLY_S)
+    assert (rig.core.dropped, rig.core.invariants()) == (0, [])
+
+
+@pytest.mark.parametrize("count", [1, EARLY_MAX + 2])
+def test_of_what_nobody_may_bring_its_origin_is_told(rig: Rig, count: int) -> None:
+    rogue, victim = Peer(rig, SMALLER), Peer(rig, GREATER)
+    rogue.send(rogue.state(chappe=(VICTIM,)))
+    victim.send(victim.state(chappe=(VICTIM,)))
+    rogue.send(*[rogue.publication(b"/a", b"", GREATER, number) for number in range(1, count + 1)])
+    assert rig.delivered == []
+    assert rig.core.dropped == max(0, count - EARLY_MAX)
+    rig.pass_time(EARLY_S)
+    rig.pass_time(1.0)
+    assert rig.core.dropped == count
+    told = [Loss.parse(each.payload) for each in victim.messages() if each.kind == LOSS]
+    assert {(each.towards, each.origin, each.why, each.topic) for each in told} == {(VICTIM, GREATER, Why.EARLY, b"/a")}
+    assert sum(each.count for each in told) == count
+
+
+def test_what_waits_for_news_is_not_taken_from_who_is_gone(rig: Rig) -> None:
+    old, new = Peer(rig, SMALLER), Peer(rig, GREATER)
+    old.send(old.state(chappe=(VICTIM, GREATER)))
+    old.send(old.publication(b"/a", b"1", GREATER))
+    rig.do(rig.core.handle_closed(old.conn, "it broke", rig.now))
+    new.send(new.state(chappe=(VICTIM, SMALLER)))
+    rig.pass_time(EARLY_S)
+    assert rig.delivered == []
+
+
 def test_a_label_that_was_forgotten_leads_nowhere(rig: Rig) -> None:
     peer = Peer(rig, SMALLER)
     first, second = peer.publication(b"/a", b"1"), peer.publication(b"/a", b"2", sequence=2)
@@ -962,10 +1004,11 @@ def test_trees_of_one_neighbour_have_a_bound(rig: Rig, monkeypatch: pytest.Monke
     assert rig.core.invariants() == []
 
 
-def test_what_is_kept_for_one_neighbour_has_a_bound(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_for_one_neighbour_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many trees it is spread over."""
-    for module in (kept, published):
-        monkeypatch.setattr(module, "KEPT_BYTES_MAX", 10_000)
+    monkeypatch.setattr(kept, "KEPT_BYTES_MAX", 10_000)
+    rig = Rig(limits=MeshLimits(ahead_bytes=5_000))
+    rig.want(b"/a")
     peer, below = Peer(rig, SMALLER), Peer(rig, GREATER)
     below.send(below.state(wanted=(b"/b",), chappe=(VICTIM,)))
     link = rig.core.router.links[GREATER]

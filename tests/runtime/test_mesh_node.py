@@ -42,9 +42,10 @@ def test_a_peer_that_begins_a_message_and_goes_silent_is_lost(make: Make, monkey
 def test_what_a_full_subscriber_takes_is_told_together(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint, told = make(), []
     monkeypatch.setattr(endpoint.core, "handle_drained", lambda count, now: told.append(count))
+    monkeypatch.setattr(endpoint.node.member, "paused", True)
     for interval, counts in ((0.0, (1, 2)), (math.inf, (3, 4, 5)), (0.0, (6,))):
         monkeypatch.setattr(mesh_node, "DRAINED_S", interval)
         for count in counts:
             with endpoint.node.lock:
-                endpoint.node.drained(count)
+                endpoint.node.drained(1, count)
     assert told == [1, 2, 18]

@@ -14,8 +14,11 @@ from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import PeerAdded
 from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.forwarding.flooding import Flooding
+from chappe.mesh.forwarding.holds import Holds
+from chappe.mesh.forwarding.losses import Losses, Why
 from chappe.mesh.forwarding.version2 import Trees
 from chappe.sim.__main__ import main
+from chappe.sim.scenarios.mesh.hosts import EndpointHost
 from chappe.sim.scenarios.mesh.scenario import Mesh
 from chappe.sim.world import Settings
 
@@ -123,6 +126,59 @@ def test_answering_what_is_no_news_is_caught(monkeypatch: pytest.MonkeyPatch) ->
     caught(EndpointCore, ("calm", "storms"))
 
 
+def test_not_telling_that_no_way_is_left_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trees, "_lose", lambda *anything: None)
+
+    caught(EndpointCore, "accounted", [seed for seed in range(150) if Mesh(seed).single])
+
+
+def paces(many: int = 400) -> list[Mesh]:
+    found = [world for seed in range(many) if (world := Mesh(seed)).paces]
+    for world in found:
+        world.begin()
+        world.plan(0.0)
+    return found
+
+
+def test_worlds_with_a_slow_subscriber_are_of_all_kinds() -> None:
+    worlds = paces()
+
+    assert {world.holds_back for world in worlds} == {world.stops for world in worlds} == {False, True}
+    assert any(host.original for world in worlds for host in world.hosts.values())
+    assert any(isinstance(host, EndpointHost) and host.quick & host.topics for world in worlds
+               for host in world.hosts.values())  # fmt: skip
+
+
+def test_waiting_for_ever_for_who_has_stopped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = Holds._wait
+
+    def patient(self: Holds, branch: Any, until: float, now: float) -> None:
+        wait(self, branch, inf if until > -inf else until, now)
+
+    monkeypatch.setattr(Holds, "_wait", patient)
+
+    caught(EndpointCore, "pace", [world.seed for world in paces() if world.stops])
+
+
+def test_dropping_for_a_subscriber_and_telling_nobody_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    add = Losses.add
+
+    def silent(self: Losses, towards: bytes, origin: bytes, topic: bytes, why: Why, *rest: Any) -> None:
+        if why is not Why.FULL:
+            add(self, towards, origin, topic, why, *rest)
+
+    monkeypatch.setattr(Losses, "add", silent)
+
+    caught(EndpointCore, ("pace", "missing"), [world.seed for world in paces() if world.stops])
+
+
+def test_taking_whatever_comes_for_who_is_full_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_for = Holds.is_for
+    monkeypatch.setattr(Holds, "is_for", lambda self, *anything: is_for(self, *anything) or True)
+
+    caught(EndpointCore, "pace", [world.seed for world in paces() if not world.holds_back])
+
+
 def test_filters_that_only_grow_are_caught() -> None:
     def change(core: Any) -> None:
         subscriptions = core.router.subscriptions
@@ -177,7 +233,7 @@ def test_dropping_where_the_peer_takes_all_is_caught() -> None:
             found = super().messages_max(conn)
             return found if found == 1 else 1_000_000
 
-    caught(Greedy, "delivery", range(30, 31))  # it tells what it drops, but the connection had room
+    caught(Greedy, "delivery", range(406, 407))  # it tells what it drops, but the connection had room
 
 
 def test_statuses_out_of_order_are_caught() -> None:

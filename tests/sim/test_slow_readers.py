@@ -42,7 +42,7 @@ def test_nothing_is_lost_with_a_slow_reader_over_any_number_of_hops(hops: int, h
     slowed(world, how)
     published, delivered = world.feed(SECONDS)
 
-    assert published == delivered > 500
+    assert published == delivered > 150
     for name in world.events:
         assert world.told(name, PeerLost) == world.told(name, MessagesDropped) == []
 
@@ -53,7 +53,7 @@ def test_an_original_that_reads_slowly_is_waited_for(hops: int) -> None:
     slowed(world, "reads")
     published, delivered = world.feed(SECONDS)
 
-    assert published == delivered > 500
+    assert published == delivered > 150
 
 
 def test_a_reader_that_has_stopped_is_waited_for_only_a_while() -> None:
@@ -61,13 +61,12 @@ def test_a_reader_that_has_stopped_is_waited_for_only_a_while() -> None:
     slowed(world, "0.001")
     world.feed(30.0)
 
-    assert world.told("e1", MessagesDropped)
     told = world.told("e0", LostElsewhere)
-    dropped = sum(each.count for each in world.told("e1", MessagesDropped))
+    dropped = sum(each.count for each in world.told("last", MessagesDropped))
+    assert dropped > 0
     assert sum(each.count for each in told) == dropped
-    assert {each.origin for each in told} == {world.hosts["e0"].own_id}
-    assert {each.place for each in told} == {world.hosts["e1"].own_id}
-    assert sum(each.count for each in world.told("last", LostElsewhere)) == dropped
+    assert {(each.origin, each.place) for each in told} == {(world.hosts["e0"].own_id, world.hosts["last"].own_id)}
+    assert world.told("e1", MessagesDropped) == []
 
 
 def test_what_is_dropped_on_the_way_is_told_to_publisher_and_subscriber() -> None:
@@ -80,7 +79,9 @@ def test_what_is_dropped_on_the_way_is_told_to_publisher_and_subscriber() -> Non
 
     assert lost > 0
     assert here + elsewhere == lost
-    assert sum(each.count for each in world.told("last", LostElsewhere)) == lost
+    there = sum(each.count for each in world.told("last", MessagesDropped))
+    assert there + sum(each.count for each in world.told("last", LostElsewhere)) == lost
+    assert there > 0
 
 
 def test_what_is_lost_with_a_link_is_counted_and_told_when_the_peer_is_back() -> None:

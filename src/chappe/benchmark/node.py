@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
+from functools import partial
 from typing import Any, Final
 
 from chappe.api.mesh.endpoint import Endpoint
@@ -134,7 +135,7 @@ class Player:
         for kind, run in runs_of(messages):
             for chunk in [run] if kind == DATA else [[each] for each in run]:
                 while not self._send(kind, chunk):
-                    endpoint.node.turns.wait(endpoint.room, PROGRESS_S)
+                    endpoint.node.turns.wait(partial(endpoint.room, {topic for topic, _, _ in chunk}), PROGRESS_S)
                     self.say()
                     if orders.waiting:
                         return

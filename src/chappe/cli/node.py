@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 from typer import Argument, Option
 
-from chappe.cli import mesh, network, options
+from chappe.cli import mesh, network, options, tap
 from chappe.cli.config import Section, TomlFile
 from chappe.cli.console import hear_warnings, say, tell
 from chappe.errors import ConfigError, UsageError
@@ -70,6 +70,7 @@ def node(
     output_generator_file_cap: Annotated[
         int | None, Option(min=1, metavar="N", help="How many messages to record at most.")
     ] = None,
+    at_tap: tap.At = None,
     as_json: options.Json = False,
 ) -> None:
     """Run an endpoint of the mesh: it listens, peers, passes on, and shows its peers and their rates.
@@ -83,6 +84,7 @@ def node(
         "--listen": listen, "--forward": forward, "--[no-]forwarding": forwarding, "--paths": paths,
         "--on-full": on_full, "--websocket": websocket, "--origin": origins,
         "--recording-directory": recording_directory, "--output-generator-file-cap": output_generator_file_cap,
+        "--tap": at_tap,
     }  # fmt: skip
     picture.check(as_json, lasting)
     said = load(file) if file is not None else NodeFile()
@@ -117,6 +119,10 @@ def node(
 
             server = stack.enter_context(WebSocketServer(endpoint, **web))
             facts["websocket"] = server.url
+        at_tap = at_tap or (None if said.tap is None else str(said.tap))
+        if at_tap is not None:
+            host, port = tap.place(at_tap)
+            facts["tap"] = mesh.shown((host, endpoint.tap(host, port)))
         endpoint.forward(*said.forward, *(forward or []))
         mesh.keep_dialling(endpoint, dialled)
         title = f"node {endpoint.id} at {', '.join(facts['listen'])}"
@@ -184,6 +190,7 @@ class NodeFile(Section, frozen=True):
     security: Literal["plain", "anonymous"] | None = None
     tls: TlsSection | None = None
     websocket: WebSocketSection | None = None
+    tap: str | int | None = None  # [HOST:]PORT
     recording_directory: str | None = None  # seen from the file's own
     output_generator_file_cap: Annotated[int, msgspec.Meta(ge=1)] | None = None
 

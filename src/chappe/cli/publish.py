@@ -15,6 +15,7 @@ from typer import Argument, Option
 from chappe.cli import mesh, options, values
 from chappe.cli.console import exit_code, hear_warnings, say, tell, warn, write_out
 from chappe.cli.formats import split_lines
+from chappe.cli.units import parse_age
 from chappe.data.order import TYPE_NAMES
 from chappe.errors import ChappeError, InvalidData, UsageError
 
@@ -180,6 +181,8 @@ def subscribe(
         Literal["drop_oldest", "drop_newest", "block"],
         Option(help="When the output is slow: drop messages and say so, or slow publishers down."),
     ] = "drop_oldest",
+    max_age: options.MaxAge = None,
+    on_stale: options.OnStale = "end",
 ) -> None:
     """Print what is published to topics of the mesh; Zeek's events by name."""
     from chappe import Endpoint
@@ -194,7 +197,8 @@ def subscribe(
     render = values.message_as_json if json else partial(values.message_as_text, broker=as_text)
     with Endpoint(security=security, forwarding=False) as endpoint:
         endpoint.statuses(callback=mesh.Teller(come_and_go=bool(heard)))
-        subscriber = endpoint.subscribe(*topics, on_full=on_full)
+        age_s = None if max_age is None else parse_age(max_age)
+        subscriber = endpoint.subscribe(*topics, on_full=on_full, max_age_s=age_s, on_stale=on_stale)
         try:
             for each in mesh.listen(endpoint, heard):
                 say(f"listening at {each}")
@@ -206,7 +210,8 @@ def subscribe(
                 raise typer.Exit(exit_code(stop)) from None
         finally:
             if subscriber.dropped:
-                warn(f"{subscriber.dropped} messages were dropped: this was too slow (--on-full block waits instead)")
+                hint = " (--on-full block waits instead)" if max_age is None else ""
+                warn(f"{subscriber.dropped} messages were dropped: this was too slow{hint}")
 
 
 def _rendered(messages: Iterable[Received], render: Callable[[str, bytes], bytes]) -> Iterator[bytes]:

@@ -34,13 +34,13 @@ class EndpointCore(Peerings):
     # -- the driver -------------------------------------------------------------------------------
 
     def messages_max(self, conn: int) -> int:
-        """How many messages to hand in at once: one frame in a handshake, then what the box of a peer has room for.
+        """How many messages to hand in at once: one frame in a handshake, then half of what the box of a peer takes.
 
-        Of more, some would be dropped on their way to a peer that takes them as fast as they come. See ``portion``.
+        Of more, some would be dropped on their way to a peer for which half as much again is taken. See ``portion``.
         """
         link = self.links.get(conn)
         established = link is not None and link.established_at is not None
-        return self.peer_messages_max if established else 1
+        return max(1, self.peer_messages_max // 2) if established else 1
 
     def handle_frames(self, conn: int, frames: Sequence[bytes], now: float) -> list[Action]:
         """Complete bodies of frames came, of at most ``messages_max``; none is larger than ``frame_bytes_max``."""
@@ -57,7 +57,7 @@ class EndpointCore(Peerings):
             at += 1
         if at < len(frames):
             actions += self.router.handle_frames(link, frames[at:] if at else frames, now)
-        if self.router.overflowed:
+        if self.router.outboxes.overflowed:
             actions += self._drop_overflowed(now)
         return actions + self._resolve_awaited() + self._say_goodbyes()
 
@@ -78,6 +78,17 @@ class EndpointCore(Peerings):
         if link is not None:
             link.moved_at = now
 
+    def handle_full(self, subscriber: int, full: bool, beyond: bool, now: float) -> None:
+        """A subscriber that blocks has no room, or has some again; ``beyond`` if far too much waits for it.
+
+        Those who publish for it are told to wait. What is on its way comes nevertheless.
+        """
+        self.router.fill(subscriber, full, beyond, now)
+
+    def handle_taken(self, subscriber: int, now: float) -> None:
+        """A full subscriber has taken something."""
+        self.router.holds.taken(subscriber, now)
+
     def handle_drained(self, count: int, now: float) -> None:
         """A subscriber for which the driver reads nothing has taken so many messages, and has no room yet."""
         self.heartbeats.drained(count, now)
@@ -92,8 +103,10 @@ class EndpointCore(Peerings):
 
         To be asked again soon; whether a peer has room is seen by nobody else.
         """
-        congestion = self.router.congestion
-        return congestion.waits and congestion.holds_back(conn, now)
+        congestion, holds = self.router.congestion, self.router.holds
+        if congestion.waits and congestion.holds_back(conn, now):
+            return True
+        return holds.holds_any_back and holds.holds_back(conn, now)
 
     def frame_bytes_max(self, conn: int) -> int:
         """How large the next frame may be."""
@@ -111,7 +124,7 @@ class EndpointCore(Peerings):
         if not outbox.bytes and not outbox.control_bytes:
             return []
         frames = self.heartbeats.take(link, bytes_max)
-        if conn in self.router.full:
+        if conn in self.router.outboxes.full or link in self.router.holds.full:
             self.router.taken(link)
         return frames
 
@@ -164,9 +177,18 @@ class EndpointCore(Peerings):
         """Give a message of data that is published here to our own subscribers too, except for one of them."""
         return self.router.deliver_here(topic, payload, but)
 
-    def room(self) -> bool:
-        """Whether there is room for what is published: False while a peer is full whose policy is to block."""
-        return self.router.room()
+    def room(self, topics: Iterable[bytes] | None = None, receiver: bytes = NOBODY) -> bool:
+        """Whether there is room for what is published to these topics, or to ``receiver`` alone.
+
+        With the policy to block there is none while a peer is full on the way, or a subscriber at its end. Without
+        topics, as data stores ask: while any peer is full.
+        """
+        return self.router.room(topics, receiver)
+
+    @property
+    def turned(self) -> int:
+        """Rises whenever publishers to some topic are to wait for who is full, or need not any more."""
+        return self.router.holds.turned
 
     def buffered(self) -> int:
         """How many messages wait for the peer that is furthest behind."""
@@ -214,7 +236,7 @@ class EndpointCore(Peerings):
     @property
     def dropped(self) -> int:
         """How many messages were dropped in all, for whatever reason."""
-        self.router.note_drops()
+        self.router.outboxes.note_drops()
         return self.router.drops.total + self.router.seen.late
 
     def network(self) -> Facts:

@@ -18,10 +18,12 @@ rise over all its lives, as it begins each at the microseconds of its clock.
 Payloads of messages with the envelope of version 1::
 
     0x15 tree       origin 16, u64 label, then the hops below, the next one first: of each its id 16, u8 flags (1: it is
-                    a receiver; 2: another tree leads to it, which has the same messages), u16 count of children, and
-                    then these
+                    a receiver; 2: another tree leads to it, which has the same messages; 4: the origin waits for who is
+                    full), u16 count of children, and then these
     0x16 confirm    u64 label and u64 number: all up to this has arrived at all receivers below; at most 1,000 of these
     0x17 forget     u64 label: it is not used any more; at most 1,000 of these
+    0x18 hold       u64 label and u64 milliseconds: nothing more is to come along this tree for now, and so long ago the
+                    slowest of those who are full has taken something; 2^64-1: it is let go; at most 1,000 of these
 
 Everything is bounded, and everything wrong is a ProtocolError; what is too large to be sent is a UsageError.
 
@@ -51,6 +53,7 @@ from chappe.mesh.messages import (
     CONFIRM,
     DATA,
     FORGET,
+    HOLD,
     ID_BYTES,
     LOSS,
     NOBODY,
@@ -71,6 +74,7 @@ _FLOW_BIT: Final = 0x20
 _DIRECTED: Final = 1
 _RECEIVER: Final = 1
 _TWICE: Final = 2
+_WAITS: Final = 4
 PUBLICATIONS: Final = frozenset({FLOW_DATA, FLOW_COMMAND, FLOW_BATCH, FLOW_LOSS})
 FLOWS: Final = PUBLICATIONS | {DETOUR}
 SEVERAL: Final = frozenset({FLOW_BATCH, DETOUR})  # what may have several messages
@@ -148,11 +152,11 @@ def run_of(payloads: Sequence[bytes], at: int, messages_max: int, bytes_max: int
 
 
 def messages_in(body: bytes, at: int = 0) -> int:
-    """Return how many messages are in a body, of FLOWS or of version 1, that has been checked and begins ``at``."""
+    """Return how many messages are in a body, of FLOWS or of version 1, that begins ``at``; 1 if it is cut off."""
     at += KIND_AT
     if len(body) > at + HEAD_BYTES and body[at] == DETOUR:
         at += HEAD_BYTES
-    return body[at + 1] + 1 if len(body) > at and body[at] == FLOW_BATCH else 1
+    return body[at + 1] + 1 if len(body) > at + 1 and body[at] == FLOW_BATCH else 1
 
 
 def portion(bodies: Sequence[bytes], messages_max: int, at: int = 0) -> int:
@@ -265,12 +269,18 @@ class Hop:
 
 
 def pack_hops(
-    root: bytes, receivers: frozenset[bytes], children: dict[bytes, list[bytes]], twice: frozenset[bytes] = frozenset()
+    root: bytes,
+    receivers: frozenset[bytes],
+    children: dict[bytes, list[bytes]],
+    twice: frozenset[bytes] = frozenset(),
+    waits: bool = False,
 ) -> list[Hop]:
     """Return the hops beside ``root`` of a tree that ``children`` names, each with all below it.
 
-    To ``twice`` among the receivers another tree leads.
+    To ``twice`` among the receivers another tree leads. ``root`` holds back what it publishes while somebody is full,
+    if it ``waits``.
     """
+    common = _WAITS if waits else 0
     found: list[Hop] = []
     for top in children.get(root, ()):
         parts: list[bytes] = []
@@ -279,7 +289,7 @@ def pack_hops(
             at = waiting.pop()
             below = children.get(at, [])
             flags = (_RECEIVER | (_TWICE if at in twice else 0)) if at in receivers else 0
-            parts.append(_NODE.pack(at, flags, len(below)))
+            parts.append(_NODE.pack(at, flags | common, len(below)))
             waiting.extend(reversed(below))
         found.append(Hop(top, b"".join(parts)))
     return found
@@ -290,8 +300,9 @@ def pack_tree(sender: bytes, origin: bytes, label: int, subtree: bytes) -> bytes
     return pack_message(sender, NOBODY, TREE, TTL, RESERVED_TOPIC, _TREE.pack(origin, label) + subtree)
 
 
-def parse_tree(payload: bytes, own: bytes) -> tuple[bytes, int, bool, list[Hop]]:
-    """Return origin and label of a tree, whether ``own``, its root, is a receiver, and the hops below it.
+def parse_tree(payload: bytes, own: bytes) -> tuple[bytes, int, bool, bool, list[Hop]]:
+    """Return origin and label of a tree, whether ``own``, its root, is a receiver, whether the origin waits for who is
+    full, and the hops below it.
 
     No hop stands in it twice, and each has as many children as it says: what follows it comes to an end.
     """
@@ -316,7 +327,7 @@ def parse_tree(payload: bytes, own: bytes) -> tuple[bytes, int, bool, list[Hop]]
         hops.append(Hop(nodes[start][0], payload[first : _TREE.size + at * _NODE.size]))
     if at != len(nodes):
         raise ProtocolError("a tree has more hops than it names")
-    return origin, label, bool(nodes[0][1] & _RECEIVER), hops
+    return origin, label, bool(nodes[0][1] & _RECEIVER), bool(nodes[0][1] & _WAITS), hops
 
 
 def pack_confirm(sender: bytes, entries: Iterable[tuple[int, int]]) -> bytes:
@@ -325,11 +336,16 @@ def pack_confirm(sender: bytes, entries: Iterable[tuple[int, int]]) -> bytes:
     return pack_message(sender, NOBODY, CONFIRM, TTL, RESERVED_TOPIC, payload)
 
 
-def parse_confirm(payload: bytes) -> Iterable[tuple[int, int]]:
-    """Return labels and numbers of a confirmation."""
+def parse_entries(payload: bytes) -> Iterable[tuple[int, int]]:
+    """Return labels and numbers of a confirmation, or labels and milliseconds of holds."""
     if len(payload) % _ENTRY.size or len(payload) > ENTRIES_MAX * _ENTRY.size:
-        raise ProtocolError("a confirmation is cut off or too long")
+        raise ProtocolError("a list of trees is cut off or too long")
     return _ENTRY.iter_unpack(payload)
+
+
+def pack_holds(sender: bytes, entries: Iterable[tuple[int, int]]) -> bytes:
+    """Return the frame that holds trees or lets them go, each as label and milliseconds."""
+    return pack_message(sender, NOBODY, HOLD, TTL, RESERVED_TOPIC, b"".join([_ENTRY.pack(*each) for each in entries]))
 
 
 def pack_forget(sender: bytes, labels: Iterable[int]) -> bytes:

@@ -92,6 +92,7 @@ class LinkStates:
         self.refused = 0
         self.returned: list[bytes] = []  # endpoints that have a path again, and whose link states were not offered
         self._size = 0  # bytes of all frames
+        self.asked: set[bytes] = set()  # those who were gone when somebody doubted what is said of them
         self._doubts: dict[bytes, OrderedDict[bytes, Known]] = {}  # neighbour: by endpoint, the oldest first
 
     def version(self, origin: bytes) -> int | None:
@@ -159,8 +160,9 @@ class LinkStates:
     def is_here(self, endpoint: bytes, now: float) -> None:
         """There is a path to it."""
         known = self.known[endpoint]
-        if not known.is_offered(now):
+        if not known.is_offered(now) or endpoint in self.asked:
             self.returned.append(endpoint)
+            self.asked.discard(endpoint)
         known.gone_since = None
 
     def expire(self, present: Collection[bytes], now: float) -> list[bytes]:
@@ -210,6 +212,7 @@ class LinkStates:
 
     def _forget(self, origin: bytes) -> None:
         self._size -= len(self.known.pop(origin).frame)
+        self.asked.discard(origin)
 
     def _forget_one(self) -> bool:
         """Make room by forgetting the endpoint that has been gone for longest."""

@@ -60,6 +60,7 @@ LINK_STATES_HAD: Final = 0x14
 TREE: Final = 0x15
 CONFIRM: Final = 0x16
 FORGET: Final = 0x17
+HOLD: Final = 0x18
 
 ID_BYTES: Final = 16
 NOBODY: Final = bytes(ID_BYTES)  # as receiver: everybody who subscribed; as origin: none was told
@@ -69,7 +70,7 @@ BYE: Final = b"BYE"  # of the ping before a connection is closed: once its pong 
 ASKED: Final = b"ping"  # of a ping that an application asked for
 
 _PLAIN: Final = frozenset(
-    {DATA, COMMAND, ROUTING_UPDATE, PING, PONG, LINK_STATE, LINK_STATES_HAD, TREE, CONFIRM, FORGET}
+    {DATA, COMMAND, ROUTING_UPDATE, PING, PONG, LINK_STATE, LINK_STATES_HAD, TREE, CONFIRM, FORGET, HOLD}
 )
 _FORWARDS: Final = 1
 _CHAPPE: Final = 0

@@ -14,8 +14,8 @@ class Policy(StrEnum):
     """The four policies; ``Policy("block")`` reads the name that users write.
 
     BLOCK: whoever fills the box looks at ``full`` and waits while it is True. What is on its way already is still
-    taken, up to twice the bounds; what would go beyond is dropped and counted. What is sent another way, as a link has
-    ended, is taken up to twice the bytes.
+    taken, up to twice the bounds (of messages for a peer twice its surplus more); what would go beyond is dropped and
+    counted. What is sent another way, as a link has ended, is taken up to twice the bytes.
     DROP_OLDEST: the oldest make room. DROP_NEWEST: what comes is dropped. Both count.
     DISCONNECT: what comes is dropped and counted, and ``overflowed`` tells the owner to end the connection (or the
     subscription).

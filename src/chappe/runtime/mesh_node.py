@@ -59,6 +59,7 @@ class MeshNode:
         self.core = core
         self.member = Member(core)
         self.served: dict[int, Callable[[Serve], None]] = {}  # who serves data stores of the member, by number
+        self.tapped: Callable[[int, list[bytes]], None] | None = None  # is shown what comes, while somebody looks
         self.turns = Turns(self._handle, self._due, self._halted)
         self.lock = self.turns.lock
         self._security = security
@@ -77,7 +78,8 @@ class MeshNode:
         self._dials: dict[int, Dialling] = {}  # being connected
         self._held: dict[int, Link] = {}  # not read, as what they bring has nowhere to go ...
         self._held_look_at = math.inf  # ... for now
-        self._drained = 0  # messages taken of which the core has not heard ...
+        self._turned = 0  # how often publishers were to wait or to go on, when it was looked last
+        self._drained: dict[int, int] = {}  # messages that full subscribers took of which the core has not heard ...
         self._drained_at = -math.inf  # ... since then
         self.unfinished = Unfinished()
         self._listeners = Listeners(self.turns, self._room_for_more, self._accepted)
@@ -182,22 +184,32 @@ class MeshNode:
 
     # -- reading, with the lock held ------------------------------------------------------------------
 
+    def fill(self, number: int, full: bool, beyond: bool, stop: bool) -> None:
+        """A subscriber that blocks is full, or has room again; ``stop``: so much waits that nothing is to be read."""
+        self.core.handle_full(number, full, beyond, time.monotonic())
+        if stop or self.member.paused:
+            self.pause(number, stop)
+        self.turns.look_again()
+
     def pause(self, number: int, on: bool) -> None:
-        """A subscriber is full and its policy is to slow down who publishes, or it has room again."""
+        """Nothing is to be read from peers, as somebody here takes no more, or it is read again."""
         now = time.monotonic()
         was = self.member.paused
         self.member.handle_full(number, on, now)
         if was and not self.member.paused and not self.turns.closed:
             self._read_again(now)
 
-    def drained(self, count: int) -> None:
-        """A subscriber for which nothing is read has taken so many messages; the core hears of them together."""
-        self._drained += count
+    def drained(self, number: int, count: int) -> None:
+        """A subscriber that is full has taken so many messages; the core hears of them together."""
+        self._drained[number] = self._drained.get(number, 0) + count
         now = time.monotonic()
         if now >= self._drained_at + DRAINED_S:  # for each message it would cost as much as the message
             self._drained_at = now
-            count, self._drained = self._drained, 0
-            self.core.handle_drained(count, now)
+            for each in self._drained:
+                self.core.handle_taken(each, now)
+            if self.member.paused:
+                self.core.handle_drained(sum(self._drained.values()), now)
+            self._drained.clear()
             self.turns.look_again()
 
     def _read_again(self, now: float) -> None:
@@ -241,6 +253,9 @@ class MeshNode:
             self._own_timeouts(now)
         if now >= self.member.next_timeout():
             self.perform(self.member.handle_timeout(now, time.time_ns()))
+        if self.core.turned != self._turned:
+            self._turned = self.core.turned
+            self.turns.news = True
 
     def _serve_link(self, link: Link, mask: int) -> None:
         try:
@@ -273,6 +288,8 @@ class MeshNode:
             while frames:
                 if not link.established and self._security is not None:
                     self._check_id(link, frames[0])
+                if self.tapped is not None and link.established:
+                    self.tapped(link.number, frames)
                 now = time.monotonic()
                 self.perform(self.member.handle_frames(link.number, frames, now, time.time_ns()))
                 if link.lost or link.closing_at is not None:

@@ -11,7 +11,7 @@ from chappe.api.faces import AsyncCloseable
 from chappe.api.kv.aio import AsyncDataStore
 from chappe.api.kv.attaching import begin_clone, take_ready
 from chappe.api.kv.data_store import DataStore
-from chappe.api.mesh.arguments import as_id, encode_topic, encode_value
+from chappe.api.mesh.arguments import as_id, encode_topic, encode_value, topics_of
 from chappe.api.mesh.endpoint import AWAIT_S, RETRY_S, Endpoint
 from chappe.api.mesh.loop_watch import AsyncSource, Watch
 from chappe.api.mesh.received import Received
@@ -45,14 +45,14 @@ class AsyncEndpoint(AsyncCloseable):
 
     def __init__(self, **options: Any) -> None:
         self.endpoint = Endpoint(**options)
-        self._watch = Watch(self.endpoint)
+        self._watch = Watch(self.endpoint.node.turns)
 
     @classmethod
     def of(cls, endpoint: Endpoint) -> AsyncEndpoint:
         """For the event loop that runs, of an endpoint that is there already; ``leave`` it before the loop ends."""
         made = cls.__new__(cls)
         made.endpoint = endpoint
-        made._watch = Watch(endpoint)
+        made._watch = Watch(endpoint.node.turns)
         return made
 
     @property
@@ -132,17 +132,17 @@ class AsyncEndpoint(AsyncCloseable):
                 raise
         return AsyncDataStore(DataStore(made), self._watch)
 
-    async def room(self) -> None:
-        """Wait until ``Endpoint.publish`` would not wait."""
-        if not self.endpoint.room():
-            await self._watch.wait(self.endpoint.room)
+    async def room(self, topics: Iterable[bytes], receiver: bytes = NOBODY) -> None:
+        """Wait until ``Endpoint.publish`` to these topics would not wait."""
+        if not self.endpoint.room(topics, receiver):
+            await self._watch.wait(lambda: self.endpoint.room(topics, receiver))
 
     async def publish(self, topic: str, value: object, *, to: str | UUID | None = None) -> int:
         """See ``Endpoint.publish``; waits for room without blocking the loop."""
         raw, payload = encode_topic(topic), encode_value(value)
         receiver = NOBODY if to is None else as_id(to).bytes
         while (peers := self.endpoint.try_publish(raw, payload, receiver)) is None:
-            await self.room()
+            await self.room((raw,), receiver)
         return peers
 
     async def publish_batch(self, messages: Iterable[tuple[str, object]]) -> int:
@@ -150,7 +150,7 @@ class AsyncEndpoint(AsyncCloseable):
         total = 0
         for chunk in self.endpoint.chunks(messages):
             while (wanted := self.endpoint.try_publish_many(chunk)) is None:
-                await self.room()
+                await self.room(dict.fromkeys(topics_of(chunk)))
             total += wanted
         return total
 

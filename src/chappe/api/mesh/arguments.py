@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Final, Literal
 from uuid import UUID, uuid4, uuid5
@@ -73,6 +75,11 @@ def chunks(
             chunk, size = [], 0
     if chunk:
         yield chunk
+
+
+def topics_of(chunk: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
+    """The topics of encoded messages, once for each run of equal ones."""
+    return (topic for topic, _ in groupby(chunk, itemgetter(0)))
 
 
 def own_id(wanted: str | UUID | None, security: Contexts | None) -> bytes:

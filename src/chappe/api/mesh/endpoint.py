@@ -11,9 +11,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from chappe.api import at_exit
+from chappe.api.ages import OnStale, check_age
 from chappe.api.faces import Closeable
 from chappe.api.kv.attaching import attach_clone, attach_master
 from chappe.api.kv.data_store import DataStore
+from chappe.api.mesh.aged_subscriber import AgedSubscriber
 from chappe.api.mesh.arguments import (
     OnFull,
     as_id,
@@ -28,6 +30,7 @@ from chappe.api.mesh.hosting import CLOSED, Host, Publisher
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.subscriber import StatusSubscriber, Subscriber
 from chappe.api.mesh.waiting import Asked
+from chappe.api.taps import check_host
 from chappe.defaults import (
     CLONE_BUFFER_S,
     CLONE_RESYNC_S,
@@ -38,12 +41,15 @@ from chappe.defaults import (
     PEER_MESSAGES_MAX,
     SUBSCRIBER_BYTES_MAX,
     SUBSCRIBER_MESSAGES_MAX,
+    SURPLUS_BYTES_MAX,
+    SURPLUS_MESSAGES_MAX,
 )
 from chappe.errors import UsageError
 from chappe.mesh.endpoint import EndpointOptions, PeerInfo
 from chappe.mesh.forwarding.boxes import Inbox
 from chappe.mesh.network import Network
 from chappe.mesh.policy import Policy
+from chappe.runtime.tap_node import TapNode
 from chappe.security import Security, check_reach, check_security
 from chappe.system import time
 from chappe.transports.tcp import READ_BYTES
@@ -69,8 +75,9 @@ class Endpoint(Closeable, Host):
             its way, and nobody waits until a new way is found. Subscribers get each message once.
         on_full: What happens when a peer takes less than is published: ``publish`` waits (``block``), ``drop_oldest``,
             ``drop_newest``, or ``disconnect`` (and dial again, if we dialled). What is dropped is counted and reported.
-        peer_messages_max: How many messages may wait for each peer; then ``on_full`` applies.
-        peer_bytes_max: How many bytes.
+        peer_messages_max: How many messages may wait for each peer; then ``on_full`` applies. With ``block`` what is on
+            its way from others is taken beyond that, up to twice as many and 131,072 more.
+        peer_bytes_max: How many bytes; twice as many in the same way.
         heartbeat_s: A peer that was silent for three times so long is lost, unless it still takes what is sent.
         recording_directory: A folder, made if it is missing, that gets the shapes, without contents, of what this
             endpoint publishes, its subscriptions and its peers: for ``chappe mesh generate``. One that is there gives
@@ -106,6 +113,7 @@ class Endpoint(Closeable, Host):
             paths=paths,
             heartbeat_s=heartbeat_s,
             peer_messages_max=peer_messages_max,
+            peer_surplus=2 * SURPLUS_MESSAGES_MAX,
             peer_bytes_max=peer_bytes_max,
             peer_policy=as_policy(on_full),
             contains=True,
@@ -127,6 +135,23 @@ class Endpoint(Closeable, Host):
         check_reach(self.security, host)
         self.check()
         return self.node.listen(host, port)
+
+    def tap(self, host: str = "127.0.0.1", port: int = 0) -> int:
+        """Let ``chappe tap`` see what passes through this endpoint; returns the port, by default any free one.
+
+        While nobody looks that costs nothing, and who looks slows nobody down. It is neither encrypted nor does it ask
+        who looks; so it is for this machine alone, unless the endpoint's own connections are plain too.
+
+        Raises:
+            AddressInUse: Somebody listens there.
+            UsageError: The host is not of this machine, or reachable from others.
+        """
+        check_host(self.security, host)
+        self.check()
+        made = TapNode(self, host, port)
+        with self._lock:
+            self._taps.append(made)
+        return made.port
 
     def peer(self, host: str, port: int, *, retry_s: float = RETRY_S, timeout: float | None = None) -> str:
         """Dial until a peering stands; returns the peer's id. Ctrl-C ends the wait, and so does ``close``.
@@ -244,27 +269,42 @@ class Endpoint(Closeable, Host):
         messages_max: int = SUBSCRIBER_MESSAGES_MAX,
         bytes_max: int = SUBSCRIBER_BYTES_MAX,
         callback: Callable[[Received], object] | None = None,
+        max_age_s: float | None = None,
+        on_stale: OnStale = "end",
     ) -> Subscriber:
         """Get what others publish to topics that start with one of these prefixes; the empty one is all.
 
         Args:
             topics: Prefixes; more can be added and taken back later.
-            on_full: What happens when more waits than the bounds: ``drop_oldest``, ``drop_newest``, ``block`` (nothing
-                more is read from any peer until there is room: publishers are slowed down), or ``disconnect`` (the
-                subscription ends). Dropped messages are counted and reported.
+            on_full: What happens when more waits than the bounds: ``drop_oldest``, ``drop_newest``, ``block`` (those
+                who publish it wait, over any number of endpoints, and others do not), or ``disconnect`` (the
+                subscription ends). Dropped messages are counted and reported. With ``block`` up to 65,536 messages and
+                64 MiB more may wait than the bounds say: what was on its way already. Who does not wait, and sends more
+                than half of that, loses it; so does everybody while this subscriber takes nothing for three heartbeats.
             messages_max: How many messages may wait.
             bytes_max: How many bytes.
             callback: Called with each message, by a thread that this subscriber has for it.
+            max_age_s: How long a message may have waited here when it is taken; None: as long as it likes.
+            on_stale: What happens when one has waited longer: taking it raises TooSlow, and the subscription ends
+                (``end``); or such messages are dropped, counted and reported (``drop``).
         """
         check_bounds(messages_max, bytes_max)
+        check_age(max_age_s, on_stale)
         policy = as_policy(on_full)
-        # Reading stops at the bounds; what one read brought beyond them is kept, for nothing may be lost.
-        beyond = READ_BYTES if policy is Policy.BLOCK else 0
-        inbox = Inbox(messages_max + beyond, bytes_max + beyond, policy)
+        # Beyond the bounds publishers wait, and reading stops; what one read brought then is kept, for nothing is lost.
+        blocks = policy is Policy.BLOCK
+        inbox = Inbox(
+            messages_max + (2 * SURPLUS_MESSAGES_MAX + READ_BYTES if blocks else 0),
+            bytes_max + (2 * SURPLUS_BYTES_MAX + READ_BYTES if blocks else 0),
+            policy,
+        )
         with self._lock:
             self.check()
             number = next(self.numbers)
-            made = Subscriber(self, number, topics, inbox, messages_max, bytes_max)
+            if max_age_s is None:
+                made = Subscriber(self, number, topics, inbox, messages_max, bytes_max)
+            else:
+                made = AgedSubscriber(self, number, topics, inbox, messages_max, bytes_max, max_age_s, on_stale)
             self._subscribers[number] = made
             self.node.call(self.core.subscribe, number, [encode_topic(each) for each in topics])
         if callback is not None:
@@ -386,6 +426,8 @@ class Endpoint(Closeable, Host):
         with self._lock:
             stores = list(self.stores)
             subscribers = list(self._subscribers.values())
+        for tap in self._taps:
+            tap.close()
         for store in stores:
             store.close(_left(deadline))
         for each in subscribers:

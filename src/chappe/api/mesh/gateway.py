@@ -11,7 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from chappe.api.faces import Closeable
-from chappe.api.mesh.arguments import OnFull, as_id, encode_topic
+from chappe.api.mesh.arguments import OnFull, as_id, encode_topic, topics_of
 from chappe.api.mesh.endpoint import Endpoint
 from chappe.api.mesh.subscriber import Subscriber
 from chappe.core import Report
@@ -20,6 +20,7 @@ from chappe.errors import ChappeError, Closed, Unreachable, UsageError
 from chappe.gateway.announcement import MARKED
 from chappe.gateway.core import Action, GatewayCore, Publish, SideOptions, SideStatus, Subscribe
 from chappe.gateway.summary import as_chosen
+from chappe.mesh.messages import NOBODY
 from chappe.security import Security
 from chappe.system import machine, time
 from chappe.system.forking import own
@@ -197,21 +198,21 @@ class Gateway(Closeable):
         endpoint = self._endpoints[side]
         at = 0
         while at < len(messages):
-            chunk = messages[at : at + endpoint.capacity]
+            chunk = messages[at : at + endpoint.at_once]
             while endpoint.try_publish_many(chunk) is None:
-                self._wait_for_room(side)
+                self._wait_for_room(side, dict.fromkeys(topics_of(chunk)))
             at += len(chunk)
         for receiver, payload in action.marked:
             try:
                 while endpoint.try_publish(MARKED, payload, receiver) is None:
-                    self._wait_for_room(side)
+                    self._wait_for_room(side, (MARKED,), receiver)
             except Unreachable:
                 pass  # that gateway is gone meanwhile
             except UsageError as error:  # with its mark it is larger than a message can be
                 logger.warning("a message is not passed on to further domains: %s", error)
 
-    def _wait_for_room(self, side: int) -> None:
-        self._wait(side, self._endpoints[side].room, LOOK_BLOCKED_S)
+    def _wait_for_room(self, side: int, topics: Iterable[bytes], receiver: bytes = NOBODY) -> None:
+        self._wait(side, lambda: self._endpoints[side].room(topics, receiver), LOOK_BLOCKED_S)
         self._attend()
         if self._closing:
             raise Closed("the gateway was closed")

@@ -10,8 +10,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from chappe.api.faces import Closeable
-from chappe.api.mesh.arguments import as_id, chunks, encode_topic, encode_value, own_id
+from chappe.api.mesh.arguments import as_id, chunks, encode_topic, encode_value, own_id, topics_of
 from chappe.api.mesh.waiting import Asked, Waiting
+from chappe.api.taps import MeshTap
 from chappe.core import Report
 from chappe.defaults import KIB
 from chappe.errors import Closed, Unreachable
@@ -19,13 +20,17 @@ from chappe.member import Record
 from chappe.mesh.actions import Deliver, Resolve
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import DefectContained, PeerLost
+from chappe.mesh.filters import Filter
 from chappe.mesh.messages import DATA, NOBODY
 from chappe.runtime.mesh_node import MeshNode
 from chappe.runtime.recorder import Recorder, RecordingOptions
+from chappe.runtime.tap_node import Feed, TapNode
 from chappe.security import Security
 from chappe.storage.recordings.files import RecordingFiles
 from chappe.system import machine, time
 from chappe.system.forking import own
+from chappe.tapping.frames import named
+from chappe.tapping.sessions import Wants
 from chappe.transports.tls import contexts
 
 logger = logging.getLogger("chappe")
@@ -51,7 +56,9 @@ class Host:
         raw_id = own_id(id, made)
         self.id = str(UUID(bytes=raw_id))
         self.capacity = options.peer_messages_max
-        self._chunk_bytes = min(CHUNK_BYTES, options.peer_bytes_max)
+        # Messages for ``try_publish_many``: each may go over the same link twice.
+        self.at_once = max(1, min(CHUNK, options.peer_messages_max // options.paths))
+        self._chunk_bytes = min(CHUNK_BYTES, options.peer_bytes_max // options.paths)
         files = None if recording is None else RecordingFiles(recording.directory, self.id, options.forwarding)
         self.core = EndpointCore(raw_id, options, time.monotonic())
         self.numbers = count(1)  # of tickets and subscribers
@@ -73,6 +80,9 @@ class Host:
         self._lock = self.node.lock
         self._recorder: Recorder | None = None
         self._record: Record | None = None  # while messages are recorded
+        self._tap: MeshTap | None = None  # while somebody looks at what passes
+        self._taps: list[TapNode] = []
+        self._shown: tuple[int, Filter] | None = None  # of who wants what, at the last look
         if recording is not None and files is not None:
             self._begin_recording(files, recording.messages_max)
 
@@ -99,7 +109,7 @@ class Host:
         raw, payload = encode_topic(topic), encode_value(value)
         receiver = NOBODY if to is None else as_id(to).bytes
         while (peers := self.try_publish(raw, payload, receiver)) is None:
-            self._wait_for_room()
+            self._wait_for_room((raw,), receiver)
         return peers
 
     def try_publish(
@@ -116,7 +126,7 @@ class Host:
         would: then one's own other subscribers get it too. ``kind`` is DATA, or COMMAND for those of data stores.
         """
         with self._lock:
-            if not self.core.room():
+            if not self.core.room((topic,), receiver):
                 return None
             self.check()
             now = time.monotonic()
@@ -126,6 +136,8 @@ class Host:
                 self._record(topic, payload, kind)
             if receiver != NOBODY and not flushes:
                 raise Unreachable(f"there is no way to endpoint {UUID(bytes=receiver)}: wait for it with await_peer")
+            if self._tap is not None:
+                self._tap.published(topic, payload, kind, receiver)
             self.node.send_soon(flushes, now)
             if source is not None:
                 self.node.perform(self.core.deliver_here(topic, payload, source))
@@ -141,31 +153,33 @@ class Host:
         total = 0
         for chunk in self.chunks(messages):
             while (wanted := self.try_publish_many(chunk)) is None:
-                self._wait_for_room()
+                self._wait_for_room(dict.fromkeys(topics_of(chunk)))
             total += wanted
         return total
 
     def chunks(self, messages: Iterable[tuple[str, object]]) -> Iterator[list[tuple[bytes, bytes]]]:
         """Encoded, and in lists as large as ``try_publish_many`` takes them."""
-        return chunks(messages, min(CHUNK, self.capacity), self._chunk_bytes)
+        return chunks(messages, self.at_once, self._chunk_bytes)
 
     def try_publish_many(self, chunk: list[tuple[bytes, bytes]]) -> int | None:
         """Publish what is encoded already; None if there is no room. Returns and raises as ``publish_batch``."""
         with self._lock:
-            if not self.core.room():
+            if not self.core.room(topics_of(chunk)):
                 return None
             self.check()
             flushes, wanted = self.core.publish_many(chunk, time.monotonic())
             if (record := self._record) is not None:
                 for topic, payload in chunk:
                     record(topic, payload, DATA)
+            if self._tap is not None:
+                self._tap.published_many(chunk)
             self.node.perform(flushes)
             self._done()
             return wanted
 
-    def room(self) -> bool:
-        """Whether ``publish`` would not wait now."""
-        return self.core.room()
+    def room(self, topics: Iterable[bytes], receiver: bytes = NOBODY) -> bool:
+        """Whether ``publish`` to these topics would not wait now."""
+        return self.core.room(topics, receiver)
 
     @property
     def buffered(self) -> int:
@@ -211,8 +225,10 @@ class Host:
         with self._lock:
             if on:
                 self._rooms[waiting] = None
+                self._turns.listen(waiting.changed)
             elif waiting in self._rooms:
                 del self._rooms[waiting]
+                self._turns.unwatch(waiting.changed)
                 waiting.close()
 
     def report(self, event: object) -> None:
@@ -244,8 +260,8 @@ class Host:
             for waiting in self._rooms:
                 waiting.changed()
 
-    def _wait_for_room(self) -> None:
-        self._turns.wait(self.room)
+    def _wait_for_room(self, topics: Iterable[bytes], receiver: bytes = NOBODY) -> None:
+        self._turns.wait(lambda: self.room(topics, receiver))
         self.check()
 
     def _deliver(self, action: Deliver) -> None:
@@ -259,6 +275,24 @@ class Host:
 
     def _report(self, action: Report) -> None:
         self.report(action.event)
+
+    def feed(self, feed: Feed | None) -> None:
+        """See ``Tapped.feed``."""
+        with self._lock:
+            tap = self._tap = None if feed is None else MeshTap(self.core, feed)
+            self.node.tapped = None if tap is None else tap.came
+            self.node.member.tapped = None if tap is None else tap.published
+
+    def wants(self) -> Wants | None:
+        """See ``Tapped.wants``."""
+        with self._lock:
+            settled, own = self.core.settled, self.core.router.subscriptions.filter
+            if (settled, own) == self._shown:
+                return None
+            self._shown = settled, own
+            filters = self.core.filters()
+        everybody = {"here": own, **{named(each): found for each, found in filters.items()}}
+        return {(who, topic): ("data",) for who, found in everybody.items() for topic in found}
 
     def _begin_recording(self, files: RecordingFiles, messages_max: int | None) -> None:
         recorder = Recorder(files, messages_max, self._turns.run, self.report, self._end_recording)
@@ -282,7 +316,8 @@ class Publisher(Closeable):
         own(self)
         self.topic = topic
         self._endpoint = endpoint
-        self._waiting = Waiting(endpoint.node.turns, endpoint.core.room)
+        raw = (encode_topic(topic),)
+        self._waiting = Waiting(endpoint.node.turns, lambda: endpoint.core.room(raw))
         endpoint.watch_room(self._waiting, True)
 
     def publish(self, value: object) -> int:

@@ -8,18 +8,18 @@ from collections.abc import AsyncIterator, Callable
 from typing import Generic
 
 from chappe.api.faces import AsyncCloseable, Seconds
-from chappe.api.mesh.hosting import Host
 from chappe.api.mesh.source import Item, Source
+from chappe.runtime.turns import Turns
 from chappe.system.forking import own
 
 
 class Watch:
-    """Lets coroutines of one loop wait until something is so at an endpoint."""
+    """Lets coroutines of one loop wait until something is so at a member."""
 
-    def __init__(self, endpoint: Host) -> None:
+    def __init__(self, turns: Turns) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._turns = endpoint.node.turns
+        self._turns = turns
         self._waiters: dict[asyncio.Future[None], Callable[[], bool]] = {}  # changed by the loop's thread alone
         self._called = False  # the loop was asked from another thread to look
         self._descriptor: int | None = self._turns.watch(self._changed)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import threading
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from chappe.api.faces import Closeable, Seconds
 from chappe.api.mesh.hosting import Host
@@ -14,6 +15,7 @@ from chappe.api.mesh.waiting import Waiting, deadline_after, time_left
 from chappe.defaults import DROPS_REPORT_S
 from chappe.mesh.events import MessagesDropped
 from chappe.runtime.mesh_node import MeshNode
+from chappe.runtime.turns import Turns
 from chappe.system import time
 from chappe.system.forking import own
 
@@ -21,10 +23,17 @@ JOIN_S: Final = 1.0  # closing waits this long for a callback that is running
 Item = TypeVar("Item")
 
 
+class Driven(Protocol):
+    """What is driven by turns: a node."""
+
+    lock: threading.RLock
+    turns: Turns
+
+
 class Queued(Closeable, Generic[Item]):
     """What users take items from, in the order in which they came. Use from several threads is safe."""
 
-    def __init__(self, node: MeshNode) -> None:
+    def __init__(self, node: Driven) -> None:
         own(self)
         self._node = node
         self._lock = node.lock
@@ -97,6 +106,7 @@ class Queued(Closeable, Generic[Item]):
 class Source(Queued[Item]):
     """What an endpoint, or a store of it, fills until it is closed; what is still there then is dropped."""
 
+    _node: MeshNode
     called_by = "chappe-callback"  # the thread that calls back
     dropped: int
 
@@ -111,6 +121,7 @@ class Source(Queued[Item]):
 
         Raises:
             BufferFull: The policy is ``disconnect``, and this was too slow: it has ended.
+            TooSlow: The message was older than ``max_age_s``, and this has ended.
             Closed: This, or what it belongs to, was closed.
         """
         found = self.get_many(1, timeout)

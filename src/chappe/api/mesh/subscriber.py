@@ -13,7 +13,7 @@ from chappe.api.mesh.hosting import Host
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.source import JOIN_S, Source
 from chappe.api.mesh.waiting import deadline_after, time_left
-from chappe.defaults import KIB
+from chappe.defaults import KIB, SURPLUS_BYTES_MAX, SURPLUS_MESSAGES_MAX
 from chappe.errors import BufferFull
 from chappe.mesh.forwarding.boxes import Inbox
 from chappe.mesh.messages import Message
@@ -40,7 +40,8 @@ class Subscriber(Source[Received]):
         self._bytes_max = bytes_max
         self._chunk = max(1, min(CHUNK, messages_max // CHUNK_SHARE))
         self._ahead: deque[Message] = deque()  # taken from the queue, not yet handed out
-        self._pausing = False
+        self._not_taken = 0  # messages that the endpoint dropped for this one, once that is closed
+        self._level = 0  # 1: full; 2: beyond what is on its way as a rule; 3: beyond twice that
         super().__init__(endpoint)
 
     # -- reading --------------------------------------------------------------------------------------
@@ -83,7 +84,8 @@ class Subscriber(Source[Received]):
     @property
     def dropped(self) -> int:  # type: ignore[override]
         """How many messages the policy has dropped because this subscriber was too slow."""
-        return self._inbox.dropped
+        here = self._endpoint.core.router.dropped_here
+        return self._inbox.dropped + self._not_taken + here.get(self.number, 0)
 
     def fd(self) -> int:
         """A descriptor that is readable while messages are there: for select, poll and event loops, not to be read."""
@@ -120,16 +122,25 @@ class Subscriber(Source[Received]):
         inbox.put_many(messages)
         if inbox.dropped != self._reported:
             self._report_dropped(inbox.dropped, f"a subscriber to {', '.join(sorted(self._topics)) or 'everything'}")
-        if inbox.policy is Policy.BLOCK and not self._pausing and self._is_full():
-            self._pausing = True
-            self._node.pause(self.number, True)
+        if inbox.policy is Policy.BLOCK:
+            self._fill(max(self._level, self._found_level()))
         elif inbox.overflowed:
             self._endpoint.forget(self.number)
             self._node.turns.news = True
         self._waiting.changed()
 
-    def _is_full(self) -> bool:
-        return len(self._inbox) >= self._messages_max or self._inbox.bytes >= self._bytes_max
+    def _found_level(self) -> int:
+        """How many of its bounds are met: its own, and those of the surplus."""
+        messages, size = len(self._inbox) - self._messages_max, self._inbox.bytes - self._bytes_max
+        if messages < 0 and size < 0:
+            return 0
+        return 1 + min(2, max(messages // SURPLUS_MESSAGES_MAX, size // SURPLUS_BYTES_MAX))
+
+    def _fill(self, level: int) -> None:
+        """Tell the node if that is news."""
+        if level != self._level:
+            self._level = level
+            self._node.fill(self.number, level > 0, level > 1, level > 2)
 
     def ready(self) -> bool:
         """Whether ``get`` would not wait."""
@@ -158,20 +169,18 @@ class Subscriber(Source[Received]):
         if not len(inbox) or self._waiting.closed:
             return []
         found = inbox.take_many(count, size)
-        if self._pausing:
-            self._node.drained(len(found))
+        if self._level:
+            self._node.drained(self.number, len(found))
             if 2 * len(inbox) <= self._messages_max and 2 * inbox.bytes <= self._bytes_max:
-                self._unpause()
+                self._fill(0)
+            elif self._level > 1:
+                self._fill(max(1, min(self._level, self._found_level())))
         return found
-
-    def _unpause(self) -> None:
-        if self._pausing:
-            self._pausing = False
-            self._node.pause(self.number, False)
 
     def _leave(self) -> None:
         self._endpoint.forget(self.number)
-        self._unpause()
+        self._fill(0)
+        self._not_taken += self._endpoint.core.router.dropped_here.pop(self.number, 0)
         self._ahead.clear()
 
 

@@ -30,7 +30,8 @@ from chappe.mesh.policy import Box, Policy
 class Outbox(Box[bytes]):
     """Frames for one connection. ``taken`` and ``taken_bytes`` count frames, ``messages`` those that were messages.
 
-    ``overflowed`` also when too many control frames wait.
+    ``overflowed`` also when too many control frames wait. ``surplus``: so many messages more are on their way as a rule
+    until all who publish them wait.
     """
 
     def __init__(
@@ -38,8 +39,10 @@ class Outbox(Box[bytes]):
         messages_max: int = PEER_MESSAGES_MAX,
         bytes_max: int = PEER_BYTES_MAX,
         policy: Policy = Policy.BLOCK,
+        surplus: int = 0,
     ) -> None:
         super().__init__(messages_max, bytes_max, policy)
+        self.surplus = surplus
         self.control_bytes = 0
         self.messages = 0
         self.on_drop: Callable[[bytes], None] | None = None  # called with each message that is dropped
@@ -62,8 +65,20 @@ class Outbox(Box[bytes]):
         """See ``Box``."""
         return len(self._waiting) + self._more >= self.messages_max or self.bytes >= self.bytes_max
 
+    @property
+    def pressed(self) -> bool:
+        """Whether it is full, and half of that again waits, and the surplus."""
+        messages = len(self._waiting) + self._more - self.surplus
+        return 2 * messages >= 3 * self.messages_max or 2 * self.bytes >= 3 * self.bytes_max
+
+    @property
+    def half_empty(self) -> bool:
+        """Whether no more waits than half of its bounds."""
+        return 2 * (len(self._waiting) + self._more) <= self.messages_max and 2 * self.bytes <= self.bytes_max
+
     def _is_beyond_twice(self) -> bool:
-        return len(self._waiting) + self._more >= 2 * self.messages_max or self.bytes >= 2 * self.bytes_max
+        messages = len(self._waiting) + self._more
+        return messages >= 2 * (self.messages_max + self.surplus) or self.bytes >= 2 * self.bytes_max
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
@@ -76,7 +91,7 @@ class Outbox(Box[bytes]):
         if more != self._more:
             found.append(f"{self._more} messages are counted beside {len(self._waiting)} that wait, {more} are there")
         first = [frame for frame in self._waiting if frame[PREFIX + KIND_AT :][:1] != bytes((DETOUR,))]
-        if len(first) > 2 * self.messages_max or len(self._control) > CONTROL_FRAMES_MAX:
+        if len(first) > 2 * (self.messages_max + self.surplus) or len(self._control) > CONTROL_FRAMES_MAX:
             found.append(f"{len(first)} messages and {len(self._control)} control frames wait")
         return found
 
@@ -110,6 +125,10 @@ class Outbox(Box[bytes]):
             return False
         self._more += messages_in(frame, PREFIX) - 1
         return True
+
+    def refuse(self, frame: bytes) -> None:
+        """Drop the frame of a message that came, whatever the policy."""
+        self._count_dropped(frame, len(frame))
 
     @property
     def crowded(self) -> bool:

@@ -30,6 +30,7 @@ class Key(NamedTuple):
     paths: int = 1
     twice: frozenset[bytes] = frozenset()  # who of them gets the same along a tree of somebody else
     carried: bytes = NOBODY  # of whom the messages are; NOBODY if they are ours
+    lane: bytes = b""  # the topic that has this tree for itself; see ``holds``
 
 
 class Child:
@@ -72,7 +73,7 @@ class Branch:
 
     __slots__ = (
         "above", "came", "checked", "children", "deliver", "key", "label", "origin", "second", "told", "upstream",
-        "used", "waiting",
+        "used", "waiting", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +84,7 @@ class Branch:
         self.above = above  # what upstream calls it
         self.label = label  # what we call it
         self.deliver = deliver
+        self.waits = False  # whoever publishes along it does while somebody is full
         self.children = {hop.id: Child(hop) for hop in hops}
         self.came = 0  # the number of the last message
         self.told = 0  # up to this number it is confirmed

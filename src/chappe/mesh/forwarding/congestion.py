@@ -32,7 +32,7 @@ class _Full:
 
     def __init__(self, link: Link, now: float) -> None:
         self.link = link
-        self.sources: set[int] = set()
+        self.sources: dict[int, bool] = {}  # connections; whether it is of an endpoint of chappe
         self.taken = link.outbox.taken
         self.moved_at = now
 
@@ -62,12 +62,20 @@ class Congestion:
         if found is None:
             found = self._full[full.conn] = _Full(full, now)
             self.waits = True
-        found.sources.add(source.conn)
+        found.sources[source.conn] = source.chappe
 
     def is_over(self, conn: int) -> None:
         """A link has room again, or is gone."""
         self._full.pop(conn, None)
         self.waits = self._paused or bool(self._full)
+
+    def eased(self, conn: int) -> None:
+        """A link is not pressed any more: only originals, which nobody can tell to wait, are not read from."""
+        full = self._full.get(conn)
+        if full is not None and any(full.sources.values()):
+            full.sources = {source: chappe for source, chappe in full.sources.items() if not chappe}
+            if not full.sources:
+                self.is_over(conn)
 
     def forget(self, conn: int) -> None:
         """A link is gone."""

@@ -237,6 +237,8 @@ class Flooding:
         peer = self._topology.towards(origin)
         if not self._forwards or ttl <= 0 or self._topology.states.believed(origin, version, payload) is not None:
             return NOTHING_TO_DO
+        if peer is None and origin in self._topology.states.known:
+            self._topology.states.asked.add(origin)  # what we know is passed on once it is back, and finds the doubt
         if peer is None or peer == source or peer not in self._links:
             return NOTHING_TO_DO
         frame = pack_message(self._own, origin, LINK_STATE, ttl, RESERVED_TOPIC, payload)

@@ -27,6 +27,7 @@ from chappe.mesh.flows import (
     parse_publications,
 )
 from chappe.mesh.forwarding.branches import Branch, Child, Key
+from chappe.mesh.forwarding.holds import Holds
 from chappe.mesh.forwarding.losses import Losses, Why
 from chappe.mesh.forwarding.order import Order
 from chappe.mesh.forwarding.told import Told
@@ -46,6 +47,7 @@ class Kept:
         put, put_batch, put_control: Put a frame into the outbox of a link. The first two tell whether it was taken;
             ``put`` is for those with one message.
         losses: What is told of messages that do not arrive.
+        holds: Which trees are held, as somebody at their ends is full.
         outdate: Called when a tree must not be used any more that ``to`` has returned since the last change.
     """
 
@@ -56,6 +58,7 @@ class Kept:
         topology: Topology,
         links: dict[bytes, Link],
         losses: Losses,
+        holds: Holds,
         put: Put,
         put_batch: Put,
         put_control: Callable[[Link, bytes], None],
@@ -66,14 +69,18 @@ class Kept:
         self.flushes: dict[int, Flush] = {}  # links to which something was put that nobody was told of
         self._own = own
         self._forwards = options.forwarding
+        self._blocks = options.peer_policy is Policy.BLOCK
         self._batch_messages_max = MESH_BATCH_MESSAGES_MAX
         self._batch_bytes_max = MESH_BATCH_BYTES_MAX
         if options.peer_policy is not Policy.BLOCK:  # a batch is dropped as a whole
             self._batch_messages_max = min(self._batch_messages_max, options.peer_messages_max // MESH_BATCH_SHARE)
             self._batch_bytes_max = min(self._batch_bytes_max, options.peer_bytes_max // MESH_BATCH_SHARE)
+        self._ahead_max = options.limits.ahead_max  # messages of a tree of ours that are not confirmed ...
+        self._ahead_bytes = options.limits.ahead_bytes  # ... and bytes that a peer has not confirmed
         self._topology = topology
         self._links = links
         self._losses = losses
+        self._holds = holds
         self._put = put
         self._put_batch = put_batch
         self._put_control = put_control
@@ -85,6 +92,8 @@ class Kept:
         self._told = Told()
         self._number_max = 0  # numbers from this on are looked at more closely
         self._outdone_at = -inf
+        # Topics that have a tree for themselves, by receivers.
+        self.lanes: dict[frozenset[bytes], dict[bytes, bytes]] = {}
         self._mine: dict[Key, Branch] = {}  # those that we publish along now; of two the first
         self._look = 1  # rises when the network changes
         self._surveyed = 1  # as of this look it is known what is under way along former ways
@@ -110,6 +119,7 @@ class Kept:
     def _drop(self, branch: Branch) -> None:
         del self._labels[branch.label]
         self._unconfirmed.pop(branch, None)
+        self._holds.forget(branch)
         if branch.upstream != NOBODY:
             del self._above[branch.upstream][branch.above]
             self._sizes[branch.upstream] -= branch.size
@@ -145,6 +155,19 @@ class Kept:
             child.conn = link.conn
             self._put_control(link, pack_tree(self._own, branch.origin, branch.label, child.hop.subtree))
         return room
+
+    def _look_ahead(self, branch: Branch, child: Child, link: Link) -> None:
+        """Much is under way."""
+        if link.kept_bytes > KEPT_BYTES_MAX:
+            self._let_go(child, link)
+        if self._blocks and branch.upstream == NOBODY and self._under_way(branch, child) >= self._ahead_max:
+            self._holds.run_ahead(branch)
+
+    def _under_way(self, branch: Branch, child: Child) -> int:
+        """How many messages of a tree of ours are, at most."""
+        if not child.kept:
+            return 0
+        return min(branch.came - child.kept[0][0], len(child.kept) * MESH_BATCH_MESSAGES_MAX)
 
     def _let_go(self, child: Child, link: Link) -> None:
         """So much is kept that the oldest cannot be sent again."""

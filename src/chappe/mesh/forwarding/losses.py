@@ -37,6 +37,7 @@ class Why(IntEnum):
     NO_WAY = 2
     FULL_ON_ONE = 3  # of two ways; on the other one it may have arrived
     NO_WAY_ON_ONE = 4
+    EARLY = 6  # nobody knew that their origin is behind who brought them
     LATE = 5  # taken for old ones: ``count`` is the number above which they are not
 
     @property
@@ -56,6 +57,7 @@ _TEXTS: Final = {
     Why.NO_WAY: "to which no way leads any more",
     Why.FULL_ON_ONE: "which takes less than is published, on one of two ways",
     Why.NO_WAY_ON_ONE: "to which no way leads any more, on one of two ways",
+    Why.EARLY: "which has not heard that they come from there",
     Why.LATE: "which takes them for old ones",
 }
 _ON_ONE: Final = {Why.FULL: Why.FULL_ON_ONE, Why.NO_WAY: Why.NO_WAY_ON_ONE}

@@ -94,6 +94,11 @@ class Order:
         """Whether anything does."""
         return bool(self._waiting)
 
+    def has_room(self) -> None:
+        """Somebody has room again."""
+        if self._waiting:
+            self.due = -inf
+
     def go_on(self, now: float) -> None:
         """Send what need not wait any longer, as long as there is room for it."""
         if self.size > 2 * ORDER_BYTES_MAX:

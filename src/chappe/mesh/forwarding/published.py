@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
+from zlib import crc32
 
 from chappe.defaults import (
     DETOURS_MAX,
     DOUBT_S,
-    KEPT_BYTES_MAX,
+    LANES_MAX,
     LINK_STATE_STEP_MAX,
     TREES_MAX,
 )
@@ -33,13 +35,40 @@ from chappe.mesh.forwarding.losses import Why
 from chappe.mesh.forwarding.order import Keys
 from chappe.mesh.messages import DATA, ID_BYTES, LOSS, NOBODY
 
+# What has never been sent gets its number only when it is: behind whatever has one, and may have to go another way.
+_UNSENT: Final = 2**52
+
 
 class Published(Kept):
     """Trees of ours, and the order of what goes along them."""
 
-    def to(self, receivers: frozenset[bytes], paths: int = 1) -> Branch | None:
-        """The tree to all of these that have a way, with a second one if there are two; None if nobody has."""
-        return self._to(Key(receivers, paths))
+    def to(self, receivers: frozenset[bytes], paths: int = 1, topic: bytes = b"") -> Branch | None:
+        """The tree to all of these that have a way, with a second one if there are two; None if nobody has.
+
+        It is for ``topic`` alone, or a few, if the one for all topics is held.
+        """
+        return self._to(Key(receivers, paths, lane=self._lane(receivers, topic) if self.lanes else b""))
+
+    def is_held(self, branch: Branch) -> bool:
+        """Whether nothing is to be published along a tree of ours for now."""
+        waits = self._holds.waits
+        return branch in waits or (branch.second is not None and branch.second in waits)
+
+    def part(self, branch: Branch) -> bool:
+        """Give the topics that share a tree of ours one each; False if they have."""
+        key = branch.key
+        if key is None or key.lane or key.receivers in self.lanes or not self._holds.has(branch):
+            return False
+        self.lanes[key.receivers] = {}
+        return True
+
+    def _lane(self, receivers: frozenset[bytes], topic: bytes) -> bytes:
+        lanes = self.lanes.get(receivers)
+        if lanes is None:
+            return b""
+        if topic in lanes or sum(map(len, self.lanes.values())) < LANES_MAX:
+            return lanes.setdefault(topic, topic)
+        return list(lanes)[crc32(topic) % len(lanes)] if lanes else b""
 
     def _to(self, key: Key) -> Branch | None:
         self._survey()
@@ -74,7 +103,8 @@ class Published(Kept):
         trees = [ways.tree(there)] if key.paths == 1 else ways.two_trees(there)
         if len(trees) > 1:
             twice = trees[1][0]
-        return [pack_hops(self._own, reached, below, twice) for reached, below in trees]
+        waits = self._blocks and key.carried == NOBODY
+        return [pack_hops(self._own, reached, below, twice, waits) for reached, below in trees]
 
     def _survey(self) -> None:
         """Look once after each change for what is under way along ways of ours that are not right any more."""
@@ -109,7 +139,7 @@ class Published(Kept):
             later = partial(self._publish_late, key, kind, receiver, topic, payload)
             self.number += 1
             size = len(topic) + len(payload)
-            self.order.put(key.receivers, self.number, size, later, partial(self._has_room, key))
+            self.order.put(key.receivers, self.number + _UNSENT, size, later, partial(self._has_room, key))
             return
         number = self.number = self.number + 1
         frame = pack_publication(self._own, number, branch.label, kind, receiver, topic, payload)
@@ -123,8 +153,8 @@ class Published(Kept):
             if link.outbox.add(frame) or put(link, frame):
                 child.kept.append(entry)
                 link.kept_bytes += size
-                if link.kept_bytes > KEPT_BYTES_MAX:
-                    self._let_go(child, link)
+                if link.kept_bytes > self._ahead_bytes:
+                    self._look_ahead(branch, child, link)
         second = branch.second
         if second is not None:
             second.came = number
@@ -199,6 +229,7 @@ class Published(Kept):
     def changed(self) -> None:
         """The network, or what somebody wants, is another one: our trees may be wrong."""
         self._look += 1
+        self.lanes.clear()
 
     def _send(self, branch: Branch, child: Child, number: int, frame: bytes, put: Put) -> None:
         link = self._links.get(child.hop.id)
@@ -216,8 +247,8 @@ class Published(Kept):
         if put(link, frame):
             child.kept.append((number, frame))
             link.kept_bytes += len(frame)
-            if link.kept_bytes > KEPT_BYTES_MAX:
-                self._let_go(child, link)
+            if link.kept_bytes > self._ahead_bytes:
+                self._look_ahead(branch, child, link)
 
     def _send_around(self, branch: Branch, child: Child, number: int, body: bytes, spared: bytes = NOBODY) -> bool:
         """Send a message to the receivers behind a hop, another way; ``spared`` has it. False if some do not get it."""

@@ -16,26 +16,29 @@ from operator import itemgetter
 from typing import Final
 
 from chappe.core import Report
-from chappe.defaults import LOST_AFTER, MESH_TOPIC_BYTES_MAX, ORDER_BYTES_MAX, ROUTES_BYTES_MAX, TTL
+from chappe.defaults import LOST_AFTER, ORDER_BYTES_MAX, TTL
 from chappe.errors import ProtocolError, UsageError
 from chappe.mesh.actions import Action, Deliver, Flush
 from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable
-from chappe.mesh.filters import LOCAL_PREFIX, Filter, minimal
-from chappe.mesh.flows import FLOWS, HEAD_BYTES, KIND_AT, PREFIX, messages_in
+from chappe.mesh.filters import Filter
+from chappe.mesh.flows import FLOWS, HEAD_BYTES, KIND_AT, PREFIX, messages_in, parse_publications
 from chappe.mesh.forwarding.branches import Branch
 from chappe.mesh.forwarding.congestion import Congestion
 from chappe.mesh.forwarding.duplicates import Seen
+from chappe.mesh.forwarding.early import Early, Elsewhere
 from chappe.mesh.forwarding.echoes import MESH, TOO_OFTEN
 from chappe.mesh.forwarding.flooding import Flooding
+from chappe.mesh.forwarding.holds import Holds
+from chappe.mesh.forwarding.kept import inner
 from chappe.mesh.forwarding.losses import Drops, Loss, Losses, Why
+from chappe.mesh.forwarding.outboxes import Outboxes
+from chappe.mesh.forwarding.routes import Route, Routes
 from chappe.mesh.forwarding.version1 import Originals
 from chappe.mesh.forwarding.version2 import Trees
 from chappe.mesh.links.link import EndpointOptions, Link
 from chappe.mesh.messages import (
     COMMAND,
-    CONFIRM,
     DATA,
-    FORGET,
     LINK_STATE,
     LINK_STATES_HAD,
     LOSS,
@@ -43,10 +46,7 @@ from chappe.mesh.messages import (
     PING,
     PONG,
     RESERVED_TOPIC,
-    ROUTING_UPDATE,
-    TREE,
     Message,
-    parse_filter,
     parse_message,
 )
 from chappe.mesh.policy import Policy
@@ -56,29 +56,8 @@ from chappe.mesh.topology import Topology
 Control = Callable[[Link, Message, float], Sequence[Action]]
 Contain = Callable[[Link, Exception, bytes, float], Sequence[Action]]
 
+_NOBODY_ELSE: Final[frozenset[bytes]] = frozenset()
 _LAST_KIND: Final = COMMAND  # kinds up to this are messages of applications
-
-
-class Route:
-    """Who gets the messages of one topic: here, and, once somebody here publishes to it, elsewhere."""
-
-    __slots__ = ("commands", "count", "data", "flushes", "originals", "ready", "refused", "tree")
-
-    def __init__(self, data: tuple[int, ...], commands: tuple[int, ...], originals: tuple[Link, ...]) -> None:
-        self.data = data  # subscribers
-        self.commands = commands
-        self.originals = originals
-        self.refused = False  # a topic that nobody may send to another endpoint
-        self.ready = False  # what follows is known
-        self.tree: Branch | None = None
-        self.flushes: list[Flush] = []
-        self.count = 0  # receivers elsewhere
-
-    def leads_where(self, other: Route) -> bool:
-        """Whether both say the same."""
-        mine = self.data, self.commands, self.tree, self.originals, self.flushes, self.count, self.refused
-        their = other.data, other.commands, other.tree, other.originals, other.flushes, other.count, other.refused
-        return mine == their
 
 
 class _Turn:
@@ -130,9 +109,12 @@ class Router:
         self.subscriptions = Subscriptions()
         self.drops = Drops()
         self.losses = Losses(own)
-        self.overflowed: dict[int, Link] = {}  # to be disconnected
         self.congestion = Congestion(own, options.first_number, LOST_AFTER * options.heartbeat_s)
-        self.full: dict[int, Link] = {}  # nothing more is taken for them, or older messages give way
+        self.holds = Holds(LOST_AFTER * options.heartbeat_s)
+        self.outboxes = Outboxes(self.congestion, self.holds, self.drops, options.peer_policy is Policy.BLOCK)
+        self._full_here = self.holds.full
+        self._along: Branch | None = None  # along which tree a message came, while somebody here is full
+        self.dropped_here: dict[int, int] = {}  # messages that were not taken for a subscriber
         self.seen = Seen(own, options.limits)
         self.links: dict[bytes, Link] = {}  # by peer
         self.trees = Trees(
@@ -141,26 +123,25 @@ class Router:
             self.topology,
             self.links,
             self.losses,
-            self._put,
-            self._put_batch,
-            self._put_control,
-            self._forget_routes,
+            self.holds,
+            self.outboxes.put,
+            self.outboxes.put_batch,
+            self.outboxes.put_control,
+            self._outdate,
         )
-        self.originals = Originals(own, self.topology, self._put, self._put_control)
-        self.flooding = Flooding(own, options.forwarding, self.topology, self.links, self._put_control)
+        self.originals = Originals(own, self.topology, self.outboxes.put, self.outboxes.put_control)
+        self.routes = Routes(
+            own, self.topology, self.subscriptions, self.trees, self.originals, options.paths, options.limits.routes_max
+        )
+        self.flooding = Flooding(own, options.forwarding, self.topology, self.links, self.outboxes.put_control)
         self._own = own
-        self._routes_max = options.limits.routes_max
         self._forwards = options.forwarding
-        self._paths = options.paths
         self._blocks = options.peer_policy is Policy.BLOCK
         self._control = control
         self._contain = contain
         self.settled = 0  # rises whenever the network, or what somebody in it wants, has changed
-        self._source: tuple[Link, float] | None = None  # whose messages are handled, and when
+        self._early = Early()
         self.reached = 0  # how many receivers elsewhere the last publication went to
-        self._routes: dict[bytes, Route] = {}
-        self._receivers: dict[tuple[bytes, int], Route] = {}  # of messages for one alone, by kind
-        self._routes_bytes = 0  # of their topics
 
     # -- links and subscriptions ------------------------------------------------------------------
 
@@ -193,10 +174,7 @@ class Router:
         """
         del self.links[link.peer_id]
         link.outbox.on_drop = None
-        self._note_drops(link)
-        self.full.pop(link.conn, None)
-        self.congestion.forget(link.conn)
-        self.overflowed.pop(link.conn, None)
+        self.outboxes.link_down(link)
         waiting = link.outbox.discard() if discarded else []
         if not link.chappe:
             self.originals.link_down(link)
@@ -236,7 +214,7 @@ class Router:
 
     def refilter(self, changed: bool, now: float) -> list[Action]:
         """Subscriptions were changed; ``changed`` if what we want of others is another filter now."""
-        self._forget_routes()
+        self.routes.forget()
         if not changed:
             return []
         self.topology.set_filter(self.subscriptions.filter)
@@ -248,7 +226,7 @@ class Router:
             return []
         discovered, unreachable, linked, forgotten = self.topology.settle(now)
         self.settled += 1
-        self._forget_routes()
+        self.routes.forget()
         self.trees.changed()
         for endpoint in forgotten:
             self.seen.forget(endpoint)
@@ -260,14 +238,8 @@ class Router:
         actions += self.flooding.reconsider(now)
         return actions + [Report(EndpointUnreachable(each)) for each in unreachable]
 
-    def _forget_routes(self) -> None:
-        self._routes.clear()
-        self._receivers.clear()
-        self._routes_bytes = 0
-
-    def _put_control(self, link: Link, frame: bytes) -> None:
-        if not link.outbox.put_control(frame):
-            self.overflowed[link.conn] = link
+    def _outdate(self) -> None:
+        self.routes.forget()
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
@@ -277,32 +249,23 @@ class Router:
             found.append("links and the network's picture of them differ")
         if self.originals.links != {peer: link for peer, link in self.links.items() if not link.chappe}:
             found.append("originals and the links to them differ")
-        found += self.trees.invariants()
-        if sum(map(len, self._routes)) != self._routes_bytes or len(self._routes) > self._routes_max:
-            found.append(f"{len(self._routes)} routes are counted as {self._routes_bytes} bytes")
-        full = {link.conn for link in self.links.values() if link.outbox.full}
-        if not full <= self.full.keys() <= {conn for _, conn in known.values()}:
-            found.append(f"the boxes of {sorted(full)} are full, {sorted(self.full)} are noted")
+        found += self.trees.invariants() + self.holds.invariants()
+        found += self.outboxes.invariants(self.links)
         if not self.topology.changed:
-            for topic, route in list(self._routes.items()):
-                other = self._route_of(topic)
-                if route.ready:
-                    self._make_ready(other, self.topology.receivers(topic))
-                if not route.leads_where(other):
-                    found.append(f"the route of {topic!r} is not what filters and links lead to")
+            found += self.routes.invariants()
         return found
 
     # -- publishing -------------------------------------------------------------------------------
 
     def publish(self, topic: bytes, payload: bytes, kind: int, receiver: bytes, now: float) -> Sequence[Flush]:
         """See ``EndpointCore.publish``."""
-        route = self._routes.get(topic) or self._find_route(topic)
+        route = self.routes.known.get(topic) or self.routes.find(topic)
         if route.refused:
             raise UsageError("nothing can be published to the topics <$> and <$>/local/...: choose another topic")
         if receiver != NOBODY:
-            route = self._towards(receiver, kind)
+            route = self.routes.towards(receiver, kind, topic)
         elif not route.ready:
-            self._make_ready(route, self.topology.receivers(topic))
+            self.routes.make_ready(route, topic)
         told: Sequence[Action] = ()
         if self.topology.tell_at < inf or self.flooding.held:  # others take what they know to be here
             told = self.flooding.hurry(now)
@@ -324,7 +287,7 @@ class Router:
             found = self.publish(topic, payloads[0], DATA, NOBODY, now)
             flushes.update(dict.fromkeys(found))
             wanted += len(payloads) if found else 0
-            rest, route = payloads[1:], self._routes.get(topic)
+            rest, route = payloads[1:], self.routes.known.get(topic)
             tree = None if route is None or self.originals.links else route.tree
             if tree is not None:
                 self.trees.publish_many(tree, topic, rest)
@@ -336,101 +299,38 @@ class Router:
 
     def deliver_here(self, topic: bytes, payload: bytes, but: int) -> list[Action]:
         """See ``EndpointCore.deliver_here``."""
-        route = self._routes.get(topic) or self._find_route(topic)
+        route = self.routes.of(topic)
         message = Message(topic, payload, sender=self._own, origin=self._own, sequence=self.trees.number)
         return [Deliver(each, [message]) for each in route.data if each != but]
 
-    def room(self) -> bool:
-        """Whether publishers may go on."""
-        return not self._blocks or not (self.full or self.trees.order.size >= ORDER_BYTES_MAX)
+    def room(self, topics: Iterable[bytes] | None, receiver: bytes) -> bool:
+        """Whether publishers to these topics may go on; None for a data store, whose commands nobody holds."""
+        if not self._blocks:
+            return True
+        if self.trees.order.size >= ORDER_BYTES_MAX:
+            return False
+        if not self.outboxes.full and (topics is None or not self.holds.waits):
+            return True
+        return topics is not None and all(self._has_room(each, receiver) for each in topics)
+
+    def _has_room(self, topic: bytes, receiver: bytes) -> bool:
+        """Whether no peer is full that messages go to, and nobody holds their tree."""
+        route = self.routes.open(topic, receiver)
+        if route.tree is not None and self.trees.is_held(route.tree):
+            return False
+        return not any(each.conn in self.outboxes.full for each in route.flushes)
 
     def taken(self, link: Link) -> None:
         """Something of what waited for a link is gone."""
-        if link.conn in self.full and not link.outbox.full:
-            self._note_drops(self.full.pop(link.conn))
-            self.congestion.is_over(link.conn)
+        if self.outboxes.taken(link):
+            self.trees.order.has_room()
 
-    def note_drops(self) -> None:
-        """Look for what outboxes dropped."""
-        for link in self.full.values():
-            self._note_drops(link)
-
-    def _note_drops(self, link: Link, why: Why = Why.FULL) -> None:
-        count = link.outbox.dropped - link.dropped_told
-        if count:
-            link.dropped_told = link.outbox.dropped
-            self.drops.add(f"to {link.peer_id.hex()}, {why.text}", count)
-
-    def _put(self, link: Link, frame: bytes) -> bool:
-        outbox = link.outbox
-        if outbox.add(frame):  # nearly always
-            return True
-        taken = outbox.put(frame)
-        if outbox.full:
-            self._note_full(link)
-        return taken
-
-    def _put_batch(self, link: Link, frame: bytes) -> bool:
-        taken = link.outbox.put_batch(frame)
-        if link.outbox.full:
-            self._note_full(link)
-        return taken
-
-    def _note_full(self, link: Link) -> None:
-        self.full[link.conn] = link
-        if link.outbox.overflowed:
-            self.overflowed[link.conn] = link
-        if self._blocks and self._source is not None:
-            self.congestion.note(link, *self._source)
-
-    def _find_route(self, topic: bytes) -> Route:
-        route = self._route_of(topic)  # this may make others wrong
-        if len(self._routes) >= self._routes_max or self._routes_bytes + len(topic) > ROUTES_BYTES_MAX:
-            self._forget_routes()
-        self._routes_bytes += len(topic)
-        self._routes[topic] = route
-        return route
-
-    def _route_of(self, topic: bytes) -> Route:
-        matching, topology = self.subscriptions.matching, self.topology
-        originals = [link for link in self.originals.links.values() if not link.blocked]
-        wanting = tuple([link for link in originals if topology.wants(link.peer_id, topic)])
-        route = Route(matching(topic, DATA), matching(topic, COMMAND), wanting)
-        route.refused = topic == RESERVED_TOPIC or topic.startswith(LOCAL_PREFIX) or len(topic) > MESH_TOPIC_BYTES_MAX
-        return route
-
-    def _make_ready(self, route: Route, receivers: frozenset[bytes]) -> None:
-        tree = route.tree = self.trees.to(receivers, self._paths) if receivers else None
-        links = () if tree is None else self.trees.peers(tree)
-        route.flushes = [link.flush for link in (*links, *route.originals)]
-        route.count = len(route.originals) + (len(receivers) if tree is not None else 0)
-        route.ready = True
-
-    def _towards(self, receiver: bytes, kind: int) -> Route:
-        """The way of a message for ``receiver`` alone: to it, to who speaks with it, or to who may.
-
-        An original does not say who is beside it; it passes on what is for one of those, and drops the rest. Stores
-        know that an endpoint is behind an original, from what it said; who publishes data to nobody is told so.
-        """
-        found = self._receivers.get((receiver, kind))
-        if found is None:
-            topology = self.topology
-            originals: tuple[Link, ...] = ()
-            to: frozenset[bytes] = frozenset()
-            if receiver in self.originals.links:
-                originals = (self.originals.links[receiver],)
-            elif topology.has_way(receiver):
-                to = frozenset((receiver,))
-            elif (speaker := topology.speaker(receiver)) is not None:
-                to = frozenset((speaker,))
-            elif kind == COMMAND and not topology.reaches(receiver):
-                to, originals = topology.speakers(), self.originals.to_all()
-            found = Route((), (), originals)
-            self._make_ready(found, to)
-            if len(self._receivers) >= self._routes_max:
-                self._receivers.clear()
-            self._receivers[receiver, kind] = found
-        return found
+    def fill(self, subscriber: int, full: bool, beyond: bool, now: float) -> None:
+        """See ``EndpointCore.handle_full``."""
+        if full:
+            self.holds.fill(subscriber, now, beyond)
+        else:
+            self.holds.free(subscriber)
 
     # -- what comes -------------------------------------------------------------------------------
 
@@ -439,7 +339,7 @@ class Router:
         link.received += len(frames)
         turn = _Turn()
         chappe = link.chappe
-        self._source = link, now
+        self.outboxes.source = link, now
         for body in frames:
             try:
                 if chappe and len(body) >= HEAD_BYTES and body[KIND_AT] in FLOWS:
@@ -455,14 +355,19 @@ class Router:
                     self._handle_control(link, message, turn, now)
                     if link.ended:
                         break
+            except Elsewhere:
+                if not self._early.keep(link, body, self.settled, now):
+                    self._refuse(body)
             except ProtocolError:
                 self.drops.add(f"from {link.peer_id.hex()}, which could not be read")
             except Exception as defect:
                 turn.close()
                 turn.actions += self._contain(link, defect, body, now)
                 break
-        self._source = None
+        self.outboxes.source = None
         turn.close()
+        if self.holds.due <= now:
+            self.trees.hold(now)
         if self.trees.confirm_at <= now:
             self.trees.confirm()
         if self.seen.late_of:
@@ -472,17 +377,50 @@ class Router:
                 turn.actions += self.settle(now)
             except Exception as defect:
                 turn.actions += self._contain(link, defect, b"", now)
+        if self._early.is_due(self.settled):
+            self._take_early(turn, now)
+            turn.close()
         if self.trees.flushes:
             turn.actions += self._flushes()
         return turn.actions
 
+    def _take_early(self, turn: _Turn, now: float) -> None:
+        """What came before the news of its origin."""
+        source = self.outboxes.source
+
+        def take(link: Link, body: bytes) -> None:
+            if self.links.get(link.peer_id) is not link:
+                return  # who brought it sends it another way
+            self.outboxes.source = link, now
+            try:
+                self._take_from_chappe(link, body, turn, now)
+            except Elsewhere:
+                raise
+            except ProtocolError:
+                self.drops.add(f"from {link.peer_id.hex()}, which could not be read")
+
+        self._early.try_again(self.settled, take)
+        self.outboxes.source = source
+
+    def _refuse(self, body: bytes) -> None:
+        """Tell the origin: if it is one, somebody else has sent this in its name, or the news take too long."""
+        try:
+            messages = parse_publications(inner(body), NOBODY)
+        except ProtocolError:
+            self.drops.add("which could not be read")
+            return
+        first, count = messages[0], len(messages)
+        self.drops.add("from endpoints that are not behind who brought them", count)
+        if first.kind != LOSS:
+            self.losses.add(self._own, first.origin, first.topic, Why.EARLY, _NOBODY_ELSE, count)
+
     def _route(self, topic: bytes, turn: _Turn, now: float) -> Route:
-        route = self._routes.get(topic)
+        route = self.routes.known.get(topic)
         if route is None or self.topology.changed:
             if self.topology.changed:
                 turn.close()
                 turn.actions += self.settle(now)
-            route = self._find_route(topic)
+            route = self.routes.find(topic)
         return route
 
     def _take_from_chappe(self, link: Link, body: bytes, turn: _Turn, now: float) -> None:
@@ -490,19 +428,23 @@ class Router:
         if self.topology.changed:
             turn.close()
             turn.actions += self.settle(now)
+        if self._early.due < inf and self._early.is_due(self.settled):
+            self._take_early(turn, now)
         if (not link.told or self.flooding.held) and self._forwards:  # others take only what they know to be behind us
             turn.close()
             turn.actions += self.flooding.hurry(now)
         found = self.trees.take(link, body, now)
         if found is None:
             return
+        if self._full_here:
+            self._along = self.trees.branch(link, body)
         if type(found) is not Message:
             assert isinstance(found, list)
             self._take_several(link, found, turn, now)
         elif self.seen.is_new(found.origin, found.sequence):
             kind, here = found.kind, found.receiver == NOBODY or found.receiver == self._own
-            route = self._routes.get(found.topic)
-            if route is None or route.refused or not here or kind == LOSS or self.originals.links:
+            route = self.routes.known.get(found.topic)
+            if route is None or route.refused or not here or kind == LOSS or self.originals.links or self._full_here:
                 self._take_message(link, found, turn, now)
             else:  # nearly always
                 turn.deliver(route.data if kind == DATA else route.commands, found)
@@ -516,22 +458,37 @@ class Router:
             for each in messages:
                 self._take_message(link, each, turn, now)
             return
-        route = self._routes.get(first.topic) or self._find_route(first.topic)
+        route = self.routes.of(first.topic)
         if route.refused:
             raise ProtocolError("nobody may send to its topic")
-        turn.deliver_all(route.data, messages)
+        taken = self._takers(route.data, first, len(messages), now) if self._full_here else route.data
+        turn.deliver_all(taken, messages)
+
+    def _takers(self, subscribers: tuple[int, ...], message: Message, count: int, now: float) -> tuple[int, ...]:
+        """Which subscribers such messages are taken for; who is full has those who publish them wait."""
+        found = []
+        for each in subscribers:
+            if each not in self._full_here or self.holds.is_for(each, self._along, count, now):
+                found.append(each)
+                continue
+            self.drops.add("for a subscriber that takes less than is published", count)
+            self.dropped_here[each] = self.dropped_here.get(each, 0) + count
+            if message.origin != NOBODY:
+                self.losses.add(self._own, message.origin, message.topic, Why.FULL, _NOBODY_ELSE, count)
+        return tuple(found)
 
     def _take_message(self, link: Link, message: Message, turn: _Turn, now: float) -> None:
         topic, receiver, kind = message.topic, message.receiver, message.kind
         if kind == LOSS:
             self._take_loss(message, now)
             return
-        route = self._routes.get(topic) or self._find_route(topic)
+        route = self.routes.of(topic)
         if route.refused:
             raise ProtocolError("nobody may send to its topic")
         originals = route.originals
         if receiver == NOBODY or receiver == self._own:
-            turn.deliver(route.data if kind == DATA else route.commands, message)
+            subscribers = route.data if kind == DATA else route.commands
+            turn.deliver(self._takers(subscribers, message, 1, now) if self._full_here else subscribers, message)
             if receiver != NOBODY:
                 return
         else:
@@ -540,6 +497,9 @@ class Router:
             self.originals.echoes.note(MESH, topic, message.payload, now)
             if originals and self._forwards:
                 self._pass_to_originals(originals, message, TTL, link, turn, now)
+                for each in originals:
+                    if each in self._full_here:
+                        self.holds.is_for(each, self._along, 1, now)
 
     def _take_from_original(self, link: Link, message: Message, turn: _Turn, now: float) -> None:
         topic, payload, receiver = message.topic, message.payload, message.receiver
@@ -548,6 +508,12 @@ class Router:
             self.drops.add(f"from {link.peer_id.hex()}, which may not send them")
             return
         subscribers = route.data if message.kind == DATA else route.commands
+        if self._full_here:
+            self._along = None
+            subscribers = self._takers(subscribers, message, 1, now)
+            for subscriber in subscribers:
+                if subscriber in self._full_here:
+                    self.holds.hold_back(link, subscriber)
         if receiver == self._own:
             turn.deliver(subscribers, message)
             return
@@ -566,7 +532,12 @@ class Router:
         if not self._forwards:
             return
         if not route.ready:
-            self._make_ready(route, self.topology.receivers(topic))
+            self.routes.make_ready(route, topic)
+        if self.holds.waits and self._blocks:
+            route = self.routes.open(topic)
+            for tree in () if route.tree is None else route.tree.both():
+                if tree in self.holds.waits:
+                    self.holds.hold_back(link, tree)
         if not message.ttl:
             if route.tree is not None or any(each is not link for each in route.originals):
                 self.drops.add(f"from {link.peer_id.hex()}, whose TTL is used up")
@@ -591,21 +562,13 @@ class Router:
     def _handle_control(self, link: Link, message: Message, turn: _Turn, now: float) -> None:
         if message.kind in (PING, PONG):
             turn.actions += self._control(link, message, now)
-        elif link.chappe and message.kind == CONFIRM:
-            self.trees.handle_confirm(link, message.payload, now)
-        elif link.chappe and message.kind == TREE:
-            self.trees.handle_tree(link, message.payload)
-        elif link.chappe and message.kind == FORGET:
-            self.trees.handle_forget(link, message.payload)
-        elif link.chappe and message.kind in (LINK_STATE, LINK_STATES_HAD):
+        elif not link.chappe:
+            self.originals.handle_control(link, message)
+        elif message.kind in (LINK_STATE, LINK_STATES_HAD):
             turn.actions += self.flooding.take(link, message, now)
             self.trees.number_from(self.topology.numbers_from)
-        elif message.kind == ROUTING_UPDATE and not link.chappe:
-            link.filter = minimal(parse_filter(message.payload))
-            if not link.blocked:
-                self.topology.set_original_filter(link.peer_id, link.filter)
         else:
-            raise ProtocolError("a message of a kind that this peer does not send")
+            self.trees.handle_control(link, message, now)
 
     def _take_loss(self, message: Message, now: float) -> None:
         loss = Loss.parse(message.payload)
@@ -628,21 +591,30 @@ class Router:
     def handle_timeout(self, now: float) -> list[Action]:
         """Try blocked links again; report what was dropped."""
         self.originals.unblock(self.originals.echoes.handle_timeout(now))
-        self.note_drops()
+        self.outboxes.note_drops()
+        if self.holds.due <= now:
+            self.trees.hold(now)
         if self.trees.confirm_at <= now:
             self.trees.confirm()
         if self.trees.order.due <= now:
             self.trees.go_on(now)
+        for body in self._early.give_up(now) if self._early.due <= now else ():
+            self._refuse(body)
         losses, reports = self.losses.take(now, self.seen.take_late)
         told = [action for each, missing in losses for action in self._tell_loss(each, missing)]
         settled = [*self.settle(now), *self.flooding.tell(now)]
+        if self._early.is_due(self.settled):
+            turn = _Turn()
+            self._take_early(turn, now)
+            turn.close()
+            settled += turn.actions
         self.trees.number_from(self.topology.numbers_from)
         return [*settled, *self.drops.handle_timeout(now), *told, *self._flushes(), *reports]
 
     def next_timeout(self) -> float:
         """When there is something to do."""
-        if self.topology.changed:
+        if self.topology.changed or self._early.is_due(self.settled):
             return -inf
         echoes = self.originals.echoes
-        dues = echoes.due, self.drops.due, self.losses.due, self.flooding.due
-        return min(*dues, self.trees.confirm_at, self.trees.order.due)
+        dues = echoes.due, self.drops.due, self.losses.due, self.flooding.due, self._early.due
+        return min(*dues, self.holds.due, self.trees.confirm_at, self.trees.order.due)

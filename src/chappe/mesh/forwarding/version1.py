@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 
 from chappe.core import Report
 from chappe.defaults import TTL
-from chappe.errors import UsageError
+from chappe.errors import ProtocolError, UsageError
 from chappe.mesh.actions import Action
 from chappe.mesh.events import PeerBlocked
-from chappe.mesh.filters import EVERYTHING, NOTHING, Filter
+from chappe.mesh.filters import EVERYTHING, NOTHING, Filter, minimal
 from chappe.mesh.forwarding.echoes import Echoes
 from chappe.mesh.links.link import Link
-from chappe.mesh.messages import COMMAND, Message, pack_message, pack_routing_update
+from chappe.mesh.messages import COMMAND, ROUTING_UPDATE, Message, pack_message, pack_routing_update, parse_filter
 from chappe.mesh.topology import Topology
 
 
@@ -51,6 +51,14 @@ class Originals:
         """A link ended."""
         del self.links[link.peer_id]
         self.unblock(self.echoes.link_down(link.peer_id))
+
+    def handle_control(self, link: Link, message: Message) -> None:
+        """What it wants has changed, as nothing else is told."""
+        if message.kind != ROUTING_UPDATE:
+            raise ProtocolError("a message of a kind that originals do not send")
+        link.filter = minimal(parse_filter(message.payload))
+        if not link.blocked:
+            self._topology.set_original_filter(link.peer_id, link.filter)
 
     def announce(self) -> list[Action]:
         """Tell each what is wanted of it, where that has changed."""

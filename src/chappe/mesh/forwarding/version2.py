@@ -18,7 +18,7 @@ them so often in a second, or after so many messages, and a hop whenever one of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import Final
 
@@ -42,8 +42,9 @@ from chappe.mesh.flows import (
     messages_in,
     pack_confirm,
     pack_forget,
+    pack_holds,
     pack_onward,
-    parse_confirm,
+    parse_entries,
     parse_forget,
     parse_publication,
     parse_publications,
@@ -51,11 +52,12 @@ from chappe.mesh.flows import (
     unpack_head,
 )
 from chappe.mesh.forwarding.branches import BRANCH_BYTES, CHILD_BYTES, Branch, Child
+from chappe.mesh.forwarding.early import Elsewhere
 from chappe.mesh.forwarding.kept import inner
 from chappe.mesh.forwarding.losses import Why
 from chappe.mesh.forwarding.published import Published
 from chappe.mesh.links.link import Link
-from chappe.mesh.messages import NOBODY, Message
+from chappe.mesh.messages import CONFIRM, FORGET, HOLD, ID_BYTES, NOBODY, TREE, Message
 
 _BODY_MAX: Final = MESH_MESSAGE_BYTES_MAX - HEAD_BYTES  # of what may have to go another way
 
@@ -65,19 +67,34 @@ _NONE: Final[dict[int, Branch]] = {}
 class Trees(Published):
     """All trees that are known here: with those of others, along which something comes."""
 
+    def handle_control(self, link: Link, message: Message, now: float) -> None:
+        """What a neighbour says of trees."""
+        if message.kind == CONFIRM:
+            self.handle_confirm(link, message.payload, now)
+        elif message.kind == HOLD:
+            self.handle_hold(link, message.payload, now)
+        elif message.kind == TREE:
+            self.handle_tree(link, message.payload)
+        elif message.kind == FORGET:
+            self.handle_forget(link, message.payload)
+        else:
+            raise ProtocolError("a message of a kind that endpoints of chappe do not send")
+
     def handle_tree(self, link: Link, payload: bytes) -> None:
         """A neighbour tells us our part of a tree; its label may have had another meaning before."""
-        origin, above, deliver, hops = parse_tree(payload, self._own)
+        origin, above, deliver, waits, hops = parse_tree(payload, self._own)
         former = self._above.get(link.peer_id, _NONE).get(above)
         if former is not None:
-            if (former.origin, former.deliver, former.hops()) == (origin, deliver, hops):
+            if (former.origin, former.deliver, former.waits, former.hops()) == (origin, deliver, waits, hops):
                 former.used = True
+                self._holds.told_anew(former)
                 return
             self._drop(former)
         size = BRANCH_BYTES + len(hops) * CHILD_BYTES + len(payload)
         if self._sizes.get(link.peer_id, 0) + size > TREES_BYTES_MAX:
             raise ProtocolError("a tree beyond what is kept of one neighbour")
         branch = self._make(origin, link.peer_id, above, deliver, hops)
+        branch.waits = waits
         self._above.setdefault(link.peer_id, {})[above] = branch
         self._sizes[link.peer_id] = self._sizes.get(link.peer_id, 0) + branch.size
 
@@ -94,7 +111,8 @@ class Trees(Published):
         """One message came, or several: pass them on. Returns them if they are for us.
 
         Raises:
-            ProtocolError: It is on no tree that this neighbour told us of, or its origin is not behind the neighbour.
+            ProtocolError: It is on no tree that this neighbour told us of.
+            Elsewhere: Its origin is not behind the neighbour; nothing is changed.
         """
         origin, number, above, kind, flags, length = unpack_head(body)
         branch = self._above.get(link.peer_id, _NONE).get(above)
@@ -115,6 +133,8 @@ class Trees(Published):
         several = kind in SEVERAL
         if several:  # what is wrong with it is found before it is kept for others
             check_publications(inner(body))
+            if kind == DETOUR and branch.deliver:
+                self._check_origin(link, inner(body)[:ID_BYTES], now)
         elif flags or end > len(body):
             message = parse_publication(body, link.peer_id)
         branch.came = number
@@ -125,17 +145,19 @@ class Trees(Published):
         elif self.confirm_at == inf:
             self.confirm_at = now + CONFIRM_S
         if branch.children:
-            self._pass_on(branch, body, number, kind)
+            self._pass_on(branch, body, number, kind, now)
         if not branch.deliver:
             return None
         if several:
-            messages = parse_publications(inner(body), link.peer_id)
-            if kind == DETOUR:
-                self._check_origin(link, messages[0].origin, now)
-            return messages
+            return parse_publications(inner(body), link.peer_id)
         if message is not None:
             return message
         return Message(body[HEAD_BYTES:end], body[end:], kind & 0xF, link.peer_id, NOBODY, 0, origin, number)
+
+    def branch(self, link: Link, body: bytes) -> Branch | None:
+        """Along which tree a body came over a link; None if that was on a detour, whose beginning waits for nobody."""
+        _, _, above, kind, _, _ = unpack_head(body)
+        return None if kind == DETOUR else self._above.get(link.peer_id, _NONE).get(above)
 
     def _check(self, link: Link, branch: Branch | None, origin: bytes, now: float) -> Branch:
         """The network is another one than when something came along a tree last, or nothing ever did."""
@@ -146,10 +168,12 @@ class Trees(Published):
         return branch
 
     def _check_origin(self, link: Link, origin: bytes, now: float) -> None:
-        if origin == self._own or (origin != link.peer_id and not self._topology.may_bring(link.peer_id, origin, now)):
-            raise ProtocolError("the origin of a message is not behind who brings it")
+        if origin == self._own:
+            raise ProtocolError("a message of ours came back")
+        if origin != link.peer_id and not self._topology.may_bring(link.peer_id, origin, now):
+            raise Elsewhere("the origin of a message is not behind who brings it")
 
-    def _pass_on(self, branch: Branch, body: bytes, number: int, kind: int) -> None:
+    def _pass_on(self, branch: Branch, body: bytes, number: int, kind: int, now: float) -> None:
         if not self._forwards:  # its origin does not know yet
             for child in branch.children.values():
                 self._lose(child, inner(body), child.receivers, Why.NO_WAY)
@@ -158,12 +182,41 @@ class Trees(Published):
         put = self._put
         if kind > FLOW_COMMAND:
             put = self._put_anyway if kind == FLOW_LOSS else self._put_batch
+        if self._blocks and not branch.waits and kind not in (DETOUR, FLOW_LOSS):
+            put = self._put_unless_full
         for child in branch.children.values():
             self._send(branch, child, number, frame, put)
+        if self._holds.full:
+            for peer in branch.children:
+                link = self._links.get(peer)
+                if link is not None and link in self._holds.full:
+                    self._holds.is_for(link, branch, 1, now)
+
+    def _put_unless_full(self, link: Link, frame: bytes) -> bool:
+        """Whoever published it does not wait, so nobody is to be held up by it."""
+        if link.outbox.full:
+            link.outbox.refuse(frame)
+            return False
+        return self._put_batch(link, frame)
+
+    def handle_hold(self, link: Link, payload: bytes, now: float) -> None:
+        """A neighbour holds trees, or lets them go."""
+        for label, idle_ms in parse_entries(payload):
+            branch = self._labels.get(label)
+            child = None if branch is None else branch.children.get(link.peer_id)
+            if branch is not None and child is not None and child.conn == link.conn:
+                self._holds.hear(branch, child, idle_ms, now)
+
+    def hold(self, now: float) -> None:
+        """Tell those above us which trees are held, or let go."""
+        entries: dict[bytes, list[tuple[int, int]]] = {}
+        for branch, idle_ms in self._holds.take(now):
+            entries.setdefault(branch.upstream, []).append((branch.above, idle_ms))
+        self._tell_above(entries, pack_holds)
 
     def handle_confirm(self, link: Link, payload: bytes, now: float) -> None:
         """A neighbour confirms what was sent to it."""
-        for label, number in parse_confirm(payload):
+        for label, number in parse_entries(payload):
             branch = self._labels.get(label)
             child = None if branch is None else branch.children.get(link.peer_id)
             if branch is None or child is None:
@@ -172,9 +225,17 @@ class Trees(Published):
             while kept and kept[0][0] <= number:
                 size += len(kept.popleft()[1])
             link.kept_bytes -= size
+            if self._holds.runs_ahead(branch):
+                self._look_whether_caught_up(branch, now)
             self._rose(branch)
         if self.order.held:
             self.go_on(now)
+
+    def _look_whether_caught_up(self, branch: Branch, now: float) -> None:
+        if all(2 * self._under_way(branch, child) <= self._ahead_max for child in branch.children.values()):
+            self._holds.caught_up(branch)
+        else:
+            self._holds.got_on(branch, now)
 
     def confirm(self) -> None:
         """Tell those above us what has arrived at all below, and those below which trees are not used any more."""
@@ -194,12 +255,17 @@ class Trees(Published):
                 self.flushes[below.conn] = below.flush
                 for at in range(0, len(labels), ENTRIES_MAX):
                     self._put_control(below, pack_forget(self._own, labels[at : at + ENTRIES_MAX]))
+        self._tell_above(entries, pack_confirm)
+
+    def _tell_above(
+        self, entries: dict[bytes, list[tuple[int, int]]], pack: Callable[[bytes, list[tuple[int, int]]], bytes]
+    ) -> None:
         for peer, found in entries.items():
             link = self._links.get(peer)
             if link is not None:
                 self.flushes[link.conn] = link.flush
                 for at in range(0, len(found), ENTRIES_MAX):
-                    self._put_control(link, pack_confirm(self._own, found[at : at + ENTRIES_MAX]))
+                    self._put_control(link, pack(self._own, found[at : at + ENTRIES_MAX]))
 
     def link_down(self, link: Link, waiting: Iterable[bytes], had: bool) -> int:
         """A link ended, and the topology knows: send what is kept for it another way.
@@ -218,6 +284,7 @@ class Trees(Published):
             child = branch.children.get(link.peer_id)
             if child is not None and child.conn == link.conn:
                 child.conn = None
+                self._holds.lost(branch, child)
                 found += [(number, frame, branch, child) for number, frame in child.kept]
                 child.kept.clear()
         link.kept_bytes = 0

@@ -31,6 +31,7 @@ class EndpointOptions:
         paths: In how many ways what it publishes goes to each receiver: 1 or 2.
         heartbeat_s: Every link is pinged so often, and lost when it was silent for three times that.
         peer_messages_max: How many messages may wait for one peer.
+        peer_surplus: How many more are taken for a full one, with ``block``, before less is read; twice that at most.
         contains: Whether a defect of ours that something from a peer brings to light costs that connection alone, and
             is reported. Otherwise it is raised, which ends the endpoint: what simulators and tests want.
         first_number: Of publications and of link states. Higher than any of an earlier life of this id: microseconds
@@ -42,6 +43,7 @@ class EndpointOptions:
     paths: int = 1
     heartbeat_s: float = HEARTBEAT_S
     peer_messages_max: int = PEER_MESSAGES_MAX
+    peer_surplus: int = 0
     peer_bytes_max: int = PEER_BYTES_MAX
     peer_policy: Policy = Policy.BLOCK
     contains: bool = False

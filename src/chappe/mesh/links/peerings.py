@@ -104,7 +104,8 @@ class Peerings:
         refusal = partial(self._refusal, conn)
         version_max = options.version_max
         handshake = Handshake(conn, self.own_id, target is not None, wanted, self._table, now, version_max, refusal)
-        outbox = Outbox(options.peer_messages_max, options.peer_bytes_max, options.peer_policy)
+        bounds = options.peer_messages_max, options.peer_bytes_max, options.peer_policy, options.peer_surplus
+        outbox = Outbox(*bounds)
         link = Link(conn, address, target, handshake, outbox, now)
         self.links[conn] = link
         self._deadlines.set(("greet", conn), handshake.next_timeout())
@@ -352,7 +353,7 @@ class Peerings:
                 asked = ping_token(ASKED, ticket)
                 link.pings[asked] = ticket
                 if not link.outbox.put_control(pack_ping(self.own_id, peer_id, asked)):
-                    self.router.overflowed[link.conn] = link
+                    self.router.outboxes.overflowed[link.conn] = link
                 return [link.flush]
         return [Resolve(ticket, PeerInvalid(f"{UUID(bytes=peer_id)} is no direct peer", None, peer_id))]
 
@@ -404,13 +405,13 @@ class Peerings:
         if link.chappe and claim != message.payload and self.router.congestion.claimed(link, claim, now):
             self.heartbeats.claims(now)
         if not link.outbox.put_control(pack_pong(self.own_id, link.peer_id, message.payload)):
-            self.router.overflowed[link.conn] = link
+            self.router.outboxes.overflowed[link.conn] = link
         return [link.flush]
 
     def _drop_overflowed(self, now: float) -> list[Action]:
         """End the links that took so little that nothing more can be kept for them."""
         actions: list[Action] = []
-        for link in list(self.router.overflowed.values()):
+        for link in list(self.router.outboxes.overflowed.values()):
             actions += self._end(link, PeerRemoved, "it took less than was sent", now)
         return actions
 
@@ -455,7 +456,7 @@ class Peerings:
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` wants to be called; infinity for never."""
-        if self.router.overflowed:
+        if self.router.outboxes.overflowed:
             return -inf
         retry_at, router_at = self._dialling.retries.next, self.router.next_timeout()
         return min(self._deadlines.next, self.heartbeats.due(), retry_at, router_at)
@@ -463,7 +464,7 @@ class Peerings:
     def _beat(self, now: float) -> list[Action]:
         links = [each for each in self.links.values() if each.established_at is not None]
         actions, silent = self.heartbeats.beat(links, now)
-        self.router.overflowed.update({each.conn: each for each in links if each.outbox.overflowed})
+        self.router.outboxes.overflowed.update({each.conn: each for each in links if each.outbox.overflowed})
         for link in silent:
             seconds = now - max(link.heard_at, link.moved_at)
             actions += self._end(link, PeerLost, f"nothing came from it for {seconds:.1f} s", now)

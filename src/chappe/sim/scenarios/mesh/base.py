@@ -34,12 +34,18 @@ class MeshHost(Host, End, ABC):
         super().__init__(world, name)
         self.life = life
         self.own_id = own_id
+        self.born_at: float = world.now
         self.read_s = 0.0
         self.sides: dict[int, Side] = {}
         self.topics: set[bytes] = set()
         self._conns = 0
         world.lives[own_id] = life
         world.streams.listeners[name, PORT] = self
+
+    @property
+    def wanted(self) -> set[bytes]:
+        """The prefixes that all its subscribers want."""
+        return self.topics
 
     @property
     def address(self) -> tuple[str, int]:
@@ -102,6 +108,9 @@ class MeshHost(Host, End, ABC):
             self.world.record.want(self.life, topic).begin(self.world.now)
         self.topics = topics
 
-    def _published(self, topic: bytes, payload: bytes, kind: int = DATA, receiver: MeshHost | None = None) -> None:
-        to = None if receiver is None else receiver.life
-        self.world.record.publications[payload] = Publication(topic, self.life, self.world.now, to, kind)
+    def _published(
+        self, topic: bytes, payload: bytes, kind: int = DATA, receiver: MeshHost | None = None,
+        to: frozenset[bytes] = frozenset(),
+    ) -> None:  # fmt: skip
+        only = None if receiver is None else receiver.life
+        self.world.record.publications[payload] = Publication(topic, self.life, self.world.now, only, kind, to)

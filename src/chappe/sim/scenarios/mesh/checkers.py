@@ -15,7 +15,7 @@ from chappe.sim.scenarios.mesh.base import MeshHost
 from chappe.sim.scenarios.mesh.hosts import EndpointHost
 from chappe.sim.scenarios.mesh.record import Publication
 from chappe.sim.scenarios.mesh.rogues import NAME as ROGUE
-from chappe.sim.scenarios.mesh.world import MeshWorld
+from chappe.sim.scenarios.mesh.world import TOPICS, MeshWorld
 from chappe.sim.streams import PREFIX, Side
 from chappe.sim.world import Checker
 
@@ -187,7 +187,7 @@ class Drops(Checker[MeshWorld]):
     def at_end(self) -> None:
         """Compare what was counted with what was reported."""
         for host in self.world.alive(EndpointHost):
-            if self.world.holds_back and host.told_dropped:
+            if self.world.holds_back and not self.world.paces and host.told_dropped:
                 self.fail(f"{host.life} has dropped {host.told_dropped} messages, though all wait for who is full")
             if host.told_dropped != host.core.router.drops.total:
                 self.fail(
@@ -207,6 +207,19 @@ class Calm(Checker[MeshWorld]):
         for frame in frames:
             if len(frame) > PREFIX + 32 and frame[PREFIX + 32] == LINK_STATE:
                 self.fail(f"{side.host.name} tells {side.other.host.name} a link state, though nothing changed")
+
+
+class Room(Checker[MeshWorld]):
+    """Once all have taken what was published, nobody is to wait."""
+
+    name = "room"
+
+    def on_quiet(self) -> None:
+        """Ask the cores."""
+        for host in self.world.alive(EndpointHost):
+            for topic in TOPICS:
+                if not host.core.room((topic,)):
+                    self.fail(f"{host.life} is to wait with {topic!r}, though nobody is slow any more")
 
 
 class Bounds(Checker[MeshWorld]):
@@ -297,9 +310,9 @@ class Convergence(Checker[MeshWorld]):
             if other.original:
                 continue
             has = filters.get(other.own_id)
-            if has != minimal(other.topics):
-                return f"{host.life} believes that {other.life} wants {has}, it wants {minimal(other.topics)}"
-        wanted = union([minimal(other.topics) for other in self.world.reachable(host) if not other.original])
+            if has != minimal(other.wanted):
+                return f"{host.life} believes that {other.life} wants {has}, it wants {minimal(other.wanted)}"
+        wanted = union([minimal(other.wanted) for other in self.world.reachable(host) if not other.original])
         if (
             not any(each.original and each.alive for each in self.world.hosts.values())
             and host.core.peer_subscriptions() != wanted
@@ -334,7 +347,7 @@ class Completeness(Checker[MeshWorld]):
 def all_checkers(world: MeshWorld) -> list[Checker[Any]]:
     """Every checker; the order of statuses is checked where they are reported (``EndpointHost``)."""
     kinds = (
-        *(Delivery, Storms, LinkOrder, OriginOrder, Drops, Calm, Bounds, Liveness, Patience, Convergence),
+        *(Delivery, Storms, LinkOrder, OriginOrder, Drops, Calm, Room, Bounds, Liveness, Patience, Convergence),
         Completeness,
     )
     return [each(world) for each in kinds]

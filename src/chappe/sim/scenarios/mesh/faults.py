@@ -215,6 +215,16 @@ class MeshFaults(Schedule):
                     break
         self.world.clock.after(FLOOD_PAUSE_S, self._publish_much, host, topic)
 
+    def _publish_until(self, name: str, topic: bytes, count: int, size: int, until: float) -> None:
+        """Somebody publishes so many at once, as far as there is room."""
+        host = self.world.hosts[name]
+        if not self.on or self.world.now >= until or not host.alive:
+            return
+        for _ in range(count):
+            if self.world.publish(host, topic, size) is None:
+                break
+        self.world.clock.after(FLOOD_PAUSE_S, self._publish_until, name, topic, count, size, until)
+
     def _ease(self) -> None:
         """End a flood."""
         self._flooding = False

@@ -23,13 +23,16 @@ from chappe.mesh.events import (
 from chappe.mesh.flows import portion
 from chappe.mesh.messages import COMMAND, DATA, NOBODY
 from chappe.sim.scenarios.mesh.base import MeshHost
+from chappe.sim.scenarios.mesh.record import Spans
 from chappe.sim.scenarios.mesh.world import MeshWorld
 from chappe.sim.streams import Side
 
 SUBSCRIBER = 1
+QUICK = 3  # a further one, to other prefixes, that takes all at once
 COMMANDED = 2  # a subscriber to the same, for commands
 MANY = tuple([b"/many/%d/" % each for each in range(20)])  # prefixes that are wanted besides
-INBOX_MAX = 64  # messages that a slow subscriber lets wait; then its endpoint reads nothing
+INBOX_MAX = 64  # messages that a slow subscriber lets wait; then those who publish are to wait
+SURPLUS_MAX = 256  # so many more are taken from everybody, and twice as many before its endpoint reads nothing
 SIP_S = 0.1  # a slow subscriber takes some so often
 HELD_LOOK_S = 0.02  # how often it is checked whether what is held back may be read again
 
@@ -55,9 +58,14 @@ class EndpointHost(MeshHost):
         self.resolved: dict[int, object] = {}
         self.received = 0
         self.told_dropped = 0  # messages, as its statuses say
+        self.quick: set[bytes] = set()  # prefixes of the further subscriber
         self.careless = False  # publishes whether there is room or not
         self.sips = 0.0  # messages per second that its subscriber takes; 0: all at once
-        self._waiting = 0.0  # messages that the subscriber has not taken
+        self.surplus_max = SURPLUS_MAX
+        self.full = Spans()  # the subscriber was
+        self.taken_at = 0.0  # something, by the subscriber
+        self.waiting = 0.0  # messages that the subscriber has not taken
+        self._level = 0  # what it has told the core of that
         self._sipping = False
         self._held: set[Side] = set()
         self._ticket = 0
@@ -138,8 +146,8 @@ class EndpointHost(MeshHost):
         """Have the subscriber take so many messages in a second; 0: all at once."""
         self.sips = per_s
         if not per_s:
-            self._waiting = 0.0
-            self._unpause()
+            self.waiting = 0.0
+            self._fill(0)
         elif not self._sipping:
             self._sipping = True
             self.world.clock.after(SIP_S, self._sip)
@@ -151,21 +159,37 @@ class EndpointHost(MeshHost):
         self.world.clock.after(SIP_S, self._sip)
         if self.frozen:
             return
-        before = self._waiting
-        self._waiting = max(0.0, before - self.sips * SIP_S)
-        if self.paused and int(self._waiting) < int(before):
-            self.core.handle_drained(int(before) - int(self._waiting), self.world.now)
+        before = self.waiting
+        self.waiting = max(0.0, before - self.sips * SIP_S)
+        if int(self.waiting) < int(before):
+            self.taken_at = self.world.now
+        if self._level and int(self.waiting) < int(before):
+            self.core.handle_taken(SUBSCRIBER, self.world.now)
+            if self.paused:
+                self.core.handle_drained(int(before) - int(self.waiting), self.world.now)
             self.arm()
-        if 2 * self._waiting <= INBOX_MAX:
-            self._unpause()
+        if 2 * self.waiting <= INBOX_MAX:
+            self._fill(0)
+        elif self._level > 1:
+            self._fill(max(1, min(self._level, self._found_level())))
 
-    def _unpause(self) -> None:
-        if self.paused and self.alive:
-            self.member.handle_full(SUBSCRIBER, False, self.world.now)
-            self.arm()
-            if not self.frozen:
-                for side in list(self.sides.values()):
-                    side.resume()
+    def _found_level(self) -> int:
+        over = int(self.waiting) - INBOX_MAX
+        return 0 if over < 0 else 1 + min(2, over // self.surplus_max)
+
+    def _fill(self, level: int) -> None:
+        """As the application's face does."""
+        if level == self._level or not self.alive:
+            return
+        self._level = level
+        (self.full.begin if level else self.full.end)(self.world.now)
+        self.core.handle_full(SUBSCRIBER, level > 0, level > 1, self.world.now)
+        was = self.paused
+        self.member.handle_full(SUBSCRIBER, level > 2, self.world.now)
+        self.arm()
+        if was and not self.paused and not self.frozen:
+            for side in list(self.sides.values()):
+                side.resume()
 
     # -- the application --------------------------------------------------------------------------
 
@@ -192,24 +216,40 @@ class EndpointHost(MeshHost):
 
     def publish(self, topic: bytes, payload: bytes, kind: int = DATA, receiver: MeshHost | None = None) -> bool:
         """Publish, to all who want it or to one of them; False if there is no room."""
-        if not self.core.room() and not self.careless:
+        if not self.core.room((topic,), NOBODY if receiver is None else receiver.own_id) and not self.careless:
+            self.world.see("on_refused", self, topic, receiver)
             return False
-        self._published(topic, payload, kind, receiver)
+        self._published(topic, payload, kind, receiver, self._to(topic, kind, receiver))
         self.ask(self.core.publish, topic, payload, kind, NOBODY if receiver is None else receiver.own_id)
         return True
 
     def publish_many(self, topic: bytes, payloads: list[bytes]) -> bool:
         """Publish at once, as long as there is room."""
-        if not self.core.room() and not self.careless:
+        if not self.core.room((topic,)) and not self.careless:
+            self.world.see("on_refused", self, topic, None)
             return False
         fitting = min(self.options.peer_messages_max, self.options.peer_bytes_max // (2 * max(map(len, payloads))))
+        fitting //= self.options.paths
         if len(payloads) > max(1, fitting):  # so many at a time, as the application's calls do
             first, rest = payloads[: max(1, fitting)], payloads[max(1, fitting) :]
             return self.publish_many(topic, first) and self.publish_many(topic, rest)
+        to = self._to(topic)
         for payload in payloads:
-            self._published(topic, payload)
+            self._published(topic, payload, to=to)
         self.ask(lambda now: self.core.publish_many([(topic, payload) for payload in payloads], now)[0])
         return True
+
+    def _to(self, topic: bytes, kind: int = DATA, receiver: MeshHost | None = None) -> frozenset[bytes]:
+        """Whom it believes to want what it publishes, and to be in reach, and who does want it."""
+        if not self.world.accounts:
+            return frozenset()
+        topology = self.core.router.topology
+        hosts = self.world.hosts.values() if receiver is None else (receiver,)
+        wanting = {
+            each.own_id for each in hosts
+            if any(map(topic.startswith, each.wanted if kind == DATA else each.topics))
+        }  # fmt: skip
+        return frozenset(filter(topology.has_way, topology.receivers(topic) & wanting))
 
     def want(self, topics: Sequence[bytes]) -> None:
         """Subscribe to exactly these prefixes."""
@@ -222,6 +262,16 @@ class EndpointHost(MeshHost):
         if not self.world.settings.plain:
             self.ask(self.core.subscribe, COMMANDED, sorted(new), COMMAND)
             self.ask(self.core.unsubscribe, COMMANDED, sorted(gone))
+
+    def want_quickly(self, topics: Sequence[bytes]) -> None:
+        """Have a further subscriber, that takes all at once, want these prefixes, too."""
+        self.quick |= {*topics}
+        self.ask(self.core.subscribe, QUICK, sorted(topics))
+
+    @property
+    def wanted(self) -> set[bytes]:
+        """See ``MeshHost``."""
+        return self.topics | self.quick
 
     def peer_lives(self) -> list[str]:
         """The lives that it is peered with."""
@@ -253,15 +303,16 @@ class EndpointHost(MeshHost):
         self.call(self.member.call, method, *args, now=now, wall_ns=wall_ns)
 
     def _deliver(self, action: Deliver) -> None:
-        for message in action.messages:
+        for message in action.messages if action.subscriber == QUICK else ():
+            self.world.see("on_quick", self, message)
+        for message in action.messages if action.subscriber != QUICK else ():
             self.received += 1
             if (action.subscriber == COMMANDED) != (message.kind == COMMAND):
                 self.world.fail("delivery", f"{self.life} got for {action.subscriber} what is not for it: {message}")
             self.world.see("on_delivered", self, message)
-        if self.sips:
-            self._waiting += len(action.messages)
-            if self._waiting >= INBOX_MAX:
-                self.member.handle_full(SUBSCRIBER, True, self.world.now)
+        if self.sips and action.subscriber == SUBSCRIBER:
+            self.waiting += len(action.messages)
+            self._fill(max(self._level, self._found_level()))
 
     def _flush(self, action: Flush) -> None:
         side = self.sides.get(action.conn)

@@ -48,10 +48,13 @@ class PopulatedMesh(MeshWorld):
             self.wires.add((name, rng.choice(names[:number])) if rng.random() < 0.5 else (names[number - 1], name))
         for _ in range(rng.choice((0, 1, 2, 5))):
             one, two = rng.sample(names, 2)
-            if not self.holds_back:  # in rings who is full may wait for himself
+            if not self.holds_back or self.paces:  # in rings who is full may wait for himself
                 self.wires.add((one, two))
-        if rng.random() < 0.35 and not self.only_floods:
+        if rng.random() < 0.35 and not (self.only_floods or self.single):
             self._add_originals(names)
+        if self.paces and self.pace_rng.random() < 0.4:  # an original that no way leads over
+            self._make("o0", original=True)
+            self.wires.add(("o0", self.pace_rng.choice(names)))
         for name in list(self.hosts):
             self.clock.after(rng.random(), self._dial_all, name)
             self.clock.after(rng.random(), self._publish_some, name)
@@ -108,10 +111,18 @@ class PopulatedMesh(MeshWorld):
                 peer_bytes_max=PEER_BYTES_MAX if self.settings.plain else self.more_rng.choice(BYTES_MAX),
                 limits=self.mesh_limits,
             )
-            if self.holds_back:  # boxes that have room for what all others bring at once
+            if self.single:
+                options = replace(options, peer_policy=Policy.BLOCK)
+            if self.holds_back:
+                options = replace(options, peer_policy=Policy.BLOCK)
+            if self.paces:  # boxes that have room for a batch
                 options = replace(
-                    options, peer_messages_max=256, peer_bytes_max=PEER_BYTES_MAX, peer_policy=Policy.BLOCK
+                    options,
+                    peer_messages_max=max(64, options.peer_messages_max),
+                    peer_bytes_max=max(131_072, options.peer_bytes_max),
                 )
+            if self.holds_back or (self.paces and options.peer_policy is Policy.BLOCK):  # for what all bring at once
+                options = replace(options, peer_messages_max=4096 if self.paces else 256, peer_bytes_max=PEER_BYTES_MAX)
             self.born(life, options.forwarding)
             host = EndpointHost(self, name, life, own_id, options, self.core)
             self.trace(host, "begins as %s: %s", own_id.hex(), options)

@@ -46,6 +46,7 @@ class Publication:
     at: float
     receiver: str | None = None  # life of the only host that is to get it
     kind: int = DATA
+    to: frozenset[bytes] = frozenset()  # ids of those whom its publisher sends it to, where that is accounted for
     delivered: dict[str, int] = field(default_factory=dict)  # life of a host: how often
 
 
@@ -79,8 +80,13 @@ class Record:
         start, stop = publication.at - before_s, publication.at + after_s
         if not full and not self.eased.covers(start, stop):
             return set()  # boxes are full, and what is late may still come
-        found = self._reached(publication.publisher, start, stop)
-        found.discard(publication.publisher)
+        publisher = publication.publisher
+        found = self._reached(publisher, start, stop)
+        found.discard(publisher)
+        if not self.forwards[publisher]:  # no hop can send around over it what it cannot send on
+            for (one, two), spans in self.links.items():
+                if one == publisher and self._is_stable(one, two, spans, start, stop):
+                    found &= self._reached(two, start, stop, publisher)
         if publication.receiver is not None:  # it takes the direct link as long as that seems to stand
             found &= {publication.receiver} if self.is_quiet(start, stop) else set()
         return {life for life in found - self.originals if self._wants(life, publication.topic, start, stop)}
@@ -89,10 +95,10 @@ class Record:
         """Whether a path of sound, forwarding endpoints of chappe led from one life to another all the time."""
         return two in self._reached(one, start, stop)
 
-    def _reached(self, life: str, start: float, stop: float) -> set[str]:
+    def _reached(self, life: str, start: float, stop: float, but: str = "") -> set[str]:
         linked: dict[str, list[str]] = {}
         for (one, two), spans in self.links.items():
-            if one < two and self._is_stable(one, two, spans, start, stop):
+            if one < two and but not in (one, two) and self._is_stable(one, two, spans, start, stop):
                 linked.setdefault(one, []).append(two)
                 linked.setdefault(two, []).append(one)
         found = {life}

@@ -9,7 +9,9 @@ from chappe.sim.scenarios.mesh.accounts import accounts
 from chappe.sim.scenarios.mesh.checkers import Completeness, all_checkers
 from chappe.sim.scenarios.mesh.faults import MeshFaults
 from chappe.sim.scenarios.mesh.hosts import MANY, EndpointHost
+from chappe.sim.scenarios.mesh.paces import Pace, SlowSubscriber
 from chappe.sim.scenarios.mesh.population import PopulatedMesh
+from chappe.sim.scenarios.mesh.singles import Accounted, SingleFaults
 from chappe.sim.scenarios.mesh.world import TOPICS
 
 DRAINED_S = 60
@@ -21,8 +23,13 @@ class Mesh(PopulatedMesh):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._completeness = Completeness(self)
-        self.watch(*all_checkers(self), self._completeness, *accounts(self))
+        self.watch(*all_checkers(self), self._completeness, *accounts(self), Accounted(self))
         self._faults = MeshFaults(self)
+        if self.single:
+            self._faults = SingleFaults(self)
+        elif self.paces:
+            self._faults = pace = SlowSubscriber(self)
+            self.watch(Pace(self, pace))
 
     def begin(self) -> None:
         """Make the first hosts."""

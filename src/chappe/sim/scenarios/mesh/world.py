@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf
 from random import Random
 
@@ -23,7 +24,13 @@ ROGUES = 0.25  # of the worlds have one
 ONLY_FLOODS = 0.1  # of the worlds
 BATCHES = 0.7  # of the worlds publish much at once, too
 FAR = 0.04  # of the worlds are long chains
+SINGLE = 0.08  # of the worlds have one fault after the other, and all is well in between
+PACES = 0.08  # of the worlds have a slow subscriber, and everybody else is to get on
+AHEAD = 0.3  # of the worlds have publishers wait for confirmations
+AHEAD_MAX = 8
+AHEAD_BYTES = 1_000
 RESTS = 0.08  # of the worlds go on until what is gone is forgotten
+PACES_WINDOWS_BYTES = (131_072, 1_048_576)  # of which a line fills but a part
 PLAIN_WINDOWS_BYTES = (16_384, 16_384, 131_072, 1_048_576)
 SMALL_WINDOWS_BYTES = (16_384, 16_384, 65_536)
 
@@ -60,9 +67,24 @@ class MeshWorld(World):
         self.flood_rng = floods = Random(f"floods {seed}")
         self.holds_back = self.only_floods and floods.random() < 0.5
         self.careless = not (self.settings.plain or self.holds_back) and floods.random() < 0.5
+        # Somebody's subscriber takes little of some topics, or nothing; all that others want passes.
+        self.pace_rng = paces = Random(f"pace {seed}")
+        self.paces = paces.random() < PACES and not (self.settings.plain or self.rogue_comes or self.far)
+        self.stops = False  # it takes nothing at all
+        if self.paces:
+            self.only_floods, self.careless = True, False
+            self.holds_back = paces.random() < 0.6
         self.batch_rng = batches = Random(f"batches {seed}")
         self.batches = not self.settings.plain and batches.random() < BATCHES
         self.paths_rng = Random(f"paths {seed}")  # for who publishes in two ways
+        self.single_rng = singles = Random(f"single {seed}")
+        # Faults come one at a time, so that whatever is lost is told: whoever tells it is not lost, too.
+        self.single = singles.random() < SINGLE and not (
+            self.settings.plain or self.rogue_comes or self.far or self.only_floods
+        )
+        self.accounts = (
+            self.single or self.paces
+        )  # what does not arrive is compared with what is told, message by message
         self.rests = not self.settings.plain and more.random() < RESTS
         if self.rogue_comes and not self.settings.plain:  # its numbers would drive out what little is remembered
             self.mesh_limits = MeshLimits(doubts_max=more.choice((4, MESH_LIMITS.doubts_max)))
@@ -72,11 +94,15 @@ class MeshWorld(World):
                 seen_total_max=more.choice((300, MESH_LIMITS.seen_total_max)),
                 routes_max=more.choice((3, MESH_LIMITS.routes_max)),
             )
-        if self.only_floods:
+        if self.only_floods or self.single:
             self.mesh_limits = MESH_LIMITS  # what is missed is compared with what is told
+        self.ahead = not (self.settings.plain or self.paces) and Random(f"ahead {seed}").random() < AHEAD
+        if self.ahead:
+            self.mesh_limits = replace(self.mesh_limits, ahead_max=AHEAD_MAX, ahead_bytes=AHEAD_BYTES)
         self.net = Network(self)
         windows: Sequence[int] | None = None if more.random() < 0.5 else SMALL_WINDOWS_BYTES
-        windows = SMALL_WINDOWS_BYTES if self.holds_back else windows
+        windows = SMALL_WINDOWS_BYTES if self.holds_back or self.single else windows
+        windows = PACES_WINDOWS_BYTES if self.paces else windows
         windows = PLAIN_WINDOWS_BYTES if self.settings.plain else windows
         self.streams = Streams(self.net, self._written, windows)
         self.record = Record()

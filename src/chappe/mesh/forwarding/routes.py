@@ -1,0 +1,159 @@
+"""Who gets the messages of a topic: found once, and remembered until the network, or what somebody wants, changes."""
+
+from __future__ import annotations
+
+from chappe.defaults import MESH_TOPIC_BYTES_MAX, ROUTES_BYTES_MAX
+from chappe.mesh.actions import Flush
+from chappe.mesh.filters import LOCAL_PREFIX
+from chappe.mesh.forwarding.branches import Branch
+from chappe.mesh.forwarding.version1 import Originals
+from chappe.mesh.forwarding.version2 import Trees
+from chappe.mesh.links.link import Link
+from chappe.mesh.messages import COMMAND, DATA, NOBODY, RESERVED_TOPIC
+from chappe.mesh.subscriptions import Subscriptions
+from chappe.mesh.topology import Topology
+
+
+class Route:
+    """Who gets the messages of one topic: here, and, once somebody here publishes to it, elsewhere."""
+
+    __slots__ = ("commands", "count", "data", "flushes", "originals", "ready", "refused", "tree")
+
+    def __init__(self, data: tuple[int, ...], commands: tuple[int, ...], originals: tuple[Link, ...]) -> None:
+        self.data = data  # subscribers
+        self.commands = commands
+        self.originals = originals
+        self.refused = False  # a topic that nobody may send to another endpoint
+        self.ready = False  # what follows is known
+        self.tree: Branch | None = None
+        self.flushes: list[Flush] = []
+        self.count = 0  # receivers elsewhere
+
+    def leads_where(self, other: Route) -> bool:
+        """Whether both say the same."""
+        mine = self.data, self.commands, self.tree, self.originals, self.flushes, self.count, self.refused
+        their = other.data, other.commands, other.tree, other.originals, other.flushes, other.count, other.refused
+        return mine == their
+
+
+class Routes:
+    """The routes of one endpoint.
+
+    Args:
+        paths: In how many ways a publication goes.
+        routes_max: So many topics are remembered; then all are found out again.
+    """
+
+    def __init__(
+        self,
+        own: bytes,
+        topology: Topology,
+        subscriptions: Subscriptions,
+        trees: Trees,
+        originals: Originals,
+        paths: int,
+        routes_max: int,
+    ) -> None:
+        self.known: dict[bytes, Route] = {}  # by topic
+        self._own = own
+        self._topology = topology
+        self._subscriptions = subscriptions
+        self._trees = trees
+        self._originals = originals
+        self._paths = paths
+        self._max = routes_max
+        self._bytes = 0  # of topics
+        # Of messages for one alone, by kind, and by topic if each has a way for itself.
+        self._receivers: dict[tuple[bytes, int, bytes], Route] = {}
+
+    def of(self, topic: bytes) -> Route:
+        """The one of a topic."""
+        return self.known.get(topic) or self.find(topic)
+
+    def forget(self) -> None:
+        """Find all out again."""
+        self.known.clear()
+        self._receivers.clear()
+        self._bytes = 0
+
+    def open(self, topic: bytes, receiver: bytes = NOBODY) -> Route:
+        """The way of what is published; of its own if another topic has filled somebody on that of several."""
+        while True:
+            if receiver != NOBODY:
+                route = self.towards(receiver, DATA, topic)
+            else:
+                route = self.of(topic)
+                if not route.ready:
+                    self.make_ready(route, topic)
+            tree = route.tree
+            if tree is None or not self._trees.is_held(tree) or not self._trees.part(tree):
+                return route
+            self.forget()
+
+    def find(self, topic: bytes) -> Route:
+        """Find out the one of a topic that is not known; who needs it very often looks into ``known`` first."""
+        route = self._route_of(topic)  # this may make others wrong
+        if len(self.known) >= self._max or self._bytes + len(topic) > ROUTES_BYTES_MAX:
+            self.forget()
+        self._bytes += len(topic)
+        self.known[topic] = route
+        return route
+
+    def _route_of(self, topic: bytes) -> Route:
+        matching, topology = self._subscriptions.matching, self._topology
+        originals = [link for link in self._originals.links.values() if not link.blocked]
+        wanting = tuple([link for link in originals if topology.wants(link.peer_id, topic)])
+        route = Route(matching(topic, DATA), matching(topic, COMMAND), wanting)
+        route.refused = topic == RESERVED_TOPIC or topic.startswith(LOCAL_PREFIX) or len(topic) > MESH_TOPIC_BYTES_MAX
+        return route
+
+    def make_ready(self, route: Route, topic: bytes) -> None:
+        """Find out where it leads elsewhere, as somebody here publishes."""
+        self._lead(route, self._topology.receivers(topic), topic)
+
+    def _lead(self, route: Route, receivers: frozenset[bytes], topic: bytes) -> None:
+        tree = route.tree = self._trees.to(receivers, self._paths, topic) if receivers else None
+        links = () if tree is None else self._trees.peers(tree)
+        route.flushes = [link.flush for link in (*links, *route.originals)]
+        route.count = len(route.originals) + (len(receivers) if tree is not None else 0)
+        route.ready = True
+
+    def towards(self, receiver: bytes, kind: int, topic: bytes) -> Route:
+        """The way of a message for ``receiver`` alone: to it, to who speaks with it, or to who may.
+
+        An original does not say who is beside it; it passes on what is for one of those, and drops the rest. Stores
+        know that an endpoint is behind an original, from what it said; who publishes data to nobody is told so.
+        """
+        lane = topic if frozenset((receiver,)) in self._trees.lanes else b""
+        found = self._receivers.get((receiver, kind, lane))
+        if found is None:
+            topology = self._topology
+            originals: tuple[Link, ...] = ()
+            to: frozenset[bytes] = frozenset()
+            if receiver in self._originals.links:
+                originals = (self._originals.links[receiver],)
+            elif topology.has_way(receiver):
+                to = frozenset((receiver,))
+            elif (speaker := topology.speaker(receiver)) is not None:
+                to = frozenset((speaker,))
+            elif kind == COMMAND and not topology.reaches(receiver):
+                to, originals = topology.speakers(), self._originals.to_all()
+            found = Route((), (), originals)
+            self._lead(found, to, lane)
+            if len(self._receivers) >= self._max:
+                self._receivers.clear()
+            self._receivers[receiver, kind, lane] = found
+        return found
+
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        found = []
+        if sum(map(len, self.known)) != self._bytes or len(self.known) > self._max:
+            found.append(f"{len(self.known)} routes are counted as {self._bytes} bytes")
+        for topic, route in list(self.known.items()):
+            other = self._route_of(topic)
+            if route.ready:
+                self.make_ready(other, topic)
+            if not route.leads_where(other):
+                found.append(f"the route of {topic!r} is not what filters and links lead to")
+        return found
