@@ -12,7 +12,7 @@ import pytest
 from tests.spark.fake_store import FakeStore
 from tests.waiting import SPARK_S
 
-from chappe import DataStore, Endpoint
+from chappe import DataStore, Endpoint, MapServer, SharedMap
 from chappe.bridges.kv_form import POSITION, QUERY, is_mark, pack, row_of
 from chappe.data.scalars import Count
 from chappe.errors import UsageError
@@ -191,3 +191,25 @@ def test_a_stream_upserts_each_batch_once(spark: SparkSession, master: DataStore
     assert master.version == before
     with pytest.raises(UsageError, match="needs a `checkpoint`"):
         write_store(spark.readStream.schema("user string, value int").csv(str(folder)), master, "user")
+
+
+def test_a_shared_map_is_a_table_and_takes_batches_and_streams(spark: SparkSession, tmp_path: Path) -> None:
+    with MapServer("127.0.0.1:0") as server, SharedMap(server.address, values="json") as shared:
+        shared.set_many({"/ann": {"score": 1}, "/bob": {"score": 2}})
+        frame = read_store(spark, shared, "key string, value struct<score: int>")
+        assert rows(frame, "key", "value.score") == [("/ann", 1), ("/bob", 2)]
+        assert rows(read_store(spark, shared), "key") == [("/ann",), ("/bob",)]
+        batch = spark.createDataFrame([("/ann", 3, True), ("/cem", 4, False)], "name string, score int, gone boolean")
+        write_store(batch, shared, "name", "gone")
+        assert dict(shared) == {"/bob": {"score": 2}, "/cem": {"score": 4}}
+        source = tmp_path / "in"
+        spark.createDataFrame([("/dan", 5)], "name string, score int").write.json(str(source))
+        stream = spark.readStream.schema("name string, score int").json(str(source))
+        writer = write_store(stream, shared, "name", checkpoint=str(tmp_path / "at"))
+        assert writer is not None
+        writer.trigger(availableNow=True).start().awaitTermination(SPARK_S)
+        assert shared["/dan"] == {"score": 5}
+        assert sorted(each.split("/")[1] for each in shared if each.startswith("chappe/")) == ["query"]
+        assert rows(read_store(spark, shared, "key string, value struct<score: int>"), "key") == [
+            ("/bob",), ("/cem",), ("/dan",)
+        ]  # fmt: skip

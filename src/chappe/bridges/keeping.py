@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+from chappe.api.kv.map_store import MapStore, as_store
 from chappe.api.log.producer import Producer
 from chappe.errors import ChappeError, Closed, OffsetOutOfRange, TimedOut, UnknownTopic, UsageError
 from chappe.log.batch import Record
@@ -22,6 +23,7 @@ from chappe.system import time
 
 if TYPE_CHECKING:
     from chappe.api.kv.data_store import DataStore
+    from chappe.api.kv.shared_map import SharedMap
 
 logger = logging.getLogger(__name__)
 
@@ -77,11 +79,12 @@ class Keeper(ABC):
         to_topic: Whether the topic follows the store, or the store the topic.
     """
 
-    def __init__(self, store: DataStore, topic: str, tower: str, *, to_topic: bool) -> None:
+    def __init__(self, store: DataStore | SharedMap[Any], topic: str, tower: str, *, to_topic: bool) -> None:
         self.topic = topic
-        self._store = store
+        self._store = as_store(store)
         self._tower = tower
-        ours, theirs = f"store {store.name!r}", f"topic {topic!r}"
+        name = self._store.name
+        ours, theirs = f"store {name!r}", f"topic {topic!r}"
         self._ended = (
             f"{ours} is no longer written to {theirs}" if to_topic else f"{theirs} is no longer kept in {ours}"
         )
@@ -90,8 +93,8 @@ class Keeper(ABC):
         self._stopping = False
         self._error: ChappeError | None = None
         self._news = threading.Condition()
-        name = f"chappe store {store.name} to {topic}" if to_topic else f"chappe topic {topic} to {store.name}"
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        thread = f"chappe store {name} to {topic}" if to_topic else f"chappe topic {topic} to {name}"
+        self._thread = threading.Thread(target=self._run, name=thread, daemon=True)
 
     def __enter__(self) -> Self:
         return self
@@ -130,6 +133,8 @@ class Keeper(ABC):
             logger.warning("%s: %s", self._ended, error)
             self._error = error
         finally:
+            if isinstance(self._store, MapStore):
+                self._store.leave()
             self._tell()
 
     def _tell(self) -> None:

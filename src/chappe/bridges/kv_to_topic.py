@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from chappe.api.kv.map_store import MapStore, Typed
 from chappe.bridges.keeping import LOOK_S, NOWHERE, Keeper, Place, Sender, TopicNow, place_of
 from chappe.bridges.kv_form import EXPIRES, Row, fits, is_mark, pack, row_of
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
@@ -19,6 +20,7 @@ from chappe.system.forking import own
 
 if TYPE_CHECKING:
     from chappe.api.kv.data_store import DataStore
+    from chappe.api.kv.shared_map import SharedMap
     from chappe.api.kv.watch import DataStoreEvent
 
 logger = logging.getLogger(__name__)
@@ -49,7 +51,7 @@ class DataStoreToTopic(Keeper):
     One of them at a time feeds a topic: of two, each would write what the other has.
 
     Args:
-        store: A master or a clone.
+        store: A master or a clone; or a shared map, or subtrees of one, see ``api.kv.map_store``.
         topic: The topic of the log; its records are to be those of this store alone.
         tower: ``HOST[:PORT]``, several separated by commas.
         listen: Interface of the producer.
@@ -67,7 +69,7 @@ class DataStoreToTopic(Keeper):
 
     def __init__(
         self,
-        store: DataStore,
+        store: DataStore | SharedMap[Any],
         topic: str,
         *,
         tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
@@ -82,8 +84,9 @@ class DataStoreToTopic(Keeper):
             raise UsageError(f"compact_s is a number of seconds above 0, or None, not {compact_s!r}")
         if topic.endswith("*"):
             raise UsageError(f"a store is written to one topic, not to all of {topic}")
-        name = identity or f"store-{hashlib.sha256(repr((store.name, topic)).encode()).hexdigest()[:24]}"
         super().__init__(store, topic, tower, to_topic=True)
+        key = repr((self._store.name, topic)).encode()
+        name = identity or f"store-{hashlib.sha256(key).hexdigest()[:24]}"
         self._compact_s = compact_s
         self._sender = Sender(topic, tower, listen, min_acks, name, directory)
         self._producer = self._sender.producer
@@ -150,7 +153,8 @@ class DataStoreToTopic(Keeper):
 
     def _wait_for_changes(self) -> None:
         with self._store.watch():  # nobody reads it: a change that somebody watches ends the wait at once
-            self._store.endpoint.node.turns.wait(self._due, LOOK_S)
+            turns = self._store.turns if isinstance(self._store, MapStore) else self._store.endpoint.node.turns
+            turns.wait(self._due, LOOK_S)
 
     def _due(self) -> bool:
         return self._stopping or self._store.version != self._version or self._is_old()
@@ -159,6 +163,8 @@ class DataStoreToTopic(Keeper):
         return self._compact_s is not None and time.monotonic() >= self._anew_at
 
     def _begin(self) -> None:
+        if isinstance(self._store, MapStore):
+            self._store.follow()
         self._producer.flush(LOOK_S)  # what an earlier run had left
         now = TopicNow(self.topic, self._tower)
         ours = now.known.get(self.partition)
@@ -202,7 +208,7 @@ class DataStoreToTopic(Keeper):
         self._version = version
         self._anew_at = time.monotonic() + (self._compact_s or 0.0)
 
-    def _write_changes(self, changes: list[DataStoreEvent]) -> None:
+    def _write_changes(self, changes: Sequence[DataStoreEvent | Typed]) -> None:
         rows = [_row(each) for each in changes if not is_mark(each.key)]
         self._write(rows if self._compact_s is None else {row.key: row for row in rows}.values())
         self._version = changes[-1].version
@@ -242,7 +248,7 @@ class DataStoreToTopic(Keeper):
         return row._replace(value=None)
 
 
-def _row(event: DataStoreEvent) -> Row:
+def _row(event: DataStoreEvent | Typed) -> Row:
     change = event.typed
     assert isinstance(change, Change)
     entry = change.entry

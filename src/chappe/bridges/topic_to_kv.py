@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from chappe.api.kv.map_store import MapStore
+from chappe.api.kv.shared_map import SharedMap
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.log.consumer import Consumer
 from chappe.bridges.keeping import LOOK_S, NOWHERE, Keeper, Place, TopicNow, place_of
@@ -52,29 +54,31 @@ class TopicToDataStore(Keeper):
     Nobody else should write the same keys.
 
     Args:
-        store: The master.
+        store: The master; or a shared map, see ``api.kv.map_store``: what cannot be in it is left out and counted.
         topic: The topic of the log.
         tower: ``HOST[:PORT]``, several separated by commas.
         listen: Interface of the consumer.
 
     Raises:
-        UsageError: The store is a clone, or an argument is wrong.
+        UsageError: The store is a clone, a map does not hold the keys of places, or an argument is wrong.
     """
 
     def __init__(
         self,
-        store: DataStore,
+        store: DataStore | SharedMap[Any],
         topic: str,
         *,
         tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
         listen: str = TOWER_HOST,
     ) -> None:
         own(self)
-        if store.role != "master":
+        if not isinstance(store, SharedMap) and store.role != "master":
             raise UsageError(f"a topic is kept in the master of a store; here {store.name!r} is a clone")
         if Filter.parse(topic).prefix:
             raise UsageError(f"a store is kept from one topic, not from all of {topic}")
         super().__init__(store, topic, tower, to_topic=False)
+        if isinstance(self._store, MapStore):
+            self._store.keep_marks()
         self._positions = self._kept()
         self._saved: dict[str, int] = dict(self._positions)
         self._saved_at = time.monotonic()
@@ -152,6 +156,8 @@ class TopicToDataStore(Keeper):
             self._places[key] = place
             try:
                 entry = entry_of(key, record.value, record.headers)
+                if isinstance(self._store, MapStore):
+                    self._store.fits(entry.key, entry.value, gone=entry.gone)
             except InvalidData as problem:
                 self._done.skipped += 1
                 logger.warning("a record of topic %r is left out: %s (%s)", self.topic, problem, place)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -33,17 +33,14 @@ _LARGE: Final = 512  # members or characters; smaller values are not counted
 _MEMBER_BYTES: Final = 8  # of what refers to a member; members are shared by all that a container was
 
 
-class Entry:
-    """One key and its value; replaced as a whole, never changed."""
+class Entry(msgspec.Struct, eq=False):
+    """One key and its value; replaced as a whole, never changed. Two are never equal."""
 
-    __slots__ = ("expires_ns", "key", "value", "version", "weight")
-
-    def __init__(self, key: Value, value: Value, expires_ns: int | None, version: int) -> None:
-        self.weight: Weight | None = None  # of a container that has grown
-        self.key = key
-        self.value = value
-        self.expires_ns = expires_ns
-        self.version = version
+    key: Value
+    value: Value
+    expires_ns: int | None
+    version: int
+    weight: Weight | None = None  # of a container that has grown
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -185,6 +182,16 @@ class Engine:
             self._keep_few(version, value)
         return change
 
+    def put_all(self, pairs: Iterable[tuple[Value, Value]]) -> None:
+        """As ``put`` of each, for owners that remember no changes and want none."""
+        assert not self._changes.maxlen
+        entries = self.entries
+        version = self.version
+        for key, value in pairs:
+            version += 1
+            entries[key if type(key) is str else sort_key(key)] = Entry(key, value, None, version)
+        self.version = version
+
     def put_unique(self, key: Value, value: Value, expires_ns: int | None = None) -> Change | None:
         """Set a value if there is none; None if there is one."""
         return None if self.exists(key) else self.put(key, value, expires_ns)
@@ -256,7 +263,8 @@ class Engine:
         first = self.version + 1
         gone = [entry for index, entry in before.items() if index not in staged.entries]
         self.version = staged.version + len(gone)
-        self._deadlines = []
+        self._deadlines = staged.deadlines
+        heapq.heapify(self._deadlines)
         remembered = self._changes.maxlen or 0
         if not tell and self.version + 1 - first > remembered:
             self._changes.clear()
@@ -301,17 +309,36 @@ class Staged:
     def __init__(self, engine: Engine) -> None:
         self.entries: dict[Index, Entry] = {}
         self.version = engine.version  # of the last that is new
+        self.deadlines: list[tuple[int, int, Index]] = []  # as the engine's
         self._engine = engine
 
-    def add(self, key: Value, value: Value) -> None:
+    def add(self, key: Value, value: Value, expires_ns: int | None = None) -> None:
         """One more; what the engine has already stays the same entry. Of one key twice the last value stays."""
         index = index_of(key)
         twice = self.entries.get(index)
         if twice is not None and twice.version > self._engine.version:
-            self.entries[index] = Entry(key, value, None, twice.version)
+            self._put(index, Entry(key, value, expires_ns, twice.version))
             return
         found = self._engine.entries.get(index)
-        if found is None or not same(found.value, value):
+        if found is None or found.expires_ns != expires_ns or not same(found.value, value):
             self.version += 1
-            found = Entry(key, value, None, self.version)
-        self.entries[index] = found
+            found = Entry(key, value, expires_ns, self.version)
+        self._put(index, found)
+
+    def add_all(self, pairs: Iterable[tuple[Value, Value]]) -> None:
+        """As ``add`` of each, where nothing expires."""
+        if self._engine.entries:
+            for key, value in pairs:
+                self.add(key, value)
+            return
+        entries = self.entries
+        version = self.version
+        for key, value in pairs:
+            version += 1
+            entries[key if type(key) is str else sort_key(key)] = Entry(key, value, None, version)
+        self.version = version
+
+    def _put(self, index: Index, entry: Entry) -> None:
+        self.entries[index] = entry
+        if entry.expires_ns is not None:
+            self.deadlines.append((entry.expires_ns, entry.version, index))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -26,8 +26,31 @@ from chappe.kv.entity import Entity
 from chappe.limits import KvLimits
 
 
+class Undurable(Protocol):
+    """An operation as it was done in memory, and who wrote it."""
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What it has changed."""
+
+    @property
+    def writer(self) -> Entity | None:
+        """Who wrote it, if that is to be remembered."""
+
+    @property
+    def seq(self) -> int:
+        """The writer's number of it."""
+
+    @property
+    def clears(self) -> bool:
+        """Whether it has removed everything."""
+
+
+T = TypeVar("T", bound=Undurable)
+
+
 class Done(msgspec.Struct, frozen=True):
-    """One operation as it was done: what to tell when it is durable."""
+    """One operation of a master as it was done: what to tell when it is durable."""
 
     command: Command
     changes: tuple[Change, ...]
@@ -37,19 +60,24 @@ class Done(msgspec.Struct, frozen=True):
     writer: Entity | None = None
     seq: int = 0
 
+    @property
+    def clears(self) -> bool:
+        """See ``Undurable``."""
+        return len(self.changes) > 1 and all(change.kind == "erase" for change in self.changes)
+
 
 Row: TypeAlias = PutRow | EraseRow | ClearRows | Change  # a change is encoded when it is committed
 RowOf: TypeAlias = Callable[[Entity], WriterRow | None]
 
 
-class Committing:
+class Committing(Generic[T]):
     """What waits for the backend."""
 
     def __init__(self, limits: KvLimits) -> None:
         self._limits = limits
-        self._waiting: deque[tuple[Done, tuple[Row, ...], int]] = deque()
+        self._waiting: deque[tuple[T, tuple[Row, ...], int]] = deque()
         self._growing: set[Index] = set()  # containers that are counted since the last commit began
-        self._under_way: list[Done] = []
+        self._under_way: list[T] = []
         self._number = 0
         self._waiting_bytes = 0
         self._forgotten: list[Operation] = []
@@ -65,12 +93,16 @@ class Committing:
         limits = self._limits
         return len(self._waiting) >= 2 * limits.commit_operations or self._waiting_bytes >= 2 * limits.commit_bytes
 
+    def beyond(self, count: int, size: int) -> bool:
+        """Whether more than so many operations, or bytes, are not durable."""
+        return self.count > count or self._waiting_bytes > size
+
     def changes(self) -> list[Change]:
         """All changes that are not durable, in order."""
         dones = [*self._under_way, *(each[0] for each in self._waiting)]
         return [change for done in dones for change in done.changes]
 
-    def add(self, done: Done) -> None:
+    def add(self, done: T) -> None:
         """An operation was done in memory."""
         rows, size = self._rows(done)
         self._waiting.append((done, rows, size))
@@ -110,13 +142,13 @@ class Committing:
         self._number += 1
         return Commit(self._number, tuple(operations))
 
-    def committed(self, number: int) -> list[Done]:
+    def committed(self, number: int) -> list[T]:
         """The commit is durable: what can now be told."""
         assert number == self._number
         done, self._under_way = self._under_way, []
         return done
 
-    def failed(self, number: int, engine: Engine) -> list[Done]:
+    def failed(self, number: int, engine: Engine) -> list[T]:
         """The commit was refused: it and all after it are undone in the engine and returned."""
         assert number == self._number
         undone = [*self._under_way, *(each[0] for each in self._waiting)]
@@ -128,9 +160,9 @@ class Committing:
         self._waiting_bytes = 0
         return undone
 
-    def _rows(self, done: Done) -> tuple[tuple[Row, ...], int]:
+    def _rows(self, done: T) -> tuple[tuple[Row, ...], int]:
         """What is to be kept of an operation, and about how many bytes it is."""
-        if len(done.changes) > 1 and all(change.kind == "erase" for change in done.changes):
+        if done.clears:
             return (ClearRows(),), 0
         rows: list[Row] = []
         size = 0

@@ -55,7 +55,7 @@ class Ordering:
         self._name = name
         self._entity = entity
         self._engine = engine
-        self.commits = Committing(limits)
+        self.commits: Committing[Done] = Committing(limits)
         self._writers = writers
         self._followers = followers
         self._expire_from = now  # not before, since the disk was full

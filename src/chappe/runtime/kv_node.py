@@ -110,11 +110,11 @@ class KvNode:
         for each in action.actions:
             table[type(each)](each)
 
-    def _commit(self, commit: Commit) -> None:
+    def _commit(self, action: Commit) -> None:
         assert self._commits is not None
         assert self._backend is not None
         backend = self._backend
-        self._commits.do(lambda: _commit(backend, commit), lambda error: self._committed(commit.number, error))
+        self._commits.do(lambda: commit(backend, action), lambda error: self._committed(action.number, error))
 
     def _committed(self, number: int, error: StorageError | None) -> None:
         self._perform(self.part.handle_committed(number, error, time.monotonic(), time.time_ns()))
@@ -152,10 +152,10 @@ class KvNode:
             self._commits.close(timeout_s, self._backend.close)
 
 
-def _commit(backend: Backend, commit: Commit) -> StorageError | None:
+def commit(backend: Backend, operations: Commit) -> StorageError | None:
     """Have it commit; returns why it could not."""
     try:
-        backend.commit(commit.operations)
+        backend.commit(operations.operations)
     except StorageError as problem:
         return problem
     except Exception as problem:  # a defect of the backend's: refuse the writes, rather than hang

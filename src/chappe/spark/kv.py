@@ -35,6 +35,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.utils import is_remote
 
+from chappe.api.kv.map_store import MapStore, as_store
 from chappe.bridges.kv_form import EXPIRES, QUERY, VERSION, Entry, entry_of, is_mark
 from chappe.data.scalars import COUNT_MAX, INTEGER_MAX, INTEGER_MIN, Count, Timestamp
 from chappe.data.text import to_text
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from chappe.api.kv.data_store import DataStore
+    from chappe.api.kv.shared_map import SharedMap
 
 
 ROWS: Final = 10_000  # in one Arrow batch
@@ -61,7 +63,9 @@ _SAME: Final = (
 )  # fmt: skip
 
 
-def read_store(spark: SparkSession, store: DataStore, schema: str | t.StructType | None = None) -> DataFrame:
+def read_store(
+    spark: SparkSession, store: DataStore | SharedMap[Any], schema: str | t.StructType | None = None
+) -> DataFrame:
     """What a store holds now: the columns key, value, expiry and version.
 
     ``expiry`` is when an entry expires; null if it does not, or if nobody but the master knows. ``version`` is the
@@ -69,7 +73,8 @@ def read_store(spark: SparkSession, store: DataStore, schema: str | t.StructType
 
     Args:
         spark: The session.
-        store: A master or a clone that the driver holds.
+        store: A master or a clone that the driver holds, or a shared map: its keys are strings, and its values strings
+            or, of a map of anything but bytes and str, what the JSON is.
         schema: The types of key and value, as text such as ``key string, value struct<score: int>`` or a type of Spark.
             None: types that fit all entries.
 
@@ -77,7 +82,8 @@ def read_store(spark: SparkSession, store: DataStore, schema: str | t.StructType
         UsageError: The schema is malformed, or an entry does not fit.
         StaleData: A clone was without its master for too long.
     """
-    found = [each.typed for each in store.snapshot() if not is_mark(each.key)]
+    held = as_store(store)
+    found = [each.typed for each in held.snapshot() if not is_mark(each.key)]
     entries = [Entry(each.key, each.value, False, each.expires_ns, each.version) for each in found]
     wanted = _given(schema) if schema is not None else _fitting(entries)
     arrow, convert = positional(_schema(wanted))
@@ -88,7 +94,7 @@ def read_store(spark: SparkSession, store: DataStore, schema: str | t.StructType
             try:
                 rows.append(convert(_row(entry)))
             except Unfit as problem:
-                raise UsageError(f"key {_shown(entry.key)} of store {store.name!r}: {problem}") from None
+                raise UsageError(f"key {_shown(entry.key)} of store {held.name!r}: {problem}") from None
         batches.append(pa.RecordBatch.from_struct_array(pa.array(rows, arrow)))
     return spark.createDataFrame(pa.Table.from_batches(batches), _schema(wanted))
 
@@ -176,7 +182,7 @@ def _pairs(headers: Sequence[Any] | None) -> list[tuple[str, bytes]]:
 
 def write_store(
     df: DataFrame,
-    store: DataStore,
+    store: DataStore | SharedMap[Any],
     key: str | Sequence[str],
     delete: str | None = None,
     *,
@@ -194,7 +200,7 @@ def write_store(
 
     Args:
         df: A batch, or a stream in append or update mode.
-        store: A master or a clone that the driver holds.
+        store: A master or a clone that the driver holds, or a shared map.
         key: One or several columns.
         delete: A boolean column, which is no part of the value: rows where it is true erase their key.
         expiry_s: Rows expire so long after they are written.
@@ -206,8 +212,9 @@ def write_store(
     """
     names = (key,) if isinstance(key, str) else tuple(key)
     rows = _Rows(df.schema, names, delete)
+    found = as_store(store)
     if not df.isStreaming:
-        _write(df, store, rows, expiry_s)
+        _write(df, found, rows, expiry_s)
         return None
     if checkpoint is None:
         raise UsageError("a stream needs a `checkpoint`: the directory where Spark keeps how far it is")
@@ -217,18 +224,21 @@ def write_store(
             "use write_table, and TopicToDataStore for the store"
         )
 
+    if isinstance(found, MapStore):
+        found.keep_marks()
+
     def write(batch: DataFrame, number: int) -> None:
         query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         mark = (QUERY, query or checkpoint)
-        if number <= store.get(mark, -1):
+        if number <= found.get(mark, -1):
             return  # it was written, and Spark does not know
-        _write(batch, store, rows, expiry_s)
-        store.put(mark, number)
+        _write(batch, found, rows, expiry_s)
+        found.put(mark, number)
 
     return df.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
 
 
-def _write(df: DataFrame, store: DataStore, rows: _Rows, expiry_s: float | None) -> None:
+def _write(df: DataFrame, store: DataStore | MapStore, rows: _Rows, expiry_s: float | None) -> None:
     source = rows.of(df)
     while chunk := list(islice(source, WRITTEN_ROWS)):
         kept: list[tuple[Any, Any]] = []

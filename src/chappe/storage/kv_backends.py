@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final, Literal
@@ -254,10 +255,11 @@ class RocksdbBackend(_Backend):
         except ImportError:
             raise UsageError("the rocksdb backend needs the package rocksdict: pip install 'chappe[rocksdb]'") from None
         self._rocksdict: Any = rocksdict
+        self._failed = False  # the last commit
         self.path = Path(path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._database = rocksdict.Rdict(str(self.path), rocksdict.Options(raw_mode=True))
+            self._open()
             self._synced = rocksdict.WriteOptions()
             self._synced.sync = True
             self._check()
@@ -287,9 +289,13 @@ class RocksdbBackend(_Backend):
         return Loaded(tuple(entries), tuple(writers))
 
     def commit(self, operations: Sequence[Operation]) -> None:
-        database = self._opened()
+        self._opened()
         batch = self._rocksdict.WriteBatch(raw_mode=True)
         try:
+            if self._failed:  # RocksDB takes nothing more after a write that failed, until it is opened again
+                with suppress(Exception):  # it is closed, if it could not be opened again the last time
+                    self._database.close()
+                self._open()
             for each in operations:
                 if isinstance(each, PutRow):
                     head = b"\0" if each.expires_ns is None else _EXPIRY.pack(1, each.expires_ns)
@@ -304,9 +310,14 @@ class RocksdbBackend(_Backend):
                 else:
                     assert isinstance(each, ForgetWriter)
                     batch.delete(_WRITER + _ENTITY.pack(*each.entity))
-            database.write(batch, self._synced)
+            self._database.write(batch, self._synced)
+            self._failed = False
         except Exception as error:
+            self._failed = True
             raise self._problem(error, "write to") from error
+
+    def _open(self) -> None:
+        self._database = self._rocksdict.Rdict(str(self.path), self._rocksdict.Options(raw_mode=True))
 
     def _check(self) -> None:
         """Refuse what this version does not know; mark what is new."""

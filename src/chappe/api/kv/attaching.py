@@ -31,7 +31,7 @@ def attach_master(endpoint: Host, name: str, backend: str, options: dict[str, An
     """See ``Endpoint.attach_master``."""
     check_name(name)
     _refuse_second(endpoint, name)
-    kept = _open(backend, options)
+    kept = open_backend(backend, options)
     try:
         loaded = None if kept is None else kept.load()
         with endpoint.node.lock:
@@ -106,7 +106,8 @@ def take_ready(made: AttachedStore, asked: Asked, timeout: float | None) -> None
         ) from None
 
 
-def _open(backend: str, options: dict[str, Any]) -> Backend | None:
+def open_backend(backend: str, options: dict[str, Any]) -> Backend | None:
+    """Where entries are kept; None for memory. Raises UsageError or StorageError."""
     if backend == "memory":
         if options:
             raise UsageError(f"a master in memory takes no options, not {', '.join(options)}: choose another backend")

@@ -1,0 +1,134 @@
+"""Shared maps for asyncio: reading is as it is, writing and waiting are coroutines that do not block the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Generic, Literal, overload
+
+from chappe.api.faces import AsyncCloseable, Seconds, Steps, awaited, run_async
+from chappe.api.kv.map_member import MapMember
+from chappe.api.kv.map_values import MapChange, V
+from chappe.api.kv.map_watch import MapWatch
+from chappe.api.kv.shared_map import ReadableMap, SharedMap
+from chappe.api.mesh.arguments import MISSING
+from chappe.api.mesh.loop_watch import Watch
+from chappe.defaults import SUBSCRIBER_MESSAGES_MAX
+from chappe.system.forking import own
+
+
+class AsyncSharedMap(AsyncCloseable, ReadableMap[V]):
+    """As ``SharedMap``, with its arguments, made where a loop runs: ``async with AsyncSharedMap(...) as shared``.
+
+    ``set``, ``delete``, ``set_many``, ``step``, ``compare_and_set``, ``wait_for`` and ``wait_ready`` are coroutines; a
+    new map is ready when ``async with`` begins, or after ``wait_ready``.
+    """
+
+    @overload
+    def __init__(
+        self: AsyncSharedMap[bytes],
+        *servers: str,
+        subtree: str | Iterable[str] = "",
+        model: Literal[5, 6] | None = None,
+        name: str = "",
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: AsyncSharedMap[Any],
+        *servers: str,
+        subtree: str | Iterable[str] = "",
+        values: Literal["json"],
+        model: Literal[5, 6] | None = None,
+        name: str = "",
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        *servers: str,
+        subtree: str | Iterable[str] = "",
+        values: type[V],
+        model: Literal[5, 6] | None = None,
+        name: str = "",
+    ) -> None: ...
+    def __init__(
+        self,
+        *servers: str,
+        subtree: str | Iterable[str] = "",
+        values: Any = bytes,
+        model: Literal[5, 6] | None = None,
+        name: str = "",
+    ) -> None:
+        own(self)
+        self.member = MapMember(servers, subtree, values, model, name)
+        self._watch = Watch(self.member.node.turns)
+
+    async def __aenter__(self) -> AsyncSharedMap[V]:
+        try:
+            await self.wait_ready()
+        except BaseException:  # a cancellation too
+            await self.close()
+            raise
+        return self
+
+    set = awaited(SharedMap.set)
+    delete = awaited(SharedMap.delete)
+    set_many = awaited(SharedMap.set_many)
+    step = awaited(SharedMap.step)
+    compare_and_set = awaited(SharedMap.compare_and_set)
+    wait_for = awaited(SharedMap.wait_for)
+    wait_ready = awaited(SharedMap.wait_ready)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value under a key, or ``default``."""
+        entry = self.member.find(key)
+        return default if entry is None else self.member.body(entry)
+
+    def watch(
+        self,
+        *,
+        key: object = MISSING,
+        prefix: str | None = None,
+        on_full: Literal["drop_oldest", "disconnect"] = "drop_oldest",
+        messages_max: int = SUBSCRIBER_MESSAGES_MAX,
+    ) -> AsyncMapWatch[V]:
+        """See ``SharedMap.watch``."""
+        return AsyncMapWatch(self.member.watch(key, prefix, messages_max, on_full), self._watch)
+
+    async def close(self) -> None:
+        """See ``SharedMap.close``."""
+        self._watch.unread()
+        await asyncio.to_thread(self.member.leave)
+        self._watch.leave()
+
+    def __repr__(self) -> str:
+        return f"<AsyncSharedMap of {', '.join(self.member.core.servers)}, {self.state}, {len(self):,} keys>"
+
+    async def _run(self, steps: Steps[Any]) -> Any:
+        return await run_async(steps, self._watch.wait)
+
+
+class AsyncMapWatch(AsyncCloseable, Generic[V]):
+    """As ``MapWatch``: ``async for change in watch``, or ``await watch.get()``."""
+
+    def __init__(self, watch: MapWatch[V], loop: Watch) -> None:
+        own(self)
+        self.watch = watch
+        self._loop = loop
+
+    async def get(self, timeout: Seconds = None) -> MapChange[V] | None:
+        """See ``MapWatch.get``."""
+        while True:
+            ready = self.watch.available > 0 or await self._loop.wait(self.watch.ready, timeout)
+            found = self.watch.get(0.0)
+            if found is not None or not ready:
+                return found
+
+    async def __aiter__(self) -> AsyncIterator[MapChange[V]]:
+        while True:
+            found = await self.get()
+            assert found is not None
+            yield found
+
+    async def close(self) -> None:
+        """Hear no more."""
+        await asyncio.to_thread(self.watch.close)

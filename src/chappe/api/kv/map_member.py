@@ -1,0 +1,380 @@
+"""A client of a shared map: what both faces of it, blocking and asyncio, stand on. Nothing here waits but ``leave``."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Generic
+
+from chappe.api import at_exit
+from chappe.api.faces import Seconds, Steps
+from chappe.api.kv.map_values import (
+    Codec,
+    MapChange,
+    V,
+    check_name,
+    decode_key,
+    encode_key,
+    encode_properties,
+    encode_ttl,
+)
+from chappe.api.kv.map_watch import MapWatch, Watching
+from chappe.api.mesh.arguments import MISSING
+from chappe.api.mesh.waiting import Asked, deadline_after, time_left
+from chappe.defaults import MAP_STEP_BYTES_MAX, MAP_SUBTREE_BYTES_MAX
+from chappe.errors import BufferFull, Closed, NoMaster, RecordTooLarge, UsageError
+from chappe.kv.actions import Resolve
+from chappe.kv.chp.actions import Told
+from chappe.kv.chp.client import MapClientCore
+from chappe.kv.chp.events import MapServerFound
+from chappe.kv.chp.ledger import key_of, raw_key
+from chappe.kv.chp.messages import SESSION_BYTES, properties_of
+from chappe.kv.chp.stream import ENTRY_BYTES, Step, step_size
+from chappe.kv.chp.streams import SUBTREES_BYTES_MAX, SUBTREES_MAX
+from chappe.kv.engine import Entry, index_of
+from chappe.limits import MAP_LIMITS
+from chappe.runtime.map_node import MapClientNode
+from chappe.system import time
+from chappe.system.forking import own
+from chappe.transports.maps import MapAddress
+
+logger = logging.getLogger("chappe")
+
+EVENTS_MAX: Final = 1_000
+AHEAD: Final = 2 * MAP_LIMITS.writes_window  # who writes many waits when so many are not confirmed
+MANY: Final = 512  # writes of ``update`` made at once, and answered at once
+CLOSE_S: Final = 2.0  # closing waits so long for writes that are not confirmed
+_TOO_LATE: Final = "the write to the map is not confirmed yet; it may still be done"
+
+
+class MapMember(Generic[V]):
+    """See ``SharedMap`` for the arguments."""
+
+    def __init__(self, servers: Sequence[str], subtree: str | Iterable[str], values: Any, model: int | None,
+                 name: str) -> None:  # fmt: skip
+        own(self)
+        addresses = [MapAddress.parse(each) for each in servers] or [MapAddress.parse("")]
+        if model not in (None, 5, 6):
+            raise UsageError(f"the Guide's models with servers like these are 5 and 6, not {model!r}")
+        if 0 in [each.port for each in addresses]:
+            raise UsageError("a map needs the ports of its servers")
+        subtrees = tuple([_subtree(each) for each in ([subtree] if isinstance(subtree, str) else subtree)]) or (b"",)
+        if len(subtrees) > SUBTREES_MAX or sum(map(len, subtrees)) > SUBTREES_BYTES_MAX:
+            raise UsageError(f"a map has at most {SUBTREES_MAX:,} subtrees, of {SUBTREES_BYTES_MAX:,} bytes together")
+        self.codec: Codec[V] = Codec(values)
+        self.core = MapClientCore(
+            [str(each) for each in addresses], subtrees, os.urandom(SESSION_BYTES), name=check_name(name)
+        )
+        self.node = MapClientNode(
+            addresses,
+            self.core,
+            published=(model or (5 if len(addresses) == 1 else 6)) == 6,
+            on_resolve=self._resolved,
+            on_told=self._told,
+            on_report=self._reported,
+        )
+        self._turns = self.node.turns
+        self._lock = self.node.lock
+        self._asked: dict[int, Asked] = {}
+        self._tickets = itertools.count(1)
+        self._watches: dict[Watching, None] = {}
+        self._events: deque[object] = deque(maxlen=EVENTS_MAX)
+        at_exit.add(self)
+        self.node.start()
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def find(self, key: str) -> Entry | None:
+        """The entry of a key, if there is one."""
+        entries = self.core.engine.entries
+        found = entries.get(key)
+        if found is None and isinstance(key, str) and not key.isascii():
+            found = entries.get(index_of(key_of(encode_key(key))))
+        return found
+
+    def body(self, entry: Entry) -> V:
+        """The value of an entry."""
+        value: Any = entry.value
+        return self.codec.decode(value[0])
+
+    def properties(self, key: str) -> dict[str, str]:
+        """Raises KeyError."""
+        entry = self.find(key)
+        if entry is None:
+            raise KeyError(key)
+        value: Any = entry.value
+        return properties_of(value[2])
+
+    def entries(self) -> list[Entry]:
+        """All entries at one moment."""
+        with self._lock:
+            return list(self.core.engine.entries.values())
+
+    def snapshot(self) -> dict[str, V]:
+        """All keys and values at one moment."""
+        return {decode_key(each.key): self.body(each) for each in self.entries()}
+
+    def chunks(self) -> Iterator[list[str]]:
+        """All keys at one moment, as many together as fit into one step."""
+        chunk: list[str] = []
+        size = 0
+        for key in self.keys():
+            counts = len(encode_key(key)) + ENTRY_BYTES
+            if size + counts > MAP_STEP_BYTES_MAX:
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(key)
+            size += counts
+        if chunk:
+            yield chunk
+
+    def keys(self) -> list[str]:
+        """All keys at one moment."""
+        return [decode_key(each.key) for each in self.entries()]
+
+    def raw(self, entry: Entry) -> tuple[bytes, bytes, dict[str, str]]:
+        """Key and value as they are on the wire, and the properties, of an entry."""
+        value: Any = entry.value
+        return raw_key(entry.key), value[0], properties_of(value[2])
+
+    def change(self, told: Told) -> MapChange[V]:
+        """What a core told, for users."""
+        decode = self.codec.decode
+        value = decode(told.body) if told.body else None
+        before = decode(told.before) if told.before else None
+        kind: Any = "erase" if not told.body else "update" if told.before else "insert"
+        return MapChange(kind, told.key.decode("utf-8", "surrogateescape"), value, before)
+
+    def events(self) -> list[object]:
+        """What happened since the last call. Raises MemberStopped if nothing did, because it met a defect."""
+        with self._lock:
+            found = list(self._events)
+            self._events.clear()
+        if not found:
+            self._turns.check()
+        return found
+
+    def check(self) -> None:
+        """Raise Closed or MemberStopped."""
+        if self._turns.closed:
+            raise Closed("the map was closed")
+        self._turns.check()
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def step(
+        self,
+        sets: Mapping[str, V | None],
+        expected: Mapping[str, V | None] | None = None,
+        ttl_s: Seconds = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> Step:
+        """A step as the core takes it; None deletes, and is expected where nothing is. Raises UsageError."""
+        ttl_ms, raw = encode_ttl(ttl_s), encode_properties(properties)
+        encode = self._encode
+        made = Step(
+            tuple([(encode_key(key), body := encode(value), ttl_ms if body else 0, raw if body else b"")
+                   for key, value in sets.items()]),
+            tuple([(encode_key(key), encode(value)) for key, value in (expected or {}).items()]),
+        )  # fmt: skip
+        if len(made.sets) + len(made.expected) > 1 and (size := step_size(made)) > MAP_STEP_BYTES_MAX:
+            raise RecordTooLarge(
+                f"a step has at most {MAP_STEP_BYTES_MAX:,} bytes, with {ENTRY_BYTES} for each key, not {size:,}"
+            )
+        return made
+
+    def single_step(self, key: str, value: V, ttl_s: Seconds, properties: Mapping[str, str] | None) -> Step:
+        """As ``step`` of one key that is set."""
+        raw = encode_properties(properties) if properties else b""
+        return Step(((encode_key(key), self.codec.encode(value), encode_ttl(ttl_s), raw),))
+
+    def single_steps(self, pairs: Iterable[tuple[str, V]], ttl_s: Seconds) -> Iterator[Step]:
+        """A step for each key, as ``step`` makes it."""
+        ttl_ms = encode_ttl(ttl_s)
+        encode = self._encode
+        for key, value in pairs:
+            body = encode(value)
+            yield Step(((encode_key(key), body, ttl_ms if body else 0, b""),))
+
+    def writing(self, step: Step, wait: bool, timeout: Seconds) -> Steps[bool]:
+        """Write, after a wait for room, and wait for the outcome: whether what was expected was there."""
+        deadline = deadline_after(timeout)
+        while True:
+            try:
+                asked = self._try(step, wait)
+                break
+            except BufferFull:
+                if not (yield self._room, time_left(deadline)):
+                    self.check()
+                    raise
+        if asked is None:
+            return True
+        try:
+            yield asked.done, time_left(deadline)
+        except BaseException:  # Ctrl-C, a cancellation
+            asked.forget()
+            raise
+        return bool(asked.take(_TOO_LATE))
+
+    def writing_many(self, all_steps: Iterable[Step], timeout: Seconds) -> Steps[None]:
+        """Write many; raise the first error when all are done."""
+        deadline = deadline_after(timeout)
+        asked: list[Asked] = []
+        failed: list[Exception] = []
+        source = iter(all_steps)
+        while steps := list(itertools.islice(source, MANY)):
+            while True:
+                made, written = self._try_many(steps)
+                if made is not None:
+                    asked.append(made)
+                if written == len(steps):
+                    break
+                steps = steps[written:]
+                if not (yield self._room, time_left(deadline)):
+                    self.check()
+                    raise BufferFull("too many writes to the map wait for a server")
+            if self.core.pending > AHEAD:  # more would only wait here, and make the garbage collector slow
+                yield self._caught_up, time_left(deadline)
+            yield None
+        for each in asked:
+            try:
+                yield each.done, time_left(deadline)
+                each.take(_TOO_LATE)
+            except Exception as problem:
+                failed.append(problem)
+        if failed:
+            raise failed[0]
+
+    def awaiting_ready(self, timeout: Seconds) -> Steps[None]:
+        """Wait for the first snapshot."""
+        if not (yield (lambda: self.core.ready), timeout):
+            self.check()
+            servers = " nor ".join(self.core.servers)
+            for server, name in self.core.others.items():
+                raise NoMaster(f"the server at {server} has the map {name!r}, and not the one that is wanted")
+            raise NoMaster(f"no map server answered at {servers} in time: start one, or give its address")
+
+    def awaiting(self, key: str, wanted: Callable[[V | None], bool], timeout: Seconds) -> Steps[V | None]:
+        """Wait until the value of a key is as wanted."""
+
+        def so() -> bool:
+            entry = self.find(key)
+            return wanted(None if entry is None else self.body(entry))
+
+        if not (yield so, timeout):
+            self.check()
+            raise TimeoutError(f"the value of {key!r} is not as wanted after {timeout:g} s")
+        entry = self.find(key)
+        return None if entry is None else self.body(entry)
+
+    def _encode(self, value: V | None) -> bytes:
+        return b"" if value is None else self.codec.encode(value)
+
+    def _caught_up(self) -> bool:
+        return self.core.pending <= AHEAD // 2
+
+    def _room(self) -> bool:
+        return self.core.room
+
+    def _try(self, step: Step, wait: bool) -> Asked | None:
+        with self._lock:
+            self.check()
+            ticket = next(self._tickets) if wait else None
+            actions = self.core.write(step, ticket, time.monotonic())
+            asked = None if ticket is None else Asked(self._turns, self._asked, ticket)
+            if wait:
+                self.node.do(actions)
+            else:
+                self.node.look_at(0.0)  # others may follow: they leave together
+            self._turns.tell()
+            return asked
+
+    def _try_many(self, steps: list[Step]) -> tuple[Asked | None, int]:
+        """Write as many as there is room for; what answers for them, and how many."""
+        asked = None
+        with self._lock:
+            self.check()
+            ticket = next(self._tickets)
+            written = self.core.write_all(steps, ticket)
+            if written:
+                asked = Asked(self._turns, self._asked, ticket)
+                self.node.do(())
+                self._turns.tell()
+        self._turns.serve()  # what has come meanwhile; else it would wait until there is no room
+        return asked, written
+
+    # -- watching ----------------------------------------------------------------------------------------------------
+
+    def watch(self, key: object, prefix: str | None, messages_max: int, on_full: str) -> MapWatch[V]:
+        """See ``SharedMap.watch``."""
+        if on_full not in ("drop_oldest", "disconnect"):
+            raise UsageError(f"on_full is drop_oldest or disconnect, not {on_full!r}")
+        if messages_max < 1:
+            raise UsageError("a watch needs room for one change at least")
+        if key is not MISSING and prefix is not None:
+            raise UsageError("watch a key or a prefix, not both")
+        wanted: Callable[[bytes], bool]
+        if key is not MISSING:
+            name = encode_key(key)  # type: ignore[arg-type]
+            wanted = name.__eq__
+        else:
+            begins = _subtree(prefix or "")
+            wanted = lambda found: found.startswith(begins)  # noqa: E731
+        made = MapWatch(self, wanted, messages_max, disconnect=on_full == "disconnect")
+        self.add_watch(made)
+        return made
+
+    def add_watch(self, watch: Watching) -> None:
+        """Tell it of all changes from now on."""
+        with self._lock:
+            self.check()
+            self._watches[watch] = None
+            self.core.watched = True
+
+    def forget_watch(self, watch: Watching) -> None:
+        """It has ended; the lock is held."""
+        self._watches.pop(watch, None)
+        self.core.watched = bool(self._watches)
+
+    # -- the core's, with the lock held --------------------------------------------------------------------------------
+
+    def _resolved(self, action: Resolve) -> None:
+        asked = self._asked.get(action.ticket)
+        if asked is not None:
+            asked.answer(action.outcome)
+
+    def _told(self, action: Told) -> None:
+        for watch in self._watches:
+            watch.told(action)
+
+    def _reported(self, event: object) -> None:
+        logger.log(logging.INFO if isinstance(event, MapServerFound) else logging.WARNING, "%s", event)
+        self._events.append(event)
+        self._turns.news = True
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def begin_leave(self) -> None:
+        """See ``at_exit``: everything is sent as it comes."""
+
+    def leave(self, timeout_s: float = CLOSE_S) -> list[str]:
+        """Close, after writes under way are confirmed, or time is up; what is left, in sentences."""
+        at_exit.remove(self)
+        if self._turns.closed:
+            return []
+        self._turns.wait(lambda: not self.core.pending, timeout_s if self.core.state == "active" else 0.0)
+        left = self.core.pending
+        for watch in list(self._watches):
+            watch.close()
+        self.node.close()
+        return [f"{left:,} writes to a shared map were not confirmed, and may be lost"] if left else []
+
+
+def _subtree(text: str) -> bytes:
+    raw = text.encode("utf-8", "surrogateescape")
+    if len(raw) > MAP_SUBTREE_BYTES_MAX:
+        raise UsageError(f"a subtree has at most {MAP_SUBTREE_BYTES_MAX:,} bytes, not {len(raw):,}")
+    return raw

@@ -1,0 +1,220 @@
+"""The server of a shared map in this process."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from chappe.api.faces import Closeable
+from chappe.api.kv.attaching import open_backend
+from chappe.api.kv.map_values import check_name
+from chappe.defaults import MAP_PORT, TOWER_HOST
+from chappe.errors import UsageError
+from chappe.kv.chp.events import MapActive, MapCopied, MapPassive
+from chappe.kv.chp.messages import UUID_BYTES
+from chappe.kv.chp.pair import PairedMapServer, is_of_a_pair
+from chappe.kv.chp.server import MapServerCore
+from chappe.replication.binary_star.core import BinaryStar
+from chappe.replication.binary_star.events import BecameActive, BecamePassive, Paired, PartnerFound
+from chappe.replication.binary_star.messages import BACKUP, NAME_BYTES_MAX, NAMES, PRIMARY
+from chappe.runtime.map_node import MapServerNode
+from chappe.runtime.map_pair_node import PairedServerNode
+from chappe.system import time
+from chappe.system.forking import own
+from chappe.transports.maps import MapAddress
+
+logger = logging.getLogger("chappe")
+
+EVENTS_MAX: Final = 1_000
+_GOOD: Final = (MapActive, MapPassive, MapCopied, BecameActive, BecamePassive, PartnerFound, Paired)
+
+
+@dataclass(frozen=True, slots=True)
+class PairStatus:
+    """What one server of a pair knows.
+
+    ``confirms`` says what may be confirmed to clients: ``paired``, what the partner has too; ``alone``, without it; or
+    ``nothing`` now. ``partner`` is ``unknown``, ``here`` or ``silent``.
+    """
+
+    role: str
+    state: str
+    term: int
+    confirms: str
+    partner: str
+
+
+@dataclass(frozen=True, slots=True)
+class MapServerStatus:
+    """What a map server has; ``clients`` are those of chappe that follow, and others that take a snapshot just now."""
+
+    address: str
+    active: bool
+    keys: int
+    sequence: int
+    clients: int
+    malformed: int
+    pair: PairStatus | None = None
+
+
+class MapServer(Closeable):
+    """Orders what is written to a shared map, and serves it to any number of ``SharedMap`` and programs of the Guide's.
+
+    Args:
+        listen: ``HOST:PORT``; the two ports behind it are used too. Loopback and the Guide's port 5556 by default; port
+        0:
+            three free ones in a row. There is no encryption and no access control: whoever reaches the ports may
+            read and write.
+        backend: Where the map is kept: ``memory`` (while this is open), ``sqlite`` or ``rocksdb``.
+        path: Of the backend's file or folder; made if it is not there. One server at a time.
+        model: How programs of the Guide's write: 5, they push to one server, or 6, they publish to a pair. By default 6
+            for a server of a pair.
+        partner: ``HOST:PORT`` of the other server of a pair; ``role`` is this one's, ``primary`` or ``backup``.
+        pair: A name for the pair, which both servers and the witness are given alike.
+        witness: ``HOST:PORT`` of a ``Witness``, for both servers or none: it decides who serves when the two do not see
+            each other.
+        link: Where this server tells of itself, and where its partner does: the port behind the three of each by
+            default. The Guide's primary uses port 5003 for it, its backup 5004.
+        name: Of the map, if there are several: maps of chappe that are given another name do not take this for theirs.
+
+    Raises:
+        AddressInUse: One of the ports is taken.
+        StorageError: The path cannot be used.
+    """
+
+    def __init__(
+        self,
+        listen: str = f"{TOWER_HOST}:{MAP_PORT}",
+        *,
+        backend: Literal["memory", "sqlite", "rocksdb"] = "memory",
+        path: str | Path | None = None,
+        model: Literal[5, 6] | None = None,
+        partner: str | None = None,
+        role: Literal["primary", "backup"] | None = None,
+        pair: str = "",
+        witness: str | None = None,
+        link: tuple[str, str] | None = None,
+        name: str = "",
+    ) -> None:
+        own(self)
+        if model not in (None, 5, 6):
+            raise UsageError(f"the Guide's models with servers like this one are 5 and 6, not {model!r}")
+        address = MapAddress.parse(listen)
+        paired = _paired(address, partner, role, pair, witness, link)
+        self._events: deque[object] = deque(maxlen=EVENTS_MAX)
+        opened = open_backend(backend, {} if path is None else {"path": path})
+        try:
+            loaded = None if opened is None else opened.load()
+            if paired is not None:
+                core = PairedMapServer(
+                    PRIMARY if role == "primary" else BACKUP, os.urandom(UUID_BYTES), pair=pair.encode(), loaded=loaded,
+                    witness=witness is not None, now=time.monotonic(), wall_ns=time.time_ns(), name=check_name(name),
+                )  # fmt: skip
+            else:
+                if loaded is not None and is_of_a_pair(loaded):
+                    raise UsageError(
+                        f"{path} is the map of a server of a pair, whose partner may have more: give partner= and role="
+                    )
+                single = MapServerCore(
+                    os.urandom(UUID_BYTES), loaded=loaded, now=time.monotonic(), wall_ns=time.time_ns(),
+                    name=check_name(name),
+                )  # fmt: skip
+        except BaseException:
+            if opened is not None:
+                opened.close()
+            raise
+        self._node: MapServerNode
+        if paired is None:
+            self._node = MapServerNode(address, single, backend=opened, published=model == 6, on_report=self._report)
+        else:
+            peer, asked, links = paired
+            self._node = PairedServerNode(
+                address, core, backend=opened, peer=peer, link=links, witness=asked, published=model != 5,
+                on_report=self._report,
+            )  # fmt: skip
+        self._node.start()
+
+    def _report(self, event: object) -> None:
+        good = isinstance(event, _GOOD)
+        logger.log(logging.INFO if good else logging.WARNING, "%s", event)
+        self._events.append(event)
+
+    @property
+    def address(self) -> str:
+        """What clients are given."""
+        return str(self._node.address)
+
+    def status(self) -> MapServerStatus:
+        """Numbers for people and monitors. Raises MemberStopped if it met a defect."""
+        self._node.turns.check()
+        core = self._node.core
+        with self._node.lock:
+            return MapServerStatus(
+                self.address,
+                core.active,
+                len(core.engine),
+                core.ledger.sequence,
+                core.clients,
+                self._node.malformed,
+                _pair_status(core.star) if isinstance(core, PairedMapServer) else None,
+            )
+
+    def events(self) -> list[object]:
+        """What happened since the last call: refused commits and the like (``chappe.kv.chp.events``).
+
+        Raises MemberStopped if nothing did, because it met a defect.
+        """
+        with self._node.lock:
+            found = list(self._events)
+            self._events.clear()
+        if not found:
+            self._node.turns.check()
+        return found
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait while it runs, at most ``timeout`` seconds (None: for ever; Ctrl-C ends the wait).
+
+        Raises:
+            MemberStopped: It met a defect, and serves nobody any more.
+        """
+        self._node.halt_event.wait(timeout)
+        self._node.turns.check()
+
+    def close(self) -> None:
+        """Finish the commits under way, and stop. Safe to call twice."""
+        self._node.close()
+
+    def __repr__(self) -> str:
+        return f"<MapServer {self.address}>"
+
+
+_Pair: TypeAlias = tuple[MapAddress, MapAddress | None, tuple[MapAddress, MapAddress]]
+
+
+def _paired(address: MapAddress, partner: str | None, role: str | None, pair: str, witness: str | None,
+            link: tuple[str, str] | None) -> _Pair | None:  # fmt: skip
+    """The addresses of a pair: of the partner, the witness, and of what the two tell each other. Raises UsageError."""
+    if partner is None:
+        if role is not None or pair or witness is not None or link is not None:
+            raise UsageError("role, pair, witness and link are for a server of a pair: give its partner's address, too")
+        return None
+    if role not in ("primary", "backup"):
+        raise UsageError("say which server of the pair this is: role='primary' or role='backup'")
+    if len(pair.encode()) > NAME_BYTES_MAX:
+        raise UsageError(f"the name of a pair has at most {NAME_BYTES_MAX} bytes")
+    peer = MapAddress.parse(partner)
+    if not address.port or not peer.port:
+        raise UsageError("the servers of a pair have to know each other's ports: give them")
+    asked = None if witness is None else MapAddress.parse(witness)
+    if link is None:
+        return peer, asked, (MapAddress(address.host, address.port + 3), MapAddress(peer.host, peer.port + 3))
+    own, other = (MapAddress.parse(each) for each in link)
+    return peer, asked, (own, other)
+
+
+def _pair_status(star: BinaryStar) -> PairStatus:
+    return PairStatus(NAMES[star.role], NAMES[star.state], star.term, star.confirms, star.partner)

@@ -1,0 +1,130 @@
+"""What users of shared maps hand in and get: keys, values, changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Literal, TypeVar
+
+import msgspec
+
+from chappe.defaults import MAP_BODY_BYTES_MAX, MAP_KEY_BYTES_MAX, MAP_NAME_CHARACTERS_MAX
+from chappe.errors import InvalidData, RecordTooLarge, UsageError
+from chappe.kv.chp import messages as chp
+
+V = TypeVar("V")
+TTL_S_MAX: Final = chp.TTL_MS_MAX / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class MapChange(Generic[V]):
+    """What became of one key: its value now and before, None where there is none."""
+
+    kind: Literal["insert", "update", "erase"]
+    key: str
+    value: V | None
+    before: V | None
+
+
+class Codec(Generic[V]):
+    """How values become bytes: ``bytes`` and ``str`` as they are, ``json`` any JSON, else a type of msgspec as JSON."""
+
+    def __init__(self, values: Any) -> None:
+        self._encode: Callable[[Any], bytes]
+        self._decode: Callable[[bytes], Any]
+        self.is_text = values is bytes or values is str
+        if values is bytes:
+            self._encode, self._decode = _as_bytes, bytes
+        elif values is str:
+            self._encode, self._decode = _as_text, lambda raw: raw.decode("utf-8", "surrogateescape")
+        else:
+            if isinstance(values, str) and values != "json":
+                raise UsageError(f"values are bytes, str, 'json' or a type that msgspec knows, not {values!r}")
+            try:
+                decoder = msgspec.json.Decoder(Any if values == "json" else values)
+            except TypeError as error:
+                raise UsageError(f"msgspec cannot decode {values!r}: {error}") from None
+            self._encode, self._decode = msgspec.json.Encoder().encode, decoder.decode
+
+    def encode(self, value: V) -> bytes:
+        """Raises UsageError for what is no such value, or nothing at all."""
+        try:
+            raw = self._encode(value)
+        except (TypeError, ValueError, UnicodeError) as error:
+            raise UsageError(f"{value!r:.80} is no value of this map: {error}") from None
+        if not raw:
+            raise UsageError("an empty value means in the protocol that the key is deleted: use delete")
+        if len(raw) > MAP_BODY_BYTES_MAX:
+            raise RecordTooLarge(f"a value has at most {MAP_BODY_BYTES_MAX:,} bytes, not {len(raw):,}")
+        return raw
+
+    def decode(self, raw: bytes) -> V:
+        """Raises InvalidData for what others have written that is no such value."""
+        try:
+            found: V = self._decode(raw)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise InvalidData(f"a value in the map is not of the map's type: {error}") from None
+        return found
+
+
+def check_name(name: str) -> str:
+    """The name of a map. Raises UsageError."""
+    if not isinstance(name, str) or not name.isprintable() or len(name) > MAP_NAME_CHARACTERS_MAX:
+        raise UsageError(f"the name of a map has up to {MAP_NAME_CHARACTERS_MAX} characters that can be printed")
+    return name
+
+
+def encode_key(key: str) -> bytes:
+    """The bytes of a key. Raises UsageError."""
+    if not isinstance(key, str):
+        raise UsageError(f"a key is a str, not {key!r}")
+    try:
+        raw = key.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise UsageError(f"{key!a} is not a key: it holds half of a surrogate pair") from None
+    if len(raw) > MAP_KEY_BYTES_MAX:
+        raise UsageError(f"a key has at most {MAP_KEY_BYTES_MAX:,} bytes, not {len(raw):,}")
+    if raw in chp.RESERVED:
+        raise UsageError(f"{key!r} is a word of the protocol, and cannot be a key")
+    return raw
+
+
+def decode_key(key: object) -> str:
+    """A key as the engine has it, for users; what is not UTF-8 is escaped with surrogates."""
+    return key if type(key) is str else key.decode("utf-8", "surrogateescape")  # type: ignore[attr-defined]
+
+
+def encode_ttl(ttl_s: float | None) -> int:
+    """A time to live in milliseconds; 0 for ever. Raises UsageError."""
+    if ttl_s is None:
+        return 0
+    if not 0 < ttl_s <= TTL_S_MAX:
+        raise UsageError(f"a ttl is a time in seconds up to {TTL_S_MAX:,.0f}, not {ttl_s!r}")
+    return max(1, round(ttl_s * 1000))
+
+
+def encode_properties(properties: Mapping[str, str] | None) -> bytes:
+    """Properties as the protocol has them. Raises UsageError."""
+    if not properties:
+        return b""
+    raw = "".join([f"{name}={value}\n" for name, value in properties.items()]).encode("utf-8", "surrogateescape")
+    for name, value in properties.items():
+        if not name or "=" in name or any(each in f"{name}{value}" for each in "\n\0") or name == "ttl":
+            raise UsageError(f"{name!r}={value!r} is not a property: no newline, no zero, no '=' in its name, not ttl")
+    if not chp.are_properties(raw):
+        raise UsageError("the properties are too long")
+    return raw
+
+
+def _as_bytes(value: Any) -> bytes:
+    if type(value) is bytes:
+        return value
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError("bytes are wanted")
+    return bytes(value)
+
+
+def _as_text(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError("a str is wanted")
+    return value.encode("utf-8", "surrogateescape")

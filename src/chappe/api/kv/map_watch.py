@@ -1,0 +1,106 @@
+"""Watching a shared map: what became of its keys, in the order in which it happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Protocol
+
+from chappe.api.faces import Seconds
+from chappe.api.kv.map_values import MapChange, V
+from chappe.api.mesh.source import Queued
+from chappe.errors import BufferFull
+from chappe.kv.chp.actions import Told
+from chappe.runtime.map_node import MapClientNode
+
+
+class Watching(Protocol):
+    """What is told of changes, with the lock held."""
+
+    def told(self, action: Told) -> None:
+        """A key has changed."""
+
+    def close(self) -> None:
+        """The map is closed."""
+
+
+class Watched(Protocol[V]):
+    """What is watched: a client of a map."""
+
+    node: MapClientNode
+
+    def change(self, told: Told) -> MapChange[V]:
+        """What a core told, for users."""
+
+    def forget_watch(self, watch: Any) -> None:
+        """It has ended; the lock is held."""
+
+
+class MapWatch(Queued[MapChange[V]], Generic[V]):
+    """Changes of the keys that are watched. Made by ``SharedMap.watch``.
+
+    Where more waits than ``messages_max`` the oldest are dropped, and counted in ``dropped``; with
+    ``on_full="disconnect"`` the watch ends with BufferFull.
+    """
+
+    def __init__(
+        self, member: Watched[V], wanted: Callable[[bytes], bool], messages_max: int, *, disconnect: bool
+    ) -> None:
+        super().__init__(member.node)
+        self.dropped = 0
+        self._member = member
+        self._wanted = wanted
+        self._messages_max = messages_max
+        self._disconnect = disconnect
+
+    def get(self, timeout: Seconds = None) -> MapChange[V] | None:
+        """The next change, or None after ``timeout`` seconds (None: wait for ever; Ctrl-C ends the wait).
+
+        Raises:
+            BufferFull: It was too slow, and has ended.
+            Closed: It, or the map, was closed.
+        """
+        found = self.get_many(1, timeout)
+        return found[0] if found else None
+
+    def poll(self) -> list[MapChange[V]]:
+        """All that are there; never waits. Raises as ``get``."""
+        return self.get_many(self.available or 1, 0.0)
+
+    def __iter__(self) -> Iterator[MapChange[V]]:
+        while True:
+            found = self.get(None)
+            assert found is not None
+            yield found
+
+    def call_back(self, function: Callable[[MapChange[V]], object]) -> None:
+        """A thread calls ``function`` with each; for who makes this."""
+        self._waiting.call_back(self.get, function, "chappe-map-watch")
+
+    def told(self, action: Told) -> None:
+        """A key has changed; the lock is held."""
+        if not self._wanted(action.key) or (self._disconnect and self.dropped):
+            return
+        if len(self._queue) >= self._messages_max:
+            self.dropped += 1
+            if self._disconnect:
+                self._node.turns.news = True
+                return
+            self._queue.popleft()
+        self._queue.append(action)
+        self._waiting.changed()
+
+    def ready(self) -> bool:
+        """Whether ``get`` would not wait."""
+        return bool(self._queue) or (self._disconnect and self.dropped > 0) or self._waiting.closed
+
+    def _shown(self, found: list[Any]) -> list[MapChange[V]]:
+        return [self._member.change(each) for each in found]
+
+    def _check(self) -> None:
+        self._waiting.check()
+        if self._disconnect and self.dropped:
+            raise BufferFull("this watch was too slow and has ended: watch again, with a larger queue")
+
+    def _leave(self) -> None:
+        self._member.forget_watch(self)
+        self._queue.clear()

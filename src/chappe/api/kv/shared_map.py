@@ -1,0 +1,327 @@
+"""A shared map as its users hold it: the keys and values that many programs share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, MutableMapping, ValuesView
+from typing import Any, Final, Generic, Literal, overload
+
+from chappe.api.faces import Closeable, Seconds, Steps, run
+from chappe.api.kv.map_member import MapMember
+from chappe.api.kv.map_values import MapChange, V
+from chappe.api.kv.map_watch import MapWatch
+from chappe.api.mesh.arguments import MISSING
+from chappe.defaults import SUBSCRIBER_MESSAGES_MAX
+from chappe.errors import UsageError
+from chappe.kv.chp.client import MapState
+from chappe.system.forking import own
+
+WAIT_S: Final = 10.0  # a write waits this long for its outcome, and a new map for its server
+
+
+class ReadableMap(ABC, Generic[V]):
+    """The half of ``SharedMap`` and ``AsyncSharedMap`` that never waits, and what both write by."""
+
+    member: MapMember[V]
+
+    @abstractmethod
+    def _run(self, steps: Steps[Any]) -> Any:
+        """Wait for each step in the way of the face."""
+
+    # -- what it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> MapState:
+        """``active``: a server is followed. ``synchronising``: a snapshot comes. ``connecting``: no server answers."""
+        return self.member.core.state
+
+    @property
+    def server(self) -> str | None:
+        """The server that is followed."""
+        return self.member.core.server
+
+    @property
+    def ready(self) -> bool:
+        """Whether there was a snapshot; before, the map is empty."""
+        return self.member.core.ready
+
+    @property
+    def pending(self) -> int:
+        """Writes that are not confirmed yet."""
+        return self.member.core.pending
+
+    def events(self) -> list[object]:
+        """What happened since the last call: servers found and lost, writes refused (``chappe.kv.chp.events``).
+
+        Raises MemberStopped if nothing did, because it met a defect.
+        """
+        return self.member.events()
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: str) -> V:
+        entry = self.member.find(key)
+        if entry is None:
+            raise KeyError(key)
+        return self.member.body(entry)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self.member.find(key) is not None
+
+    def __len__(self) -> int:
+        return len(self.member.core.engine)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.member.keys())
+
+    def __bool__(self) -> bool:
+        """True also while it is empty."""
+        return True
+
+    def snapshot(self) -> dict[str, V]:
+        """All keys and values, of one moment."""
+        return self.member.snapshot()
+
+    def properties(self, key: str) -> dict[str, str]:
+        """The properties that were written with a key, without its ttl. Raises KeyError."""
+        return self.member.properties(key)
+
+    def _done(self, step: Any, wait: bool, timeout: Seconds) -> Steps[None]:
+        yield from self.member.writing(step, wait, timeout)
+
+
+class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
+    """Keys and values that many programs share through a map server, or a pair of them, as a mapping of Python.
+
+    Reading never waits and never fails: it shows what is in memory here, which a server keeps up to date. While no
+    server answers (``state``) it shows what was there last. Writing goes through the server, in one order that all see.
+    ``map[key] = value``, ``del map[key]`` and ``set`` return when the write is done: ordered, durable if the server has
+    a backend, at both servers if there are two, and in this map. Use from several threads is safe.
+
+    Servers are ``MapServer``, or the programs of the ZeroMQ Guide's models 5 and 6; see the documentation on what these
+    cannot do.
+
+    Args:
+        servers: ``HOST:PORT`` of one server or several, of which one is followed. subtree: Only keys that begin so, one
+        or several; by convention ``/a/b/``. values: What values are: ``bytes``, ``str``, ``"json"`` for anything that
+        JSON has, or a type that msgspec knows,
+            kept as JSON.
+        model: Of the Guide's programs where servers are such: 5 (one server) or 6 (a pair, the default for several).
+        name: Of the map, if there are several: a server of chappe's with another name is not followed.
+        timeout: How long to wait for the first snapshot; None: for ever, 0: not at all.
+
+    Raises (every write):
+        TimedOut: It is not confirmed yet; it may still be done.
+        WriteUnknown: The server, a program of the Guide's, was lost before the write came back.
+        BackendFailure: The server's disk refused it; it is not done.
+        InvalidOperation: The server refused it.
+        BufferFull: There was no room for it in time; it is not done.
+        UsageError: A key or value that the map cannot have, an empty one among them.
+        RecordTooLarge: A value beyond 16 MB, or a step of several keys beyond 15 MB.
+        Closed: The map was closed.
+    """
+
+    @overload
+    def __init__(
+        self: SharedMap[bytes],
+        *servers: str,
+        subtree: str | Iterable[str] = "",
+        model: Literal[5, 6] | None = None,
+        name: str = "",
+        timeout: Seconds = WAIT_S,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: SharedMap[Any],
+        *servers: str,
+        subtree: str | Iterable[str] = "",
+        values: Literal["json"],
+        model: Literal[5, 6] | None = None,
+        name: str = "",
+        timeout: Seconds = WAIT_S,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        *servers: str,
+        subtree: str | Iterable[str] = "",
+        values: type[V],
+        model: Literal[5, 6] | None = None,
+        name: str = "",
+        timeout: Seconds = WAIT_S,
+    ) -> None: ...
+    def __init__(
+        self,
+        *servers: str,
+        subtree: str | Iterable[str] = "",
+        values: Any = bytes,
+        model: Literal[5, 6] | None = None,
+        name: str = "",
+        timeout: Seconds = WAIT_S,
+    ) -> None:
+        own(self)
+        self.member = MapMember(servers, subtree, values, model, name)
+        self._turns = self.member.node.turns
+        if timeout != 0:
+            try:
+                self.wait_ready(timeout)
+            except BaseException:  # Ctrl-C too
+                self.close()
+                raise
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def set(
+        self,
+        key: str,
+        value: V,
+        *,
+        ttl: Seconds = None,
+        properties: Mapping[str, str] | None = None,
+        wait: bool = True,
+        timeout: Seconds = WAIT_S,
+    ) -> None:
+        """Set a value. With ``ttl`` the server deletes the key so many seconds later, unless it is set again.
+
+        For the rest, and for what all writes raise, see the class.
+        """
+        if value is None:
+            raise UsageError("None is no value of a map: use delete")
+        step = self.member.single_step(key, value, ttl, properties)
+        return self._run(self._done(step, wait, timeout))  # type: ignore[no-any-return]
+
+    def delete(self, key: str, *, wait: bool = True, timeout: Seconds = WAIT_S) -> None:
+        """Remove a key, if it is there."""
+        return self._run(self._done(self.member.step({key: None}), wait, timeout))  # type: ignore[no-any-return]
+
+    def set_many(
+        self, items: Mapping[str, V] | Iterable[tuple[str, V]], *, ttl: Seconds = None, timeout: Seconds = None
+    ) -> None:
+        """Set many values, each for itself, much faster than one by one; raises the first error when all are done."""
+        pairs = items.items() if isinstance(items, Mapping) else items
+        steps = self.member.single_steps(pairs, ttl)
+        return self._run(self.member.writing_many(steps, timeout))  # type: ignore[no-any-return]
+
+    def step(
+        self,
+        sets: Mapping[str, V | None],
+        *,
+        expected: Mapping[str, V | None] | None = None,
+        ttl: Seconds = None,
+        properties: Mapping[str, str] | None = None,
+        timeout: Seconds = WAIT_S,
+    ) -> bool:
+        """Write several keys in one step: everybody sees all of it or nothing. None deletes a key.
+
+        Args:
+            expected: What must be there, None where nothing is to be: if anything else is, nothing is done.
+
+        Returns:
+            Whether it was done.
+
+        Raises:
+            InvalidOperation: The server is not one of chappe, which alone can do this.
+        """
+        return self._run(self.member.writing(self.member.step(sets, expected, ttl, properties), True, timeout))  # type: ignore[no-any-return]
+
+    def compare_and_set(
+        self, key: str, expected: V | None, value: V | None, *, ttl: Seconds = None, timeout: Seconds = WAIT_S
+    ) -> bool:
+        """Set a value if another one is there, None for nothing; whether it was done. Of all who try one does.
+
+        Raises:
+            InvalidOperation: The server is not one of chappe, which alone can do this.
+        """
+        step = self.member.step({key: value}, {key: expected}, ttl)
+        return self._run(self.member.writing(step, True, timeout))  # type: ignore[no-any-return]
+
+    def wait_for(
+        self,
+        key: str,
+        value: object = MISSING,
+        *,
+        until: Callable[[V | None], bool] | None = None,
+        timeout: Seconds = None,
+    ) -> V | None:
+        """Wait until a key has a value; this one, or one that ``until`` says True to (None: nothing). Returns it.
+
+        Raises:
+            TimeoutError: It was not so in time.
+        """
+        if until is None:
+            until = (lambda found: found is not None) if value is MISSING else (lambda found: found == value)
+        return self._run(self.member.awaiting(key, until, timeout))  # type: ignore[no-any-return]
+
+    def wait_ready(self, timeout: Seconds = WAIT_S) -> None:
+        """Wait for the first snapshot. Raises NoMaster if there was none in time."""
+        return self._run(self.member.awaiting_ready(timeout))  # type: ignore[no-any-return]
+
+    def __setitem__(self, key: str, value: V) -> None:
+        self.set(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        if key not in self:
+            raise KeyError(key)
+        self.delete(key)
+
+    @overload
+    def get(self, key: str, /) -> V | None: ...
+    @overload
+    def get(self, key: str, /, default: Any) -> Any: ...
+    def get(self, key: str, /, default: Any = None) -> Any:
+        """The value under a key, or ``default``."""
+        entry = self.member.find(key)
+        return default if entry is None else self.member.body(entry)
+
+    def keys(self) -> KeysView[str]:
+        """All keys, of one moment."""
+        return dict.fromkeys(self.member.keys()).keys()
+
+    def items(self) -> ItemsView[str, V]:
+        """All keys and values, of one moment."""
+        return self.snapshot().items()
+
+    def values(self) -> ValuesView[V]:
+        """All values, of one moment."""
+        return self.snapshot().values()
+
+    def update(self, *others: Any, **more: V) -> None:
+        """As ``dict.update``; all writes are under way at once."""
+        self.set_many(dict(*others, **more))
+
+    def clear(self) -> None:
+        """Remove everything that is here, in as few steps as it takes: one, up to some 15 MB of keys."""
+        for keys in self.member.chunks():
+            self.step(dict.fromkeys(keys))
+
+    def watch(
+        self,
+        *,
+        key: object = MISSING,
+        prefix: str | None = None,
+        callback: Callable[[MapChange[V]], object] | None = None,
+        on_full: Literal["drop_oldest", "disconnect"] = "drop_oldest",
+        messages_max: int = SUBSCRIBER_MESSAGES_MAX,
+    ) -> MapWatch[V]:
+        """Hear what becomes of a key, of all that begin with ``prefix``, or of all; from now on.
+
+        A map that finds a server again tells of every difference.
+
+        Args:
+            callback: Called with each change, by a thread that this watch has for it.
+            on_full: What happens where more waits than ``messages_max``: see ``MapWatch``.
+        """
+        made = self.member.watch(key, prefix, messages_max, on_full)
+        if callback is not None:
+            made.call_back(callback)
+        return made
+
+    def close(self) -> None:
+        """Leave; writes under way are waited for, two seconds at most. Safe to call twice."""
+        self.member.leave()
+
+    def __repr__(self) -> str:
+        return f"<SharedMap of {', '.join(self.member.core.servers)}, {self.state}, {len(self):,} keys>"
+
+    def _run(self, steps: Steps[Any]) -> Any:
+        return run(steps, self._turns.wait)

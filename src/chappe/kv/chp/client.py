@@ -1,0 +1,388 @@
+"""The client of a shared map: a copy of it, or of subtrees, kept up to date by one of its servers.
+
+It knows the addresses of one or several servers and follows one (``source.py``): the one that says it is active, or
+else one after the other until one answers. What it has stays readable whatever happens to servers; a snapshot replaces
+it in one step, and who watches is told the differences. Its own steps have numbers and are sent again until the server
+they went to, or the one that follows it, says that they are done; each is done once.
+
+To servers of other programs a write goes as their protocol says, and is done when it comes back with the others. Where
+the server is lost before, nobody knows (``WriteUnknown``).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from chappe.core import Report
+from chappe.errors import BackendFailure, BufferFull, ChappeError, InvalidOperation, WriteUnknown
+from chappe.kv.actions import Resolve
+from chappe.kv.chp import messages as chp
+from chappe.kv.chp import stream as say
+from chappe.kv.chp.actions import Action, Told, Write
+from chappe.kv.chp.events import MapRefused, MapServerFound, MapServerLost, MapWriteFailed
+from chappe.kv.chp.ledger import CONFLICT, key_of, pairs_of, raw_key
+from chappe.kv.chp.source import Source
+from chappe.kv.engine import Change, Engine, Staged
+from chappe.limits import MAP_LIMITS, MapLimits
+
+ECHO_S: Final = 5.0  # a write to another program's server comes back within this time, or is not known of
+PLAIN_WINDOW: Final = 256  # writes to it at once: its queues hold 1000 messages, and drop what is more
+
+MapState = Literal["connecting", "synchronising", "active"]
+
+
+class _Asked:
+    """Steps that were written together, and are answered together."""
+
+    __slots__ = ("left", "outcome", "ticket")
+
+    def __init__(self, ticket: int | None) -> None:
+        self.ticket = ticket
+        self.left = 0  # that are not confirmed
+        self.outcome: bool | ChappeError = True
+
+
+class MapClientCore:
+    """See the module. Every input takes ``now`` and returns its actions; call ``flush`` after one or several of them.
+
+    Args:
+        servers: How each is called in events; ``Listen`` and others have their places.
+        subtrees: How the keys begin that are wanted.
+        session: Ten random bytes, of this life (``messages.session_of``).
+        name: Of the map that it is to be, if it has a name.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        subtrees: tuple[bytes, ...],
+        session: bytes,
+        *,
+        limits: MapLimits = MAP_LIMITS,
+        name: str = "",
+    ) -> None:
+        self.engine = Engine(changes_max=0)
+        self.position = (b"", 0)
+        self.ready = False  # it has had a snapshot
+        self.watched = False  # changes are to be told
+        self.servers = tuple(servers)
+        self.subtrees = subtrees
+        self.session = chp.session_of(session)
+        self.sources = [Source(place, self.session, subtrees, self, limits, name=name) for place in range(len(servers))]
+        self.others: dict[str, str] = {}  # servers of other maps, and of which
+        self._limits = limits
+        self._current = self.sources[0]
+        self._found: Source | None = None  # that was reported
+        self._pending: dict[int, tuple[say.Step, int, _Asked]] = {}  # steps by number, with their sizes
+        self._pending_bytes = 0
+        self._echoes: OrderedDict[int, float] = OrderedDict()  # those sent to other programs, and when they are due
+        self.done = 0  # the last of the steps up to which all outcomes are known
+        self._last = 0  # number of the last step
+        self._next = 1  # of the next to be sent to a server of chappe
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Action]:
+        """Begin."""
+        actions: list[Action] = []
+        for source in self.sources:
+            source.listen(actions)
+        self._current.engage(now, actions)
+        return actions
+
+    def close(self) -> list[Action]:
+        """Leave."""
+        actions: list[Action] = []
+        self._current.leave(actions)
+        return actions
+
+    @property
+    def state(self) -> MapState:
+        """Whether a server is followed."""
+        if self._current.state == "following":
+            return "active"
+        return "synchronising" if self._current.state == "taking" else "connecting"
+
+    @property
+    def server(self) -> str | None:
+        """The one that is followed."""
+        return self.servers[self._current.server] if self._current.state == "following" else None
+
+    @property
+    def arriving(self) -> int:
+        """Entries that have come of a snapshot that is not whole yet."""
+        return self._current.staged
+
+    @property
+    def pending(self) -> int:
+        """Steps that are not confirmed."""
+        return len(self._pending)
+
+    @property
+    def room(self) -> bool:
+        """Whether another step is taken."""
+        return len(self._pending) < self._limits.writes_max and self._pending_bytes < self._limits.writes_bytes
+
+    @property
+    def confirmed(self) -> int:
+        """See ``Target``."""
+        return self.position[1]
+
+    # -- the application ---------------------------------------------------------------------------------------------
+
+    def write(self, step: say.Step, ticket: int | None, now: float) -> list[Action]:
+        """Write; ``Resolve`` answers the ticket with True, False (something else than expected was there) or an error.
+
+        Raises:
+            BufferFull: There is no ``room``.
+        """
+        if not self.write_all((step,), ticket):
+            raise BufferFull("too many writes to the map wait for a server")
+        return []
+
+    def write_all(self, steps: Sequence[say.Step], ticket: int | None) -> int:
+        """As ``write`` of as many as there is room for; how many.
+
+        The ticket is answered when they are done: with an error if there was one, or False if one was not done.
+        """
+        pending = self._pending
+        number = self._last
+        size = self._pending_bytes
+        size_max = self._limits.writes_bytes
+        count = min(len(steps), self._limits.writes_max - len(pending))
+        asked = _Asked(ticket)
+        for step in steps if count == len(steps) else steps[: max(0, count)]:
+            if size >= size_max:
+                break
+            number += 1
+            sets = step.sets
+            if len(sets) == 1 and not step.expected:
+                counts = len(sets[0][0]) + len(sets[0][1]) + len(sets[0][3]) + say.ENTRY_BYTES
+            else:
+                counts = say.step_size(step)
+            size += counts
+            pending[number] = (step, counts, asked)
+        written = asked.left = number - self._last
+        self._last = number
+        self._pending_bytes = size
+        return written
+
+    # -- the world ---------------------------------------------------------------------------------------------------
+
+    def handle_publication(self, server: int, frames: Sequence[bytes], now: float) -> list[Action]:
+        """A server has published something. Raises ProtocolError."""
+        actions: list[Action] = []
+        self.sources[server].handle_publication(frames, now, actions)
+        self._reconsider(now, actions)
+        return actions
+
+    def handle_answer(self, server: int, frames: Sequence[bytes], now: float) -> list[Action]:
+        """A server has sent something to us alone. Raises ProtocolError."""
+        actions: list[Action] = []
+        self.sources[server].handle_answer(frames, now, actions)
+        self._reconsider(now, actions)
+        return actions
+
+    def next_timeout(self) -> float:
+        """When ``handle_timeout`` is to be called."""
+        due = self._current.next_timeout()
+        return min(due, next(iter(self._echoes.values()))) if self._echoes else due
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """Do what is due."""
+        actions: list[Action] = []
+        reason = self._current.handle_timeout(now, actions)
+        if reason:
+            self._lose(reason, now, actions)
+            self._switch(self._other(now), now, actions)
+        while self._echoes and (late := next(iter(self._echoes.items())))[1] <= now:
+            self._resolve(late[0], WriteUnknown("the write did not come back from the server"), actions)
+        return actions
+
+    def flush(self, now: float) -> list[Action]:
+        """Send what is written, and say how far we are."""
+        actions: list[Action] = []
+        if self._pending and self._current.state in ("taking", "following"):
+            if self._current.chappe:
+                self._send(actions)
+            elif self._current.state == "following":
+                self._send_plain(now, actions)
+        self._current.flush(now, actions)
+        return actions
+
+    # -- as a Target -------------------------------------------------------------------------------------------------
+
+    def expires_ns(self, left_ms: int, now: float) -> int | None:
+        """See ``Target``: the server decides what expires."""
+        return None
+
+    def replaced(self, staged: Staged, sessions: Sequence[say.WriterState], now: float, actions: list[Action]) -> None:
+        """See ``Target``."""
+        changes = self.engine.replace(staged, tell=self.watched)
+        if self.watched:
+            actions += [_told(change) for change in changes]
+
+    def updated(self, entries: list[say.Entry], now: float, actions: list[Action]) -> None:
+        """See ``Target``."""
+        engine = self.engine
+        own = self.session if self._echoes else b""
+        if not own and not self.watched and all(entry[1] for entry in entries):
+            engine.put_all(pairs_of(entries))
+            return
+        for key, body, uuid, properties, _ in entries:
+            change: Change | None
+            if body:
+                change = engine.put(key_of(key), (body, uuid, properties))
+            else:
+                change = engine.erase(key_of(key))
+            if self.watched and change is not None:
+                actions.append(_told(change))
+            if own and uuid.startswith(own):
+                written = chp.writer_of(uuid)
+                assert written is not None
+                self._resolve(written[1], True, actions)
+
+    def welcomed(self, server: int, applied: int, now: float, actions: list[Action]) -> None:
+        """See ``Target``."""
+        # It was taken for another program's, as its HUGZ did not come: what was written so must not be sent again.
+        for number in list(self._echoes):
+            self._resolve(number, WriteUnknown("the write did not come back from the server"), actions)
+        self._next = max(applied, self.done) + 1
+
+    def answered(self, applied: int, failed: Sequence[tuple[int, int, str]], now: float, actions: list[Action]) -> None:
+        """See ``Target``."""
+        outcomes: dict[int, bool | ChappeError] = {}
+        for number, code, text in failed:
+            outcomes[number] = False if code == CONFLICT else _error(code, text)
+        for number in range(self.done + 1, min(applied, self._last) + 1):
+            self._resolve(number, outcomes.get(number, True) if outcomes else True, actions)
+
+    def refused(self, failed: Sequence[tuple[bytes, int, int, str]], now: float, actions: list[Action]) -> None:
+        """See ``Target``: this is for servers."""
+
+    def other(self, server: int, name: str, now: float, actions: list[Action]) -> None:
+        """See ``Target``."""
+        if self.others.get(self.servers[server]) != name:
+            self.others[self.servers[server]] = name
+            actions.append(Report(MapRefused(self.servers[server], name)))
+
+    def following(self, server: int, now: float, actions: list[Action]) -> None:
+        """See ``Target``."""
+        self.ready = True
+        self.others.pop(self.servers[server], None)
+        if self._found is not self._current:
+            self._found = self._current
+            actions.append(Report(MapServerFound(self.servers[server], len(self.engine))))
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _send(self, actions: list[Action]) -> None:
+        """Send steps to a server of chappe, several in a message."""
+        last = min(self._last, self.done + self._limits.writes_window)
+        while self._next <= last:
+            first = self._next
+            steps: list[say.Step] = []
+            size = 0
+            while self._next <= last and size < self._limits.piece_bytes:
+                pending = self._pending.get(self._next)
+                size += 0 if pending is None else pending[1]
+                if size > self._limits.piece_bytes and steps:  # a large one goes alone
+                    break
+                steps.append(say.Step(()) if pending is None else pending[0])
+                self._next += 1
+            self._current.send(first, steps, actions)
+
+    def _send_plain(self, now: float, actions: list[Action]) -> None:
+        for number in range(self.done + 1, self._last + 1):
+            if len(self._echoes) >= PLAIN_WINDOW:
+                return
+            pending = self._pending.get(number)
+            if pending is None or number in self._echoes:
+                continue
+            step = pending[0]
+            if step.expected or len(step.sets) != 1:
+                server = self.servers[self._current.server]
+                problem = InvalidOperation(
+                    f"the server at {server} is not one of chappe: it sets one key at a time, without looking at it"
+                )
+                self._resolve(number, problem, actions)
+                continue
+            key, body, left, properties = step.sets[0]
+            # The Guide's model 5 server may delete what has no ttl at all when something else expires: 0 is for ever.
+            ttl = chp.ttl_seconds(left) if left else b"0"
+            uuid = chp.uuid_of(self.session, number)
+            frames = chp.encode_update(chp.Update(key, 0, uuid, properties, body, ttl))
+            actions.append(Write(self._current.server, frames))
+            self._echoes[number] = now + ECHO_S
+            if not key.startswith(self.subtrees):
+                self._resolve(number, True, actions)  # it does not come back
+
+    def _resolve(self, number: int, outcome: bool | ChappeError, actions: list[Action]) -> None:
+        pending = self._pending.pop(number, None)
+        if pending is None:
+            return
+        step, size, asked = pending
+        self._pending_bytes -= size
+        if self._echoes:
+            self._echoes.pop(number, None)
+        if number == self.done + 1:
+            self.done = number
+            while self.done < self._last and self.done + 1 not in self._pending:
+                self.done += 1
+        asked.left -= 1
+        if outcome is not True:
+            if isinstance(asked.outcome, bool):
+                asked.outcome = outcome
+            if asked.ticket is None:
+                keys = ", ".join([each[0].decode("utf-8", "replace") for each in step.sets[:5]])
+                actions.append(Report(MapWriteFailed(keys, str(outcome) if outcome else "another value was there")))
+        if not asked.left and asked.ticket is not None:
+            actions.append(Resolve(asked.ticket, asked.outcome))
+
+    def _lose(self, reason: str, now: float, actions: list[Action]) -> None:
+        if self._found is not None:
+            actions.append(Report(MapServerLost(self.servers[self._found.server], reason)))
+            self._found = None
+        problem = "the server was lost before the write came back"
+        for number in list(self._echoes):
+            self._resolve(number, WriteUnknown(problem), actions)
+
+    def _reconsider(self, now: float, actions: list[Action]) -> None:
+        """Turn to the server that says it is active, if the current one does not serve us."""
+        current = self._current
+        if current.state == "following":
+            return
+        if self._found is not None and current.refused == "passive":
+            self._lose("it is passive now", now, actions)
+        if current.beat is not None and current.beat.active and current.alive(now):
+            return
+        for source in self.sources:
+            if source is not current and source.beat is not None and source.beat.active and source.alive(now):
+                self._switch(source, now, actions)
+                return
+
+    def _other(self, now: float) -> Source:
+        """The server to be tried next."""
+        place = self._current.server
+        others = [*self.sources[place + 1 :], *self.sources[: place + 1]]
+        return next((each for each in others if each.alive(now)), others[0])
+
+    def _switch(self, source: Source, now: float, actions: list[Action]) -> None:
+        self._current.leave(actions)
+        self._current = source
+        source.engage(now, actions)
+
+
+def _told(change: Change) -> Told:
+    entry, before = change.entry, change.before
+    return Told(
+        raw_key(change.key),
+        b"" if entry is None else entry.value[0],  # type: ignore[index, arg-type]
+        b"" if before is None else before.value[0],  # type: ignore[index, arg-type]
+    )
+
+
+def _error(code: int, text: str) -> ChappeError:
+    return BackendFailure(text) if code == BackendFailure.code else InvalidOperation(text)

@@ -1,0 +1,101 @@
+"""What servers and clients of shared maps report of themselves (``core.Report``), besides the changes of keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class MapEvent:
+    """Something that happened to a server or client of a shared map."""
+
+    _text: ClassVar[str] = ""
+
+    def __str__(self) -> str:
+        return self._text.format(self)
+
+
+@dataclass(frozen=True, slots=True)
+class MapServerFound(MapEvent):
+    """A client has what this server has, and follows it."""
+
+    _text = "the map is that of the server at {0.server}, {0.keys:,} keys"
+
+    server: str
+    keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class MapServerLost(MapEvent):
+    """A client follows this server no more; what it has can be read on."""
+
+    _text = "the server at {0.server} is lost: {0.reason}"
+
+    server: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MapRefused(MapEvent):
+    """A server has another map, by the names that were given to both."""
+
+    _text = "{0.server} has the map {0.name!r}, and not the one that is wanted"
+
+    server: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class MapWriteFailed(MapEvent):
+    """A write that nobody waits for was refused."""
+
+    _text = "a write to {0.keys} was refused: {0.reason}"
+
+    keys: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MapActive(MapEvent):
+    """A server serves clients now. ``taken_over`` are updates that the other server had not passed on."""
+
+    _text = "this server is active; {0.taken_over:,} updates of clients taken over"
+
+    taken_over: int
+
+
+@dataclass(frozen=True, slots=True)
+class MapPassive(MapEvent):
+    """A server follows the other one, and serves nobody."""
+
+    _text = "this server is passive"
+
+
+@dataclass(frozen=True, slots=True)
+class MapCopied(MapEvent):
+    """A passive server has what the active one has."""
+
+    _text = "this passive server has all {0.keys:,} keys of the active one"
+
+    keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class MapCommitFailed(MapEvent):
+    """A server's backend refused a commit; ``lost`` updates of other clients than chappe's are undone, untold."""
+
+    _text = "the backend refused a commit, {0.lost:,} updates of clients of other programs are undone: {0.reason}"
+
+    reason: str
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class MapDropped(MapEvent):
+    """A server was asked for more at once than its bounds hold."""
+
+    _text = "{0.count:,} {0.what} dropped: more came at once than this server holds"
+
+    what: str
+    count: int

@@ -1,0 +1,499 @@
+"""What a server of a map has: its entries, their order, who has written what, and what is durable.
+
+Entries, expiry, versions and commits are those of data stores (``kv/engine.py``, ``kv/group_commit.py``). An entry's
+value is body, UUID and properties. What is done is told (``release``) when it is durable, and gets its sequence then.
+
+Sequences of a server's life begin with the time of day in microseconds, or behind what its backend knows: the Guide's
+clients discard what is not above the last number they saw, so a server that began at 1 again would not be heard.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from chappe.data.values import Value
+from chappe.defaults import MAP_BODY_BYTES_MAX, MAP_KEY_BYTES_MAX, MAP_STEP_BYTES_MAX
+from chappe.errors import ProtocolError
+from chappe.kv.actions import Commit
+from chappe.kv.backend import Loaded, WriterRow
+from chappe.kv.chp import messages as chp
+from chappe.kv.chp.actions import Action, Publish
+from chappe.kv.chp.recent import Recent
+from chappe.kv.chp.stream import Entry as Told
+from chappe.kv.chp.stream import Step, WriterState, step_size
+from chappe.kv.engine import Change, Engine, Entry, Staged
+from chappe.kv.entity import ENDPOINT_BYTES, Entity
+from chappe.kv.group_commit import Committing
+from chappe.limits import MapLimits
+
+NS: Final = 1_000_000_000
+MS: Final = 1_000_000
+CONFLICT: Final = 1  # codes of failures: what was expected was not there, ...
+INVALID: Final = 12  # ... or the step can be nobody's
+_ORDER: Final = Entity(bytes(ENDPOINT_BYTES), 0)  # its row has the last sequence
+_PAST_MAX: Final = 16
+_REFUSED_MAX: Final = 4_096
+_AHEAD: Final = 1 << 20  # a backend speaks for so many updates more than were told: more than one commit can bring
+
+
+Refusal: TypeAlias = tuple[bytes, int, int, str]  # writer, number of the step, code and text
+
+
+def key_of(raw: bytes) -> Value:
+    """A key as the engine has it: text, or bytes if it is none."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def pairs_of(told: Sequence[Told]) -> list[tuple[Value, Value]]:
+    """Keys and values as the engine has them, of updates that neither delete nor expire."""
+    try:
+        return [(key.decode(), (body, uuid, properties)) for key, body, uuid, properties, _ in told]
+    except UnicodeDecodeError:
+        return [(key_of(key), (body, uuid, properties)) for key, body, uuid, properties, _ in told]
+
+
+def raw_key(key: Value) -> bytes:
+    """The other way round."""
+    return key.encode() if type(key) is str else key  # type: ignore[return-value]
+
+
+class Session:
+    """What is known of one writer of chappe."""
+
+    __slots__ = ("applied", "failed", "heard_ns", "taken", "waiting")
+
+    def __init__(self, applied: int, heard_ns: int) -> None:
+        self.taken = applied  # its last step that was done in memory
+        self.applied = applied  # its last step that may be told
+        self.waiting: deque[tuple[int, int]] = deque()  # steps behind that which are released, and at which sequence
+        self.failed: dict[int, tuple[int, str]] = {}
+        self.heard_ns = heard_ns
+
+    @property
+    def released(self) -> int:
+        """The last step that is contained in what is told."""
+        return self.waiting[-1][0] if self.waiting else self.applied
+
+    def confirm(self, sequence: int) -> int:
+        """Everything up to there may be told; the last step."""
+        while self.waiting and self.waiting[0][1] <= sequence:
+            self.applied = self.waiting.popleft()[0]
+        return self.applied
+
+    def forget(self, done: int) -> None:
+        """The writer knows the outcomes up to there."""
+        for number in [each for each in self.failed if each <= done]:
+            del self.failed[number]
+
+
+class Doing(msgspec.Struct, frozen=True):
+    """One step as it was done in memory."""
+
+    changes: tuple[Change, ...]
+    told: tuple[Told, ...]
+    session: bytes = b""
+    seq: int = 0
+    failure: tuple[int, str] | None = None
+    sequence: int = 0  # of its last update, where the other server has ordered it
+    copied: bool = False  # the other server has done it
+    whole: bool = False  # it is a snapshot
+    order: int = 0  # what was done before the last snapshot is void
+
+    @property
+    def writer(self) -> Entity | None:
+        """See ``Undurable``."""
+        return _entity(self.session) if self.session else None
+
+    @property
+    def clears(self) -> bool:
+        """See ``Undurable``."""
+        return False
+
+
+class Ledger:
+    """See the module.
+
+    Args:
+        loaded: What the backend has; None without one.
+        wall_ns: The time of day now; from then on only ``now`` counts.
+    """
+
+    def __init__(self, epoch: bytes, loaded: Loaded | None, limits: MapLimits, now: float, wall_ns: int) -> None:
+        self.epoch = epoch
+        self.past: OrderedDict[bytes, int] = OrderedDict()  # epochs before, and up to which sequence they are contained
+        self.engine = Engine(changes_max=0)
+        self.durable = loaded is not None
+        self.commits: Committing[Doing] = Committing(limits.kv)
+        self.recent = Recent(limits)
+        self.sessions: OrderedDict[bytes, Session] = OrderedDict()
+        self.sequence = wall_ns // 1000
+        self.alone = True  # steps are confirmed that no other server has
+        self.serving = True
+        self.followed = False  # ``sequence`` is one of the other server's, whose order this is
+        self.copied_to = 0  # what was done before this server was active reaches up to there
+        self.refused: deque[Refusal] = deque(maxlen=_REFUSED_MAX)  # the last steps that failed, for the other server
+        self.refusals = 0  # all of them
+        self.floor: int | None = None  # up to where the other server has everything; None if there is none
+        self.news = False  # for those who follow
+        self.listened: tuple[bytes, ...] = ()  # what somebody has subscribed to
+        self._limits = limits
+        self._origin = (now, wall_ns)
+        self._own = chp.session_of(epoch[: chp.SESSION_BYTES])
+        self._expired = 0
+        self._order = 0
+        self._load(loaded or Loaded())
+        self.recent.begin(self.sequence)
+
+    def _load(self, loaded: Loaded) -> None:
+        for key, value, expires_ns in loaded.entries:
+            if not isinstance(value, tuple) or len(value) != 3 or not all(type(each) in (str, bytes) for each in value):
+                raise ProtocolError(f"what is stored under {key!r} is no entry of a shared map; choose another path")
+            self.engine.put(key, tuple(raw_key(each) for each in value), expires_ns)
+        for row in loaded.writers:
+            if row.entity == _ORDER:
+                self.sequence = max(self.sequence, row.applied)
+                continue
+            session = Session(row.applied, row.heard_ns)
+            session.failed = {number: (code, "it was refused") for number, code in row.outcomes}
+            self.sessions[row.entity.endpoint[: chp.SESSION_BYTES]] = session
+
+    def ns(self, now: float) -> int:
+        """The time of day, as it was when this began, and gone on evenly: a clock that is set moves nothing."""
+        began, wall_ns = self._origin
+        return wall_ns + int((now - began) * NS)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so much waits for the backend that writers are not to be read."""
+        return self.durable and self.commits.beyond(self._limits.undurable_max, self._limits.undurable_bytes)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def frozen(self) -> list[Entry]:
+        """All entries that are told, and stay."""
+        return self.engine.frozen(self.commits.changes())
+
+    def told(self, entry: Entry, ns: int) -> Told:
+        """An entry as others are told."""
+        value: Any = entry.value
+        left = 0 if entry.expires_ns is None else max(1, (entry.expires_ns - ns) // MS)
+        return raw_key(entry.key), value[0], value[1], value[2], left
+
+    def session(self, name: bytes, now: float) -> Session:
+        """What is known of a writer, who was heard of now."""
+        found = self.sessions.get(name)
+        if found is None:
+            found = self.sessions[name] = Session(0, 0)
+            if len(self.sessions) > self._limits.sessions_max:
+                forgotten, _ = self.sessions.popitem(last=False)
+                if self.durable:
+                    self.commits.forget(_entity(forgotten))
+        self.sessions.move_to_end(name)
+        found.heard_ns = self.ns(now)
+        return found
+
+    def confirm(self, session: Session, position: int) -> int:
+        """The last step that a writer may be told of whom everything up to ``position`` was told."""
+        floor = self.floor
+        if floor is None:
+            return session.confirm(position)
+        return session.confirm(min(position, floor)) if floor >= self.copied_to else 0
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def do_step(self, name: bytes, number: int, step: Step, now: float, actions: list[Action]) -> None:
+        """The step of a writer of chappe; it was not done yet."""
+        session = self.session(name, now)
+        session.taken = number
+        failure = self._refuse(step)
+        if failure is not None:
+            session.failed[number] = failure  # now, as it goes to the disk with the writer's number
+            self._finish(Doing((), (), name, number, failure, order=self._order), actions)
+            return
+        session.failed.pop(number, None)
+        uuid = chp.uuid_of(name, number)
+        told = tuple([(key, body, uuid, properties, left) for key, body, left, properties in step.sets])
+        self._finish(Doing(self._apply(told, now), told, name, number, order=self._order), actions)
+
+    def do_steps(self, name: bytes, first: int, steps: Sequence[Step], now: float, actions: list[Action]) -> None:
+        """Steps of a writer of chappe that were not done yet, from this number on."""
+        plain: list[Told] = []  # one key each, which cannot fail: most steps of most programs
+        reserved, key_max, body_max = chp.RESERVED, MAP_KEY_BYTES_MAX, MAP_BODY_BYTES_MAX
+        for number, step in enumerate(steps, first):
+            sets = step.sets
+            if len(sets) == 1 and not step.expected and not self.durable:
+                key, body, left, properties = sets[0]
+                fits = len(key) <= key_max and len(body) <= body_max and key not in reserved
+                if fits and body and not left and not properties:
+                    plain.append((key, body, name + number.to_bytes(chp.NUMBER_BYTES, "big"), b"", 0))
+                    continue
+            if plain:
+                self._do_plain(plain, actions)
+                self._done(name, number - 1, plain, now)
+                plain = []
+            self.do_step(name, number, step, now, actions)
+        if plain:
+            self._do_plain(plain, actions)
+            self._done(name, first + len(steps) - 1, plain, now)
+
+    def _done(self, name: bytes, number: int, told: Sequence[Told], now: float) -> None:
+        """The steps of a writer up to there are in what was told last."""
+        session = self.session(name, now)
+        if session.failed:
+            self._forgive(session, told)
+        session.taken = number
+        session.waiting.append((number, self.sequence))
+
+    def _do_plain(self, told: Sequence[Told], actions: list[Action]) -> None:
+        """Updates, each a step of its own that stays, where nothing is to become durable."""
+        self.engine.put_all(pairs_of(told))
+        sequence = self.sequence
+        self.sequence = sequence + len(told)
+        if self.listened:
+            listened = self.listened
+            for number, each in enumerate(told, sequence + 1):
+                if each[0].startswith(listened):
+                    actions.append(Publish(_published(each, number)))
+        self.recent.add_singles(told, self.sequence)
+        self.news = True
+
+    def do_update(self, told: Told, now: float, actions: list[Action]) -> None:
+        """An update of another client."""
+        if told[1] and not told[4] and not self.durable:
+            self._do_plain((told,), actions)
+            return
+        self._finish(Doing(self._apply((told,), now), (told,), order=self._order), actions)
+
+    def follow(self, told: Sequence[Told], sequence: int, now: float, actions: list[Action]) -> None:
+        """What the other server has ordered; ``sequence`` is that of the last."""
+        left = len(told)
+        for name, number, run in _runs(told):
+            if name:
+                session = self.session(name, now)
+                session.taken = max(session.taken, number)
+                if session.failed:
+                    self._forgive(session, run)
+                if not self.durable:
+                    session.applied = session.taken
+            if self.durable:  # each writer's number is kept with what it wrote
+                left -= len(run)
+                self._copy(run, name, number, sequence - left, now, actions)
+        if not self.durable:
+            self._copy(told, b"", 0, sequence, now, actions)
+
+    def _forgive(self, session: Session, run: Sequence[Told]) -> None:
+        """Steps that a former server refused, and told nobody, were done by this one."""
+        for told in run:
+            written = chp.writer_of(told[2])
+            if written is not None:
+                session.failed.pop(written[1], None)
+
+    def _copy(self, told: Sequence[Told], name: bytes, number: int, sequence: int, now: float,
+              actions: list[Action]) -> None:  # fmt: skip
+        doing = Doing(self._apply(told, now), tuple(told), name, number, sequence=sequence, copied=True,
+                      order=self._order)  # fmt: skip
+        self._finish(doing, actions)
+
+    def refuse(self, refusals: Sequence[Refusal], now: float) -> None:
+        """The other server has refused steps. They are not done with: what came before them may not be here yet."""
+        for name, number, code, text in refusals:
+            self.session(name, now).failed[number] = code, text
+
+    def replace(self, staged: Staged, sequence: int, sessions: Sequence[WriterState], now: float,
+                actions: list[Action]) -> None:  # fmt: skip
+        """Have what the other server has, and nothing else."""
+        self.past.clear()
+        self._order += 1
+        self.followed = False
+        changes = self.engine.replace(staged, tell=self.durable)
+        if self.durable:
+            for name in self.sessions:
+                self.commits.forget(_entity(name))
+        self.sessions.clear()
+        self.sequence = sequence
+        for name, applied, failed in sessions:
+            session = self.session(name, now)
+            session.taken = session.applied = applied
+            session.failed = {number: (code, text) for number, code, text in failed}
+            if self.durable:
+                self._finish(Doing((), (), name, applied, sequence=sequence, copied=True, order=self._order), actions)
+        doing = Doing(tuple(changes), (), sequence=sequence, copied=True, whole=True, order=self._order)
+        self._finish(doing, actions)
+        self.recent.begin(sequence)
+
+    def expire(self, now: float, actions: list[Action]) -> None:
+        """What has lived its time goes, as a delete with a UUID of its own."""
+        for change in self.engine.expire(self.ns(now)):
+            self._expired += 1
+            told = (raw_key(change.key), b"", chp.uuid_of(self._own, self._expired), b"", 0)
+            self._finish(Doing((change,), (told,), order=self._order), actions)
+
+    def at(self, ns: int) -> float:
+        """The other way round: the moment of a time of day."""
+        began, wall_ns = self._origin
+        return began + (ns - wall_ns) / NS
+
+    def renew(self, epoch: bytes) -> None:
+        """A new epoch begins."""
+        self.epoch = epoch
+        self._own = chp.session_of(epoch[: chp.SESSION_BYTES])
+        self.refused.clear()
+        for name, session in self.sessions.items():
+            self.refused.extend([(name, number, *outcome) for number, outcome in session.failed.items()])
+
+    def adopt(self, epoch: bytes, sequence: int) -> None:
+        """What was told in that epoch up to there is contained here."""
+        self.past[epoch] = sequence
+        self.past.move_to_end(epoch)
+        while len(self.past) > _PAST_MAX:
+            self.past.popitem(last=False)
+
+    def contains(self, epoch: bytes, sequence: int) -> bool:
+        """Whether somebody who is there has nothing that is not here, and can have what follows."""
+        if epoch == self.epoch:
+            known = sequence <= self.sequence
+        else:
+            known = sequence <= self.past.get(epoch, -1)
+        return known and self.recent.has(sequence)
+
+    def _refuse(self, step: Step) -> tuple[int, str] | None:
+        for key, body in step.expected:
+            entry = self.engine.find(key_of(key))
+            if (b"" if entry is None else entry.value[0]) != body:  # type: ignore[index]
+                return CONFLICT, f"{key.decode('utf-8', 'replace')!r} has another value"
+        for key, body, _, properties in step.sets:
+            if not chp.is_key(key):
+                return INVALID, f"{key[:100]!r} is no key: it is too long, or a word of the protocol"
+            if len(body) > MAP_BODY_BYTES_MAX:
+                return INVALID, f"a value of {len(body):,} bytes: at most {MAP_BODY_BYTES_MAX:,} are taken"
+            if properties and not chp.are_properties(properties):
+                return INVALID, "properties that are not name=value, each ended by a newline"
+        if len(step.sets) > 1 and step_size(step) > MAP_STEP_BYTES_MAX:
+            return INVALID, f"a step of {step_size(step):,} bytes: at most {MAP_STEP_BYTES_MAX:,} are taken"
+        return None
+
+    def _apply(self, told: Sequence[Told], now: float) -> tuple[Change, ...]:
+        changes = []
+        engine = self.engine
+        for key, body, uuid, properties, left in told:
+            if body:
+                expires_ns = self.ns(now) + left * MS if left else None
+                changes.append(engine.put(key_of(key), (body, uuid, properties), expires_ns))
+            else:
+                change = engine.erase(key_of(key))
+                if change is not None:
+                    changes.append(change)
+        return tuple(changes)
+
+    # -- telling -----------------------------------------------------------------------------------------------------
+
+    def _finish(self, doing: Doing, actions: list[Action]) -> None:
+        if self.durable:
+            self.commits.add(doing)
+            self.start_commit(actions)
+        else:
+            self._release(doing, actions)
+
+    def start_commit(self, actions: list[Action]) -> None:
+        """Begin the next commit, if there is one to begin."""
+        commit = self.commits.start(self._row_of)
+        if commit is not None:
+            row = WriterRow(_ORDER, self.sequence + _AHEAD, (), 0)
+            actions.append(Commit(commit.number, (*commit.operations, row)))
+
+    def _row_of(self, entity: Entity) -> WriterRow | None:
+        session = self.sessions.get(entity.endpoint[: chp.SESSION_BYTES])
+        if session is None:
+            return None
+        outcomes = tuple((number, code) for number, (code, _) in session.failed.items())
+        return WriterRow(entity, session.taken, outcomes, session.heard_ns)
+
+    def committed(self, number: int, actions: list[Action]) -> None:
+        """The commit is durable."""
+        for doing in self.commits.committed(number):
+            self._release(doing, actions)
+        self.start_commit(actions)
+
+    def failed(self, number: int, text: str, actions: list[Action]) -> int:
+        """The commit was refused; how many updates of others than writers of chappe are lost."""
+        lost = 0
+        for doing in self.commits.failed(number, self.engine):
+            session = self.sessions.get(doing.session)
+            if doing.copied:
+                if session is not None:
+                    session.taken = session.applied
+            elif doing.session:
+                self._release(Doing((), (), doing.session, doing.seq, (13, text), order=doing.order), actions)
+            else:
+                lost += len(doing.told)
+        return lost
+
+    def _release(self, doing: Doing, actions: list[Action]) -> None:
+        if doing.order != self._order:
+            return
+        self.news = True
+        if doing.copied:
+            self._follow(doing)
+            return
+        for told in doing.told:
+            self.sequence += 1
+            if told[0].startswith(self.listened):
+                actions.append(Publish(_published(told, self.sequence)))
+        if doing.told:
+            self.recent.add(doing.told, self.sequence)
+        if doing.session:
+            session = self.sessions.get(doing.session)
+            if session is not None:
+                if doing.failure is not None:
+                    session.failed[doing.seq] = doing.failure
+                    self.refused.append((doing.session, doing.seq, *doing.failure))
+                    self.refusals += 1
+                session.waiting.append((doing.seq, self.sequence))
+
+    def _follow(self, doing: Doing) -> None:
+        """What the other server has ordered is durable here."""
+        session = self.sessions.get(doing.session)
+        if session is not None:
+            session.applied = max(session.applied, doing.seq)
+        if not doing.sequence:
+            return
+        self.sequence = doing.sequence
+        self.followed = True
+        if doing.told:
+            self.recent.follow(doing.told, doing.sequence)
+        elif doing.whole and self.serving:  # clients may have come while the snapshot was on its way to the disk
+            self.sequence += 1
+            self.recent.begin(self.sequence)
+
+
+def _runs(told: Sequence[Told]) -> Iterator[tuple[bytes, int, Sequence[Told]]]:
+    """Updates that come together and are of one writer of chappe: its name, the number of its last step; or of none."""
+    first = 0
+    while first < len(told):
+        uuid = told[first][2]
+        written = chp.writer_of(uuid)
+        name = b"" if written is None else written[0]
+        place = first + 1
+        while place < len(told) and (
+            told[place][2].startswith(name) if name else chp.writer_of(told[place][2]) is None
+        ):
+            place += 1
+        written = chp.writer_of(told[place - 1][2])
+        yield name, 0 if written is None else written[1], told[first:place]
+        first = place
+
+
+def _published(told: Told, sequence: int) -> list[bytes]:
+    key, body, uuid, properties, left = told
+    return chp.encode_update(chp.Update(key, sequence, uuid, properties, body, chp.ttl_seconds(left) if left else b""))
+
+
+def _entity(session: bytes) -> Entity:
+    return Entity(session.ljust(ENDPOINT_BYTES, b"\0"), 0)

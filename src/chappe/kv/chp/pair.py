@@ -1,0 +1,350 @@
+"""One of two servers of a shared map: Binary Star decides whether it serves, and what it may confirm.
+
+Every request of a client for a snapshot or a stream is a vote. A client of chappe tells with it the epoch that it
+knows; epochs of a pair hold its term, so a server that was replaced, and is asked by a client that knows so, steps
+down.
+
+What Binary Star wants kept is a row of the backend, in the commits' order. What it decides while such a row is on its
+way to the disk waits for that; but what takes rights away is done at once.
+
+While it is not known whether the other server has taken over (this one stood still), no client is answered, and what
+clients ask for and publish is held. It is done when this server goes on. If not, they are refused, and what they
+published is pending, as at any passive server.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from crc32c import crc32c
+
+from chappe.core import Report
+from chappe.defaults import STAR_HEARTBEAT_S, STAR_ORIGINAL_SILENT_S
+from chappe.errors import ProtocolError, StorageError
+from chappe.kv.actions import Commit
+from chappe.kv.backend import Loaded, WriterRow
+from chappe.kv.chp import actions as chp_actions
+from chappe.kv.chp import messages as chp
+from chappe.kv.chp import stream as say
+from chappe.kv.chp.ledger import Ledger
+from chappe.kv.chp.server import MapServerCore
+from chappe.kv.engine import Engine
+from chappe.kv.entity import ENDPOINT_BYTES, Entity
+from chappe.limits import MAP_LIMITS, MapLimits
+from chappe.replication.binary_star import actions as star
+from chappe.replication.binary_star.actions import Memory, Persist
+from chappe.replication.binary_star.core import BinaryStar
+from chappe.replication.binary_star.messages import ACTIVE, BEAT, LEADER, TERM_MAX, Record
+
+_HELD_MAX: Final = 10_000  # messages of clients that wait until it is known who is active; further ones are dropped
+_ROW: Final = Entity(b"\xff" * ENDPOINT_BYTES, 0)  # what Binary Star wants kept
+_HELLO: Final = b"\x01"  # the second byte of its payload: the number of the message
+
+Action: TypeAlias = chp_actions.Action | star.Tell | star.Ask
+
+
+class PairedMapServer:
+    """See the module. It is called as ``MapServerCore`` is, and hears the other server and the witness besides.
+
+    Args:
+        role: ``PRIMARY`` or ``BACKUP``.
+        epoch: 16 random bytes, of this life.
+        pair: The name of the pair.
+        loaded: What the backend has; None without one.
+        witness: Whether there is one.
+        wall_ns: The time of day; later only ``now`` counts.
+        name: Of the map; see ``MapServerCore``.
+    """
+
+    def __init__(
+        self,
+        role: int,
+        epoch: bytes,
+        *,
+        pair: bytes,
+        loaded: Loaded | None = None,
+        limits: MapLimits = MAP_LIMITS,
+        witness: bool = False,
+        heartbeat_s: float = STAR_HEARTBEAT_S,
+        now: float,
+        wall_ns: int,
+        name: str = "",
+    ) -> None:
+        memory = None if loaded is None else _memory(loaded)
+        self._kept = memory or Memory()
+        if loaded is not None:
+            loaded = Loaded(loaded.entries, tuple([each for each in loaded.writers if each.entity != _ROW]))
+        self.star = BinaryStar(
+            role, _life(chp.session_of(epoch[-chp.SESSION_BYTES :])), now=now, pair=pair, heartbeat_s=heartbeat_s,
+            memory=memory, witness=witness,
+        )  # fmt: skip
+        self.core = MapServerCore(epoch, loaded=loaded, limits=limits, now=now, wall_ns=wall_ns, paired=True, name=name)
+        self._mark = crc32c(b"chappe pair " + pair).to_bytes(4)
+        self._done: list[Action] = []  # what is to be returned by the next call that returns
+        self._decided: deque[star.Action] = deque()
+        self._keeping: Memory | None = None  # on its way to the disk
+        self._commits = 0
+        self._held: deque[tuple[bytes | None, list[bytes]]] = deque()  # and who asks
+        self._missed = False  # what was asked was dropped
+        self._beat_at = now - STAR_ORIGINAL_SILENT_S  # when an end of chappe was heard last
+
+    @property
+    def active(self) -> bool:
+        """Whether it serves clients."""
+        return self.star.serving and self.core.active
+
+    @property
+    def engine(self) -> Engine:
+        """What it has."""
+        return self.core.engine
+
+    @property
+    def ledger(self) -> Ledger:
+        """Its order."""
+        return self.core.ledger
+
+    @property
+    def crowded(self) -> bool:
+        """See ``MapServerCore``."""
+        return self.core.crowded
+
+    @property
+    def clients(self) -> int:
+        """See ``MapServerCore``."""
+        return self.core.clients
+
+    def start(self, now: float) -> list[Action]:
+        """Begin."""
+        self._done += self.core.start(now)
+        self._decide(self.star.start(now), now)
+        return self._take()
+
+    # -- clients -----------------------------------------------------------------------------------------------------
+
+    def handle_request(self, client: bytes, frames: Sequence[bytes], now: float) -> list[Action]:
+        """See ``MapServerCore``."""
+        self._wake(now)
+        if frames and frames[0] == chp.ICANHAZ:
+            self._decide(self.star.handle_request(0, now), now)
+        elif len(frames) == 2 and frames[0] == say.MARK and frames[1][1:2] == _HELLO:
+            hello = say.from_client(frames)
+            if isinstance(hello, say.Hello) and not hello.peer:
+                self._decide(self.star.handle_request(self._term(hello.epoch), now), now)
+        if self._doubts:
+            self._hold(client, frames)
+        else:
+            self._done += self.core.handle_request(client, frames, now)
+        return self._take()
+
+    def handle_update(self, frames: Sequence[bytes], now: float) -> list[Action]:
+        """See ``MapServerCore``."""
+        self._wake(now)
+        if self._doubts:
+            self._hold(None, frames)
+        else:
+            self._done += self.core.handle_update(frames, now)
+        return self._take()
+
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+        """See ``MapServerCore``."""
+        self._done += self.core.handle_subscription(prefix, on, now)
+        return self._take()
+
+    def handle_taken(self, client: bytes, now: float) -> list[Action]:
+        """See ``MapServerCore``."""
+        self._done += self.core.handle_taken(client, now)
+        return self._take()
+
+    def handle_unroutable(self, client: bytes, now: float) -> list[Action]:
+        """See ``MapServerCore``."""
+        self._done += self.core.handle_unroutable(client, now)
+        return self._take()
+
+    def flush(self, now: float) -> list[Action]:
+        """See ``MapServerCore``."""
+        self._wake(now)
+        if not self._doubts:
+            self._done += self.core.flush(now)
+        if self.core.active and self.star.state == ACTIVE:
+            session = self.core.in_step
+            if self.star.confirms == "paired":
+                if not session:
+                    self._decide(self.star.handle_behind(now), now)
+            elif session:
+                self._decide(self.star.handle_caught_up(_life(session), now), now)
+        return self._take()
+
+    # -- the other server and the witness ------------------------------------------------------------------------------
+
+    def handle_peer_publication(self, frames: Sequence[bytes], now: float) -> list[Action]:
+        """See ``MapServerCore``."""
+        self._wake(now)
+        self._done += self.core.handle_peer_publication(frames, now)
+        return self._take()
+
+    def handle_peer_answer(self, frames: Sequence[bytes], now: float) -> list[Action]:
+        """See ``MapServerCore``."""
+        self._wake(now)
+        self._done += self.core.handle_peer_answer(frames, now)
+        return self._take()
+
+    def handle_state(self, frames: Sequence[bytes], now: float) -> list[Action]:
+        """The other server says what it is. Raises ProtocolError."""
+        if len(frames) != 1:
+            raise ProtocolError(f"a state of {len(frames)} frames")
+        if frames[0][:1] == BEAT:
+            self._beat_at = now
+        elif now < self._beat_at + STAR_ORIGINAL_SILENT_S:
+            return []  # an end of chappe says it for others who listen
+        self._decide(self.star.handle_state(frames[0], now), now)
+        return self._take()
+
+    def handle_witness(self, frames: Sequence[bytes], now: float) -> list[Action]:
+        """The witness answers. Raises ProtocolError."""
+        if len(frames) != 1:
+            raise ProtocolError(f"an answer of {len(frames)} frames")
+        self._decide(self.star.handle_witness(frames[0], now), now)
+        return self._take()
+
+    # -- disk and clock ------------------------------------------------------------------------------------------------
+
+    def handle_committed(self, number: int, error: StorageError | None, now: float) -> list[Action]:
+        """See ``MapServerCore``."""
+        if number > 0:
+            self._wake(now)
+            self._done += self.core.handle_committed(number, error, now)
+            return self._take()
+        assert self._keeping is not None
+        kept, self._keeping = self._keeping, None
+        if error is None:
+            self._kept = kept
+            self._decide((), now)
+        else:
+            self._decided.clear()
+            self._decide(self.star.handle_not_kept(self._kept, now), now)
+        return self._take()
+
+    def next_timeout(self) -> float:
+        """See ``MapServerCore``."""
+        due = self.star.next_timeout()
+        return due if self._doubts else min(due, self.core.next_timeout())
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """See ``MapServerCore``."""
+        self._wake(now)
+        if not self.core.active and self.core.copied:
+            self._decide(self.star.handle_whole(now), now)
+        if not self._doubts and now >= self.core.next_timeout():
+            self._done += self.core.handle_timeout(now)
+        return self._take()
+
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state; nothing, unless there is a defect."""
+        found = [*self.star.invariants(), *self.core.invariants()]
+        if self.core.active and self.star.state != ACTIVE:
+            found.append("the map is active, and the server is not")
+        if self.core.ledger.alone and self.star.confirms != "alone":
+            found.append(f"confirms alone, and may confirm {self.star.confirms}")
+        return found
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _doubts(self) -> bool:
+        return self.star.state == ACTIVE and not self.star.serving
+
+    def _take(self) -> list[Action]:
+        done, self._done = self._done, []
+        return done
+
+    def _wake(self, now: float) -> None:
+        """Before anything else is done: see whether this server stood still, or has not heard of the other one."""
+        if now >= self.star.next_timeout():
+            self._decide(self.star.handle_timeout(now), now)
+
+    def _decide(self, decided: Sequence[star.Action], now: float) -> None:
+        """Do what Binary Star has decided, in order, as far as the disk lets it."""
+        self._decided += decided
+        core = self.core
+        if core.active and self.star.state != ACTIVE:
+            self._done += core.go_passive(now)
+        if core.ledger.alone and self.star.confirms != "alone":
+            self._done += core.confirm(False)
+        while self._decided and self._keeping is None:
+            self._do(self._decided.popleft(), now)
+        if self._held and not self._doubts:
+            self._let_go(now)
+
+    def _hold(self, client: bytes | None, frames: Sequence[bytes]) -> None:
+        if len(self._held) < _HELD_MAX:
+            self._held.append((client, list(frames)))
+        else:
+            self._missed = True
+
+    def _let_go(self, now: float) -> None:
+        """It is known who is active."""
+        core = self.core
+        held, self._held = self._held, deque()
+        for client, frames in held:
+            try:
+                if client is None:
+                    self._done += core.handle_update(frames, now)
+                else:
+                    self._done += core.handle_request(client, frames, now)
+            except ProtocolError:
+                core.malformed += 1
+        if self._missed:
+            self._missed = False
+            self._done += core.begin_anew()
+
+    def _do(self, action: star.Action, now: float) -> None:
+        core = self.core
+        if isinstance(action, Persist):
+            self._keeping = action.memory
+            self._commits -= 1
+            self._done.append(Commit(self._commits, (_row(action.memory),)))
+        elif isinstance(action, star.Lead):
+            if action.term == self.star.term:
+                self._done += core.go_active(self._epoch(action.term), now)
+        elif isinstance(action, star.Follow):
+            self._done += core.follow(now)
+        elif isinstance(action, star.Rest):
+            if not core.active:
+                self._done += core.rest()
+        elif isinstance(action, star.Confirm):
+            if core.active:
+                self._done += core.confirm(action.what == self.star.confirms == "alone")
+        elif isinstance(action, star.Tell | star.Ask | Report):
+            self._done.append(action)
+
+    def _epoch(self, term: int) -> bytes:
+        return self._mark + (self.star.life & 0xFFFFFFFF).to_bytes(4) + term.to_bytes(8)
+
+    def _term(self, epoch: bytes) -> int:
+        """The term of an epoch of this pair, 0 of any other."""
+        term = int.from_bytes(epoch[8:]) if epoch.startswith(self._mark) else 0
+        return term if term <= TERM_MAX else 0
+
+
+def is_of_a_pair(loaded: Loaded) -> bool:
+    """Whether a backend was that of one of two servers."""
+    return any(row.entity == _ROW for row in loaded.writers)
+
+
+def _life(session: bytes) -> int:
+    """The number of a life, of the session by which its server follows another one."""
+    return int.from_bytes(session[-8:])
+
+
+def _row(memory: Memory) -> WriterRow:
+    return WriterRow(_ROW, memory.term, ((memory.record.term, memory.record.rank),), 0)
+
+
+def _memory(loaded: Loaded) -> Memory:
+    for row in loaded.writers:
+        if row.entity == _ROW:
+            return Memory(row.applied, Record(*row.outcomes[0]))
+    # What a single server has left is worth more than nothing.
+    return Memory(0, Record(0, LEADER)) if loaded.entries else Memory()

@@ -1,0 +1,370 @@
+"""The server of a shared map: it orders all updates, and serves snapshots, updates and heartbeats.
+
+Alone it is active. As one of two it is told when to be active or passive, and whether to follow: who decides that is
+another core (``pair.py``). Passive it serves nobody, follows the other server (``source.py``), keeps what clients
+publish to both and the active has not passed on (``pending.py``), and confirms what it has, so that the active tells a
+writer of chappe that its step is done only when both have it.
+
+Departures from the Guide's programs, each for one of their faults: nothing that comes from outside ends or blocks it;
+snapshots are always whole; only what has a ttl expires, at the active alone, on a clock that nobody sets, and as an
+ordinary delete; sequences of a later life are higher; what is passed over is bounded and counted.
+
+Source: ZeroMQ RFC 12; the Guide, chapter 5, models 5 and 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from chappe.core import Report
+from chappe.defaults import MAP_BEAT_S
+from chappe.errors import ProtocolError, StorageError
+from chappe.kv.backend import Loaded
+from chappe.kv.chp import messages as chp
+from chappe.kv.chp import stream as say
+from chappe.kv.chp.actions import Action, Publish
+from chappe.kv.chp.events import MapActive, MapCommitFailed, MapCopied, MapDropped, MapPassive, MapRefused
+from chappe.kv.chp.ledger import Ledger
+from chappe.kv.chp.pending import Pending
+from chappe.kv.chp.plain import Plain
+from chappe.kv.chp.source import Source
+from chappe.kv.chp.streams import Streams
+from chappe.kv.chp.views import Views
+from chappe.kv.engine import Engine, Staged
+from chappe.limits import MAP_LIMITS, MapLimits
+
+PEER: Final = 0  # the number of the other server in ``Listen``, ``Ask`` and ``Reopen``
+_WELCOME_S: Final = 0.02  # who subscribes to HUGZ hears it at once, all who do so within this time together
+_DROPPED_S: Final = 10.0  # what was dropped is reported so often
+
+
+class MapServerCore:
+    """See the module. Every input takes ``now`` and returns its actions; call ``flush`` after one or several of them.
+
+    Args:
+        epoch: 16 random bytes, of this life.
+        loaded: What the backend has; None without one.
+        wall_ns: The time of day; later only ``now`` counts.
+        paired: One of two servers: passive until it is told otherwise.
+        name: Of the map; clients of chappe that want another one are refused.
+    """
+
+    def __init__(
+        self,
+        epoch: bytes,
+        *,
+        loaded: Loaded | None = None,
+        limits: MapLimits = MAP_LIMITS,
+        now: float,
+        wall_ns: int,
+        paired: bool = False,
+        name: str = "",
+    ) -> None:
+        self.active = not paired
+        self.ledger = Ledger(epoch, loaded, limits, now, wall_ns)
+        self.ledger.serving = self.active
+        self.engine: Engine = self.ledger.engine
+        self.malformed = 0
+        self._limits = limits
+        self._views = Views(self.ledger, limits)
+        self._streams = Streams(self.ledger, self._views, limits, name)
+        self._plain = Plain(self.ledger, self._views, limits)
+        self._listened: dict[bytes, None] = {}
+        self._beat_at = now
+        self._dropped = 0
+        self._dropped_at = now
+        # -- as one of two
+        self.pending = Pending(limits)
+        self.position = (b"", 0)  # what it has of the other server
+        self.done = 0
+        self.copied = False  # it has, or had, what the other server has, or was active
+        session = chp.session_of(epoch[-chp.SESSION_BYTES :])
+        self.peer = Source(PEER, session, (b"",), self, limits, peer=True, name=name) if paired else None
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Action]:
+        """Begin."""
+        actions: list[Action] = []
+        if self.peer is not None:
+            self.peer.listen(actions)
+        return actions
+
+    def follow(self, now: float) -> list[Action]:
+        """While passive: take what the other server has, and what becomes of it, until ``rest`` or ``go_active``."""
+        actions: list[Action] = []
+        if self.peer is not None and self.peer.state == "idle" and not self.active:
+            self.copied = False
+            self.peer.engage(now, actions)
+        return actions
+
+    def rest(self) -> list[Action]:
+        """While passive: take nothing from the other server."""
+        actions: list[Action] = []
+        if self.peer is not None:
+            self.peer.leave(actions)
+        return actions
+
+    def go_active(self, epoch: bytes, now: float) -> list[Action]:
+        """Serve clients from now on, beginning with what they published and the other server did not pass on.
+
+        ``epoch`` is new: 16 random bytes.
+        """
+        actions: list[Action] = []
+        if self.active:
+            return actions
+        self.active = True
+        self.copied = True
+        if self.peer is not None:
+            self.peer.leave(actions)
+        ledger = self.ledger
+        if self.position[0]:
+            ledger.adopt(*self.position)
+        ledger.renew(epoch)
+        ledger.serving = True
+        ledger.copied_to = max(ledger.sequence, self.position[1])
+        waiting = self.pending.take()
+        for entry in waiting:
+            self.ledger.do_update(entry, now, actions)
+        actions.append(Report(MapActive(len(waiting))))
+        self._beat(now, actions)
+        return actions
+
+    def go_passive(self, now: float) -> list[Action]:
+        """Serve nobody; it keeps what it has until it has what the other server has (``follow``)."""
+        actions: list[Action] = []
+        if not self.active:
+            return actions
+        self.active = False
+        self.copied = False
+        self._streams.close("passive", actions)
+        self._plain.close(actions)
+        ledger = self.ledger
+        ledger.serving = False
+        ledger.adopt(ledger.epoch, ledger.sequence)
+        # What is on its way to the disk is in memory, so nothing may come on top of it.
+        self.position = (b"", 0) if ledger.commits.count else (ledger.epoch, ledger.sequence)
+        actions.append(Report(MapPassive()))
+        self._beat(now, actions)
+        return actions
+
+    def begin_anew(self) -> list[Action]:
+        """Have clients of chappe open their streams anew, as something they sent was lost here."""
+        actions: list[Action] = []
+        self._streams.close("unknown", actions)
+        return actions
+
+    def confirm(self, alone: bool) -> list[Action]:
+        """While active: whether to confirm what the other server does not have. Without another one it does."""
+        actions: list[Action] = []
+        self._streams.release(alone, actions)
+        return actions
+
+    @property
+    def in_step(self) -> bytes:
+        """While active: the session of the other server if that has all that was ever confirmed, and is waited for."""
+        return self._streams.in_step
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so much waits for the backend that the collector is not to be read."""
+        return self.ledger.crowded
+
+    @property
+    def clients(self) -> int:
+        """Clients of chappe that follow, and others that take a snapshot."""
+        return len(self._streams) + len(self._plain)
+
+    # -- clients -----------------------------------------------------------------------------------------------------
+
+    def handle_request(self, client: bytes, frames: Sequence[bytes], now: float) -> list[Action]:
+        """Somebody has sent this to the snapshot socket. Raises ProtocolError."""
+        actions: list[Action] = []
+        if not frames or frames[0] != say.MARK:
+            subtree = chp.decode_icanhaz(frames)
+            if self.active:
+                self._plain.ask(client, subtree, now)
+            return actions
+        message = say.from_client(frames)
+        if isinstance(message, say.Goodbye):
+            self._streams.goodbye(client)
+        elif not self.active:
+            self._streams.refuse(client, message.stream, "passive", actions)
+        elif isinstance(message, say.Hello):
+            self._streams.hello(client, message, now, actions)
+        elif isinstance(message, say.Taken):
+            self._streams.taken(client, message, now, actions)
+        else:
+            self.ledger.expire(now, actions)
+            self._streams.steps(client, message, now, actions)
+        return actions
+
+    def handle_taken(self, client: bytes, now: float) -> list[Action]:
+        """Everything that was offered to a client, and to be asked about, is sent."""
+        actions: list[Action] = []
+        self._plain.taken(client, now, actions)
+        return actions
+
+    def handle_unroutable(self, client: bytes, now: float) -> list[Action]:
+        """A client to which something was offered is not there any more."""
+        self._plain.forget(client)
+        self._streams.goodbye(client)
+        return []
+
+    def handle_update(self, frames: Sequence[bytes], now: float) -> list[Action]:
+        """Somebody has sent this to the collector. Raises ProtocolError."""
+        update = chp.decode_update(frames)
+        if not chp.is_key(update.key):
+            raise ProtocolError(f"{update.key!r} is a word of the protocol, and no key")
+        left = chp.ttl_ms(update.ttl, self.ledger.ns(now) // 1_000_000) if update.ttl and update.body else None
+        entry = (update.key, update.body, update.uuid, update.properties, 0 if left is None else max(left, 1))
+        actions: list[Action] = []
+        if self.active:
+            self.ledger.expire(now, actions)
+            self.ledger.do_update(entry, now, actions)
+        else:
+            self.pending.from_client(entry, now)
+        return actions
+
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+        """Somebody subscribed to how keys begin, the first; or nobody is any more."""
+        if prefix == chp.HUGZ:
+            if on:
+                self._beat_at = min(self._beat_at, now + _WELCOME_S)
+            return []
+        if on and len(self._listened) < self._limits.listened_max:
+            self._listened[prefix] = None
+        elif on:
+            self._listened[b""] = None  # from now on everything is published
+        else:
+            self._listened.pop(prefix, None)
+        self.ledger.listened = (b"",) if b"" in self._listened else tuple(self._listened)
+        return []
+
+    def flush(self, now: float) -> list[Action]:
+        """Tell clients what is new; after every input, or several."""
+        actions: list[Action] = []
+        if self.active:
+            self._streams.pump(now, actions)
+        elif self.peer is not None:
+            self.peer.flush(now, actions)
+        return actions
+
+    # -- the other server ----------------------------------------------------------------------------------------------
+
+    def handle_peer_publication(self, frames: Sequence[bytes], now: float) -> list[Action]:
+        """The other server has published something. Raises ProtocolError."""
+        actions: list[Action] = []
+        assert self.peer is not None
+        self.peer.handle_publication(frames, now, actions)
+        if not self.active and self.peer.state == "following" and (self.peer.beat is None or self.peer.beat.active):
+            self.pending.heard(now)
+        return actions
+
+    def handle_peer_answer(self, frames: Sequence[bytes], now: float) -> list[Action]:
+        """The other server has answered what this one has asked. Raises ProtocolError."""
+        actions: list[Action] = []
+        assert self.peer is not None
+        self.peer.handle_answer(frames, now, actions)
+        return actions
+
+    # -- as a Target of it
+
+    @property
+    def confirmed(self) -> int:
+        """See ``Target``: of the other server's order, not of an own one before."""
+        return self.ledger.sequence if self.ledger.followed else 0
+
+    def expires_ns(self, left_ms: int, now: float) -> int | None:
+        """See ``Target``."""
+        return self.ledger.ns(now) + left_ms * 1_000_000 if left_ms else None
+
+    def replaced(self, staged: Staged, sessions: Sequence[say.WriterState], now: float, actions: list[Action]) -> None:
+        """See ``Target``."""
+        self.ledger.replace(staged, self.position[1], sessions, now, actions)
+        epoch, sequence = self.position
+        if epoch:
+            self.ledger.adopt(epoch, sequence)
+
+    def updated(self, entries: list[say.Entry], now: float, actions: list[Action]) -> None:
+        """See ``Target``."""
+        self.pending.from_active(entries, now)
+        self.ledger.follow(entries, self.position[1], now, actions)
+
+    def welcomed(self, server: int, applied: int, now: float, actions: list[Action]) -> None:
+        """See ``Target``."""
+        self.ledger.followed = self.peer is not None and self.peer.state == "following"  # else it is not of its order
+
+    def answered(self, applied: int, failed: Sequence[tuple[int, int, str]], now: float, actions: list[Action]) -> None:
+        """See ``Target``."""
+
+    def refused(self, failed: Sequence[tuple[bytes, int, int, str]], now: float, actions: list[Action]) -> None:
+        """See ``Target``."""
+        self.ledger.refuse(failed, now)
+
+    def other(self, server: int, name: str, now: float, actions: list[Action]) -> None:
+        """See ``Target``."""
+        actions.append(Report(MapRefused("the other server", name)))
+
+    def following(self, server: int, now: float, actions: list[Action]) -> None:
+        """See ``Target``."""
+        self.copied = True
+        actions.append(Report(MapCopied(len(self.engine))))
+
+    # -- disk and clock ------------------------------------------------------------------------------------------------
+
+    def handle_committed(self, number: int, error: StorageError | None, now: float) -> list[Action]:
+        """A commit has ended."""
+        actions: list[Action] = []
+        if error is None:
+            self.ledger.committed(number, actions)
+            return actions
+        lost = self.ledger.failed(number, str(error), actions)
+        actions.append(Report(MapCommitFailed(str(error), lost if self.active else 0)))
+        if not self.active and self.peer is not None:  # what was undone is to come again
+            self.position = (b"", 0)
+            if self.peer.state != "idle":
+                self.peer.engage(now, actions)
+        return actions
+
+    def next_timeout(self) -> float:
+        """When ``handle_timeout`` is to be called."""
+        due = min(self._beat_at, self._plain.next_timeout(), self._streams.next_timeout())
+        if self.active:
+            expiry_ns = self.engine.next_expiry_ns()
+            return due if expiry_ns is None else min(due, self.ledger.at(expiry_ns))
+        return due if self.peer is None else min(due, self.peer.next_timeout())
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """Do what is due."""
+        actions: list[Action] = []
+        if self.active:
+            self.ledger.expire(now, actions)
+        elif self.peer is not None and self.peer.handle_timeout(now, actions):
+            self.peer.engage(now, actions)  # there is no other one
+        self._streams.silent(now)
+        self._plain.handle_timeout(now, actions)
+        if now >= self._beat_at:
+            self._beat(now, actions)
+        return actions
+
+    def _beat(self, now: float, actions: list[Action]) -> None:
+        self._beat_at = now + MAP_BEAT_S
+        beat = chp.Beat(self.ledger.epoch, self.ledger.sequence, int(MAP_BEAT_S * 1000), self.active)
+        actions.append(Publish(chp.hugz(beat)))
+        dropped = self._plain.dropped + self.pending.dropped
+        if dropped > self._dropped and now >= self._dropped_at + _DROPPED_S:
+            actions.append(
+                Report(MapDropped("requests for snapshots, or updates of clients,", dropped - self._dropped))
+            )
+            self._dropped, self._dropped_at = dropped, now
+
+    # -- for tests and people ------------------------------------------------------------------------------------------
+
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        found = self.engine.invariants()
+        if self.active and self.peer is not None and self.peer.state != "idle":
+            found.append("active, and follows the other server")
+        return found

@@ -1,0 +1,469 @@
+"""Following a server of a map: for a client, and for the passive one of two servers.
+
+A server of chappe is known by its HUGZ, and is followed over a stream (``stream.py``). Any other server is followed as
+the protocol says: subscribe, ask for a snapshot, and discard the updates that it contains. It is asked only when
+something has come over the subscription, as it goes over another connection and might else arrive later than the
+request; or when nothing came for a while. A request to such a server goes over a connection of its own, so that a late
+answer to an earlier one is not taken for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, Literal, Protocol
+
+from crc32c import crc32c
+
+from chappe.defaults import MAP_BEATS_LOST, MAP_SILENT_S
+from chappe.errors import ProtocolError
+from chappe.kv.chp import messages as chp
+from chappe.kv.chp import stream as say
+from chappe.kv.chp.actions import Action, Ask, Listen, Reopen
+from chappe.kv.chp.ledger import key_of, pairs_of
+from chappe.kv.engine import Engine, Staged
+from chappe.limits import MapLimits
+
+JOIN_S: Final = 1.5  # a server that says nothing for so long is asked all the same: model 5 has no HUGZ
+KNOCK_S: Final = 0.1  # a passive server of chappe is asked so often whether it takes over
+TAKEN_S: Final = 1.0  # so often a server is told at least that its client lives ...
+PEER_TAKEN_S: Final = 0.2  # ... and the other of two servers, which waits for it
+ANSWER_S: Final = 5.0  # a server of chappe that did not answer is asked so often; over a slow link it takes long
+BUSY_S: Final = 3.0  # a server that others keep busy is asked so often: that keeps our place
+STILL_S: Final = 15.0  # a server that lives, and sends nothing of its snapshot for so long, is given up
+LAG_S: Final = 3.0  # a stream on which nothing comes for so long, though the server has news, begins anew
+
+State = Literal["idle", "joining", "asked", "taking", "following"]
+
+
+class Target(Protocol):
+    """Where what a server tells goes."""
+
+    engine: Engine
+    position: tuple[bytes, int]  # epoch and sequence of what it has
+
+    @property
+    def done(self) -> int:
+        """The last of its own steps of which it knows the outcome."""
+
+    @property
+    def confirmed(self) -> int:
+        """The sequence up to which it will not lose anything."""
+
+    def expires_ns(self, left_ms: int, now: float) -> int | None:
+        """When an entry expires that has so much left; None for never."""
+
+    def replaced(self, staged: Staged, sessions: Sequence[say.WriterState], now: float, actions: list[Action]) -> None:
+        """A snapshot is whole; ``position`` is set."""
+
+    def updated(self, entries: list[say.Entry], now: float, actions: list[Action]) -> None:
+        """Updates in their order; ``position`` is set."""
+
+    def welcomed(self, server: int, applied: int, now: float, actions: list[Action]) -> None:
+        """The server has done the own steps up to there."""
+
+    def answered(self, applied: int, failed: Sequence[tuple[int, int, str]], now: float, actions: list[Action]) -> None:
+        """Own steps up to there are done, and what they changed was told."""
+
+    def refused(self, failed: Sequence[tuple[bytes, int, int, str]], now: float, actions: list[Action]) -> None:
+        """Steps of other writers have failed."""
+
+    def other(self, server: int, name: str, now: float, actions: list[Action]) -> None:
+        """The server has a map of another name."""
+
+    def following(self, server: int, now: float, actions: list[Action]) -> None:
+        """It has what the server had when it was asked."""
+
+
+class Source:
+    """One server, the ``server``-th, followed while it is engaged."""
+
+    def __init__(self, server: int, session: bytes, subtrees: tuple[bytes, ...], target: Target, limits: MapLimits,
+                 *, peer: bool = False, name: str = "") -> None:  # fmt: skip
+        self.server = server
+        self.state: State = "idle"
+        self.chappe: bool | None = None  # None until it is known
+        self.beat: chp.Beat | None = None
+        self.heard_at = -math.inf
+        self.refused = ""  # why it does not serve us, when it said so last
+        self._session = session
+        self._subtrees = subtrees
+        self._target = target
+        self._limits = limits
+        self._peer = peer
+        self._map = name
+        self._listening = False
+        self._stream = 0
+        self._number = 0  # of the next message on the stream
+        self._told = 0  # messages that the server knows we took
+        self._told_sequence = 0
+        self._taken_at = -math.inf
+        self._stream_heard_at = -math.inf
+        self._progress_at = -math.inf
+        self._knock_at = math.inf
+        self._join_at = math.inf
+        self._staged: Staged | None = None
+        self._count = self._checksum = 0
+        self._queued: deque[chp.Update] = deque()
+        self._epoch = b""  # of the stream
+        self._has_beat = False
+        self._numbers = (0, 0)  # the last of another program's updates, and of its HUGZ
+        self._asked_at = -math.inf
+        self._ask_at = math.inf
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def listen(self, actions: list[Action]) -> None:
+        """Subscribe, before anything else: to the subtrees first, so that HUGZ says that they are subscribed to."""
+        self._listen(True, actions)
+        actions.append(Listen(self.server, chp.HUGZ))
+
+    def engage(self, now: float, actions: list[Action]) -> None:
+        """Follow this server now."""
+        self.state = "joining"
+        self.refused = ""
+        self._progress_at = now
+        self._join_at = now + JOIN_S
+        self._staged = None
+        self._queued.clear()
+        if self.chappe and self.alive(now):
+            self._hello(now, actions)
+        elif self.chappe:  # another program may be there when it is back, one without heartbeats
+            self.chappe = self.beat = None
+            self._has_beat = False
+            self._listen(True, actions)
+
+    def leave(self, actions: list[Action]) -> None:
+        """Follow it no more."""
+        if self.chappe and self.state not in ("idle", "joining"):
+            actions.append(Ask(self.server, say.encode(say.Goodbye(self._stream))))
+        self.state = "idle"
+        self._staged = None
+        self._queued.clear()
+        self._knock_at = self._join_at = self._ask_at = math.inf
+
+    def alive(self, now: float) -> bool:
+        """Whether it was heard of lately."""
+        return now < self.heard_at + self.silent_s
+
+    @property
+    def silent_s(self) -> float:
+        """Silence for so long means that it is lost."""
+        if self.chappe and self.beat is not None:
+            return MAP_BEATS_LOST * self.beat.every_ms / 1000
+        return MAP_SILENT_S
+
+    @property
+    def staged(self) -> int:
+        """Entries that have come of a snapshot."""
+        return 0 if self._staged is None else len(self._staged.entries)
+
+    def next_timeout(self) -> float:
+        """When ``handle_timeout`` is to be called."""
+        if self.state == "idle":
+            return math.inf
+        due = self.heard_at + self.silent_s if self.state == "following" else self._lost_at()
+        due = min(due, self._knock_at, self._ask_at)
+        if self.state == "joining":
+            return min(due, self._join_at)
+        if self.chappe and self.state in ("taking", "following"):
+            due = min(due, self._taken_at + (PEER_TAKEN_S if self._peer else TAKEN_S))
+        return due
+
+    def handle_timeout(self, now: float, actions: list[Action]) -> str:
+        """Do what is due; why it is lost, if it is."""
+        if self.state == "idle":
+            return ""
+        if self.state == "following":
+            if not self.alive(now) and not self._has_beat:  # a model 5 server is asked anew: it answers if it lives
+                self._ask(now, actions)
+            elif not self.alive(now):
+                return f"it was not heard for {self.silent_s:g} s"
+            if self._lags(now):
+                self._hello(now, actions)
+        elif now >= self._lost_at():
+            return "it does not answer"
+        if now >= self._knock_at:
+            self._hello(now, actions)
+        if now >= self._ask_at or (self.state == "joining" and now >= self._join_at):
+            self._ask(now, actions)
+        self.flush(now, actions)
+        return ""
+
+    def flush(self, now: float, actions: list[Action]) -> None:
+        """Say how far we are, if it is time."""
+        if not self.chappe or self.state not in ("taking", "following"):
+            return
+        # Before the snapshot is whole it would be that of an order of our own, which may be far ahead of theirs.
+        sequence = self._target.confirmed if self.state == "following" else 0
+        confirms = self._peer and sequence != self._told_sequence
+        every_s = PEER_TAKEN_S if self._peer else TAKEN_S
+        if confirms or self._number - self._told >= self._limits.window // 2 or now >= self._taken_at + every_s:
+            self._told = self._number
+            self._told_sequence = sequence
+            self._taken_at = now
+            taken = say.Taken(self._stream, self._number, self._target.done, self._told_sequence)
+            actions.append(Ask(self.server, say.encode(taken)))
+
+    def send(self, first: int, steps: Sequence[say.Step], actions: list[Action]) -> None:
+        """Send own steps to a server of chappe that is followed."""
+        actions.append(Ask(self.server, say.encode(say.Steps(self._stream, first, tuple(steps)))))
+
+    # -- what is published -------------------------------------------------------------------------------------------
+
+    def handle_publication(self, frames: Sequence[bytes], now: float, actions: list[Action]) -> None:
+        """The server has published something. Raises ProtocolError."""
+        update = chp.decode_update(frames)
+        self.heard_at = now
+        if update.key == chp.HUGZ:
+            self._heard_beat(chp.beat_of(update), now, actions)
+            if not self.chappe:
+                if update.sequence < self._numbers[1] and self.state != "idle":
+                    self._begins_again(now, actions)
+                self._numbers = (self._numbers[0], update.sequence)
+            return
+        if self.chappe or self.state == "idle":
+            return
+        if self.state == "joining":
+            self._ask(now, actions)
+        elif update.sequence <= self._numbers[0]:
+            self._begins_again(now, actions)
+        self._numbers = (update.sequence, self._numbers[1])
+        if update.key in chp.RESERVED or not update.key.startswith(self._subtrees):
+            return  # of a key that only begins with HUGZ
+        if self.state == "following":
+            self._update((update,), now, actions)
+        else:
+            self._queued.append(update)
+            if len(self._queued) > self._limits.queued_max:
+                self._ask(now, actions)  # anew: what is dropped may not be in the snapshot
+
+    def _begins_again(self, now: float, actions: list[Action]) -> None:
+        """Numbers went back: this is another life of the server, whose updates we would take for old ones."""
+        if now >= self._asked_at + TAKEN_S:
+            self._ask(now, actions)
+        else:
+            self._ask_at = min(self._ask_at, self._asked_at + TAKEN_S)
+
+    def _heard_beat(self, beat: chp.Beat | None, now: float, actions: list[Action]) -> None:
+        was = self.chappe
+        self._has_beat = True
+        self.chappe = beat is not None
+        self.beat = beat
+        if was is not self.chappe:
+            self._listen(not self.chappe, actions)
+            if (was is not None or self.chappe) and self.state not in ("idle", "joining"):  # it was taken for another
+                self.engage(now, actions)
+        if self.state == "joining":
+            if self.chappe:
+                self._hello(now, actions)
+            else:
+                self._ask(now, actions)
+        elif self.state == "following" and beat is not None and beat.epoch != self._target.position[0]:
+            self._hello(now, actions)
+
+    # -- what is answered --------------------------------------------------------------------------------------------
+
+    def handle_answer(self, frames: Sequence[bytes], now: float, actions: list[Action]) -> None:
+        """The server has sent something to us alone. Raises ProtocolError."""
+        if frames and frames[0] == say.MARK:
+            if self.chappe:
+                self._streamed(say.from_server(frames), now, actions)
+            return
+        if self.chappe or self.state not in ("asked", "taking"):
+            return
+        update = chp.decode_update(frames)
+        self.heard_at = self._progress_at = now
+        if self._staged is None:
+            self._staged = Staged(self._target.engine)
+        if update.key == chp.KTHXBAI:
+            self._whole_plain(update.sequence, now, actions)
+            return
+        self.state = "taking"
+        if update.body and update.key.startswith(self._subtrees):
+            self._stage(self._entry(update, now), now)
+
+    def _whole_plain(self, sequence: int, now: float, actions: list[Action]) -> None:
+        staged, self._staged = self._staged, None
+        assert staged is not None
+        self._target.position = (b"", sequence)
+        self._target.replaced(staged, (), now, actions)
+        self.state = "following"
+        queued = tuple(self._queued)
+        self._queued.clear()
+        self._update(queued, now, actions)
+        self._target.following(self.server, now, actions)
+
+    def _update(self, updates: Sequence[chp.Update], now: float, actions: list[Action]) -> None:
+        for update in updates:
+            if update.sequence > self._target.position[1]:
+                self._target.position = (b"", update.sequence)
+                self._target.updated([self._entry(update, now)], now, actions)
+
+    def _entry(self, update: chp.Update, now: float) -> say.Entry:
+        left = None
+        if update.ttl and update.body:
+            left = chp.ttl_ms(update.ttl, self._wall_ms(now))
+        return update.key, update.body, update.uuid, update.properties, 0 if left is None else max(left, 1)
+
+    def _wall_ms(self, now: float) -> int:
+        found = self._target.expires_ns(1, now)
+        return 0 if found is None else found // 1_000_000
+
+    def _streamed(self, message: say.FromServer, now: float, actions: list[Action]) -> None:
+        if message.stream != self._stream or self.state in ("idle", "joining"):
+            return
+        self.heard_at = self._stream_heard_at = now
+        if isinstance(message, say.Refused):
+            self._refuse(message, now, actions)
+            return
+        self._progress_at = now
+        if message.number != self._number:
+            self._hello(now, actions)  # something is missing
+            return
+        self._number += 1
+        try:
+            if isinstance(message, say.Changes):
+                self._changes(message, now, actions)
+            elif isinstance(message, say.Piece):
+                self._piece(message, now)
+            elif isinstance(message, say.Whole):
+                self._whole(message, now, actions)
+            elif isinstance(message, say.Outcomes):
+                self._target.refused(message.failed, now, actions)
+            else:
+                self._welcome(message, now, actions)
+        except ProtocolError:
+            self.state = "asked"  # anew, from where we were, but not as fast as it answers
+            self._staged = None
+            self._stream += 1
+            self._progress_at = now
+            self._knock_at = now + TAKEN_S
+            raise
+
+    def _welcome(self, message: say.Welcome, now: float, actions: list[Action]) -> None:
+        target = self._target
+        self.refused = ""
+        self._knock_at = math.inf
+        self._epoch = message.epoch
+        self._count = self._checksum = 0
+        self._taken_at = now
+        if message.whole:
+            self.state = "taking"
+            self._staged = Staged(target.engine)
+        else:
+            self.state = "following"
+            target.position = (message.epoch, message.sequence)
+        target.welcomed(self.server, message.applied, now, actions)
+        if not message.whole:
+            target.following(self.server, now, actions)
+
+    def _piece(self, message: say.Piece, now: float) -> None:
+        if self._staged is None:
+            raise ProtocolError("a piece of no snapshot")
+        self._checksum = crc32c(bytes(message.entries), self._checksum)
+        entries = say.decode_entries(message.entries)
+        self._count += len(entries)
+        if not self._peer or not any(entry[4] for entry in entries):  # to a client nothing expires
+            self._staged.add_all(pairs_of(entries))
+            return
+        for entry in entries:
+            self._stage(entry, now)
+
+    def _stage(self, entry: say.Entry, now: float) -> None:
+        key, body, uuid, properties, left = entry
+        assert self._staged is not None
+        self._staged.add(key_of(key), (body, uuid, properties), self._target.expires_ns(left, now))
+
+    def _whole(self, message: say.Whole, now: float, actions: list[Action]) -> None:
+        staged, self._staged = self._staged, None
+        if staged is None or message.count != self._count or message.checksum != self._checksum:
+            raise ProtocolError(
+                f"a snapshot of {message.count:,} entries came as {self._count:,}, or changed on its way"
+            )
+        self.state = "following"
+        self._target.position = (self._epoch, message.sequence)
+        self._target.replaced(staged, message.sessions, now, actions)
+        self._target.following(self.server, now, actions)
+
+    def _changes(self, message: say.Changes, now: float, actions: list[Action]) -> None:
+        entries = say.decode_entries(message.updates)
+        self._target.position = (self._epoch, message.sequence)
+        if entries:
+            self._target.updated(entries, now, actions)
+        self._target.answered(message.applied, message.failed, now, actions)
+
+    def _refuse(self, message: say.Refused, now: float, actions: list[Action]) -> None:
+        reason = message.reason
+        if reason == "other" != self.refused:
+            self._target.other(self.server, message.name, now, actions)
+        self.refused = reason
+        if reason == "unknown":
+            self._hello(now, actions)
+            return
+        self.state = "asked"
+        self._staged = None
+        self._progress_at = now if reason == "busy" else self._progress_at
+        self._knock_at = now + {"passive": KNOCK_S, "busy": BUSY_S}.get(reason, TAKEN_S)
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    def _hello(self, now: float, actions: list[Action]) -> None:
+        target = self._target
+        if self.state not in ("asked",):
+            self._progress_at = now
+        self.state = "asked"
+        self._staged = None
+        self._stream += 1
+        self._number = self._told = 0
+        self._epoch = b""
+        self._stream_heard_at = now
+        self._knock_at = now + ANSWER_S
+        epoch, sequence = target.position
+        hello = say.Hello(
+            self._stream, self._session, self._subtrees, epoch, sequence, target.done, self._peer, self._map
+        )
+        actions.append(Ask(self.server, say.encode(hello)))
+
+    def _ask(self, now: float, actions: list[Action]) -> None:
+        self.state = "asked"
+        self._staged = None
+        self._queued.clear()
+        self._progress_at = self._asked_at = now
+        self._join_at = self._ask_at = math.inf
+        actions.append(Reopen(self.server))
+        actions.append(Ask(self.server, chp.icanhaz(_common(self._subtrees))))
+
+    def _listen(self, on: bool, actions: list[Action]) -> None:
+        if self._listening is not on:
+            self._listening = on
+            actions += [Listen(self.server, subtree, on) for subtree in self._subtrees]
+
+    def _lost_at(self) -> float:
+        """When it is given up that does not serve us yet."""
+        if not self.chappe or self.state == "joining" or self.refused not in ("", "busy"):
+            return self._progress_at + self._patience()
+        # Over a slow link an answer takes long: a server that lives is waited for.
+        heard_at = max(self._progress_at, self.heard_at)
+        silent_s = MAP_SILENT_S if self.state == "taking" else self._limits.attempt_s
+        return min(self._progress_at + STILL_S, heard_at + silent_s)
+
+    def _patience(self) -> float:
+        if self.chappe:
+            return self._limits.attempt_s
+        return JOIN_S + MAP_SILENT_S if self.state == "joining" else MAP_SILENT_S
+
+    def _lags(self, now: float) -> bool:
+        if not self.chappe or self.beat is None or now < self._stream_heard_at + LAG_S:
+            return False
+        return self.beat.sequence > self._target.position[1]
+
+
+def _common(subtrees: tuple[bytes, ...]) -> bytes:
+    """How all of them begin: what is asked for where only one subtree can be."""
+    first, last = min(subtrees), max(subtrees)
+    same = 0
+    while same < min(len(first), len(last)) and first[same] == last[same]:
+        same += 1
+    return first[:same]

@@ -1,0 +1,401 @@
+"""The streams of a server: to each client of chappe what it lacks, when it has room for it.
+
+A stream costs the server a position, not a queue: what follows is read from the latest updates, or from a view. So a
+client that is slow, or never reads, holds up nobody, and no more memory than what is under way to it. That is bounded
+for each and for all together. Few take snapshots at once; who has to wait is told so, asks again, and keeps its place.
+
+A stream is looked at when something of its own has changed, and all of them when the map has: with thousands of clients
+each message of one must not cost a look at everybody.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import OrderedDict, deque
+from typing import Final
+
+from crc32c import crc32c
+
+from chappe.deadlines import Deadlines
+from chappe.defaults import KIB, MAP_SUBTREE_BYTES_MAX
+from chappe.kv.chp import stream as say
+from chappe.kv.chp.actions import Action, Offer, Withdraw
+from chappe.kv.chp.ledger import Ledger
+from chappe.kv.chp.recent import Batches
+from chappe.kv.chp.views import View, Views
+from chappe.limits import MapLimits
+
+BEAT_S: Final = 1.0  # a stream that lags behind without an update of its own is told where it is
+SUBTREES_MAX: Final = 1_000
+SUBTREES_BYTES_MAX: Final = 64 * KIB  # of one client, together
+_PIECES: Final = 32  # made in one go; what is due otherwise comes first
+
+
+class _Stream:
+    __slots__ = ("checksum", "client", "count", "due", "moved_at", "number", "peer", "place", "position",
+                 "reached", "refusals", "sent", "session", "sessions", "sizes", "subtrees", "synced", "told",
+                 "told_applied", "told_at", "view")  # fmt: skip
+
+    def __init__(self, client: bytes, hello: say.Hello) -> None:
+        self.client = client
+        self.number = hello.stream
+        self.session = hello.session
+        self.subtrees = hello.subtrees
+        self.peer = hello.peer
+        self.position = hello.sequence  # what is for it up to there was sent
+        self.told = hello.sequence  # and that it was
+        self.sent = 0  # messages
+        self.sizes: deque[int] = deque()  # of those that are under way
+        self.moved_at = math.inf  # it has begun to send, or the client has taken something
+        self.view: View | None = None
+        self.place = self.count = self.checksum = 0  # in the view
+        self.told_applied = hello.done
+        self.told_at = -math.inf
+        self.reached = 0  # a peer: it has everything up to there
+        self.due = 0  # ... and had to have so much when it was waited for first: others were told before
+        self.sessions: tuple[say.WriterState, ...] = ()  # ... and these writers, with a snapshot
+        self.refusals = 0  # ... and of so many steps that failed
+        self.synced = False
+
+
+class Streams:
+    """All streams of one server."""
+
+    def __init__(self, ledger: Ledger, views: Views, limits: MapLimits, name: str) -> None:
+        self.map = name
+        self._ledger = ledger
+        self._views = views
+        self._limits = limits
+        self._streams: dict[bytes, _Stream] = {}
+        self._peers: dict[bytes, _Stream] = {}  # those of the other one of two servers
+        self._silences: Deadlines[bytes] = Deadlines()
+        self._batches = Batches(ledger.recent, limits.piece_bytes)
+        self._waiting: OrderedDict[bytes, None] = OrderedDict()  # for a snapshot
+        self._asked: list[bytes] = []  # for one, lately
+        self._taking = 0  # a snapshot
+        self._bytes = 0  # under way to all
+        self._held = False  # some wait until others have taken theirs
+        self._touched: dict[bytes, None] = {}  # are to be looked at
+        self._pieces = 0  # that may still be made in this go
+        self._look_at = -math.inf  # at all of them
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    @property
+    def peers(self) -> int:
+        """Streams to the other one of two servers that has everything: what it confirms is waited for."""
+        return sum([each.synced for each in self._peers.values()])
+
+    @property
+    def in_step(self) -> bytes:
+        """The session of a peer that has all that was ever confirmed, and is waited for."""
+        for each in self._peers.values():
+            if each.synced and each.reached and each.reached >= each.due:
+                return each.session
+        return b""
+
+    def release(self, alone: bool, actions: list[Action]) -> None:
+        """Whether steps are confirmed that no peer has; if so, nobody waits for one that is behind."""
+        self._ledger.alone = alone
+        for client, stream in list(self._peers.items()) if alone else ():
+            self._end(client)
+            self.refuse(client, stream.number, "unknown", actions)
+        self._set_floor()
+
+    def next_timeout(self) -> float:
+        """When there is more to tell, or a client will have been silent for too long."""
+        return -math.inf if self._touched else self._silences.next
+
+    def hello(self, client: bytes, hello: say.Hello, now: float, actions: list[Action]) -> None:
+        """A client opens a stream."""
+        self._end(client, stays=True)
+        subtrees = hello.subtrees
+        if hello.map and self.map and hello.map != self.map:
+            self._end(client)
+            self.refuse(client, hello.stream, "other", actions)
+            return
+        if (
+            not 0 < len(subtrees) <= SUBTREES_MAX
+            or max(map(len, subtrees)) > MAP_SUBTREE_BYTES_MAX
+            or sum(map(len, subtrees)) > SUBTREES_BYTES_MAX
+            or len(self._streams) >= self._limits.streams_max
+        ):
+            self._end(client)
+            self.refuse(client, hello.stream, "full", actions)
+            return
+        stream = self._streams[client] = _Stream(client, hello)
+        if hello.peer:
+            self._peers[client] = stream
+        self._touched[client] = None
+        self._silences.set(client, now + self._silent_s(hello.peer))
+        ledger = self._ledger
+        session = ledger.session(hello.session, now)
+        if session.taken < hello.done:  # what it was told by another server
+            session.taken = session.applied = hello.done
+        session.forget(hello.done)
+        if hello.epoch and ledger.contains(hello.epoch, hello.sequence):
+            self._waiting.pop(client, None)
+            self._welcome(stream, False, now, actions)
+            stream.synced = True
+            stream.refusals = ledger.refusals - len(ledger.refused)  # it may know some of them
+        else:
+            self._wait(stream)
+
+    def taken(self, client: bytes, taken: say.Taken, now: float, actions: list[Action]) -> None:
+        """A client says how far it is."""
+        stream = self._known(client, taken.stream, actions)
+        if stream is None:
+            return
+        self._silences.set(client, now + self._silent_s(stream.peer))
+        if taken.messages > stream.sent:
+            self._end(client)
+            self.refuse(client, taken.stream, "unknown", actions)
+            return
+        while stream.sent - len(stream.sizes) < taken.messages:
+            self._bytes -= stream.sizes.popleft()
+            stream.moved_at = now
+        if self._held and self._bytes < self._limits.streams_bytes:
+            self._look_at = -math.inf
+        self._touched[client] = None
+        session = self._ledger.session(stream.session, now)
+        session.forget(taken.done)
+        if stream.peer and taken.sequence:
+            stream.due = stream.due or self._ledger.sequence
+            stream.reached = max(stream.reached, taken.sequence)
+            self._set_floor()
+
+    def steps(self, client: bytes, steps: say.Steps, now: float, actions: list[Action]) -> None:
+        """A client writes."""
+        stream = self._known(client, steps.stream, actions)
+        if stream is None:
+            return
+        ledger = self._ledger
+        session = ledger.session(stream.session, now)
+        self._touched[client] = None
+        open_steps = session.taken - session.applied + len(session.failed) + len(steps.steps)
+        if open_steps > self._limits.steps_max or ledger.crowded:
+            self._end(client)
+            self.refuse(client, steps.stream, "full", actions)
+            return
+        if steps.first > session.taken + 1:  # some are missing: it begins anew, and sends them again
+            self._end(client)
+            self.refuse(client, steps.stream, "unknown", actions)
+            return
+        done = session.taken + 1 - steps.first
+        ledger.do_steps(stream.session, session.taken + 1, steps.steps[done:] if done else steps.steps, now, actions)
+
+    def goodbye(self, client: bytes) -> None:
+        """A client ends its stream, or cannot be reached any more."""
+        self._end(client)
+
+    def refuse(self, client: bytes, number: int, reason: str, actions: list[Action]) -> None:
+        """Say that there is no such stream."""
+        actions.append(Withdraw(client))
+        name = self.map if reason == "other" else ""
+        actions.append(Offer(client, (say.encode(say.Refused(number, reason, name)),)))
+
+    def close(self, reason: str, actions: list[Action]) -> None:
+        """End all of them."""
+        for client, stream in list(self._streams.items()):
+            self._end(client)
+            self.refuse(client, stream.number, reason, actions)
+        self._touched.clear()
+
+    def silent(self, now: float) -> None:
+        """Give up who said nothing for too long."""
+        for client in self._silences.due(now):
+            self._end(client)
+
+    def pump(self, now: float, actions: list[Action]) -> None:
+        """Tell everybody who has room what he lacks."""
+        if now >= self._look_at:
+            self._look_at = now + BEAT_S
+            self._held = False
+            self._give_up(now, actions)
+            self._ledger.news = True
+        if self._ledger.news:
+            self._ledger.news = False
+            touched = dict.fromkeys(self._streams)
+        else:
+            touched = self._touched
+        self._touched = {}
+        self._pieces = _PIECES
+        for client in touched:
+            stream = self._streams.get(client)
+            while stream is not None and self._next(stream, now, actions):
+                pass
+        while self._waiting and self._taking < self._limits.takers_max and self._begin_view(now, actions):
+            pass
+        asked, self._asked = self._asked, []
+        for client in asked:
+            if client in self._waiting:
+                self.refuse(client, self._streams[client].number, "busy", actions)
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _give_up(self, now: float, actions: list[Action]) -> None:
+        """End the streams of clients that live, and take nothing."""
+        oldest = now - self._limits.taker_s
+        for client, stream in list(self._streams.items()):
+            if stream.sizes and stream.moved_at < oldest:
+                self._end(client)
+                self.refuse(client, stream.number, "full", actions)
+
+    def _wait(self, stream: _Stream) -> None:
+        """Have it wait for a snapshot, in the place that it may have already."""
+        stream.synced = False
+        self._waiting[stream.client] = None
+        self._asked.append(stream.client)
+        if stream.peer:
+            self._waiting.move_to_end(stream.client, last=False)
+
+    def _begin_view(self, now: float, actions: list[Action]) -> bool:
+        """Begin the snapshot of the first who waits."""
+        stream = self._streams[next(iter(self._waiting))]
+        since = math.inf if stream.peer else now - self._limits.view_shared_s  # of writers it needs the same moment
+        view = self._views.open(since, now)
+        if view is None:
+            return False
+        if stream.peer:
+            self._note_sessions(stream)
+        del self._waiting[stream.client]
+        self._taking += 1
+        stream.view = view
+        stream.position = stream.told = view.sequence
+        stream.place = stream.count = stream.checksum = 0
+        self._welcome(stream, True, now, actions)
+        while self._next(stream, now, actions):
+            pass
+        return True
+
+    def _next(self, stream: _Stream, now: float, actions: list[Action]) -> bool:
+        """Send the next message to a stream, if there is one; whether there may be another one."""
+        under_way = len(stream.sizes)
+        if under_way >= self._limits.window or stream.client in self._waiting:
+            return False
+        if under_way and self._bytes >= self._limits.streams_bytes:
+            self._held = True
+            return False
+        if stream.view is None:
+            return self._changes(stream, now, actions)
+        if not self._pieces:
+            self._touched[stream.client] = None
+            return False
+        self._pieces -= 1
+        self._piece(stream, stream.view, now, actions)
+        return True
+
+    def _welcome(self, stream: _Stream, whole: bool, now: float, actions: list[Action]) -> None:
+        ledger = self._ledger
+        session = ledger.sessions.get(stream.session)
+        taken = 0 if session is None else session.taken
+        message = say.Welcome(stream.number, stream.sent, ledger.epoch, stream.position, taken, whole)
+        self._send(stream, message, now, actions)
+
+    def _piece(self, stream: _Stream, view: View, now: float, actions: list[Action]) -> None:
+        if stream.place < len(view.entries):
+            entries, count, stream.place = view.piece(stream.subtrees, stream.place, now)
+            stream.count += count
+            stream.checksum = crc32c(bytes(entries), stream.checksum)
+            self._send(stream, say.Piece(stream.number, stream.sent, entries), now, actions)
+            return
+        self._close_view(stream)
+        stream.synced = True
+        sessions, stream.sessions = stream.sessions, ()
+        whole = say.Whole(stream.number, stream.sent, stream.count, stream.checksum, view.sequence, sessions)
+        self._send(stream, whole, now, actions)
+
+    def _changes(self, stream: _Stream, now: float, actions: list[Action]) -> bool:
+        ledger = self._ledger
+        if stream.peer and stream.refusals < ledger.refusals:
+            return self._refusals(stream, now, actions)
+        session = ledger.sessions.get(stream.session)
+        position, last = stream.position, ledger.sequence
+        updates, count = say.NO_UPDATES, 0
+        if position < last:
+            if not ledger.recent.has(position):
+                self._wait(stream)
+                return False
+            updates, position, count = self._batches.after(position, stream.subtrees, last)
+        applied = stream.told_applied if session is None else ledger.confirm(session, position)
+        stream.position = position
+        known = not count and applied <= stream.told_applied
+        if known and (stream.told >= position or now < stream.told_at + BEAT_S):
+            return position < last
+        failed: tuple[tuple[int, int, str], ...] = ()
+        if session is not None and session.failed:
+            failed = tuple([(number, *session.failed[number]) for number in sorted(session.failed)
+                            if stream.told_applied < number <= applied])  # fmt: skip
+        stream.told = position
+        stream.told_applied = max(applied, stream.told_applied)
+        stream.told_at = now
+        message = say.Changes(stream.number, stream.sent, position, updates, applied, failed)
+        self._send(stream, message, now, actions)
+        return position < last
+
+    def _note_sessions(self, stream: _Stream) -> None:
+        """What is known of writers at this moment, which goes with a snapshot to the other server."""
+        stream.sessions = tuple([
+            (name, each.released,
+             tuple([(number, *outcome) for number, outcome in each.failed.items() if number <= each.released]))
+            for name, each in self._ledger.sessions.items()
+        ])  # fmt: skip
+        stream.refusals = self._ledger.refusals
+
+    def _refusals(self, stream: _Stream, now: float, actions: list[Action]) -> bool:
+        """Tell the other server which steps failed, before what came after them."""
+        refused = self._ledger.refused
+        missing = self._ledger.refusals - stream.refusals
+        stream.refusals = self._ledger.refusals
+        if missing > len(refused):
+            self._wait(stream)
+            self._set_floor()
+            return False
+        failed = tuple(itertools.islice(refused, len(refused) - missing, None))
+        self._send(stream, say.Outcomes(stream.number, stream.sent, failed), now, actions)
+        return True
+
+    def _send(self, stream: _Stream, message: say.FromServer, now: float, actions: list[Action]) -> None:
+        frames = say.encode(message)
+        stream.sent += 1
+        if not stream.sizes:
+            stream.moved_at = now
+        stream.sizes.append(len(frames[1]))
+        self._bytes += len(frames[1])
+        actions.append(Offer(stream.client, (frames,)))
+
+    def _silent_s(self, peer: bool) -> float:
+        return self._limits.peer_silent_s if peer else self._limits.stream_silent_s
+
+    def _known(self, client: bytes, number: int, actions: list[Action]) -> _Stream | None:
+        stream = self._streams.get(client)
+        if stream is None or stream.number != number:
+            self.refuse(client, number, "unknown", actions)
+            return None
+        return stream
+
+    def _end(self, client: bytes, stays: bool = False) -> None:
+        """End a stream; ``stays``: in its place, if it waits for a snapshot."""
+        if not stays:
+            self._waiting.pop(client, None)
+        stream = self._streams.pop(client, None)
+        if stream is None:
+            return
+        self._silences.clear(client)
+        self._bytes -= sum(stream.sizes)
+        self._close_view(stream)
+        if self._peers.pop(client, None) is not None:
+            self._set_floor()
+
+    def _close_view(self, stream: _Stream) -> None:
+        if stream.view is not None:
+            self._views.close(stream.view)
+            self._taking -= 1
+            stream.view = None
+
+    def _set_floor(self) -> None:
+        reached = [each.reached for each in self._peers.values() if each.synced and each.reached]
+        self._ledger.floor = min(reached) if reached else None if self._ledger.alone else 0
+        self._ledger.news = True

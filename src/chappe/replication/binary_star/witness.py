@@ -1,0 +1,128 @@
+"""The witness of pairs: decides when the two servers of one do not see each other. It has no data, only a record.
+
+The record of a pair says in which term who may confirm writes alone. A claim is granted to
+
+* whoever comes first;
+* data of a later term than the record's: the two went on together, and nobody has been alone since;
+* data of the record's term, if nobody is alone in it, or the claimant itself is;
+* the same life that holds the grant, which may not have heard of it.
+
+That somebody no longer confirms alone is recorded unless the term is over.
+
+So of two that do not see each other one is refused, and who was without what the other confirmed alone is refused too.
+What it grants is on disk before it says so: a witness that forgot could grant twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from chappe.core import Report
+from chappe.errors import ProtocolError
+from chappe.replication.binary_star.events import Granted, Refused
+from chappe.replication.binary_star.messages import Answer, Claim, decode_claim, encode_answer
+
+PAIRS_MAX: Final = 10_000  # of one witness; claims of further ones are refused
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a witness knows of a pair: ``role`` leads in ``term``, and confirms alone or not.
+
+    ``base`` is the term of the data with which the grant was asked for, ``life`` and ``count`` those of the claim.
+    """
+
+    term: int
+    role: int
+    alone: bool
+    base: int
+    life: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Have it on disk, before what follows, that the record of a pair is this."""
+
+    pair: bytes
+    held: Held
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer whoever asked."""
+
+    payload: bytes
+
+
+WitnessAction: TypeAlias = Keep | Reply | Report
+
+
+class WitnessCore:
+    """See the module. If the disk refuses a ``Keep``, what follows it is not done and ``handle_not_kept`` is called.
+
+    Args:
+        records: What is on disk.
+        pairs_max: Most pairs.
+    """
+
+    def __init__(self, records: Mapping[bytes, Held], pairs_max: int = PAIRS_MAX) -> None:
+        self.records = dict(records)
+        self._pairs_max = pairs_max
+        self._before: Held | None = None  # what the last ``Keep`` replaced
+
+    def handle_claim(self, frame: bytes) -> list[WitnessAction]:
+        """A server claims; raises ProtocolError."""
+        claim, pair = decode_claim(frame)
+        held = self.records.get(pair)
+        if held is None and len(self.records) >= self._pairs_max:
+            raise ProtocolError(f"claim of a further pair: there are {self._pairs_max}")
+        if held is not None and (held.life, held.term) == (claim.life, claim.term) and claim.count <= held.count:
+            if claim.count < held.count:
+                return []  # overtaken by a later one
+            return [self._reply(claim, True, held.term)]
+        granted = held is None or self._may(claim, held)
+        if not granted:
+            assert held is not None
+            actions: list[WitnessAction] = [self._reply(claim, False, held.term)]
+            if claim.alone:
+                actions.append(Report(Refused(pair, claim.role, claim.term, held.term)))
+            return actions
+        base = claim.base if claim.alone else claim.term
+        self._before = held
+        new = Held(claim.term, claim.role, claim.alone, base, claim.life, claim.count)
+        self.records[pair] = new
+        actions = [Keep(pair, new), self._reply(claim, True, claim.term)]
+        if held is None or (held.term, held.alone) != (new.term, new.alone):
+            actions.append(Report(Granted(pair, claim.role, claim.term, claim.alone)))
+        return actions
+
+    def handle_not_kept(self, pair: bytes) -> None:
+        """The disk refused the last ``Keep``: it was not granted."""
+        if self._before is None:
+            del self.records[pair]
+        else:
+            self.records[pair] = self._before
+
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state; nothing, unless there is a defect."""
+        return [
+            f"{pair!r} has data of term {held.base} in term {held.term}" for pair, held in self.records.items()
+            if held.base > held.term
+        ]  # fmt: skip
+
+    def _may(self, claim: Claim, held: Held) -> bool:
+        ours = claim.role == held.role
+        if claim.term < held.term or (claim.term == held.term and not ours):
+            return False
+        return (
+            not claim.alone
+            or claim.base > held.term
+            or (claim.base == held.term and (ours or not held.alone))
+            or (claim.life == held.life and ours and claim.base >= held.base)
+        )
+
+    def _reply(self, claim: Claim, granted: bool, term: int) -> Reply:
+        return Reply(encode_answer(Answer(granted, claim.life, claim.count, term)))

@@ -1,0 +1,522 @@
+"""Servers and clients of shared maps on their sockets: ZeroMQ, the process's loop, the disk.
+
+What both have in common: sockets are read in turn, a core is asked, its actions are carried out, and what came together
+is flushed together.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import selectors
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import zmq
+
+from chappe.core import Report
+from chappe.defaults import MIB
+from chappe.errors import ProtocolError, StorageError
+from chappe.kv.actions import Commit, Resolve
+from chappe.kv.backend import Backend
+from chappe.kv.chp.actions import Action, Ask, Listen, Offer, Publish, Reopen, Told, Withdraw, Write
+from chappe.kv.chp.client import MapClientCore
+from chappe.kv.chp.pair import PairedMapServer
+from chappe.kv.chp.server import MapServerCore
+from chappe.runtime.kv_node import CLOSE_S
+from chappe.runtime.kv_node import commit as commit_to
+from chappe.runtime.turns import Ready, Turns
+from chappe.runtime.worker import DISKS, Lane
+from chappe.system import time
+from chappe.system.forking import own
+from chappe.system.limits import need_descriptors
+from chappe.transports.maps import UPDATES_MAX, MapAddress, ServerSockets, requester, subscriber
+from chappe.transports.zeromq import open_socket
+
+logger = logging.getLogger(__name__)
+
+DRAIN_MAX: Final = 256  # messages taken from one socket before the others get their turn ...
+DRAIN_BYTES: Final = MIB  # ... or so many bytes
+COMPLAIN_S: Final = 10.0  # malformed messages are logged at most this often
+EMPTY_MAX: Final = 4  # clients that are offered more in one go, some thousand messages: heartbeats are to be in time
+FULL_MAX: Final = 8  # clients with a full queue that are tried again in one go
+RETRY_S: Final = 0.005  # how often a client with a full queue is tried again
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+
+Frames = list[bytes]
+
+
+class Core(Protocol):
+    """What a node runs."""
+
+    def next_timeout(self) -> float:
+        """When ``handle_timeout`` is to be called."""
+
+    def handle_timeout(self, now: float) -> Sequence[object]:
+        """Do what is due."""
+
+    def flush(self, now: float) -> Sequence[object]:
+        """Called after one or several inputs."""
+
+
+class MapNode:
+    """What servers and clients have in common.
+
+    Args:
+        on_report: Called with every event, with the lock held: it must be quick and not call back.
+    """
+
+    def __init__(self, core: Core, what: str, on_report: Callable[[Any], None]) -> None:
+        own(self)
+        need_descriptors()
+        self.turns = Turns(self._handle, self._due, self._stopped, what=what, eager=True)
+        self.lock = self.turns.lock
+        self.halt_event = self.turns.machine.event()
+        self.malformed = 0
+        self._core = core
+        self._complain_at = -math.inf
+        self._look_at = math.inf
+        self.connections: Connections | None = None
+        self._watched: dict[zmq.Socket[bytes], Callable[[], bool]] = {}
+        self._suspects: dict[Callable[[], bool], None] = {}  # sockets used since their descriptor was looked at
+        self.table: dict[type, Callable[[Any], None]] = {Report: lambda action: on_report(action.event)}
+
+    def close(self) -> None:
+        """Release everything; safe to call twice."""
+        with self.lock:
+            if self.turns.closed:
+                return
+            self.turns.closed = True
+        self.turns.stop()
+        with self.lock:
+            for each in list(self._watched):
+                each.close()
+            self.turns.release()
+
+    # -- driving -----------------------------------------------------------------------------------------------------
+
+    def perform(self, actions: Sequence[object]) -> None:
+        """Carry out actions in order; the lock is held."""
+        table = self.table
+        for action in actions:
+            table[type(action)](action)
+
+    def do(self, actions: Sequence[object]) -> None:
+        """Carry out what a call into the core has answered, and what follows from it; the lock is held."""
+        self.perform(actions)
+        self.perform(self._core.flush(time.monotonic()))
+        self.turns.look_again_at(self._due())
+
+    def _handle(self, ready: Ready) -> bool:
+        for key, mask in ready:
+            key.data(mask)
+        suspects, self._suspects = self._suspects, {}
+        for drain in suspects:
+            if drain():
+                self._suspects[drain] = None
+        now = time.monotonic()
+        if now >= self._core.next_timeout():
+            self.perform(self._core.handle_timeout(now))
+        self._retry(now)
+        self.perform(self._core.flush(now))
+        self.turns.news = True
+        return bool(self._suspects) or self._look_at <= now
+
+    def look_at(self, at: float) -> None:
+        """Look then whether there is something to do; the lock is held."""
+        if at < self._look_at:
+            self._look_at = at
+            self.turns.look_again_at(at)
+
+    def _retry(self, now: float) -> None:
+        """Try again what sockets did not take."""
+        if now >= self._look_at:
+            self._look_at = math.inf
+            if self.connections is not None:
+                self.connections.retry()
+
+    def _due(self) -> float:
+        return min(self._core.next_timeout(), self._look_at)
+
+    def _stopped(self, reason: str) -> None:
+        self.halt_event.set()
+
+    # -- sockets -----------------------------------------------------------------------------------------------------
+
+    def watch(
+        self,
+        sock: zmq.Socket[bytes],
+        handle: Callable[[Frames], Sequence[object]],
+        held: Callable[[], bool] = lambda: False,
+    ) -> Callable[[], bool]:
+        """Have every message of a socket handled; returns what is to be suspected after it was used otherwise.
+
+        While ``held`` says so nothing is read: whoever says that suspects it afterwards.
+        """
+
+        def drain() -> bool:
+            return not held() and self._drain(sock, handle)
+
+        self._watched[sock] = drain
+        self.turns.register(int(sock.getsockopt(zmq.FD)), selectors.EVENT_READ, lambda mask: self._suspect(drain))
+        self._suspect(drain)
+        return drain
+
+    def unwatch(self, sock: zmq.Socket[bytes]) -> None:
+        """Close a socket."""
+        self.turns.unregister(int(sock.getsockopt(zmq.FD)))
+        del self._watched[sock]
+        sock.close(0)
+
+    def used(self, sock: zmq.Socket[bytes]) -> None:
+        """It was sent on, so that its descriptor may not tell what has come."""
+        self._suspects[self._watched[sock]] = None
+
+    def _suspect(self, drain: Callable[[], bool]) -> None:
+        self._suspects[drain] = None
+
+    def _drain(self, sock: zmq.Socket[bytes], handle: Callable[[Frames], Sequence[object]]) -> bool:
+        size = 0
+        for _ in range(DRAIN_MAX):
+            if size >= DRAIN_BYTES:
+                return True
+            try:
+                frames = sock.recv_multipart(_NOBLOCK)
+            except zmq.Again:
+                return False
+            except zmq.ZMQError:
+                if sock.closed:  # by what was just handled
+                    return False
+                raise
+            size += len(frames[-1])
+            try:
+                self.perform(handle(frames))
+            except ProtocolError as error:
+                self.complain(error)
+        return True
+
+    def complain(self, error: ProtocolError) -> None:
+        """Count what was malformed, and say so now and then."""
+        self.malformed += 1
+        now = time.monotonic()
+        if now >= self._complain_at:
+            self._complain_at = now + COMPLAIN_S
+            logger.warning("dropped a malformed message (%s); %d so far", error, self.malformed)
+
+
+class Connections:
+    """The sockets by which a node follows servers: of each one that hears, and one that asks."""
+
+    def __init__(self, node: MapNode, servers: Sequence[MapAddress],
+                 published: Callable[[int, Frames], Sequence[object]],
+                 answered: Callable[[int, Frames], Sequence[object]]) -> None:  # fmt: skip
+        self._node = node
+        self._servers = servers
+        self._answered = answered
+        self._hearing: list[zmq.Socket[bytes]] = []
+        self._asking: list[zmq.Socket[bytes]] = []
+        self._waiting: list[deque[Frames]] = [deque() for _ in servers]  # what a full queue did not take
+        for place, address in enumerate(servers):
+            heard = subscriber(address)
+            node.watch(heard, lambda frames, place=place: published(place, frames))  # type: ignore[misc]
+            self._hearing.append(heard)
+            self._asking.append(self._open(place))
+        node.table |= {Listen: self._listen, Ask: self._ask, Reopen: self._reopen}
+
+    def _open(self, place: int) -> zmq.Socket[bytes]:
+        made = requester(self._servers[place])
+        self._node.watch(made, lambda frames: self._answered(place, frames))
+        return made
+
+    def _listen(self, action: Listen) -> None:
+        sock = self._hearing[action.server]
+        sock.setsockopt(zmq.SUBSCRIBE if action.on else zmq.UNSUBSCRIBE, action.prefix)
+        self._node.used(sock)
+
+    def _ask(self, action: Ask) -> None:
+        self._waiting[action.server].append(action.frames)
+        self._send(action.server)
+
+    def _send(self, place: int) -> None:
+        sock, waiting = self._asking[place], self._waiting[place]
+        while waiting:
+            try:
+                sock.send_multipart(waiting[0], _NOBLOCK)
+            except zmq.Again:
+                self._node.look_at(time.monotonic() + RETRY_S)
+                break
+            waiting.popleft()
+        self._node.used(sock)
+
+    def retry(self) -> None:
+        """Try again what a full queue did not take."""
+        for place, waiting in enumerate(self._waiting):
+            if waiting:
+                self._send(place)
+
+    def _reopen(self, action: Reopen) -> None:
+        self._waiting[action.server].clear()
+        self._node.unwatch(self._asking[action.server])
+        self._asking[action.server] = self._open(action.server)
+
+
+class _Box:
+    """What waits for one client of a server."""
+
+    __slots__ = ("ask", "messages")
+
+    def __init__(self) -> None:
+        self.messages: deque[Frames] = deque()
+        self.ask = False
+
+
+class MapServerNode(MapNode):
+    """Runs one server.
+
+    Args:
+        address: Where to listen; port 0: three free ones in a row.
+        core: Made with what ``backend`` has.
+        peer: Of two servers the other one.
+        published: Writes are published to the collector (model 6), and not pushed (model 5).
+    """
+
+    def __init__(
+        self,
+        address: MapAddress,
+        core: MapServerCore | PairedMapServer,
+        *,
+        backend: Backend | None = None,
+        peer: MapAddress | None = None,
+        published: bool,
+        on_report: Callable[[Any], None],
+    ) -> None:
+        super().__init__(core, "map server", on_report)
+        self.core = core
+        self._backend = backend
+        self._commits = None if backend is None else Lane(DISKS, self.turns.run)
+        self._boxes: dict[bytes, _Box] = {}
+        self._full: dict[bytes, None] = {}  # whose queues are full
+        self._empty: deque[bytes] = deque()  # who has taken all, and is to be asked about
+        self.table |= {Offer: self._offer, Withdraw: self._withdraw, Publish: self._publish, Commit: self._commit}
+        try:
+            self._sockets = ServerSockets(address, published=published)
+            self.address = MapAddress(address.host, self._sockets.port)
+            self._hear = self.watch(self._sockets.publisher, self._on_subscription)
+            self.watch(self._sockets.router, self._on_request)
+            self._collect = self.watch(
+                self._sockets.collector,
+                lambda frames: core.handle_update(frames, time.monotonic()),
+                lambda: core.crowded,
+            )
+            if peer is not None:
+                self.connections = Connections(self, [peer], self._on_peer_publication, self._on_peer_answer)
+        except BaseException:
+            for each in list(self._watched):
+                each.close(0)
+            self.turns.release()
+            self._close_backend()
+            raise
+
+    def start(self) -> None:
+        """Begin."""
+        with self.lock:
+            self.perform(self.core.start(time.monotonic()))
+        self.turns.start()
+
+    def close(self) -> None:
+        """Finish the commits under way, and release everything."""
+        if not self.turns.closed:
+            self._close_backend()
+        super().close()
+
+    def _close_backend(self) -> None:
+        if self._commits is not None and self._backend is not None:
+            self._commits.close(CLOSE_S, self._backend.close)
+
+    # -- sockets -----------------------------------------------------------------------------------------------------
+
+    def _on_request(self, frames: Frames) -> Sequence[object]:
+        self._hear()  # who asks has subscribed before: what follows is to be published to him
+        return self.core.handle_request(frames[0], frames[1:], time.monotonic())
+
+    def _on_subscription(self, frames: Frames) -> Sequence[object]:
+        if len(frames) != 1 or frames[0][:1] not in (b"\0", b"\1"):
+            raise ProtocolError("a message to a publishing socket")
+        return self.core.handle_subscription(frames[0][1:], frames[0][0] == 1, time.monotonic())
+
+    def _on_peer_publication(self, place: int, frames: Frames) -> Sequence[object]:
+        return self.core.handle_peer_publication(frames, time.monotonic())
+
+    def _on_peer_answer(self, place: int, frames: Frames) -> Sequence[object]:
+        return self.core.handle_peer_answer(frames, time.monotonic())
+
+    def _publish(self, action: Publish) -> None:
+        self._sockets.publisher.send_multipart(action.frames, _NOBLOCK)
+        self._suspect(self._hear)
+
+    def _offer(self, action: Offer) -> None:
+        client = action.client
+        box = self._boxes.get(client)
+        if box is None:
+            box = self._boxes[client] = _Box()
+        box.messages.extend(action.messages)
+        box.ask |= action.ask
+        if client not in self._full:
+            self._send(client, box)
+
+    def _withdraw(self, action: Withdraw) -> None:
+        self._boxes.pop(action.client, None)
+        self._full.pop(action.client, None)
+
+    def _send(self, client: bytes, box: _Box) -> None:
+        """Send what waits for a client, as far as it takes it."""
+        router = self._sockets.router
+        self.used(router)
+        while box.messages:
+            try:
+                router.send_multipart([client, *box.messages[0]], _NOBLOCK)
+            except zmq.Again:
+                self._full[client] = None
+                self.look_at(time.monotonic() + RETRY_S)
+                return
+            except zmq.ZMQError:  # it is not there any more
+                self._withdraw(Withdraw(client))
+                self.perform(self.core.handle_unroutable(client, time.monotonic()))
+                return
+            box.messages.popleft()
+        del self._boxes[client]
+        if box.ask:
+            self._empty.append(client)
+            self.look_at(0.0)
+
+    def _retry(self, now: float) -> None:
+        if now < self._look_at:
+            return
+        super()._retry(now)
+        for _ in range(min(len(self._empty), EMPTY_MAX)):
+            self.perform(self.core.handle_taken(self._empty.popleft(), now))
+        if self._empty:
+            self.look_at(0.0)
+        if len(self._full) > FULL_MAX:
+            self.look_at(now + RETRY_S)
+        for client in list(itertools.islice(self._full, FULL_MAX)):
+            del self._full[client]
+            box = self._boxes.get(client)
+            if box is not None:
+                self._send(client, box)
+
+    # -- the disk ----------------------------------------------------------------------------------------------------
+
+    def _commit(self, action: Commit) -> None:
+        assert self._commits is not None
+        assert self._backend is not None
+        backend = self._backend
+        self._commits.do(lambda: commit_to(backend, action), lambda error: self._committed(action.number, error))
+
+    def _committed(self, number: int, error: StorageError | None) -> None:
+        self.do(self.core.handle_committed(number, error, time.monotonic()))
+        if not self.core.crowded:
+            self._suspect(self._collect)
+            self.look_at(0.0)
+
+
+class MapClientNode(MapNode):
+    """Runs one client.
+
+    Args:
+        servers: In the order in which they are tried.
+        published: Writes to servers of other programs are published to all of them (model 6), and not pushed to the
+            one that is followed (model 5).
+        perform: What is done, with the lock held, for ``Resolve``, ``Told`` and ``Report`` actions.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[MapAddress],
+        core: MapClientCore,
+        *,
+        published: bool,
+        on_resolve: Callable[[Resolve], None],
+        on_told: Callable[[Told], None],
+        on_report: Callable[[Any], None],
+    ) -> None:
+        super().__init__(core, "map", on_report)
+        self.core = core
+        self._servers = servers
+        self._published = published
+        self._writing: dict[int, zmq.Socket[bytes]] = {}
+        self._reached: set[int] = set()  # servers that take what is published to them
+        self._unsent: dict[int, deque[Frames]] = {}
+        self.table |= {Resolve: on_resolve, Told: on_told, Write: self._write}
+        try:
+            self.connections = Connections(self, servers, self._on_publication, self._on_answer)
+        except BaseException:
+            for each in list(self._watched):
+                each.close(0)
+            self.turns.release()
+            raise
+
+    def start(self) -> None:
+        """Begin."""
+        with self.lock:
+            self.perform(self.core.start(time.monotonic()))
+        self.turns.start()
+
+    def close(self) -> None:
+        """Leave; what is not confirmed may be lost."""
+        with self.lock:
+            if not self.turns.closed and self.turns.halted is None:
+                self.perform(self.core.close())
+        super().close()
+        for each in self._writing.values():
+            each.close()
+
+    def _on_publication(self, place: int, frames: Frames) -> Sequence[Action]:
+        return self.core.handle_publication(place, frames, time.monotonic())
+
+    def _on_answer(self, place: int, frames: Frames) -> Sequence[Action]:
+        return self.core.handle_answer(place, frames, time.monotonic())
+
+    # -- writing to servers of other programs --------------------------------------------------------------------------
+
+    def _write(self, action: Write) -> None:
+        if not self._published:
+            sock = self._writing.get(action.server)
+            if sock is None:
+                sock = self._writing[action.server] = open_socket(zmq.PUSH)
+                sock.setsockopt(zmq.SNDHWM, UPDATES_MAX)
+                sock.connect(self._servers[action.server].endpoint(2))
+            try:
+                sock.send_multipart(action.frames, _NOBLOCK)
+            except zmq.Again:
+                pass  # it does not come back: the writer is told that nobody knows of it
+            return
+        for place in range(len(self._servers)):  # a socket each, as each is reached at another time
+            if place not in self._writing:
+                self._open_publisher(place)
+            self._unsent[place].append(action.frames)
+            self._send_unsent(place)
+
+    def _open_publisher(self, place: int) -> None:
+        made = self._writing[place] = open_socket(zmq.XPUB)
+        made.setsockopt(zmq.SNDHWM, UPDATES_MAX)
+        made.connect(self._servers[place].endpoint(2))
+        self._unsent[place] = deque(maxlen=UPDATES_MAX)
+        self.watch(made, lambda frames: self._on_reached(place, frames))
+
+    def _on_reached(self, place: int, frames: Frames) -> Sequence[Action]:
+        """A server has subscribed to what we publish: not before then anything can be sent."""
+        if frames[0][:1] == b"\1":
+            self._reached.add(place)
+        else:
+            self._reached.discard(place)
+        self._send_unsent(place)
+        return ()
+
+    def _send_unsent(self, place: int) -> None:
+        unsent = self._unsent[place]
+        while place in self._reached and unsent:
+            self._writing[place].send_multipart(unsent.popleft(), _NOBLOCK)
+        self.used(self._writing[place])

@@ -1,0 +1,200 @@
+"""A server of a pair on its sockets, and the witness of pairs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import zmq
+
+from chappe.core import Report
+from chappe.data.binary import encode
+from chappe.errors import ProtocolError, StorageError
+from chappe.kv.actions import Commit
+from chappe.kv.backend import Backend, Loaded, PutRow
+from chappe.kv.chp.pair import PairedMapServer
+from chappe.replication.binary_star.actions import Ask, Tell
+from chappe.replication.binary_star.messages import BEAT
+from chappe.replication.binary_star.witness import Held, Keep, Reply, WitnessCore
+from chappe.runtime.kv_node import CLOSE_S
+from chappe.runtime.kv_node import commit as commit_to
+from chappe.runtime.map_node import Frames, MapNode, MapServerNode
+from chappe.runtime.worker import DISKS, Lane
+from chappe.system import time
+from chappe.transports.addresses import bind
+from chappe.transports.maps import MapAddress, PairSockets
+from chappe.transports.zeromq import open_socket
+
+CLAIMS_MAX: Final = 1_000  # that wait for the witness's disk; further ones are dropped, and come again
+_ROW: Final = msgspec.json.Decoder(tuple[int, int, bool, int, int, int])
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+
+
+class PairedServerNode(MapServerNode):
+    """Runs one server of a pair; see ``MapServerNode`` and ``PairSockets`` for the arguments."""
+
+    core: PairedMapServer
+
+    def __init__(
+        self,
+        address: MapAddress,
+        core: PairedMapServer,
+        *,
+        backend: Backend | None,
+        peer: MapAddress,
+        link: tuple[MapAddress, MapAddress],
+        witness: MapAddress | None,
+        published: bool,
+        on_report: Callable[[Any], None],
+    ) -> None:
+        super().__init__(address, core, backend=backend, peer=peer, published=published, on_report=on_report)
+        self._listeners: Counter[bytes] = Counter()  # to what is told of this server, by prefix
+        self.table |= {Tell: self._tell, Ask: self._ask}
+        try:
+            self._link = PairSockets(link, witness)
+            self.watch(self._link.telling, self._on_listener)
+            self.watch(self._link.hearing, lambda frames: core.handle_state(frames, time.monotonic()))
+            if self._link.asking is not None:
+                self.watch(self._link.asking, lambda frames: core.handle_witness(frames, time.monotonic()))
+        except BaseException:
+            self.close()
+            raise
+
+    def _on_listener(self, frames: Frames) -> Sequence[object]:
+        if len(frames) != 1 or frames[0][:1] not in (b"\0", b"\1"):
+            raise ProtocolError("a message to a publishing socket")
+        self._listeners[frames[0][1:]] += 1 if frames[0][0] else -1
+        return ()
+
+    def _tell(self, action: Tell) -> None:
+        """An original subscribes to everything, an end of chappe to heartbeats by their name."""
+        telling = self._link.telling
+        if self._listeners[BEAT] > 0:
+            telling.send(action.beat, _NOBLOCK)
+        if self._listeners[b""] > 0 and action.state:
+            telling.send(action.state, _NOBLOCK)
+        self.used(telling)
+
+    def _ask(self, action: Ask) -> None:
+        asking = self._link.asking
+        assert asking is not None
+        try:
+            asking.send(action.payload, _NOBLOCK)
+        except zmq.Again:
+            pass  # it is asked again
+        self.used(asking)
+
+
+class _Idle:
+    """What a node asks of a core; a witness has no time of its own."""
+
+    def next_timeout(self) -> float:
+        return math.inf
+
+    def handle_timeout(self, now: float) -> Sequence[object]:
+        return []
+
+    def flush(self, now: float) -> Sequence[object]:
+        return []
+
+
+class WitnessNode(MapNode):
+    """Runs a witness, which answers when what it has granted is on disk.
+
+    Args:
+        address: Where to listen; port 0: any.
+        backend: Its disk.
+    """
+
+    def __init__(self, address: MapAddress, backend: Backend, on_report: Callable[[Any], None]) -> None:
+        super().__init__(_Idle(), "witness", on_report)
+        self._backend = backend
+        self._commits = Lane(DISKS, self.turns.run)
+        self._claims: deque[Frames] = deque()
+        self._number = 0
+        self._keeping = False
+        try:
+            self.core = WitnessCore(_records(backend.load()))
+            self._router = open_socket(zmq.ROUTER)
+            self.watch(self._router, self._on_claim)
+            self.address = MapAddress(address.host, bind(self._router, address.host, address.port))
+        except BaseException:
+            for each in list(self._watched):
+                each.close(0)
+            self.turns.release()
+            self._commits.close(CLOSE_S, backend.close)
+            raise
+
+    def start(self) -> None:
+        """Begin."""
+        self.turns.start()
+
+    def close(self) -> None:
+        """Finish the commit under way, and release everything."""
+        if not self.turns.closed:
+            self._commits.close(CLOSE_S, self._backend.close)
+        super().close()
+
+    def _on_claim(self, frames: Frames) -> Sequence[object]:
+        if len(frames) != 2:
+            raise ProtocolError(f"a claim of {len(frames)} frames")
+        if len(self._claims) < CLAIMS_MAX:
+            self._claims.append(frames)
+        self._go_on()
+        return ()
+
+    def _go_on(self) -> None:
+        while self._claims and not self._keeping:
+            client, frame = self._claims.popleft()
+            try:
+                self._carry_out(client, self.core.handle_claim(frame))
+            except ProtocolError as error:
+                self.complain(error)
+
+    def _carry_out(self, client: bytes, actions: Sequence[Keep | Reply | Report]) -> None:
+        for place, action in enumerate(actions):
+            if isinstance(action, Keep):
+                rest = actions[place + 1 :]
+                self._keep(action, partial(self._carry_out, client, rest))
+                return
+            if isinstance(action, Reply):
+                self._router.send_multipart([client, action.payload], _NOBLOCK)
+                self.used(self._router)
+            else:
+                self.table[Report](action)
+
+    def _keep(self, action: Keep, then: Callable[[], None]) -> None:
+        self._keeping = True
+        self._number += 1
+        commit = Commit(self._number, (PutRow(encode(action.pair), encode(_text(action.held)), None),))
+
+        def kept(error: StorageError | None) -> None:
+            self._keeping = False
+            if error is None:
+                then()
+            else:
+                self.core.handle_not_kept(action.pair)
+                self.table[Report](Report(error))
+            self._go_on()
+
+        self._commits.do(lambda: commit_to(self._backend, commit), kept)
+
+
+def _text(held: Held) -> str:
+    row = (held.term, held.role, held.alone, held.base, held.life, held.count)
+    return msgspec.json.encode(row).decode()
+
+
+def _records(loaded: Loaded) -> dict[bytes, Held]:
+    """Raises ProtocolError."""
+    found: dict[bytes, Held] = {}
+    for pair, text, _ in loaded.entries:
+        try:
+            found[bytes(pair)] = Held(*_ROW.decode(text))  # type: ignore[arg-type]
+        except (msgspec.DecodeError, TypeError):
+            raise ProtocolError("what is stored there are no records of a witness; choose another path") from None
+    return found

@@ -1,0 +1,1 @@
+"""Worlds of shared maps: a pair of servers, their witness, clients."""

@@ -1,0 +1,351 @@
+"""The servers of a pair, their witness, and clients, in a world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final
+
+from chappe.core import Report
+from chappe.errors import ChappeError, StorageError, StorageFull
+from chappe.kv.actions import Commit, Resolve
+from chappe.kv.chp import actions as chp
+from chappe.kv.chp.client import MapClientCore
+from chappe.kv.chp.pair import PairedMapServer
+from chappe.kv.chp.stream import MARK, Step, Welcome, from_server
+from chappe.replication.binary_star import actions as star
+from chappe.replication.binary_star.messages import BACKUP, PRIMARY
+from chappe.replication.binary_star.witness import Keep, Reply, WitnessCore
+from chappe.sim.backends import SimBackend
+from chappe.sim.host import Host
+from chappe.sim.scenarios.maps.lines import Deliver
+
+SERVERS: Final = ("server0", "server1")
+WITNESS: Final = "witness"
+PAIR: Final = b"pair"
+SUBSCRIBED_S: Final = 0.05  # so long after a server began its subscribers have found it
+COMMITS_S: Final = (0.000_5, 0.005, 0.05)
+
+
+class MapHost(Host):
+    """A host with a clock of its own, that takes what comes when it stands still no more."""
+
+    def __init__(self, world: Any, name: str) -> None:
+        super().__init__(world, name)
+        self.rate = 1.0 + world.drift * (world.rng.random() - 0.5)
+        self._offset = world.rng.random() * 1_000
+        self._inbox: list[Deliver] = []
+        self.core: Any = None
+        self.prefixes: list[list[bytes]] = []
+        self.servers: tuple[str, ...] = ()
+        self.connections: list[int] = []
+        self.table = {
+            Report: self._report, chp.Listen: self._listen, chp.Ask: self._ask, chp.Reopen: self._reopen,
+        }  # fmt: skip
+
+    @property
+    def now(self) -> float:
+        """The time on its own clock."""
+        return float(self._offset + self.world.now * self.rate)
+
+    def due(self) -> float:
+        """When the core wants to be called, on the world's clock."""
+        at = self.core.next_timeout()
+        return float((at - self._offset) / self.rate) if at < inf else inf
+
+    def handle_due(self) -> None:
+        """Have it do what is due."""
+        if self.now >= self.core.next_timeout():
+            self.call(self.core.handle_timeout, self.now)
+
+    def call(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
+        """Make one call into the core, carry out its answer, and what follows from it."""
+        super().call(method, *args, **options)
+        if self.alive:
+            super().call(self.core.flush, self.now)
+            for found in self.core.invariants() if hasattr(self.core, "invariants") else ():
+                self.world.fail("invariants", f"{self.name}: {found}")
+
+    def take(self, deliver: Deliver) -> None:
+        """A message has come."""
+        if self.frozen:
+            self._inbox.append(deliver)
+        else:
+            deliver(self)
+
+    def resume(self) -> None:
+        """It goes on; what came meanwhile may be looked at first, or the time."""
+        if not self.alive:
+            return
+        self.stalled_until = 0.0
+        if self.world.rng.random() < 0.5:
+            self.wake()
+        inbox, self._inbox = self._inbox, []
+        for deliver in inbox:
+            if self.alive:
+                deliver(self)
+        self.wake()
+
+    def _report(self, action: Report) -> None:
+        self.world.trace(self, "%s", action.event)
+
+    # -- following servers
+
+    def follow(self, servers: tuple[str, ...]) -> None:
+        """Know these servers."""
+        self.servers = servers
+        self.prefixes = [[] for _ in servers]
+        self.connections = [0] * len(servers)
+
+    def _listen(self, action: chp.Listen) -> None:
+        had = self.prefixes[action.server]
+        (had.append if action.on else had.remove)(action.prefix)
+        prefix, on = action.prefix, action.on
+
+        def deliver(host: Any) -> None:
+            host.call(host.core.handle_subscription, prefix, on, host.now)
+
+        self.world.lines.send(self.name, self.servers[action.server], "listen", deliver)
+
+    def _ask(self, action: chp.Ask) -> None:
+        client, place, frames = self.name, action.server, action.frames
+        number = self.connections[place]
+
+        def deliver(host: Any) -> None:
+            host.call(host.core.handle_request, f"{client}/{place}/{number}/{host.life}".encode(), frames, host.now)
+
+        self.world.lines.send(client, self.servers[place], "ask", deliver, kept=True)
+
+    def reconnect(self, server: str) -> None:
+        """A connection broke, with what was on it: the next one is another client to the server."""
+        if server in self.servers:
+            self.connections[self.servers.index(server)] += 1
+
+    def _reopen(self, action: chp.Reopen) -> None:
+        self.connections[action.server] += 1
+
+    def published(self, place: int, frames: list[bytes]) -> None:
+        """A server has published something."""
+
+    def answered(self, place: int, frames: list[bytes]) -> None:
+        """A server has sent something to this host alone."""
+
+
+class ServerHost(MapHost):
+    """One server of the pair."""
+
+    def __init__(self, world: Any, name: str, backend: SimBackend | None) -> None:
+        super().__init__(world, name)
+        self.life = world.next_life()
+        self.backend = backend
+        place = SERVERS.index(name)
+        self.follow((SERVERS[1 - place],))
+        self.core = PairedMapServer(
+            (PRIMARY, BACKUP)[place], world.random(16), pair=PAIR, loaded=None if backend is None else backend.load(),
+            limits=world.limits, witness=world.witnessed, now=self.now, wall_ns=world.clock.wall_us * 1000,
+        )  # fmt: skip
+        self.table |= {
+            chp.Offer: self._offer, chp.Withdraw: lambda action: None, chp.Publish: self._publish,
+            Commit: self._commit, star.Tell: self._tell, star.Ask: self._claim,
+        }  # fmt: skip
+
+    def start(self) -> None:
+        """Begin; who has subscribed finds it again."""
+        self.call(self.core.start, self.now)
+        self.world.clock.after(SUBSCRIBED_S, self._found)
+        self.world.lines.begun(self.name)
+
+    def _found(self) -> None:
+        for host in self.world.alive(MapHost):
+            for place, server in enumerate(host.servers):
+                for prefix in host.prefixes[place] if server == self.name else ():
+                    self.call(self.core.handle_subscription, prefix, True, self.now)
+
+    def _offer(self, action: chp.Offer) -> None:
+        name, place, number, life = action.client.decode().split("/")
+        if int(life) != self.life or name not in self.world.hosts or not self.world.hosts[name].alive:
+            self.world.clock.after(0.0, self._call_soon, "handle_unroutable", action.client)
+            return
+        for frames in action.messages:
+            self.world.lines.send(self.name, name, "answer", self._answer(int(place), int(number), frames))
+        if action.ask:
+            self.world.clock.after(0.001, self._call_soon, "handle_taken", action.client)
+
+    def _call_soon(self, method: str, client: bytes) -> None:
+        if not self.frozen:
+            self.call(getattr(self.core, method), client, self.now)
+
+    def _answer(self, place: int, number: int, frames: list[bytes]) -> Deliver:
+        life = self.life
+
+        def deliver(host: Any) -> None:
+            server = self.world.hosts[host.servers[place]]
+            if host.connections[place] == number and server.life == life:
+                host.answered(place, frames)
+
+        return deliver
+
+    def _publish(self, action: chp.Publish) -> None:
+        frames = action.frames
+        for host in self.world.alive(MapHost):
+            for place, server in enumerate(host.servers):
+                if server == self.name and any(frames[0].startswith(each) for each in host.prefixes[place]):
+                    self.world.lines.send(self.name, host.name, "pub", _publication(place, frames))
+
+    def _tell(self, action: star.Tell) -> None:
+        beat = action.beat
+
+        def deliver(host: Any) -> None:
+            host.call(host.core.handle_state, [beat], host.now)
+
+        self.world.lines.send(self.name, self.servers[0], "state", deliver)
+
+    def _claim(self, action: star.Ask) -> None:
+        source, life, payload = self.name, self.life, action.payload
+        self.world.lines.send(source, WITNESS, "claim", lambda host: host.claim(source, life, payload), kept=True)
+
+    def _commit(self, action: Commit) -> None:
+        self.world.clock.after(self.world.commit_s * self.world.rng.random(), self._committed, action)
+
+    def _committed(self, action: Commit) -> None:
+        if not self.alive:
+            return
+        assert self.backend is not None
+        error: StorageError | None = None
+        try:
+            self.backend.commit(action.operations)
+        except StorageFull as problem:
+            error = problem
+            self.world.failed[Commit] += 1
+
+        def deliver(host: Any) -> None:
+            host.call(host.core.handle_committed, action.number, error, host.now)
+
+        self.take(deliver)
+
+    def published(self, place: int, frames: list[bytes]) -> None:
+        """The other server has published something."""
+        self.call(self.core.handle_peer_publication, frames, self.now)
+
+    def answered(self, place: int, frames: list[bytes]) -> None:
+        """The other server has answered."""
+        self.call(self.core.handle_peer_answer, frames, self.now)
+
+
+def _publication(place: int, frames: list[bytes]) -> Deliver:
+    return lambda host: host.published(place, frames)
+
+
+class WitnessHost(MapHost):
+    """The witness; what it has granted lasts."""
+
+    def __init__(self, world: Any, name: str) -> None:
+        super().__init__(world, name)
+        self.life = world.next_life()
+        self.core = WitnessCore(world.granted)
+        self.table = {Report: self._report}
+
+    def start(self) -> None:
+        """What servers have asked meanwhile comes."""
+        self.world.lines.begun(self.name)
+
+    def due(self) -> float:
+        """It has no time of its own."""
+        return inf
+
+    def claim(self, server: str, life: int, payload: bytes) -> None:
+        """A server claims."""
+        for action in self.core.handle_claim(payload):
+            if isinstance(action, Keep):
+                self.world.granted[action.pair] = action.held
+            elif isinstance(action, Reply):
+                self._reply(server, life, action.payload)
+            else:
+                self.table[Report](action)
+
+    def _reply(self, server: str, life: int, payload: bytes) -> None:
+        def deliver(host: Any) -> None:
+            if host.life == life:
+                host.call(host.core.handle_witness, [payload], host.now)
+
+        self.world.lines.send(self.name, server, "answer", deliver)
+
+
+@dataclass
+class Written:
+    """One step of a client, and what became of it."""
+
+    key: bytes
+    value: bytes
+    expected: bytes | None
+    outcome: bool | ChappeError | None = None
+    plain: bool = False  # it was written in the Guide's way, which promises nothing
+
+
+class ClientHost(MapHost):
+    """A client of both servers, which writes."""
+
+    def __init__(self, world: Any, name: str) -> None:
+        super().__init__(world, name)
+        self.life = world.next_life()
+        self.follow(SERVERS)
+        self.core = MapClientCore(SERVERS, (b"",), world.random(10), limits=world.limits)
+        self.core.watched = True
+        self.shown: dict[bytes, bytes] = {}  # what who watches has been told
+        self.written: dict[int, Written] = {}
+        self._tickets = 0
+        self.table |= {Resolve: self._resolve, chp.Told: self._told, chp.Write: self._write}
+
+    def start(self) -> None:
+        """Begin."""
+        self.call(self.core.start, self.now)
+
+    def write(self, key: bytes, value: bytes, *, compare: bool = False) -> None:
+        """Set a key; ``compare``: if it has not changed."""
+        if self.frozen or not self.core.room:
+            return
+        self._tickets += 1
+        entry = self.core.engine.find(key.decode())
+        expected = (b"" if entry is None else entry.value[0]) if compare else None
+        self.written[self._tickets] = self.world.noted(Written(key, value, expected))
+        step = Step(((key, value, 0, b""),), () if expected is None else ((key, expected),))
+        self.call(self.core.write, step, self._tickets, self.now)
+
+    def _resolve(self, action: Resolve) -> None:
+        written = self.written.pop(action.ticket)
+        written.outcome = action.outcome  # type: ignore[assignment]
+        self.world.see("on_outcome", self, written)
+
+    def _write(self, action: chp.Write) -> None:
+        """It has not heard that its server is one of chappe: it writes as the Guide's clients do, to both."""
+        frames = action.frames
+        for written in self.written.values():
+            if (written.key, written.value) == (frames[0], frames[4]):
+                written.plain = True
+
+        def deliver(host: Any) -> None:
+            host.call(host.core.handle_update, frames, host.now)
+
+        for server in self.servers:
+            self.world.lines.send(self.name, server, "update", deliver)
+
+    def _told(self, action: chp.Told) -> None:
+        if self.shown.get(action.key, b"") != action.before:
+            self.world.fail("watches", f"{self.name} is told {action}, and knew {self.shown.get(action.key)!r}")
+        if action.body:
+            self.shown[action.key] = action.body
+        else:
+            del self.shown[action.key]
+
+    def published(self, place: int, frames: list[bytes]) -> None:
+        """A server has published something."""
+        self.call(self.core.handle_publication, place, frames, self.now)
+
+    def answered(self, place: int, frames: list[bytes]) -> None:
+        """A server has answered."""
+        if frames[0] == MARK:
+            message = from_server(frames)
+            if isinstance(message, Welcome):
+                self.world.see("on_welcome", self, self.servers[place], message.epoch)
+        self.call(self.core.handle_answer, place, frames, self.now)

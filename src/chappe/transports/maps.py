@@ -1,0 +1,142 @@
+"""The addresses and sockets of shared maps: three ports in a row, for snapshots, updates and writes.
+
+Two servers of a pair tell each other of themselves over a fourth one, or over others where the partner is one of the
+Guide's programs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import zmq
+
+from chappe.defaults import MAP_PORT, SUBSCRIPTION_BYTES_MAX, TOWER_HOST
+from chappe.errors import AddressInUse, UsageError
+from chappe.replication.binary_star.messages import BEAT, STATES
+from chappe.transports.addresses import bind
+from chappe.transports.zeromq import open_socket
+
+UPDATES_MAX: Final = 10_000  # waiting for one subscriber, or from one server; a slow one loses further ones
+_TRIES: Final = 50  # to find three free ports in a row
+_PORTS: Final = range(1, 65533)
+
+
+@dataclass(frozen=True, slots=True)
+class MapAddress:
+    """A server of a map: snapshots at ``port``, updates at the next one, writes at the one after."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> MapAddress:
+        """``[tcp://]HOST[:PORT]``; the Guide's port by default, 0: any. Raises UsageError."""
+        host, mark, port = text.strip().removeprefix("tcp://").partition(":")
+        try:
+            number = int(port) if mark else MAP_PORT
+        except ValueError:
+            number = -1
+        if not host.isprintable() or any(each in host for each in " /:") or not (number in _PORTS or number == 0):
+            raise UsageError(
+                f"{text!a} is not the address of a map server: HOST:PORT is wanted, with ports up to 65532"
+            )
+        return cls(host or TOWER_HOST, number)
+
+    def endpoint(self, offset: int) -> str:
+        """Where a socket connects to: 0 for snapshots, 1 for updates, 2 for writes."""
+        return f"tcp://{self.host}:{self.port + offset}"
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class ServerSockets:
+    """The three sockets of a server, bound.
+
+    Args:
+        published: Writes are published by clients, as in model 6, and not pushed, as in model 5.
+
+    Raises:
+        AddressInUse: One of the three ports is taken.
+    """
+
+    def __init__(self, address: MapAddress, *, published: bool) -> None:
+        self.router = open_socket(zmq.ROUTER)
+        self.router.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a full queue is said, and nothing dropped
+        self.publisher = open_socket(zmq.XPUB)
+        self.publisher.setsockopt(zmq.XPUB_VERBOSE, 1)
+        self.publisher.setsockopt(zmq.SNDHWM, UPDATES_MAX)
+        self.publisher.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX)
+        self.collector = open_socket(zmq.SUB if published else zmq.PULL)
+        if published:
+            self.collector.setsockopt(zmq.SUBSCRIBE, b"")
+        try:
+            self.port = self._bind(address)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close all."""
+        for each in (self.router, self.publisher, self.collector):
+            each.close(0)
+
+    def _bind(self, address: MapAddress) -> int:
+        for attempt in range(_TRIES):
+            port = bind(self.router, address.host, address.port)
+            bound = [(self.router, port)]
+            try:
+                for offset, each in ((1, self.publisher), (2, self.collector)):
+                    bound.append((each, bind(each, address.host, port + offset)))
+                return port
+            except (AddressInUse, UsageError):
+                if address.port or attempt == _TRIES - 1:
+                    raise
+                for each, number in bound:
+                    each.unbind(f"tcp://{address.host}:{number}")
+        raise AssertionError
+
+
+def subscriber(address: MapAddress) -> zmq.Socket[bytes]:
+    """A socket that hears what a server publishes."""
+    made = open_socket(zmq.SUB)
+    made.setsockopt(zmq.RCVHWM, UPDATES_MAX)
+    made.connect(address.endpoint(1))
+    return made
+
+
+def requester(address: MapAddress) -> zmq.Socket[bytes]:
+    """A socket that asks a server."""
+    made = open_socket(zmq.DEALER)
+    made.connect(address.endpoint(0))
+    return made
+
+
+class PairSockets:
+    """How a server of a pair tells its partner of itself, hears of it, and asks the witness.
+
+    Args:
+        link: Where it is heard, and where the partner is.
+        witness: Where the witness is, if there is one.
+
+    Raises:
+        AddressInUse: The port is taken.
+    """
+
+    def __init__(self, link: tuple[MapAddress, MapAddress], witness: MapAddress | None) -> None:
+        own, partner = link
+        self.telling = open_socket(zmq.XPUB)
+        self.hearing = open_socket(zmq.SUB)
+        self.telling.setsockopt(zmq.XPUB_VERBOSER, 1)
+        self.telling.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX)
+        try:
+            bind(self.telling, own.host, own.port)
+            for prefix in (BEAT, *STATES):
+                self.hearing.setsockopt(zmq.SUBSCRIBE, prefix)
+            self.hearing.connect(partner.endpoint(0))
+            self.asking = None if witness is None else requester(witness)
+        except BaseException:
+            self.telling.close(0)
+            self.hearing.close(0)
+            raise
