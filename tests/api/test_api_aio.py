@@ -81,7 +81,7 @@ def test_the_loop_goes_round_beside_a_consumer_that_takes_nothing(tower: str, mo
             stopped.setsockopt(zmq.RCVHWM, 1)
             for prefix in (b"M", b"R"):
                 stopped.setsockopt(zmq.SUBSCRIBE, prefix + b"hello")
-            stopped.connect(f"tcp://{node.host}:{node.port}")
+            stopped.connect(node.endpoint)
             try:
                 sending = asyncio.create_task(send_all(producer))
                 while not node.choked:

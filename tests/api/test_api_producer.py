@@ -36,6 +36,7 @@ from chappe.errors import (
     UsageError,
 )
 from chappe.log.batch import Batch, encode_batch
+from chappe.log.beacon import Discovery
 from chappe.log.events import TowerFound, WritesRefused, WritesResumed
 
 KIB = b"x" * 1024
@@ -411,6 +412,7 @@ def test_a_copied_identity_is_noticed_through_the_tower_and_the_newcomer_gives_w
 ) -> None:
     first = Producer("hello", tower=tower, identity="me", directory=tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
+    assert isinstance(first._node.discovery, Discovery)
     first._node.discovery._claims[first.partition].since -= 60.0  # it is no newcomer any more
     second = Producer("hello", tower=tower, identity="me", directory=tmp_path / "b")
 

@@ -42,6 +42,15 @@ def test_a_second_one_is_refused_until_the_first_is_closed(tmp_path: Path) -> No
         assert consumer.position() == {KEY: 3}
 
 
+def test_positions_that_are_given_are_committed_and_others_stay(tmp_path: Path) -> None:
+    with made(tmp_path) as consumer:
+        put(consumer, 3)
+        consumer.commit({("t", "q"): 7})
+        assert consumer.position() == {KEY: 3}
+    with made(tmp_path) as consumer:
+        assert consumer.position() == {KEY: 3, ("t", "q"): 7}
+
+
 def test_one_that_could_not_be_made_keeps_nothing(tmp_path: Path) -> None:
     for wrong in ({"reset": "never"}, {"listen": "no such host.invalid"}):
         with pytest.raises(Exception, match=r"reset|host"):

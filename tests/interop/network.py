@@ -17,6 +17,7 @@ from chappe.api.identity import new_address
 from chappe.log.actions import Action, Subscribe
 from chappe.log.messages import Message
 from chappe.runtime.log_node import Node
+from chappe.runtime.meeting import AtTowers
 from chappe.transports.addresses import TowerAddress
 from chappe.transports.queries import StoreClient
 
@@ -35,7 +36,7 @@ class Witness:
         self.messages: list[Message] = []
         self._gone = 0
         self._wanted = [each.encode() for each in ids]
-        self._node = Node(self, TowerAddress.parse_many(tower), "127.0.0.1", on_report=lambda event: None)
+        self._node = Node(self, AtTowers(TowerAddress.parse_many(tower), "127.0.0.1"), on_report=lambda event: None)
         self._node.start()
 
     def start(self, now: float) -> list[Action]:
@@ -136,6 +137,10 @@ class Network:
         more = ["--from-beginning"] if from_beginning else []
         with self._joining(b"M" + topic.encode()):
             return self._run("dafka_console_consumer", topic, "-c", str(self._directory / "node.cfg"), *more)
+
+    def alone(self, name: str, *options: str) -> Program:
+        """A program that nobody waits for; ``tower`` need not be a tower that makes members known to each other."""
+        return self._run(name, *options, "-c", str(self._directory / "node.cfg"))
 
     def _run(self, name: str, *options: str) -> Program:
         tower = TowerAddress.parse(self.tower)

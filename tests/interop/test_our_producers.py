@@ -145,7 +145,7 @@ def test_a_listener_gets_records_in_one_form(network: Network, topic: str, conne
     """Seen from outside: who subscribes to R after M gets no M, who does not gets M only."""
     producer = network.producer(topic, min_acks=0)
     raw = topic.encode()
-    endpoint = f"tcp://127.0.0.1:{producer._node.node.port}"
+    endpoint = producer._node.node.endpoint
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     with context.socket(zmq.SUB) as batches, context.socket(zmq.SUB) as singles:
         for socket, ids in ((batches, "MR"), (singles, "M")):

@@ -52,7 +52,7 @@ class World:
             "tower sub": address.sub_port,
             "tower pub": address.pub_port,
             "queries": int(self.store.endpoint.rpartition(":")[2]),
-            **{type(node.role).__name__: node.port for node in self.nodes},
+            **{type(node.role).__name__: int(node.endpoint.rpartition(":")[2]) for node in self.nodes},
         }
 
     def works(self) -> None:
@@ -127,7 +127,7 @@ def test_junk_subscriptions_and_messages_to_publishers_do_no_harm(world: World, 
     before = node.malformed
     with rogue(zmq.XSUB) as subscriber, rogue(zmq.XSUB) as lengthy:
         for each in (subscriber, lengthy):
-            each.connect(f"tcp://127.0.0.1:{node.port}")
+            each.connect(node.endpoint)
         for prefix in (b"", b"L", b"L\0", b"L" + b"x" * 300, b"W" * 300, b"W\xff", b"S\0", b"R", b"\0"):
             subscriber.send(b"\1" + prefix)
         lengthy.send(b"\1" + b"M" * 1000)  # this ends its connection, again and again

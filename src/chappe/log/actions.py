@@ -177,6 +177,13 @@ class TakeOver:
 
 
 @dataclass(frozen=True, slots=True)
+class Gone:
+    """A member is heard no more."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class Forward:
     """Tower: send these frames to the nodes that subscribed to the first one."""
 
@@ -192,6 +199,6 @@ class Relay:
 
 Action: TypeAlias = (
     Publish | Subscribe | Unsubscribe | Ask | Reply | Write | Retain | Transact | Deliver | Persist | Progress | Trim
-    | Of | Broken | Resume | Claim | Disclaim | Beacon | Connect | Disconnect | TakeOver | Forward | Relay
+    | Of | Broken | Resume | Claim | Disclaim | Beacon | Connect | Disconnect | TakeOver | Gone | Forward | Relay
     | Report | Halt
 )  # fmt: skip

@@ -311,7 +311,7 @@ class Batch:
 
     def headers(self) -> list[Headers] | None:
         """The headers, or None if no record has any. Raises ProtocolError with the offset if they are malformed."""
-        raw = self._raw_headers()
+        raw = self.raw_headers()
         return None if raw is None else [self._decoded(each, index) for index, each in enumerate(raw)]
 
     def headers_at(self, offset: int) -> Headers:
@@ -328,7 +328,8 @@ class Batch:
         except ProtocolError as error:
             raise ProtocolError(f"malformed headers of the record at offset {self.base + index}: {error}") from None
 
-    def _raw_headers(self) -> list[bytes] | None:
+    def raw_headers(self) -> list[bytes] | None:
+        """The headers as they are, or None if no record has any."""
         return self._list("headers")  # type: ignore[return-value]  # this column has no bitmap
 
     def records(
@@ -374,7 +375,7 @@ class Batch:
         assert 0 <= low < high <= self.count
         if low == 0 and high == self.count:
             return bytes(self.raw)
-        keys, headers = self.keys(), self._raw_headers()
+        keys, headers = self.keys(), self.raw_headers()
         stamps = self.timestamps() if self.flags & TIMESTAMPS else None
         return encode_batch(
             start,
@@ -399,7 +400,7 @@ def merge(batches: Sequence[Batch]) -> bytes:
         stamps += batch.timestamps()
         values += batch.values()
         keys += batch.keys() or repeat(None, batch.count)
-        headers += batch._raw_headers() or repeat(b"", batch.count)
+        headers += batch.raw_headers() or repeat(b"", batch.count)
     same = stamps.count(stamps[0]) == len(stamps)
     return encode_batch(
         batches[0].base,

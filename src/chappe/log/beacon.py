@@ -63,6 +63,20 @@ def parse_beacon(frames: list[bytes]) -> tuple[bytes, str, str]:
     return frames[0], decode_topic(address), text
 
 
+def beacon_of(frames: list[bytes], peer_host: str, own_host: str) -> list[bytes]:
+    """A node's beacon as a tower passes it on. Raises ProtocolError: it is not four frames.
+
+    One without a host gets that of its connection, ``peer_host``, or ``own_host`` if it is of this very machine.
+    """
+    if len(frames) != 4:
+        raise ProtocolError(f"beacon of {len(frames)} frames")
+    kind, address, host, port = frames
+    if not host:
+        local = not peer_host or peer_host.startswith("127.") or peer_host == "::1"
+        host = (own_host if local else peer_host).encode()
+    return [kind, address, b"tcp://%b:%b" % (host, port)]
+
+
 @dataclass(slots=True)
 class _Claim:
     """An identity that we go on with."""
@@ -247,14 +261,9 @@ class TowerCore:
 
         Raises ProtocolError: it is not a beacon, or its endpoint cannot be one.
         """
-        if len(frames) != 4:
-            raise ProtocolError(f"beacon of {len(frames)} frames")
-        kind, address, host, port = frames
-        if not host:
-            local = not peer_host or peer_host.startswith("127.") or peer_host == "::1"
-            host = (self._own_host if local else peer_host).encode()
-        endpoint = b"tcp://%b:%b" % (host, port)
-        _, name, _ = parse_beacon([kind, address, endpoint])
+        passed_on = beacon_of(frames, peer_host, self._own_host)
+        kind, _, endpoint = passed_on
+        _, name, _ = parse_beacon(passed_on)
         self._expire(now)
         if name.startswith(IDENTITY):
             pass  # a claim is repeated every second, and its node has a beacon of its own
@@ -268,7 +277,7 @@ class TowerCore:
                 self._forget(name)
             self._nodes[name] = (endpoint, now + BEACON_TIMEOUT_S)
             self._names[endpoint] = name
-        return [Forward((kind, address, endpoint))]
+        return [Forward(tuple(passed_on))]
 
     def handle_subscription(self, raw: bytes, now: float) -> list[Action]:
         """A node's subscription or its end, as an XPUB socket gives it."""

@@ -18,13 +18,15 @@ from typing import Final
 from chappe.core import Report
 from chappe.data.topic import Filter, encode_topic
 from chappe.defaults import BEACON_INTERVAL_S, RETRY_S
+from chappe.errors import ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.absent import Absent
 from chappe.log.actions import Action, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.delivery import EARLIEST, LATEST, Delivery, Partition, Reset
+from chappe.log.delivery import EARLIEST, LAST, LATEST, Delivery, Partition, Reset
 from chappe.log.events import PartitionsLeftOut
 from chappe.log.gap import UNDECIDED, GapState, Load
+from chappe.log.last_topics import LastTopics
 from chappe.log.messages import (
     BatchMessage,
     ConsumerHello,
@@ -36,11 +38,11 @@ from chappe.log.messages import (
     StoreInfo,
 )
 from chappe.log.queries import Answer, HeadsAnswer, SeekAnswer
-from chappe.log.sources import Key, Source, Sources
+from chappe.log.sources import Key, Question, Source, Sources
 from chappe.log.storage import PartitionInfo
 from chappe.log.subscriptions import address_in
 
-__all__ = ["EARLIEST", "LATEST", "LogConsumer", "Reset"]
+__all__ = ["EARLIEST", "LAST", "LATEST", "LogConsumer", "Reset"]
 
 MATCHING_MAX: Final = 10_000  # topics remembered
 MEET_S: Final = 0.3  # members are met within milliseconds: after the first store, others get this long
@@ -72,6 +74,7 @@ class LogConsumer:
         self._sources = Sources(limits.reads_max, ever=bool(positions), limits=limits)
         self._delivery = Delivery(address, reset, self._sources, positions or {}, limits)
         self._gaps = self._delivery.gaps
+        self._last = LastTopics(self._sources)
         self._heard_at = math.inf  # when anything of a wanted partition was heard first
         self._absent = Absent(self._delivery, self._sources)
         self._ready = False  # without a store, partitions met from now on are read from their beginning
@@ -249,8 +252,7 @@ class LogConsumer:
         questions = self._sources.gone(address, now)
         if questions is None:
             return []
-        self._gaps.unanswered(questions)
-        return self._gaps.look(now)
+        return [*self._unanswered(questions, now), *self._gaps.look(now)]
 
     def handle_answer(self, request_id: int, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
         """A store answered. Raises ProtocolError for a malformed batch."""
@@ -259,6 +261,9 @@ class LogConsumer:
             return []
         question, store = found
         actions: list[Action] = []
+        if question.last and question.key is not None:
+            actions = self._last_came(store, question.key[0], answer, batches, now)
+            return actions + self._gaps.look(now)
         match answer:
             case HeadsAnswer() if question.filter is not None:
                 return self._listed(store, question.filter, answer, question.at, now)
@@ -284,15 +289,20 @@ class LogConsumer:
 
     def handle_timeout(self, now: float) -> list[Action]:
         """Repeat what was not answered, ask stores for news."""
-        self._gaps.unanswered(self._sources.overdue(now))
+        actions = self._unanswered(self._sources.overdue(now), now)
+        if now >= self._last.next_timeout() and not self.paused:
+            actions += self._last.look(now) + self._begin(now)
         if now >= self._settle_at:
             self._settle_at = now + self._limits.settled_s / 2
             self._delivery.settle(now)
-        return self._sources.polls(self._filters, now) + self._gaps.look(now) + self._absent.look(self._filters, now)
+        actions += self._sources.polls(self._filters, now)
+        return actions + self._gaps.look(now) + self._absent.look(self._filters, now)
 
     def next_timeout(self) -> float:
         """When something is to be repeated or asked."""
         due = min(self._sources.next_timeout(), self._gaps.next_timeout(), self._absent.next_timeout())
+        if not self.paused:
+            due = min(due, self._last.next_timeout())
         return min(due, self._settle_at) if self._sources.told and self._delivery.partitions else due
 
     # -- for people and checkers --------------------------------------------------------------------------
@@ -339,18 +349,70 @@ class LogConsumer:
         subjects = () if self._reset is LATEST else tuple(each.name for each in self._filters)
         return Publish(ConsumerHello(store, self.address, subjects))
 
-    def _partition(self, key: Key, first_seen: int) -> Partition:
+    def _partition(self, key: Key, first_seen: int, now: float) -> Partition:
         """The state of a partition; a new one starts where ``reset`` says, seeing ``first_seen`` now."""
         part = self._delivery.find(key)
         if part is None:
-            part = self._delivery.add(key, self._reset.when_heard(first_seen, new=self.synced or self._ready))
+            begins = self._reset.when_heard(first_seen, new=self.synced or self._ready)
+            part = self._delivery.add(key, begins)
+            if begins == UNDECIDED and self._reset is LAST:
+                part.gap.next = self._begin_with_last(key[0], now)
         return part
+
+    def _begin_with_last(self, topic: str, now: float) -> int:
+        """Where a partition begins that is met now, by a consumer that wants the newest records first."""
+        if self._last.begun(topic):
+            return 0
+        self._last.want(topic, now)
+        return UNDECIDED
+
+    def _unanswered(self, questions: list[Question], now: float) -> list[Action]:
+        """Nobody will answer these."""
+        self._gaps.unanswered(questions)
+        lasts = [each.key[0] for each in questions if each.last and each.key is not None]
+        return [action for topic in lasts for action in self._last.unanswered(topic, now)] + self._begin(now)
+
+    def _last_came(self, store: Source, topic: str, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
+        """A store told newest records of a topic: deliver those of partitions that have not begun."""
+        actions, page = self._last.answered(store, topic, answer, now)
+        try:
+            for key, batch in () if page is None else self._last.records(topic, page, batches, now):
+                part = self._delivery.find(key)
+                if part is None or part.gap.next == UNDECIDED:
+                    actions.append(self._delivery.ahead(key, batch))
+        except ProtocolError:
+            store.fail(now)
+            self._last.malformed(topic, now)
+            raise
+        more = [] if self.paused else self._last.look(now)
+        return [*actions, *more, *self._begin(now)]
+
+    def _begin(self, now: float) -> list[Action]:
+        """Begin partitions where their newest records end."""
+        actions: list[Action] = []
+        begins, self._last.begins = self._last.begins, []
+        over, self._last.over = self._last.over, []
+        for key, offset in begins:
+            part = self._delivery.find(key) or self._delivery.add(key, UNDECIDED)
+            if part.gap.next == UNDECIDED:
+                actions += self._begin_at(key, part, offset, now)
+        for topic in over:
+            for key, part in list(self._delivery.partitions.items()):
+                if key[0] == topic and part.gap.next == UNDECIDED:
+                    actions += self._begin_at(key, part, 0, now)
+        return actions
+
+    def _begin_at(self, key: Key, part: Partition, offset: int, now: float) -> list[Action]:
+        part.gap.retry_at = 0.0
+        part.gap.head = max(part.gap.head, offset)
+        self._gaps.want(key, part.gap)
+        return self._delivery.begin(key, offset, now)
 
     def _arrived(self, topic: str, partition: str, batch: Batch, now: float, *, live: bool) -> list[Action]:
         if not self.wants(topic):
             return []
         key = (topic, partition)
-        part = self._partition(key, batch.base)
+        part = self._partition(key, batch.base, now)
         gap = part.gap
         gap.head = max(gap.head, batch.next)
         if live:
@@ -373,7 +435,7 @@ class LogConsumer:
         self._heard_at = min(self._heard_at, now)
         if self._delivery.find(key) is None and len(self._gaps.open) >= self._limits.unknown_partitions_max:
             return []  # its producer speaks of it again
-        gap = self._partition(key, sequence + 1).gap
+        gap = self._partition(key, sequence + 1, now).gap
         if live:
             gap.heard_at = now
         gap.said = max(gap.said, sequence + 1)
@@ -385,6 +447,8 @@ class LogConsumer:
 
     def _start(self, store: Source, key: Key, info: PartitionInfo, *, new: bool, now: float) -> int:
         """Where to begin in a partition that a store lists; another store may have more from before."""
+        if self._reset is LAST:
+            return info.first if self._last.begun(key[0]) else self._begin_with_last(key[0], now)
         if self._reset.kind != "earliest":
             return self._reset.when_listed(info, new=new)
         if info.first and not self._sources.all_listed(now, but=store):

@@ -22,12 +22,12 @@ UNDECIDED_TRIES: Final = 4  # RETRY_S each, for a store to be found that knows w
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Where to start in a partition without a position: ``earliest``, ``latest``, ``offset`` or ``time``.
+    """Where to start in a partition without a position: ``earliest``, ``latest``, ``offset``, ``time`` or ``last``.
 
-    ``value`` is the offset, or the time in microseconds.
+    ``value`` is the offset, or the time in microseconds. ``last`` begins with the newest record of each key.
     """
 
-    kind: Literal["earliest", "latest", "offset", "time"]
+    kind: Literal["earliest", "latest", "offset", "time", "last"]
     value: int = 0
 
     @property
@@ -47,7 +47,7 @@ class Reset:
                 return 0 if new else offset
             case "offset":
                 return self.value
-            case "time":
+            case "time" | "last":
                 return UNDECIDED
 
     def when_listed(self, info: PartitionInfo, *, new: bool) -> int:
@@ -70,6 +70,7 @@ class Reset:
 
 EARLIEST: Final = Reset("earliest")
 LATEST: Final = Reset("latest")
+LAST: Final = Reset("last")
 
 
 @dataclass(slots=True)
@@ -167,6 +168,11 @@ class Delivery:
         part.strict = True
         self.gaps.want(key, gap)
 
+    def ahead(self, key: Key, batch: Batch) -> Action:
+        """Deliver a record of a partition that has not begun."""
+        self.queued_bytes += len(batch.raw)
+        return Deliver(key[0], key[1], batch, batch.base)
+
     def advance(self, key: Key, part: Partition, batch: Batch) -> list[Action]:
         """Deliver a batch that begins at or before the next offset, and what was held behind it."""
         gap = part.gap
@@ -257,6 +263,9 @@ class Delivery:
             ranges = self._sources.ranges(key)
             if ranges and (self._sources.all_listed(now) or gap.tries >= UNDECIDED_TRIES):
                 return self.begin(key, min([first for first, _ in ranges]), now)
+        if self._reset is LAST:
+            gap.retry_at = math.inf  # ``last_topics`` says where
+            return []
         knowing = [each for each in self._sources.usable(now) if key in each.heads]
         if knowing and self._reset.kind == "time":
             return [self.gaps.seek(knowing[0], key, gap, self._reset.value, now)]
@@ -270,7 +279,7 @@ class Delivery:
         """The position is not, or no longer, there: report it, and go on where the policy says."""
         gap = part.gap
         event = OutOfRange(key[0], key[1], gap.next, first, next_, part.strict)
-        quiet = not part.strict and gap.next == 0 and self._reset.kind == "earliest"
+        quiet = not part.strict and gap.next == 0 and self._reset.kind in ("earliest", "last")
         gap.next = next_ if self._reset.kind == "latest" or gap.next > next_ else first
         gap.head = max(gap.head, next_)
         part.strict = False

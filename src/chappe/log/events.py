@@ -24,6 +24,26 @@ class TowerFound:
 
 
 @dataclass(frozen=True, slots=True)
+class ForwarderLost:
+    """A forwarder has not been heard for a while; others go on without it."""
+
+    at: str
+
+    def __str__(self) -> str:
+        return f"no forwarder answers at {self.at}; still trying"
+
+
+@dataclass(frozen=True, slots=True)
+class ForwarderFound:
+    """A forwarder is heard (again)."""
+
+    at: str
+
+    def __str__(self) -> str:
+        return f"connected to the forwarder at {self.at}"
+
+
+@dataclass(frozen=True, slots=True)
 class IdentityClash:
     """Another living member uses our address."""
 
@@ -85,6 +105,19 @@ class RecordsLost(OffsetsEvent):
 
     def __str__(self) -> str:
         return self._told(f", are lost: {self.reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class LastValuesRefused:
+    """No store tells the newest record of each key of a topic: all of it is read instead."""
+
+    topic: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic!r} is read from its beginning instead of the newest record of each key: {self.reason}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,3 +233,21 @@ class ScrubEnded:
 
     def __str__(self) -> str:
         return f"everything kept was read and checked: {self.bytes / 1_000_000:,.1f} MB in {self.took_s:,.0f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsTooOld:
+    """Records were dropped, as they were older than ``max_age_s`` when they were taken; comes at most once a second.
+
+    ``age_s`` is the age of the oldest of these ``count``.
+    """
+
+    count: int
+    age_s: float
+    max_age_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"dropped {self.count} records that were older than {self.max_age_s:g} s when they were taken, the oldest "
+            f"{self.age_s:.1f} s: this consumer is too slow"
+        )

@@ -371,7 +371,7 @@ class Gaps:
         found = []
         if (gap.state is GapState.CLOSED) != (key not in self.open) or self.open.get(key, gap) is not gap:
             found.append(f"{key} is {gap.state.value}, and {'' if key in self.open else 'not '}among the open gaps")
-        if gap.state is GapState.CLOSED and (gap.held or not gap.complete):
+        if gap.state is GapState.CLOSED and (gap.held or not (gap.complete or gap.next == UNDECIDED)):
             found.append(f"{key} is closed at {gap.next}, and {gap.head} exist")
         if gap.damaged and gap.damaged.lowest[0] < gap.next:
             found.append(f"{key} notes damage at {gap.damaged.lowest[0]}, and {gap.next} is wanted next")

@@ -62,6 +62,18 @@ class SeekRequest(msgspec.Struct, frozen=True, array_like=True, tag="seek"):
     timestamp: Number
 
 
+class LastRequest(msgspec.Struct, frozen=True, array_like=True, tag="last"):
+    """The newest record of each key of a topic, in pages: see ``log.last_values``.
+
+    ``table`` 0 asks for the first page; later ones say what the page before said: its table, and its place.
+    """
+
+    topic: Name
+    table: Offset = 0
+    part: Offset = 0
+    offset: OffsetOrNone = -1
+
+
 class FindSink(msgspec.Struct, frozen=True, array_like=True, tag="find-sink"):
     """What the store knows of a sink; the answer is a SinkAnswer."""
 
@@ -156,6 +168,24 @@ class SeekAnswer(msgspec.Struct, frozen=True, array_like=True, tag="seek"):
     offset: OffsetOrNone
 
 
+class LastAnswer(msgspec.Struct, frozen=True, array_like=True, tag="last"):
+    """Records; each follows as a batch of one, and ``partitions`` says of which partition it is.
+
+    With the first page come the ``cuts``: partition, and the offset from which on records are to be read as ever.
+    ``table`` is 0 where there is none: it is being made (``busy``), or it is gone and to be asked for from the first
+    page on. ``part`` and ``offset`` are the place of the last record, for the next page if there is ``more``.
+    """
+
+    topic: Name
+    table: Offset
+    cuts: list[tuple[Name, Offset]] = []
+    partitions: list[Name] = []
+    part: Offset = 0
+    offset: OffsetOrNone = -1
+    more: bool = False
+    busy: bool = False
+
+
 class SinkAnswer(msgspec.Struct, frozen=True, array_like=True, tag="sink"):
     """What the store ``store_id`` knows of a sink.
 
@@ -203,9 +233,11 @@ FULL: Final = "full"
 ELSEWHERE: Final = "elsewhere"
 
 SinkRequest: TypeAlias = FindSink | AttachSink | Stage | Commit | Drop
-Request: TypeAlias = ReadRequest | HeadsRequest | SeekRequest | SinkRequest
+Request: TypeAlias = ReadRequest | HeadsRequest | SeekRequest | LastRequest | SinkRequest
 SinkReply: TypeAlias = SinkAnswer | StagedAnswer | CommitAnswer | ErrorAnswer
-Answer: TypeAlias = ReadAnswer | HeadsAnswer | SeekAnswer | SinkAnswer | StagedAnswer | CommitAnswer | ErrorAnswer
+Answer: TypeAlias = (
+    ReadAnswer | HeadsAnswer | SeekAnswer | LastAnswer | SinkAnswer | StagedAnswer | CommitAnswer | ErrorAnswer
+)
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _requests: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(Request)

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from chappe.data.topic import Filter, encode_topic
+from chappe.data.topic import Filter, decode_topic, encode_topic
 from chappe.deadlines import Deadlines
 from chappe.defaults import POLL_HEADS_S
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Ask
-from chappe.log.queries import HeadsRequest, ReadRequest, Request, SeekRequest
+from chappe.log.queries import HeadsRequest, LastRequest, ReadRequest, Request, SeekRequest
 from chappe.log.storage import Hole
 
 ANSWER_S: Final = 2.0  # a store that takes longer is passed over for as long again
@@ -60,6 +60,7 @@ class Question:
     key: Key | None = None  # of READ and SEEK
     offset: int = -1  # of READ
     hole: Hole | None = None  # of READ: damage on our own disk
+    last: bool = False  # of the newest records of a topic; ``key`` names no partition
     filter: Filter | None = None  # of HEADS
 
 
@@ -165,6 +166,11 @@ class Sources:
         """Ask which offset belongs to a time."""
         request = SeekRequest(encode_topic(key[0]), encode_topic(key[1]), timestamp)
         return self._ask(store, request, Question(store.address, now, key))
+
+    def last(self, store: Source, request: LastRequest, now: float) -> Action:
+        """Ask for the newest records of a topic."""
+        key = (decode_topic(request.topic), "")
+        return self._ask(store, request, Question(store.address, now, key, last=True))
 
     def polls(self, filters: Iterable[Filter], now: float) -> list[Action]:
         """Ask for news whom it is time to ask."""

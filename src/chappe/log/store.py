@@ -20,7 +20,7 @@ from chappe.deadlines import Deadlines
 from chappe.defaults import POLL_HEADS_S, RECORD_BYTES_MAX, RETRY_S
 from chappe.errors import ChappeError, ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Publish, Retain, Subscribe
+from chappe.log.actions import Action, Publish, Reply, Retain, Subscribe
 from chappe.log.answering import Answering, answer_fetch, answer_heads, answer_query
 from chappe.log.backfill import Backfill
 from chappe.log.batch import Batch, encode_batch
@@ -28,6 +28,7 @@ from chappe.log.events import DamageHealed, ScrubEnded
 from chappe.log.exactly_once.staged import Intent, Kept
 from chappe.log.exactly_once.transactions import Transactions
 from chappe.log.gap import Gap, Gaps, GapState, Load
+from chappe.log.last_values import LastValues
 from chappe.log.messages import (
     Ack,
     BatchMessage,
@@ -41,7 +42,7 @@ from chappe.log.messages import (
     StoreHello,
     StoreInfo,
 )
-from chappe.log.queries import Answer, HeadsAnswer, HeadsRequest, ReadRequest, Request, SeekRequest
+from chappe.log.queries import Answer, HeadsAnswer, HeadsRequest, LastRequest, ReadRequest, Request, SeekRequest
 from chappe.log.sources import Key, Source, Sources
 from chappe.log.storage import LogStorage
 from chappe.log.subscriptions import Subscriptions, address_in
@@ -74,15 +75,16 @@ class LogStore:
         self.address = address
         self.storage = storage
         self.endpoint = endpoint
-        self._subscriptions = Subscriptions()
+        self.subscriptions = Subscriptions()
         self._sources = Sources(limits.asks_max, limits=limits)
         self._gaps = Gaps(address, self._sources, limits, eager=False)
         self._timers: Deadlines[str] = Deadlines()  # what is due of ``_duties``
         self._timers.set("heal", now)
         self._timers.set("retain", now + limits.maintain_s)
         self._writer = Writer(storage, self._gaps, self._timers, limits)
-        self._backfill = Backfill(storage, self._gaps, self._writer, self._sources, self._subscriptions, limits)
+        self._backfill = Backfill(storage, self._gaps, self._writer, self._sources, self.subscriptions, limits)
         self._unfilled = self._backfill.unfilled
+        self._last = LastValues(storage, limits)
         self._answering = Answering(partial(answer_fetch, storage, limits), limits)
         self.transactions = Transactions(storage.store_id, kept or Kept(), self._writer.next_offset, limits, now=now)
         self._duties: dict[str, Callable[[float], list[Action]]] = {
@@ -117,7 +119,7 @@ class LogStore:
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
         """A listener came or went: consumers and stores are told that we exist."""
-        self._subscriptions.change(prefix, on)
+        self.subscriptions.change(prefix, on)
         if on and prefix[:1] == b"I":
             self._timers.set("info", min(self._timers.at("info"), now + GREET_S))
         if on and prefix == b"G":
@@ -137,12 +139,12 @@ class LogStore:
             case Head(_, partition, topic, sequence) if topic and partition and sequence < (1 << 63) - 1:
                 return self._heard_head((topic, partition), sequence + 1, now)
             case Fetch(_, requester, _, _, _) if requester != self.address:
-                if not self._subscriptions.original(encode_topic(requester)):
+                if not self.subscriptions.original(encode_topic(requester)):
                     return []  # a member of chappe asks us by query; this one is meant for the producer
                 # As the original store, which sends one record if none is asked for.
                 return self._answering.fetch(replace(message, count=max(message.count, 1)), now)
             case GetHeads(prefix, requester):
-                if self._subscriptions.has(b"S" + encode_topic(requester)):
+                if self.subscriptions.has(b"S" + encode_topic(requester)):
                     return []
                 return answer_heads(self.storage, prefix, requester)
             case ConsumerHello(topic, requester, subjects) if topic == self.address:
@@ -156,6 +158,8 @@ class LogStore:
         self, client: bytes, request_id: bytes, request: Request, now: float, payload: bytes = b""
     ) -> list[Action]:
         """A request on the query socket; ``payload`` is its third frame, if it has one."""
+        if isinstance(request, LastRequest):
+            return [Reply(client, request_id, *self._last.answer(request, now))]
         if not isinstance(request, ReadRequest | HeadsRequest | SeekRequest):
             return self.transactions.handle_request(client, request_id, request, payload, now)
         reply, hole = answer_query(self.storage, self._limits, client, request_id, request)
@@ -246,20 +250,25 @@ class LogStore:
         if now >= self._answering.due:
             actions += self._answering.serve(now)
         actions += self.transactions.handle_timeout(now)
+        self._last.handle_timeout(now)
         return actions + self._gaps.look(now) + self._writer.write(now)
 
     def next_timeout(self) -> float:
         """When something is due."""
-        due = min(self._timers.next, self._answering.due, self.transactions.next_timeout())
+        due = min(self._timers.next, self._answering.due, self._last.due, self.transactions.next_timeout())
         return min(due, self._sources.next_timeout(), self._gaps.next_timeout())
 
     def _tell_newcomers(self, now: float) -> list[Action]:
         self._timers.set("info", now + INFO_S)
-        return [Publish(StoreInfo("", self.address, self.storage.store_id, self.endpoint))]
+        return [Publish(self.info())]
 
     def _heal(self, now: float) -> list[Action]:
         self._timers.set("heal", now + POLL_HEADS_S)
         return self._backfill.heal(now)
+
+    def info(self) -> StoreInfo:
+        """Who we are, and where we answer."""
+        return StoreInfo("", self.address, self.storage.store_id, self.endpoint)
 
     # -- for people and checkers --------------------------------------------------------------------------
 
@@ -283,7 +292,7 @@ class LogStore:
 
     def wrong(self) -> list[str]:
         """What is not as it must be in its own state, one sentence each."""
-        return self._writer.wrong() + self.transactions.wrong()
+        return self._writer.wrong() + self.transactions.wrong() + self._last.wrong()
 
     def _arrived(self, key: Key, batch: Batch, now: float, *, live: bool) -> list[Action]:
         writer = self._writer
@@ -363,6 +372,6 @@ class LogStore:
         end = self._unfilled.limit(key, end)
         if end == 0:
             return []
-        if self._subscriptions.has(b"A" + encode_topic(partition)):
+        if self.subscriptions.has(b"A" + encode_topic(partition)):
             return [Publish(Stored(partition, self.storage.store_id, topic, end - 1))]
         return [Publish(Ack(partition, topic, end - 1))]

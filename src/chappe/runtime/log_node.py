@@ -12,13 +12,14 @@ import math
 import selectors
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import zmq
 
 from chappe.core import Halt, Report
 from chappe.deadlines import Deadlines
-from chappe.defaults import FULL_PEER_WAIT_S, MIB, SUBSCRIPTION_BYTES_MAX
+from chappe.defaults import FULL_PEER_WAIT_S, MIB
 from chappe.errors import ProtocolError, StorageError
 from chappe.log.actions import (
     Action,
@@ -28,25 +29,24 @@ from chappe.log.actions import (
     Connect,
     Disclaim,
     Disconnect,
+    Gone,
     Publish,
     Resume,
     Subscribe,
     TakeOver,
     Unsubscribe,
 )
-from chappe.log.beacon import BEACON, GOODBYE, WELCOME, Discovery
 from chappe.log.events import MachineRefused, Stopped
 from chappe.log.member import Part
 from chappe.log.messages import Message, decode, encode
 from chappe.log.queries import Answer
+from chappe.runtime.meeting import Discovers, Meeting
 from chappe.runtime.turns import Ready, Turns
 from chappe.system import time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
-from chappe.transports.addresses import TowerAddress, bind, reachable_host
 from chappe.transports.dealers import Dealers
 from chappe.transports.publishing import RETRY_S, PublishingSocket
-from chappe.transports.zeromq import open_socket
 
 logger = logging.getLogger(__name__)
 
@@ -100,8 +100,7 @@ class Node:
     """Runs one core.
 
     Args:
-        towers: Where to announce it and to learn of others.
-        listen: Host to listen on; ``*`` for all interfaces.
+        meeting: How it meets others.
         on_report: Called with every event, with the lock held: it must be quick and not call back.
         perform: Further actions by their class.
         full_peer_wait_s: How long ``publish`` waits for a peer whose queue is full.
@@ -113,8 +112,7 @@ class Node:
     def __init__(
         self,
         role: Role,
-        towers: Sequence[TowerAddress],
-        listen: str,
+        meeting: Meeting,
         *,
         on_report: Callable[[object], None],
         perform: dict[type, Callable[[Any], None]] | None = None,
@@ -126,20 +124,22 @@ class Node:
         self.turns = Turns(self._handle, self._due, self._stopped, what="member", eager=True)
         self.lock = self.turns.lock
         self.malformed = 0
+        self.tapped: Callable[[list[bytes]], None] | None = None  # is shown what comes, while somebody looks
         self.halt_event = self.turns.machine.event()
         self._on_report = on_report
         self._dealers = Dealers(self, self._answered)
         self._perform: dict[type, Callable[[Any], None]] = {
             Publish: lambda action: self.publish(encode(action.message)),
-            Subscribe: lambda action: self._sub.setsockopt(zmq.SUBSCRIBE, action.prefix),
-            Unsubscribe: lambda action: self._sub.setsockopt(zmq.UNSUBSCRIBE, action.prefix),
+            Subscribe: lambda action: meeting.subscribe(zmq.SUBSCRIBE, action.prefix),
+            Unsubscribe: lambda action: meeting.subscribe(zmq.UNSUBSCRIBE, action.prefix),
             Report: lambda action: on_report(action.event),
             Halt: self._halt,
             Ask: self._dealers.ask,
-            Beacon: self._send_beacon,
-            Connect: self._connect,
+            Beacon: meeting.beacon,
+            Connect: meeting.connect,
             Disconnect: self._disconnect,
-            TakeOver: lambda action: self.perform(self.role.handle_gone(action.former, time.monotonic())),
+            TakeOver: lambda action: self._gone(action.former),
+            Gone: lambda action: self._gone(action.address),
             Claim: lambda action: self.perform(self.discovery.claim(action.identity, time.monotonic())),
             Disclaim: lambda action: self.perform(self.discovery.disclaim(action.identity)),
             Resume: lambda action: self.resume(),
@@ -155,47 +155,47 @@ class Node:
         self._refused_at = -math.inf  # when the machine refused something last, and it was reported
         self._due_from = -math.inf  # what is due is not done before
         self._sockets: list[zmq.Socket[bytes]] = []
+        self._hearing: list[Callable[[], bool]] = []  # what takes messages from those that subscribe
+        self._meeting = meeting
         try:
-            self._open(towers, listen, full_peer_wait_s)
+            self._open(full_peer_wait_s)
         except BaseException:
             self._release()
             raise
 
     # -- life -----------------------------------------------------------------------------------------
 
-    def _open(self, towers: Sequence[TowerAddress], listen: str, full_peer_wait_s: float) -> None:
-        self._pub = PublishingSocket(full_peer_wait_s)
-        self._sockets.append(self._pub.socket)
-        self.listen = listen
-        self.host = reachable_host(listen)
-        self.port = bind(self._pub.socket, listen)
-        self._sub = open_socket(zmq.SUB)
-        self._sockets.append(self._sub)
-        self._beacon_pub = open_socket(zmq.XPUB)
-        self._sockets.append(self._beacon_pub)
-        self._beacon_pub.setsockopt(zmq.XPUB_VERBOSE, 1)
-        self._beacon_pub.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX)
-        self._beacon_pub.setsockopt(zmq.LINGER, 100)
-        self._beacon_sub = open_socket(zmq.SUB)
-        self._sockets.append(self._beacon_sub)
-        for kind in (BEACON, GOODBYE, WELCOME):
-            self._beacon_sub.setsockopt(zmq.SUBSCRIBE, kind)
-        self.discovery = Discovery(self.role.address, self.host, self.port, now=time.monotonic())
-        for tower in towers:
-            self._beacon_pub.connect(f"tcp://{tower.host}:{tower.sub_port}")
-            self._beacon_sub.connect(f"tcp://{tower.host}:{tower.pub_port}")
-        for each, drain in (
-            (self._pub.socket, self._drain_pub),
-            (self._sub, self._drain_sub),
-            (self._beacon_pub, self._drain_beacon_pub),
-            (self._beacon_sub, self._drain_beacon_sub),
-        ):
-            self.watch_socket(each, drain)
+    @property
+    def address(self) -> str:
+        """Of the core."""
+        return self.role.address
 
-    def open_router(self) -> tuple[zmq.Socket[bytes], int]:
-        """A further listening socket for queries, and its port; the caller watches and closes it."""
-        router = open_socket(zmq.ROUTER)
-        return router, bind(router, self.listen)
+    @property
+    def endpoint(self) -> str:
+        """Where others listen to it; empty if it dials them for that."""
+        return self._meeting.endpoint
+
+    def _open(self, full_peer_wait_s: float) -> None:
+        self._pub = PublishingSocket(full_peer_wait_s)
+        self.watch_socket(self.keep(self._pub.socket), self._drain_pub)
+        self.discovery: Discovers = self._meeting.open(self, self._pub.socket)
+
+    def keep(self, sock: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+        """Close the socket when the node is closed."""
+        self._sockets.append(sock)
+        return sock
+
+    def hear(self, sock: zmq.Socket[bytes], handle: Callable[[list[bytes]], Sequence[Action]]) -> Callable[[], bool]:
+        """Take what members publish from a socket, while the core has room; returns what to ``suspect``."""
+        # What is left in the queue is bounded there, and whoever is missed by it is read from a store later.
+        take = partial(sock.recv_multipart, _NOBLOCK)
+
+        def drain() -> bool:
+            return self._receive(sock, take, handle, self._paused)
+
+        self._hearing.append(drain)
+        self.watch_socket(self.keep(sock), drain)
+        return drain
 
     def start(self) -> None:
         """Begin; call once everything else is set up."""
@@ -326,6 +326,10 @@ class Node:
         """Handle what a socket has; returns whether there may be more. Malformed messages are counted."""
         return self._receive(sock, lambda: sock.recv_multipart(_NOBLOCK), handle)
 
+    def receive_frames(self, sock: zmq.Socket[bytes], handle: Callable[[list[zmq.Frame]], Sequence[Action]]) -> bool:
+        """As ``receive``, with frames that know the connection they came over."""
+        return self._receive(sock, lambda: sock.recv_multipart(_NOBLOCK, copy=False), handle)
+
     def _receive(
         self,
         sock: zmq.Socket[bytes],
@@ -371,37 +375,31 @@ class Node:
             for drain in self._drains.values():
                 self.suspect(drain)
 
-    def _drain_sub(self) -> bool:
-        # What is left in the queue is bounded there, and whoever is missed by it is read from a store later.
-        return self._receive(self._sub, lambda: self._sub.recv_multipart(_NOBLOCK), self._on_message, self._paused)
-
     def _paused(self) -> bool:
         return getattr(self.role, "paused", False)
 
     def resume(self) -> None:
         """The core is no longer paused."""
-        self.suspect(self._drain_sub)
+        for each in self._hearing:
+            self.suspect(each)
         self.turns.wake()
 
-    def _on_message(self, frames: list[bytes]) -> Sequence[Action]:
+    def on_message(self, frames: list[bytes]) -> Sequence[Action]:
+        """A member published something."""
+        if self.tapped is not None:
+            self.tapped(frames)
         return self.role.handle_message(decode(frames), time.monotonic(), wall_us())
 
+    def told(self, message: Message) -> Sequence[Action]:
+        """As ``on_message``, where the message was looked at already."""
+        return self.role.handle_message(message, time.monotonic(), wall_us())
+
     def _drain_pub(self) -> bool:
-        pub = self._pub.socket
-        return self._receive(pub, lambda: pub.recv_multipart(_NOBLOCK, copy=False), self._on_subscription)
+        return self.receive_frames(self._pub.socket, self._on_subscription)
 
     def _on_subscription(self, frames: list[zmq.Frame]) -> Sequence[Action]:
         prefix, on = self._pub.subscription(frames)
         return self.role.handle_subscription(prefix, on, time.monotonic())
-
-    def _drain_beacon_pub(self) -> bool:
-        def handle(frames: list[bytes]) -> Sequence[Action]:
-            return self.discovery.handle_tower_ready(time.monotonic()) if frames[0] == b"\1" + BEACON else ()
-
-        return self.receive(self._beacon_pub, handle)
-
-    def _drain_beacon_sub(self) -> bool:
-        return self.receive(self._beacon_sub, lambda frames: self.discovery.handle_beacon(frames, time.monotonic()))
 
     def _answered(self, request_id: int, answer: Answer, batches: list[bytes]) -> Sequence[Action]:
         handle: Callable[[int, Answer, list[bytes], float], Sequence[Action]] = self.role.handle_answer  # type: ignore[attr-defined]
@@ -422,29 +420,21 @@ class Node:
         mark = self._pub.kept
         return lambda: self._pub.sent >= mark
 
+    def subscriptions(self) -> tuple[int, Callable[[], dict[str, list[bytes]]]]:
+        """A number that rises when members subscribe, and what tells who did to what; the lock is held."""
+        return self._pub.changes, self._pub.subscriptions
+
     @property
     def choked(self) -> bool:
         """Whether so much waits for full peers that nothing more should be published."""
         return self._pub.choked
 
-    def _send_beacon(self, action: Beacon) -> None:
-        self._beacon_pub.send_multipart(action.frames, zmq.NOBLOCK)
-        self.suspect(self._drain_beacon_pub)
-
-    def _connect(self, action: Connect) -> None:
-        try:
-            self._sub.connect(action.endpoint)
-        except zmq.ZMQError as error:
-            logger.warning("cannot connect to the member at %s: %s", action.endpoint, error.strerror)
-        self.suspect(self._drain_sub)
-
     def _disconnect(self, action: Disconnect) -> None:
-        try:
-            self._sub.disconnect(action.endpoint)
-        except zmq.ZMQError:
-            pass  # it never was connected
-        self.suspect(self._drain_sub)
-        self.perform(self.role.handle_gone(action.address, time.monotonic()))
+        self._meeting.disconnect(action)
+        self._gone(action.address)
+
+    def _gone(self, address: str) -> None:
+        self.perform(self.role.handle_gone(address, time.monotonic()))
 
     def _halt(self, action: Halt) -> None:
         raise RuntimeError(action.reason)

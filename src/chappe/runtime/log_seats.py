@@ -13,11 +13,12 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from chappe.core import Report
 from chappe.defaults import FULL_PEER_WAIT_LIVE_S, FULL_PEER_WAIT_S
-from chappe.errors import MemberStopped, TimedOut
+from chappe.errors import MemberStopped, TimedOut, UsageError
 from chappe.log.actions import Action, Broken, Of
 from chappe.log.consumer import LogConsumer
 from chappe.log.events import IdentityClash, Stopped
@@ -26,10 +27,11 @@ from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.subscriptions import Subscriptions
 from chappe.runtime.log_node import Gatherer, Node
+from chappe.runtime.meeting import AtForwarders, AtTowers, Meeting
 from chappe.runtime.worker import CALLBACKS, DISKS, Lane
 from chappe.system import machine, time
 from chappe.system.forking import own
-from chappe.transports.addresses import TowerAddress
+from chappe.transports.addresses import ForwarderAddress, TowerAddress
 
 logger = logging.getLogger(__name__)
 
@@ -41,15 +43,14 @@ M = TypeVar("M", ProducingMember, ConsumingMember)
 class _Shared(Generic[M]):
     """A node and who has a seat at it."""
 
-    def __init__(self, member: M, towers: Sequence[TowerAddress], listen: str, full_peer_wait_s: float) -> None:
+    def __init__(self, member: M, where: Where, full_peer_wait_s: float) -> None:
         own(self)
         self.member: M = member
         self.seats: dict[str, Seat[M]] = {}  # by their parts' addresses
         self.taken: set[str] = set()  # addresses of those that have a seat, or are about to
         self.node = Node(
             member,
-            towers,
-            listen,
+            where.meeting(),
             on_report=self._report,
             perform={Of: lambda action: self.seats[action.address].carry_out(action.action)},
             full_peer_wait_s=full_peer_wait_s,
@@ -275,14 +276,61 @@ class Seat(Generic[M]):
                 self.tell()
 
 
-def no_tower(tower: str, when: str) -> str:
-    """The sentence for who cannot meet anybody."""
-    return f"no tower answers at {tower} {when}; start one with: chappe up"
+@dataclass(frozen=True, slots=True)
+class Where:
+    """How members meet, as their users say it: through towers, or at forwarders alone."""
+
+    towers: tuple[TowerAddress, ...] = ()
+    listen: str = ""
+    forwarders: tuple[ForwarderAddress, ...] = ()
+    said: str = field(default="", compare=False)
+
+    @classmethod
+    def parse(cls, tower: str, listen: str, forwarders: str | Sequence[str] | None) -> Where:
+        """Raises UsageError for what is no address."""
+        if forwarders is not None:
+            found = ForwarderAddress.parse_many(forwarders)
+            if not found:
+                raise UsageError("no forwarder is named: HOST:PORT is wanted, or several of these")
+            return cls(forwarders=tuple(found), said=",".join(map(str, found)))
+        return cls(tuple(TowerAddress.parse_many(tower)), listen, said=tower)
+
+    def meeting(self) -> Meeting:
+        """What a node is made with."""
+        return AtForwarders(self.forwarders) if self.forwarders else AtTowers(self.towers, self.listen)
+
+    def __str__(self) -> str:
+        return self.said
+
+    @property
+    def kind(self) -> str:
+        """What members meet at."""
+        return "forwarder" if self.forwarders else "tower"
+
+    @property
+    def named(self) -> str:
+        """The same in a sentence."""
+        return f"the {self.kind}{'s' if len(self.forwarders) > 1 else ''} at {self}"
+
+    @property
+    def command(self) -> str:
+        """What starts who keeps records."""
+        return "chappe forward" if self.forwarders else "chappe store DIRECTORY"
+
+    @property
+    def doubt(self) -> str:
+        """What to look at if nobody keeps them."""
+        if self.forwarders:
+            return f"is one of {self.named} running?" if len(self.forwarders) > 1 else f"is {self.named} running?"
+        return "is a store running and connected to the same tower?"
+
+    def nobody(self, when: str) -> str:
+        """The sentence for who cannot meet anybody."""
+        command = "chappe forward" if self.forwarders else "chappe up"
+        return f"no {self.kind} answers at {self} {when}; start one with: {command}"
 
 
-def producing(
-    address: str, name: str, towers: Sequence[TowerAddress], listen: str, *, live: bool, identity: bool
-) -> Seat[ProducingMember]:
+def producing(address: str, name: str, where: Where, *, live: bool, identity: bool) -> Seat[ProducingMember]:
     """A seat for a producer.
 
     Args:
@@ -292,12 +340,12 @@ def producing(
         identity: Whether it goes on with one, and has a journal.
     """
     wait_s = FULL_PEER_WAIT_LIVE_S if live else FULL_PEER_WAIT_S
-    key = (ProducingMember, tuple(towers), listen, live, address if identity else None)
-    shared = _share(key, address, lambda: _Shared(ProducingMember(name), towers, listen, wait_s))
+    key = (ProducingMember, where, live, address if identity else None)
+    shared = _share(key, address, lambda: _Shared(ProducingMember(name), where, wait_s))
     return Seat(shared, address, identity=identity)
 
 
-def consuming(address: str, name: str, towers: Sequence[TowerAddress], listen: str) -> Seat[ConsumingMember]:
+def consuming(address: str, name: str, where: Where) -> Seat[ConsumingMember]:
     """A seat for a consumer; see ``producing``."""
-    key = (ConsumingMember, tuple(towers), listen)
-    return Seat(_share(key, address, lambda: _Shared(ConsumingMember(name), towers, listen, FULL_PEER_WAIT_S)), address)
+    key = (ConsumingMember, where)
+    return Seat(_share(key, address, lambda: _Shared(ConsumingMember(name), where, FULL_PEER_WAIT_S)), address)

@@ -15,15 +15,16 @@ from chappe.errors import ChappeError, ProtocolError, StorageError
 from chappe.log.actions import Action, Reply, Retain, Transact, Write
 from chappe.log.exactly_once.redo import Finishing, recover
 from chappe.log.exactly_once.staged import CommitBatch, StagedStorage
+from chappe.log.forwarder import LogForwarder
 from chappe.log.queries import Stage, decode_request, encode_query
 from chappe.log.storage import LogStorage, Retention, Scrubbed
 from chappe.log.store import LogStore
 from chappe.runtime.log_node import Node, wall_us
+from chappe.runtime.meeting import Meeting
 from chappe.runtime.worker import DISKS, Lane
 from chappe.system import machine, time
 from chappe.system.forking import own
 from chappe.system.memory import keep_freed
-from chappe.transports.addresses import TowerAddress
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,8 @@ class StoreNode:
     Args:
         storage: Where records are kept; closed with the node.
         staged: Where rows of exactly-once sinks wait; closed with the node.
+        meeting: How it meets others.
+        forwards: Whether it passes on what it takes.
         retention: How much to keep, by topic or ``prefix*``; the first that matches counts.
 
     Raises:
@@ -47,9 +50,9 @@ class StoreNode:
         address: str,
         storage: LogStorage,
         staged: StagedStorage,
-        towers: Sequence[TowerAddress],
-        listen: str,
+        meeting: Meeting,
         *,
+        forwards: bool = False,
         retention: Sequence[tuple[str, Retention]] = (),
         on_report: Callable[[object], None],
     ) -> None:
@@ -61,9 +64,8 @@ class StoreNode:
         kept = recover(staged, storage)
         self.core = LogStore(address, storage, "", now=time.monotonic(), kept=kept)
         self.node = Node(
-            self.core,
-            towers,
-            listen,
+            LogForwarder(self.core, now=time.monotonic()) if forwards else self.core,
+            meeting,
             on_report=on_report,
             perform={
                 Write: lambda action: self._do(partial(self._write, action)),
@@ -73,12 +75,12 @@ class StoreNode:
             },
         )
         try:
-            self._router, port = self.node.open_router()
+            self._router, self.core.endpoint = meeting.open_router()
         except BaseException:
             self.node.close()
             raise
         self._router.setsockopt(zmq.LINGER, 0)
-        self.endpoint = self.core.endpoint = f"tcp://{self.node.host}:{port}"
+        self.endpoint = self.core.endpoint
         self.node.watch_socket(self._router, self._drain_router)
         self._disk = Lane(DISKS, self.node.run)  # whatever writes
         self._reading = Lane(DISKS, self.node.run)  # a scrub, which nothing else waits for

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from operator import length_hint
 from pathlib import Path
 from typing import Final, Literal
 
+from chappe.api.ages import OnStale, check_age
 from chappe.api.faces import Closeable, Seconds
 from chappe.api.identity import log_event, new_address, state_directory
+from chappe.api.log.aged import Aged
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.times import as_micros
 from chappe.data.topic import Filter
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
-from chappe.errors import Closed, OffsetOutOfRange, TimedOut, UsageError
+from chappe.errors import Closed, OffsetOutOfRange, TimedOut, TooSlow, UsageError
 from chappe.log.actions import Deliver
 from chappe.log.batch import Record
-from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
-from chappe.log.events import OutOfRange, Stopped, TowerFound
+from chappe.log.consumer import EARLIEST, LAST, LATEST, LogConsumer, Reset
+from chappe.log.events import ForwarderFound, OutOfRange, Stopped, TowerFound
 from chappe.log.sources import Key
-from chappe.runtime.log_seats import consuming, no_tower
+from chappe.runtime.log_seats import Where, consuming
 from chappe.storage.positions import Positions
 from chappe.system import time
 from chappe.system.forking import own
-from chappe.transports.addresses import TowerAddress
 
 LOOK_S: Final = 0.05  # how often those who wait for the end look for what no record tells
 RECHECK_S: Final = 0.25  # how often, while records come, it is looked whether something will never come
-ResetLike = Literal["earliest", "latest"] | int | datetime
+ResetLike = Literal["earliest", "latest", "last-value"] | int | datetime
 
 
 class Consumer(Closeable):
@@ -40,11 +41,18 @@ class Consumer(Closeable):
         topics: ``name``, or ``prefix*`` for all topics that start so.
         tower: ``HOST[:PORT]``, several separated by commas.
         listen: Host to listen on; ``*`` for all interfaces.
+        forwarders: ``HOST[:PORT]`` of each, in a list or separated by commas. With these there is no tower, and nobody
+            has to reach this program.
         reset: Where to start in partitions without a position: ``earliest``, so that nothing is missed; ``latest``,
-            which begins once stores were found, see ``wait_ready``; an offset, or a datetime with a time zone.
+            which begins once stores were found, see ``wait_ready``; ``last-value``, the newest record of each key that
+            is there, and then what comes; an offset, or a datetime with a time zone.
             Positions that retention removed restart there too, with an event.
         identity: A name whose committed positions survive restarts; see ``commit``.
         directory: Where identities are kept; the user's data directory by default.
+        max_age_s: How old a record may be when you get it, by its timestamp; None: as old as it likes. The loop over a
+            batch looks at each record when its turn comes.
+        on_stale: What happens when one is older: the consumer stops with TooSlow (``end``), at the position of that
+            record; or such records are left out, counted in ``too_old``, with an event (``drop``).
 
     Raises:
         IdentityInUse: Another consumer uses the identity.
@@ -57,36 +65,43 @@ class Consumer(Closeable):
         *topics: str,
         tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
         listen: str = TOWER_HOST,
+        forwarders: str | Sequence[str] | None = None,
         reset: ResetLike = "earliest",
         identity: str | None = None,
         directory: str | Path | None = None,
+        max_age_s: float | None = None,
+        on_stale: OnStale = "end",
     ) -> None:
         own(self)
+        check_age(max_age_s, on_stale)
         if not topics:
             raise UsageError("a consumer needs at least one topic: Consumer('metrics') or Consumer('metrics.*')")
-        towers = TowerAddress.parse_many(tower)
-        self._at_tower, self._tower_at = tower, math.inf
+        where = Where.parse(tower, listen, forwarders)
+        self._where, self._tower_at = where, math.inf
         self._topics = topics
         for each in topics:
             if not isinstance(each, str):
                 raise UsageError(f"topics are given one by one: Consumer('a', 'b'), or Consumer(*names); not {each!r}")
         filters = [Filter.parse(each) for each in topics]
-        where = _reset(reset)
+        beginning = _reset(reset)
         self._positions: Positions | None = None
         if identity is not None:
             self._positions = Positions(state_directory("consumers", identity, directory))
         self._core = LogConsumer(
-            new_address(), filters, where, {} if self._positions is None else dict(self._positions.committed)
+            new_address(), filters, beginning, {} if self._positions is None else dict(self._positions.committed)
         )
+        self._ahead_of_all = beginning is LAST
         self._queue: deque[ConsumedBatch] = deque()
         self._taken: dict[Key, int] = {}  # offset after the last record handed to the user
         self._open: ConsumedBatch | None = None  # what a loop over records is in, and ...
         self._ahead: Iterator[int] = iter(())  # ... the offsets of it that the loop did not get to
         self._events: deque[object] = deque(maxlen=1000)
         self._error: OffsetOutOfRange | None = None
+        self._aged = None if max_age_s is None else Aged(max_age_s, on_stale, self._report)
+        self._ended: tuple[TooSlow, dict[Key, int]] | None = None  # and where we were
         self.on_ready: Callable[[], None] | None = None  # called from the node's thread when records came
         try:
-            self._node = consuming(self._core.address, new_address(), towers, listen)
+            self._node = consuming(self._core.address, new_address(), where)
         except BaseException:
             self._release_identity()
             raise
@@ -101,6 +116,7 @@ class Consumer(Closeable):
 
         Raises:
             OffsetOutOfRange: An offset given to ``seek`` or ``reset`` is not there.
+            TooSlow: A record was older than ``max_age_s``; so says every further call.
             Closed: The consumer was closed.
             MemberStopped: It met a defect; so says every further call.
         """
@@ -118,6 +134,8 @@ class Consumer(Closeable):
             self._check()
             rest = self._rest()
             self._open = None
+            if self._aged is not None:
+                return self._take_young(self._aged, rest)
             if rest is not None:
                 return rest
             if not self._queue:
@@ -126,6 +144,38 @@ class Consumer(Closeable):
             self._taken[found.topic, found.partition] = found.next
             self._release(len(found.batch.raw))
             return found
+
+    def _take_young(self, aged: Aged, rest: ConsumedBatch | None) -> ConsumedBatch | None:
+        """The next batch that is not too old, ``rest`` first; the lock is held."""
+        while rest is not None or self._queue:
+            found = self._queue.popleft() if rest is None else rest
+            if rest is None:
+                self._release(len(found.batch.raw))
+            rest = None
+            old = aged.is_old(found)
+            if old and aged.stale.ends:
+                raise self._end(aged, found)
+            self._taken[found.topic, found.partition] = found.next
+            young = aged.drop(found) if old else [found]
+            for each in reversed(young[1:]):
+                self._queue.appendleft(each)
+                self._release(-len(each.batch.raw))
+                self._taken[found.topic, found.partition] = young[0].next
+            if young:
+                return young[0]
+        return None
+
+    def _end(self, aged: Aged, stale: ConsumedBatch) -> TooSlow:
+        """Hear no more: the first record of ``stale`` is too old; the lock is held."""
+        waiting = [stale, *self._queue]
+        for each in reversed(waiting):
+            self._taken[each.topic, each.partition] = each.first
+        self._open = None
+        self._queue.clear()
+        self._ended = aged.error(waiting), {**self._core.positions(), **self._taken}
+        for wanted in self._core.filters:
+            self._node.perform(self._core.unsubscribe(wanted))
+        return self._ended[0]
 
     def _rest(self) -> ConsumedBatch | None:
         """What a loop over records that was left early did not get to."""
@@ -221,7 +271,16 @@ class Consumer(Closeable):
         # One offset is taken for each record made, so what is left of them tells where the loop is: the loop itself
         # need not.
         self._open, self._ahead = batch, iter(range(batch.batch.base, batch.next))
-        return batch.batch.records(batch.topic, batch.partition, batch.first, self._ahead)
+        records = batch.batch.records(batch.topic, batch.partition, batch.first, self._ahead)
+        return records if self._aged is None else self._young(self._aged, batch, records)
+
+    def _young(self, aged: Aged, batch: ConsumedBatch, records: Iterator[Record]) -> Iterator[Record]:
+        for record in records:
+            if not aged.drop_old(record):
+                yield record
+            elif aged.stale.ends:
+                with self._lock:
+                    raise self._end(aged, ConsumedBatch(batch.topic, batch.partition, batch.batch, record.offset))
 
     # -- positions --------------------------------------------------------------------------------------------
 
@@ -229,8 +288,18 @@ class Consumer(Closeable):
         """The offset of the next record you get, by (topic, partition)."""
         self._node.check()
         with self._lock:
+            if self._ended is not None:
+                return dict(self._ended[1])
             waiting = {(each.topic, each.partition): each.first for each in reversed(self._queue)}
-            return {**self._core.positions(), **waiting, **self._taken_now()}
+            known = self._core.positions()
+            found = {**known, **waiting, **self._taken_now()}
+            if self._ahead_of_all:
+                # Where a partition goes on is behind the newest records that were taken of it.
+                open_ = (
+                    () if self._rest() is None or self._open is None else ((self._open.topic, self._open.partition),)
+                )
+                found |= {key: max(known[key], found[key]) for key in known.keys() - waiting.keys() - set(open_)}
+            return found
 
     def heads(self) -> dict[Key, int]:
         """The offset after the last record known to exist, by (topic, partition)."""
@@ -272,9 +341,9 @@ class Consumer(Closeable):
     def wait_ready(self, timeout: float | None = 10.0) -> None:
         """Wait until whatever is sent from now on will be delivered, also with ``reset="latest"``.
 
-        That is so when a tower hears us and the stores have said what they hold: what is not in it is new. Where no
-        store is found, it takes 1.3 s to meet every producer, and only what a producer still keeps can be delivered;
-        one that is met later is read from the first record that it keeps.
+        That is so when a tower or forwarder hears us and the stores have said what they hold: what is not in it is
+        new. Where no store is found, it takes 1.3 s to meet every producer, and only what a producer still keeps can be
+        delivered; one that is met later is read from the first record that it keeps.
 
         Raises:
             TimedOut: No tower answers, or a store does not say what it holds.
@@ -293,7 +362,7 @@ class Consumer(Closeable):
 
     @property
     def tower(self) -> bool:
-        """Whether a tower hears us."""
+        """Whether a tower hears us, or a forwarder."""
         return self._node.discovery.tower
 
     @property
@@ -301,8 +370,12 @@ class Consumer(Closeable):
         """See ``Producer.connected``."""
         return self._node.discovery.peers
 
-    def commit(self) -> None:
+    def commit(self, positions: Mapping[Key, int] | None = None) -> None:
         """Keep the present positions on disk: a consumer of the same identity goes on from them.
+
+        Args:
+            positions: Others, by (topic, partition): up to where what you got is done. Those of further partitions
+                stay as they were committed.
 
         Raises:
             UsageError: The consumer has no identity.
@@ -312,11 +385,18 @@ class Consumer(Closeable):
             raise UsageError("only a consumer with an identity can commit: Consumer(..., identity='name')")
         if self._node.closed:
             raise Closed("the consumer was closed: commit before that")
-        self._positions.commit(self.position())
+        self._positions.commit(self.position() if positions is None else dict(positions))
+
+    @property
+    def too_old(self) -> int:
+        """How many records were left out because they were older than ``max_age_s``."""
+        return 0 if self._aged is None else self._aged.stale.dropped
 
     def events(self) -> list[object]:
         """What happened since the last call: lost records, lost towers and the like (``chappe.log.events``)."""
         with self._lock:
+            if self._aged is not None:
+                self._aged.stale.tell()
             found = list(self._events)
             self._events.clear()
         if not found:
@@ -330,8 +410,14 @@ class Consumer(Closeable):
 
     def __repr__(self) -> str:
         topics = ", ".join(map(repr, self._topics))
-        state = "closed" if self._node.closed else f"{self.connected} members known" if self.tower else "no tower"
-        return f"<Consumer of {topics} at {self._at_tower}, {state}>"
+        state = (
+            "closed"
+            if self._node.closed
+            else f"{self.connected} members known"
+            if self.tower
+            else f"no {self._where.kind}"
+        )
+        return f"<Consumer of {topics} at {self._where}, {state}>"
 
     # -- of the end -------------------------------------------------------------------------------------------
 
@@ -356,13 +442,13 @@ class Consumer(Closeable):
     def _missing(self, when: str) -> str:
         """Why it is not known what there is, in a sentence."""
         if not self.tower:
-            return no_tower(self._at_tower, when)
+            return self._where.nobody(when)
         if self._core.stores:
             return f"not all of the {self._core.stores} stores that were found have said {when} what they hold"
         topics = " and ".join(map(repr, self._topics))
         return (
-            f"the tower at {self._at_tower} knows no store, and no producer of {topics} was heard {when}; "
-            "start a store with: chappe store DIRECTORY"
+            f"{self._where.named} knows no store, and no producer of {topics} was heard {when}; "
+            f"start one with: {self._where.command}"
         )
 
     # -- inside -------------------------------------------------------------------------------------------------
@@ -372,6 +458,8 @@ class Consumer(Closeable):
             self._positions.close()
 
     def _deliver(self, action: Deliver) -> None:
+        if self._ended is not None:
+            return
         self._queue.append(ConsumedBatch(action.topic, action.partition, action.batch, action.start))
         if self.on_ready is not None:
             self.on_ready()
@@ -384,6 +472,8 @@ class Consumer(Closeable):
         if self._node.closed:
             raise Closed("the consumer was closed")
         self._node.check()
+        if self._ended is not None:
+            raise self._ended[0].with_traceback(None)
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -391,7 +481,7 @@ class Consumer(Closeable):
     def _report(self, event: object) -> None:
         log_event(event)
         self._events.append(event)
-        if isinstance(event, TowerFound):
+        if isinstance(event, TowerFound | ForwarderFound):
             self._tower_at = time.monotonic()
         if isinstance(event, Stopped) and self.on_ready is not None:
             self.on_ready()  # whoever waits is told by the next call
@@ -416,8 +506,10 @@ def _reset(reset: ResetLike) -> Reset:
         return EARLIEST
     if reset == "latest":
         return LATEST
+    if reset == "last-value":
+        return LAST
     if isinstance(reset, datetime):
         return Reset("time", as_micros(reset))
     if isinstance(reset, int) and not isinstance(reset, bool) and reset >= 0:
         return Reset("offset", reset)
-    raise UsageError(f"reset is 'earliest', 'latest', an offset or a datetime, not {reset!r}")
+    raise UsageError(f"reset is 'earliest', 'latest', 'last-value', an offset or a datetime, not {reset!r}")

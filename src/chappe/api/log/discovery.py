@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,8 +13,8 @@ from chappe.log.actions import Action, Subscribe
 from chappe.log.member import ConsumingMember
 from chappe.log.messages import Message, StoreInfo
 from chappe.runtime.log_node import Node
+from chappe.runtime.log_seats import Where
 from chappe.system import time
-from chappe.transports.addresses import TowerAddress
 
 SETTLE_S = 0.3  # after the first store answered, others get this long
 
@@ -50,14 +51,19 @@ class _Scout(ConsumingMember):
 
 
 def discover(
-    tower: str, timeout: float = 2.0, *, listen: str = TOWER_HOST, settle_s: float = SETTLE_S
+    tower: str,
+    timeout: float = 2.0,
+    *,
+    listen: str = TOWER_HOST,
+    forwarders: str | Sequence[str] | None = None,
+    settle_s: float = SETTLE_S,
 ) -> list[StoreAddress]:
     """The stores that answer within ``timeout`` seconds, sorted by id; empty if there is no tower or no store.
 
     After one answered, it waits for others ``settle_s`` at most.
     """
     scout = _Scout()
-    node = Node(scout, TowerAddress.parse_many(tower), listen, on_report=lambda event: None)
+    node = Node(scout, Where.parse(tower, listen, forwarders).meeting(), on_report=lambda event: None)
     node.start()
     deadline = time.monotonic() + timeout
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import datetime
@@ -28,11 +28,10 @@ from chappe.log.batch import Batch, as_headers
 from chappe.log.events import IdentityClash, IdentityRolledBack, Stopped
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
-from chappe.runtime.log_seats import no_tower, producing
+from chappe.runtime.log_seats import Where, producing
 from chappe.storage.journal import Journals
 from chappe.system import time
 from chappe.system.forking import own
-from chappe.transports.addresses import TowerAddress
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +50,8 @@ class Producer(Closeable):
         topic: Where records go that do not say otherwise; at most 255 bytes, no NUL. None: each ``send`` says it.
         tower: ``HOST[:PORT]``, several separated by commas.
         listen: Host to listen on; ``*`` for all interfaces.
+        forwarders: ``HOST[:PORT]`` of each, in a list or separated by commas. With these there is no tower, and nobody
+            has to reach this program.
         min_acks: Stores that must hold a record before it is let go; 0 keeps the newest 16 MiB of a topic for those who
             missed them and waits for nobody.
         buffer_bytes: Records not yet acknowledged, of all topics; at this bound ``send`` blocks or raises.
@@ -74,6 +75,7 @@ class Producer(Closeable):
         *,
         tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
         listen: str = TOWER_HOST,
+        forwarders: str | Sequence[str] | None = None,
         min_acks: int = 1,
         buffer_bytes: int = PRODUCER_BUFFER_BYTES,
         on_full: Literal["block", "error"] = "block",
@@ -81,8 +83,8 @@ class Producer(Closeable):
         directory: str | Path | None = None,
     ) -> None:
         own(self)
-        towers = TowerAddress.parse_many(tower)
-        self._at_tower = tower
+        where = Where.parse(tower, listen, forwarders)
+        self._where = where
         if topic is not None:
             check_topic(topic)
         if min_acks < 0 or (identity is not None and not min_acks):
@@ -99,9 +101,7 @@ class Producer(Closeable):
         self._events: deque[object] = deque(maxlen=1000)
         try:
             address = new_address() if self._journals is None else self._journals.address
-            self._node = producing(
-                address, new_address(), towers, listen, live=not min_acks, identity=identity is not None
-            )
+            self._node = producing(address, new_address(), where, live=not min_acks, identity=identity is not None)
         except BaseException:
             if self._journals:
                 self._journals.close()
@@ -261,10 +261,7 @@ class Producer(Closeable):
                     missing = counted((core.topic, goal - core.stored) for core, goal in goals)
                     if not missing:
                         raise TimedOut(f"a member has not taken all records after {timeout:g} s")
-                    raise TimedOut(
-                        f"{missing} are not stored after {timeout:g} s: "
-                        "is a store running and connected to the same tower?"
-                    )
+                    raise TimedOut(f"{missing} are not stored after {timeout:g} s: {self._where.doubt}")
                 self._node.pump(left, done)
         finally:
             with self._lock:
@@ -298,7 +295,7 @@ class Producer(Closeable):
             return self._deliveries.wait(core, offset)
 
     def wait_ready(self, timeout: float | None = 10.0) -> None:
-        """Wait until a tower hears us and ``min_acks`` stores listen; with ``min_acks=0``, anybody to the topic.
+        """Wait until a tower or forwarder hears us and ``min_acks`` stores listen; with ``min_acks=0``, anybody.
 
         Nothing is lost by who sends before: it is kept for them, within the bounds.
 
@@ -312,13 +309,13 @@ class Producer(Closeable):
 
         def missing(when: str) -> str:
             if not self.tower:
-                return no_tower(self._at_tower, when)
+                return self._where.nobody(when)
             if not self._min_acks:
                 topics = " or ".join([f"topic {each!r}" for each in self._writers]) or "any topic"
                 return f"nobody listened to {topics} {when}: is a consumer connected to the same tower?"
             return (
                 f"{self._core.stores} of the {self._min_acks} stores that min_acks asks for were heard {when} through "
-                f"the tower at {self._at_tower}; start one with: chappe store DIRECTORY"
+                f"{self._where.named}; start one with: {self._where.command}"
             )
 
         self._node.wait_until(self._check, ready, missing, timeout)
@@ -352,7 +349,7 @@ class Producer(Closeable):
 
     @property
     def tower(self) -> bool:
-        """Whether a tower hears us."""
+        """Whether a tower hears us, or a forwarder."""
         return self._node.discovery.tower
 
     def events(self) -> list[object]:
@@ -430,7 +427,7 @@ class Producer(Closeable):
                 "not stored yet; they are in the journal of its identity, and sent again by the next producer with it"
             )
         else:
-            fate = "lost: no store had them in time; is a store running and connected to the same tower?"
+            fate = f"lost: no store had them in time; {self._where.doubt}"
         return [f"{ended} {left} are {fate}"]
 
     def __repr__(self) -> str:

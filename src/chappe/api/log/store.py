@@ -11,6 +11,7 @@ from chappe.api.faces import Closeable
 from chappe.api.identity import log_event, new_address
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.log.storage import Hole, Retention
+from chappe.runtime.meeting import AtTowers, Meeting
 from chappe.runtime.store_node import StoreNode
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.staged_files import StagedFiles
@@ -63,7 +64,16 @@ class Store(Closeable):
         retention: Sequence[tuple[str, Retention]] = (),
     ) -> None:
         own(self)
-        towers = TowerAddress.parse_many(tower)
+        self._open(directory, AtTowers(TowerAddress.parse_many(tower), listen), retention)
+
+    def _open(
+        self,
+        directory: str | Path,
+        meeting: Meeting,
+        retention: Sequence[tuple[str, Retention]],
+        *,
+        forwards: bool = False,
+    ) -> None:
         need_descriptors()
         self._directory = str(directory)
         self._storage = SegmentStorage(Path(directory))
@@ -75,7 +85,13 @@ class Store(Closeable):
             raise
         try:
             self._node = StoreNode(
-                new_address(), self._storage, staged, towers, listen, retention=retention, on_report=self._report
+                new_address(),
+                self._storage,
+                staged,
+                meeting,
+                forwards=forwards,
+                retention=retention,
+                on_report=self._report,
             )
         except BaseException:
             staged.close()
@@ -144,4 +160,4 @@ class Store(Closeable):
 
     def __repr__(self) -> str:
         state = "closed" if self._node.node.turns.closed else self.endpoint
-        return f"<Store {self.store_id} in {self._directory}, {state}>"
+        return f"<{type(self).__name__} {self.store_id} in {self._directory}, {state}>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from chappe.sim.disk import SimDisk
@@ -44,12 +44,7 @@ class LogFaults(Schedule):
 
     def plan(self, until: float) -> None:
         """Draw what happens up to ``until``."""
-        weighted: tuple[tuple[int, Callable[[], None]], ...] = (
-            (8, self.crash), (3, self.leave), (4, self.stall), (6, self.break_link), (5, self.hold_link),
-            (5, self.cut), (2, self.cut_from_tower), (2, self.tower_crash), (3, self.disk_full), (3, self.slow_disk),
-            (3, self.damage), (1, self.lose_disk), (2, self.clock_jump), (2, self.bad_queries), (3, self.join),
-        )  # fmt: skip
-        weights, kinds = zip(*weighted, strict=True)
+        weights, kinds = zip(*self.kinds(), strict=True)
         for _ in range(self.rng.choice((0, 2, 5, 10, 20))):
             (kind,) = self.rng.choices(kinds, weights)
             self.at(self.rng.uniform(0.0, until), kind)
@@ -69,6 +64,14 @@ class LogFaults(Schedule):
             if self.world.more(MORE_OF_EACH):
                 for _ in range(self.world.more_rng.choice((1, 3))):
                     self.at(self.world.more_rng.uniform(0.0, until), kind)
+
+    def kinds(self) -> Sequence[tuple[int, Callable[[], None]]]:
+        """What happens, and how often beside the others."""
+        return (
+            (8, self.crash), (3, self.leave), (4, self.stall), (6, self.break_link), (5, self.hold_link),
+            (5, self.cut), (2, self.cut_from_tower), (2, self.tower_crash), (3, self.disk_full), (3, self.slow_disk),
+            (3, self.damage), (1, self.lose_disk), (2, self.clock_jump), (2, self.bad_queries), (3, self.join),
+        )  # fmt: skip
 
     def heal(self) -> None:
         """End everything that is wrong."""

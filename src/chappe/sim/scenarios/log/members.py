@@ -13,7 +13,7 @@ from chappe.data.topic import Filter
 from chappe.errors import StorageError
 from chappe.log.actions import Action, Deliver, Of, Persist, Publish, Trim
 from chappe.log.batch import Batch
-from chappe.log.consumer import EARLIEST, LogConsumer
+from chappe.log.consumer import EARLIEST, LogConsumer, Reset
 from chappe.log.events import IdentityRolledBack
 from chappe.log.member import ConsumingMember, ProducingMember
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, Message, RecordMessage, Stored
@@ -25,7 +25,7 @@ from chappe.sim.journals import Gathered, Journal
 from chappe.sim.pubsub import Link
 from chappe.sim.scenarios.log.node import NodeHost
 from chappe.sim.scenarios.log.stores import StoreHost
-from chappe.sim.scenarios.log.world import LogWorld, contents
+from chappe.sim.scenarios.log.world import KEYED, LogWorld, contents
 from chappe.sim.world import Excused, Violation
 
 BUFFER_BYTES = 20_000  # a producer that is not acknowledged waits here
@@ -133,7 +133,9 @@ class ProducerHost(NodeHost):
         else:
             for _ in range(count):
                 value: bytes | None = self._value()
-                key = b"k%d" % rng.randrange(5) if rng.random() < 0.1 else None
+                key = b"k%d" % rng.randrange(5) if rng.random() < self.world.keyed else None
+                if key is not None and self.world.keyed > KEYED and self.world.serial % 3:
+                    key += self.key[1].encode()  # no other partition has it
                 if rng.random() < 0.02:
                     value = None
                 headers = (("h", b"x"),) if rng.random() < 0.02 else ()
@@ -302,13 +304,15 @@ class ConsumerHost(NodeHost):
 
     Args:
         home: In whose node it lodges; it comes to it later, and ``die`` leaves it. None: it has a node of its own.
+        reset: Where it begins.
     """
 
     def __init__(
         self, world: LogWorld, name: str, filters: Sequence[Filter], positions: dict[Key, int],
-        home: ConsumerHost | None = None,
+        home: ConsumerHost | None = None, reset: Reset = EARLIEST,
     ) -> None:  # fmt: skip
-        self.core: LogConsumer = world.cores.consumer(world.address(), filters, EARLIEST, positions, world.limits)
+        self.core: LogConsumer = world.cores.consumer(world.address(), filters, reset, positions, world.limits)
+        self.reset = reset
         self.home = home or self
         self.lodgers = {self.core.address: self}  # consumers in its node
         self.member: ConsumingMember = ConsumingMember(name, world.limits) if home is None else home.member

@@ -13,6 +13,7 @@ from chappe.log.actions import (
     Connect,
     Disclaim,
     Disconnect,
+    Gone,
     Of,
     Publish,
     Resume,
@@ -21,15 +22,13 @@ from chappe.log.actions import (
     Unsubscribe,
 )
 from chappe.log.batch import Batch
-from chappe.log.beacon import Discovery
 from chappe.log.messages import BatchMessage, Fetch, Message, RecordMessage, decode, encode
 from chappe.log.queries import decode_answer, encode_query
 from chappe.sim.host import Host
 from chappe.sim.pubsub import Dialogue, Link
 from chappe.sim.scenarios.log.towers import Line
-from chappe.sim.scenarios.log.world import LogWorld
+from chappe.sim.scenarios.log.world import HOST, LogWorld
 
-HOST = "127.0.0.1"
 DECODE_EVERY = 16  # of the messages published one in so many goes through its bytes, which takes time
 
 
@@ -58,9 +57,11 @@ class NodeHost(Host):
         self.address = role.address
         self.port = self.net.port()
         self.endpoint = f"tcp://{HOST}:{self.port}"
-        self.discovery = Discovery(role.address, HOST, self.port, now=world.now)
+        self._open()
+        self.discovery: Any = world.discovery(self)
         self.wants: dict[bytes, int] = {}
         self.links: dict[str, Link] = {}  # what we listen to, by endpoint
+        self.ears: dict[str, Link] = {}  # what we hear of forwarders, by endpoint
         self.listeners: dict[Link, None] = {}
         self.lines: list[Line] = []
         self.halted: str | None = None
@@ -78,6 +79,7 @@ class NodeHost(Host):
             Connect: self._connect,
             Disconnect: self._disconnect,
             TakeOver: self._take_over,
+            Gone: lambda action: self.perform(self.role.handle_gone(action.address, world.now)),
             Claim: lambda action: self.perform(self.discovery.claim(action.identity, world.now)),
             Disclaim: lambda action: self.perform(self.discovery.disclaim(action.identity)),
             Resume: lambda action: self.resume(),
@@ -88,12 +90,18 @@ class NodeHost(Host):
 
     # -- life -----------------------------------------------------------------------------------------
 
+    def _open(self) -> None:
+        """Take a port."""
+
+    def _close(self) -> None:
+        """Give it back."""
+        self.net.release(self.port)
+
     def start(self) -> None:
         """Begin."""
         self.world.trace(self, "starts at %s as %s", self.endpoint, self.role.address[:6])
         self.call(self.role.start, self.world.now)
-        for tower in self.world.towers:
-            self.lines.append(tower.line_to(self))
+        self.world.meet(self)
         self.arm()
 
     def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
@@ -103,14 +111,18 @@ class NodeHost(Host):
         self.alive = False
         self.world.trace(self, "leaves" if goodbye else "dies")
         del self.net.publishers[self.endpoint]
-        for link in self.links.values():
+        for link in self._dialled():
             link.closed = True
             link.break_(notice_s)
         for link in list(self.listeners):
             link.break_()
         for line in self.lines:
             line.close()
-        self.net.release(self.port)
+        self._close()
+        self.world.part(self)
+
+    def _dialled(self) -> list[Link]:
+        return list(dict.fromkeys((*self.links.values(), *self.ears.values())))
 
     def paused(self) -> bool:
         """Whether the core wants nothing more for now."""
@@ -118,7 +130,7 @@ class NodeHost(Host):
 
     def resume(self) -> None:
         """The core is no longer paused."""
-        for link in self.links.values():
+        for link in self._dialled():
             if link.down is not None:
                 link.down.resume()
 

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from chappe.data.topic import Filter
+from chappe.log.consumer import LAST
 from chappe.log.sources import Key
 from chappe.log.storage import Retention
 from chappe.sim.host import Host, Member
@@ -63,9 +64,15 @@ class PopulatedLog(LogWorld):
         if self.alone:
             journal = Journal(self.restore_rng)
             self.join("producer", self.producer_of(self.restore_rng.choice(TOPICS), 1, journal))
+        self._begin_lodgers()
+
+    def _begin_lodgers(self) -> None:
         if not self.settings.plain and self.lodger_rng.random() < LODGERS:
             for number in range(self.few(self.lodger_rng.choice((1, 1, 2)))):
                 self.clock.after(self.lodger_rng.choice((0.0, 0.5, 2.0)), self._lodge, f"lodger{number}", None)
+        if self.lasts:
+            for number in range(self.few(self.last_rng.choice((1, 1, 2)))):
+                self.clock.after(self.last_rng.choice((0.0, 0.5, 2.0, 6.0)), self._lodge_last, f"last{number}", None)
 
     def add_store(self) -> Member:
         """A store with a disk of its own."""
@@ -143,6 +150,19 @@ class PopulatedLog(LogWorld):
             host.start()
         if self.sending:
             self.clock.after(rng.choice((0.1, 1.0, 4.0)), self._lodge, name, host)
+
+    def _lodge_last(self, name: str, host: ConsumerHost | None) -> None:
+        """The same with one that begins with the newest record of each key, and stays longer."""
+        rng = self.last_rng
+        homes = [each for each in self.alive(ConsumerHost) if each.home is each]
+        if homes and (host is None or not host.alive or rng.random() < 0.2):
+            if host is not None and host.alive:
+                host.die()
+            filters = [Filter.parse(text) for text in rng.sample(FILTERS, rng.choice((1, 1, 2)))]
+            host = ConsumerHost(self, name, filters, {}, rng.choice(homes), LAST)
+            host.start()
+        if self.sending:
+            self.clock.after(rng.choice((0.5, 2.0, 4.0)), self._lodge_last, name, host)
 
     def add_original_producer(self) -> Member:
         """A producer as the C program is one."""

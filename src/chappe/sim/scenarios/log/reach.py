@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chappe.log.batch import Batch
+from chappe.log.forwarder import LogForwarder
 from chappe.log.messages import BatchMessage, Fetch, Message, RecordMessage
 from chappe.log.sources import Key
 from chappe.sim.scenarios.log.members import ConsumerHost, ProducerHost
@@ -32,8 +33,8 @@ class Originals(Checker[LogWorld]):
     def on_published(self, host: NodeHost, message: Message) -> None:
         """Follow batches, single records, and answers."""
         if isinstance(message, RecordMessage):
-            if message.direct:
-                self._answers(host, message)
+            if message.direct and not isinstance(host.role, LogForwarder):
+                self._answers(host, message)  # a forwarder passes on what of a producer's answer has come to it
             elif isinstance(host, ProducerHost):
                 self._owed.get(host, set()).discard(message.sequence)
         elif isinstance(message, BatchMessage) and not message.direct and isinstance(host, ProducerHost):

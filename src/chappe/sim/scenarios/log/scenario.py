@@ -10,17 +10,22 @@ from chappe.sim.scenarios.log.checkers import all_checkers
 from chappe.sim.scenarios.log.ends import Ends
 from chappe.sim.scenarios.log.exactly_once import ExactlyOnce
 from chappe.sim.scenarios.log.faults import LogFaults
+from chappe.sim.scenarios.log.lasts import Lasts
 from chappe.sim.scenarios.log.population import PopulatedLog
 from chappe.sim.scenarios.log.reach import Originals, Shared
-from chappe.sim.scenarios.log.world import small_limits
+from chappe.sim.scenarios.log.world import LAST_CHOICES, small_limits
 
 
 class Log(PopulatedLog):
     """The log."""
 
+    faults_kind: type[LogFaults] = LogFaults
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.watch(ExactlyOnce(self, self.queries), Ends(self), *all_checkers(self), Originals(self), Shared(self))
+        self.watch(
+            ExactlyOnce(self, self.queries), Lasts(self), Ends(self), *all_checkers(self), Originals(self), Shared(self)
+        )
         self._faults: LogFaults | None = None
 
     def begin(self) -> None:
@@ -29,9 +34,12 @@ class Log(PopulatedLog):
         self.limits = small_limits(self.rng, self.sink_rng, Random(f"news {self.seed}"), more)
         if self.deaf:
             self.limits = replace(self.limits, give_up_s=1)
+        if self.lasts:
+            drawn = {name: self.last_rng.choice(choices) for name, choices in LAST_CHOICES.items()}
+            self.limits = replace(self.limits, **drawn)
         self.trace(None, "%s, queues %d", self.limits, self.net.queue_max)
         self.populate()
-        self._faults = LogFaults(self)
+        self._faults = self.faults_kind(self)
 
     def plan(self, until: float) -> float:
         """Plan the faults, and begin the queries."""

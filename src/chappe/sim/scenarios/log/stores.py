@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from chappe.defaults import DISK_RETRY_S
 from chappe.errors import ChappeError, StorageError
@@ -15,8 +16,8 @@ from chappe.log.storage import Append, Retention
 from chappe.log.store import LogStore
 from chappe.sim.disk import SimDisk
 from chappe.sim.pubsub import Dialogue
-from chappe.sim.scenarios.log.node import HOST, NodeHost
-from chappe.sim.scenarios.log.world import LogWorld
+from chappe.sim.scenarios.log.node import NodeHost
+from chappe.sim.scenarios.log.world import HOST, LogWorld
 
 POWER_CUTS = 0.3  # of the deaths of a store are that of its machine
 SCRUB_S = 0.5  # between two partitions: less than the time in which all is settled, more than anything else takes
@@ -32,7 +33,7 @@ class StoreHost(NodeHost):
         self.core: LogStore = world.cores.store(
             world.address(), disk, "", now=world.now, kept=kept, limits=world.limits
         )
-        super().__init__(world, name, self.core)
+        super().__init__(world, name, self._role(world.now))
         world.disk_of[self.core.address] = disk
         self.retention = retention
         self._work: deque[Write | Retain | Transact] = deque()
@@ -45,6 +46,10 @@ class StoreHost(NodeHost):
         self.table |= {Write: self._queue, Retain: self._queue, Transact: self._queue, Reply: self._reply}
         self._clients: dict[bytes, Dialogue] = {}
         world.clock.after(SCRUB_S, self._scrub)
+
+    def _role(self, now: float) -> Any:
+        """What is driven: the core, or what is around it."""
+        return self.core
 
     def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
         """Stop; of a write under way any prefix of its blocks may be on the disk afterwards."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch
+from chappe.log.beacon import Discovery
 from chappe.log.consumer import LogConsumer
 from chappe.log.producer import LogProducer
 from chappe.log.sources import Key
@@ -19,6 +20,7 @@ from chappe.sim.pubsub import PubSub
 from chappe.sim.scenarios.log.towers import Tower
 from chappe.sim.world import Settings, Violation, World
 
+HOST: Final = "127.0.0.1"
 CHOICES: Final[dict[str, tuple[int, ...]]] = {
     "batch_bytes": (300, 2_000, 64 * 1024),
     "consumer_queue_bytes": (1_000, 20_000, 1_000_000),
@@ -41,6 +43,10 @@ FIXED: Final[dict[str, int]] = {"settled_s": 2, "resume_wait_s": 20}  # longer t
 SINK_CHOICES: Final[dict[str, tuple[int, ...]]] = {"commit_chunk_bytes": (100, 500, 1_000_000)}
 NEWS_CHOICES: Final[dict[str, tuple[int, ...]]] = {"apart_max": (0, 15)}  # likewise: worlds of before nodes asked
 
+LAST_CHOICES: Final[dict[str, tuple[int, ...]]] = {
+    "last_bytes_max": (3_000, 1_000_000, 1_000_000),
+    "last_piece_bytes": (100, 2_000, 100_000),
+}
 MORE_CHOICES: Final[dict[str, tuple[int, ...]]] = {"give_up_s": (1, 15), "staged_forget_s": (1, 86_400)}
 
 
@@ -53,6 +59,8 @@ def small_limits(rng: Random, sink_rng: Random, news_rng: Random, more_rng: Rand
     return LogLimits(**drawn, **FIXED)
 
 
+LASTS = 0.15  # of the worlds have consumers that begin with the newest record of each key
+KEYED = 0.1
 ALONE = 0.06  # of the worlds have a producer that is restored where it reaches nobody for long
 
 Content = tuple[bytes | None, bytes | None]  # value, key
@@ -116,6 +124,7 @@ class LogWorld(World):
     """Everything that one seed decides."""
 
     tick_s = 0.5
+    towers_max = 2
     settle_max_s = 200.0  # a few times the longest wait of a core
 
     def __init__(
@@ -134,6 +143,9 @@ class LogWorld(World):
         self.answer_rng = Random(f"answers {seed}")
         self.beginnings: set[tuple[str, Key]] = set()  # whose answer, of which partition, has lost its beginning
         self.restore_rng = Random(f"restored {seed}")  # of journals that are restored at bad moments
+        self.last_rng = Random(f"newest records {seed}")
+        self.lasts = not self.settings.plain and self.last_rng.random() < LASTS
+        self.keyed = 0.6 if self.lasts else KEYED  # of the records have a key
         self.alone = not self.settings.plain and self.restore_rng.random() < ALONE
         self.behind: SimDisk | None = None  # of the store that has less than the others when a journal is restored
         self.journals: list[Journal] = []
@@ -150,7 +162,22 @@ class LogWorld(World):
         self.begun: dict[Key, int] = {}  # where stores began that knew no other which has what came before
         self.originals: dict[str, dict[Key, list[bytes]]] = {}  # what original stores have, by name
         self._addresses = 0
-        self.towers = [Tower(self, self.net, f"tower{n}") for n in range(self.rng.choice((1, 1, 2)))]
+        towers = min(self.towers_max, self.rng.choice((1, 1, 2)))
+        self.towers = [Tower(self, self.net, f"tower{n}") for n in range(towers)]
+
+    # -- how hosts meet ---------------------------------------------------------------------------------------
+
+    def discovery(self, host: Any) -> Any:
+        """The core with which a new host meets others."""
+        return Discovery(host.role.address, HOST, host.port, now=self.now)
+
+    def meet(self, host: Any) -> None:
+        """A host begins."""
+        for tower in self.towers:
+            host.lines.append(tower.line_to(host))
+
+    def part(self, host: Any) -> None:
+        """A host is dead."""
 
     def more(self, share: float) -> bool:
         """Whether something happens that plain worlds do not have."""

@@ -1,0 +1,80 @@
+"""How old records are when they are taken from a consumer, by the clocks of their producers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import groupby
+
+from chappe.api.ages import OnStale, Stale
+from chappe.api.log.consumed_batch import ConsumedBatch
+from chappe.data.topic import shown
+from chappe.errors import TooSlow
+from chappe.log.batch import Batch, Record
+from chappe.log.events import RecordsTooOld
+from chappe.runtime.log_node import wall_us
+
+
+class Aged:
+    """What a consumer with ``max_age_s`` does with what is too old.
+
+    Args:
+        report: Gets an event for records that were dropped, at most once a second.
+    """
+
+    def __init__(self, max_age_s: float, on_stale: OnStale, report: Callable[[object], object]) -> None:
+        self.stale = Stale(max_age_s, on_stale, lambda count, age_s: report(RecordsTooOld(count, age_s, max_age_s)))
+        self._max_us = int(max_age_s * 1e6)
+
+    def is_old(self, batch: ConsumedBatch) -> bool:
+        """Whether records of a batch are too old; it is looked into only if some may be."""
+        before = self._before(batch.partition)
+        return batch.batch.timestamp_min < before and _count(batch, before) > 0
+
+    def drop(self, batch: ConsumedBatch) -> list[ConsumedBatch]:
+        """What of a batch is young enough, in runs of neighbours; the rest is counted."""
+        before, stamps, base = self._before(batch.partition), batch.batch.timestamps(), batch.batch.base
+        runs: list[ConsumedBatch] = []
+        for young, offsets in groupby(range(batch.first, batch.next), lambda at: stamps[at - base] >= before):
+            run = list(offsets)
+            if young:
+                runs.append(_cut(batch, run[0], run[-1] + 1))
+            else:
+                self.stale.drop(len(run), self._age_s(batch.partition, min(stamps[at - base] for at in run)))
+        return runs
+
+    def drop_old(self, record: Record) -> bool:
+        """Whether a record is too old now; if what is too old is dropped, it is counted."""
+        if record.timestamp >= self._before(record.partition):
+            return False
+        if not self.stale.ends:
+            self.stale.drop(1, self._age_s(record.partition, record.timestamp))
+        return True
+
+    def error(self, waiting: Iterable[ConsumedBatch]) -> TooSlow:
+        """The first of what waits is too old: what ends the consumer."""
+        batches = list(waiting)
+        first = batches[0]
+        oldest = min(first.batch.timestamps()[first.first - first.batch.base :])
+        what = f"a record of topic {first.topic!r}, partition {shown(first.partition)},"
+        count = sum(_count(each, self._before(each.partition)) for each in batches)
+        return self.stale.error(what, self._age_s(first.partition, oldest), count)
+
+    def _before(self, partition: str) -> int:
+        """Records with an earlier time are too old."""
+        return wall_us() - self._max_us
+
+    def _age_s(self, partition: str, timestamp: int) -> float:
+        return (self._max_us + self._before(partition) - timestamp) / 1e6
+
+
+def _count(batch: ConsumedBatch, before: int) -> int:
+    if batch.batch.timestamp_min >= before:
+        return 0
+    if batch.batch.timestamp_max < before:
+        return len(batch)
+    return sum(each < before for each in batch.batch.timestamps()[batch.first - batch.batch.base :])
+
+
+def _cut(batch: ConsumedBatch, first: int, end: int) -> ConsumedBatch:
+    kept = batch.batch if end == batch.next else Batch.parse(batch.batch.slice(first, end), check=False)
+    return ConsumedBatch(batch.topic, batch.partition, kept, first)

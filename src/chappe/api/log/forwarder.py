@@ -1,0 +1,83 @@
+"""A forwarder in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from chappe.api.log.store import Store
+from chappe.api.taps import LogTap
+from chappe.defaults import FORWARDER_PORT, TOWER_HOST
+from chappe.log.storage import Retention
+from chappe.runtime.meeting import AsForwarder
+from chappe.runtime.tap_node import TapNode
+from chappe.system.forking import own
+from chappe.transports.addresses import ForwarderAddress, TowerAddress
+
+
+class Forwarder(Store):
+    """A store that passes on what it takes: producers and consumers that are given its address need nobody else.
+
+    Several work side by side. Whoever is given all of them publishes to each and listens to each, so one that dies is
+    not missed; what it has missed meanwhile it reads from the others, its ``peers``.
+
+    Args:
+        directory: Where the records are kept; made if it is not there; one store or forwarder at a time.
+        listen: ``HOST[:PORT]``, with ``*`` for all interfaces, or ``HOST:PORT:PORT:PORT``. Members publish to the
+            first port, listen at the second and ask at the third; given one, the next two follow. 0: any free ports.
+        peers: ``HOST[:PORT]`` of the other forwarders, in a list or separated by commas.
+        retention: Pairs of a topic or ``prefix*`` and what to keep of it; the first that matches counts.
+        originals: ``HOST[:PORT[:SECOND-PORT]]`` where programs of the original find the forwarder, as they would a
+            tower; it must reach the ports that they publish on. None: nowhere.
+
+    Raises:
+        AddressInUse: A port is taken.
+        StorageLocked: Another process uses the directory.
+        StorageFormat: The directory was written by a newer chappe.
+        StorageError: The directory cannot be used.
+        UsageError: An argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        listen: str = f"{TOWER_HOST}:{FORWARDER_PORT}",
+        peers: str | Sequence[str] = (),
+        retention: Sequence[tuple[str, Retention]] = (),
+        originals: str | None = None,
+    ) -> None:
+        own(self)
+        self._taps: list[TapNode] = []
+        tower = None if originals is None else TowerAddress.parse(originals)
+        self._meeting = AsForwarder(ForwarderAddress.parse(listen), ForwarderAddress.parse_many(peers), tower)
+        self._open(directory, self._meeting, retention, forwards=True)
+
+    def tap(self, host: str = TOWER_HOST, port: int = 0) -> int:
+        """Let ``chappe tap`` see what passes through this forwarder; returns the port, by default any free one.
+
+        While nobody looks that costs nothing, and who looks slows nobody down. Whoever reaches the port may look.
+
+        Raises:
+            AddressInUse: Somebody listens there.
+            UsageError: The host is not of this machine.
+        """
+        made = TapNode(LogTap(self._node.node), host, port)
+        self._taps.append(made)
+        return made.port
+
+    def close(self) -> None:
+        """See ``Store.close``."""
+        for each in self._taps:
+            each.close()
+        super().close()
+
+    @property
+    def originals(self) -> str | None:
+        """What programs of the original are given as their tower; None if they cannot find the forwarder."""
+        return None if self._meeting.originals is None else str(self._meeting.originals)
+
+    @property
+    def address(self) -> str:
+        """What members are given as one of ``forwarders``."""
+        return str(self._meeting.address)

@@ -1,0 +1,68 @@
+"""Records as lines: of JSON with all that is known of them, or their values alone."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from chappe.log.batch import Record
+
+_json: Final = msgspec.json.Encoder()
+_length: Final = struct.Struct(">I")
+
+
+def as_raw(record: Record) -> bytes:
+    """The value as it is, and a newline; a record without value is an empty line."""
+    return (record.value or b"") + b"\n"
+
+
+def as_length(record: Record) -> bytes:
+    """The length in four bytes, big endian, and the value: what ``produce --format length`` reads."""
+    value = record.value or b""
+    return _length.pack(len(value)) + value
+
+
+def as_json(record: Record, *, with_headers: bool = True) -> bytes:
+    """One object with all that is known of the record; bytes that are not UTF-8 become ``{"base64": "..."}``.
+
+    Without headers these are null: nobody can tell them.
+    """
+    fields = {
+        "topic": readable_name(record.topic),
+        "partition": readable_name(record.partition),
+        "offset": record.offset,
+        "timestamp": iso_time(record.timestamp),
+        "key": json_value(record.key),
+        "value": json_value(record.value),
+        "headers": [[name, json_value(value)] for name, value in record.headers] if with_headers else None,
+    }
+    return _json.encode(fields) + b"\n"
+
+
+def json_value(raw: bytes | None) -> Any:
+    """Bytes as JSON has them: text, or base64 for what is none."""
+    if raw is None:
+        return None
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(raw).decode()}
+
+
+def readable_name(name: str) -> str:
+    """The name of a topic or partition with bytes that are not UTF-8 as ``\\x`` and two digits."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def iso_time(timestamp_us: int) -> str:
+    """Microseconds since 1970 as ISO 8601 in UTC; the bare number if the calendar has no such day."""
+    seconds, micros = divmod(timestamp_us, 1_000_000)
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()}.{micros:06d}Z"
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_us)

@@ -1,0 +1,106 @@
+"""How programs of the original find a forwarder: it is a tower to them, which makes nobody known but itself.
+
+They beacon as they do to any tower, hear the forwarder's own beacon, and listen to what it publishes; it listens to
+what they publish. As they do not hear of each other, everything goes through the forwarder, and nothing comes twice.
+
+Source: Dafka's beacon and tower actors, see ``log.beacon``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from chappe.log.actions import Action, Beacon, Connect, Disconnect, TakeOver
+from chappe.log.beacon import BEACON, REPLAY_S, Discovery, beacon_of
+from chappe.log.events import ForwarderFound, ForwarderLost
+from chappe.log.forwarders import Forwarders
+
+
+class Introducer:
+    """Whom a forwarder has met: the ``forwarders`` that it dials, and programs that beacon to it.
+
+    Args:
+        address: Of the forwarder.
+        host: Where its publishing socket is reached, at ``port``. Beacons without a host from this very machine get it.
+    """
+
+    def __init__(self, address: str, host: str, port: int, forwarders: Forwarders, *, now: float) -> None:
+        self._forwarders = forwarders
+        self._nodes = Discovery(address, host, port, now=now)
+        self._host = host
+        self._endpoint = f"tcp://{host}:{port}".encode()
+        self._tell_at = math.inf
+        self._told_at = -math.inf
+
+    @property
+    def tower(self) -> bool:
+        """Whether another forwarder is there."""
+        return self._forwarders.tower
+
+    @property
+    def told(self) -> ForwarderFound | ForwarderLost | None:
+        """See ``Forwarders.told``."""
+        return self._forwarders.told
+
+    @property
+    def peers(self) -> int:
+        """Number of forwarders and programs known."""
+        return self._forwarders.peers + self._nodes.peers
+
+    def handle_beacon(self, frames: list[bytes], peer_host: str, now: float) -> list[Action]:
+        """A program's beacon; ``peer_host`` is where its connection comes from, or empty. Raises ProtocolError."""
+        return self._taken(self._nodes.handle_beacon(beacon_of(frames, peer_host, self._host), now), now)
+
+    def handle_subscription(self, raw: bytes, now: float) -> list[Action]:
+        """A program wants to hear beacons, or no longer: it is told of us at once."""
+        if raw == b"\1" + BEACON:
+            self._tell_at = min(self._tell_at, max(now, self._told_at + REPLAY_S))
+        return self.handle_timeout(now) if now >= self._tell_at else []
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """Say who we are; drop who has been silent."""
+        actions = self._nodes.handle_timeout(now)
+        if now >= self._tell_at:
+            actions += self._nodes.handle_tower_ready(now)
+        return [*self._taken(actions, now), *self._forwarders.handle_timeout(now)]
+
+    def next_timeout(self) -> float:
+        """When something is due."""
+        return min(self._tell_at, self._nodes.next_timeout(), self._forwarders.next_timeout())
+
+    def heard(self, place: int, address: str, now: float) -> list[Action]:
+        """See ``Forwarders.heard``."""
+        return self._forwarders.heard(place, address, now)
+
+    def claim(self, identity: str, now: float) -> list[Action]:
+        """A forwarder has no identities."""
+        return []
+
+    def disclaim(self, identity: str) -> list[Action]:
+        """See ``claim``."""
+        return []
+
+    def newcomer(self, identity: str, now: float) -> bool:
+        """See ``claim``."""
+        return False
+
+    def goodbye(self) -> list[Action]:
+        """Tell everybody that we leave; originals do not hear it."""
+        return [self._published(each) for each in self._nodes.goodbye() if isinstance(each, Beacon)]
+
+    def _taken(self, actions: Sequence[Action], now: float) -> list[Action]:
+        """What follows from what the beacon side says: of ours goes one, which as a tower we hear ourselves."""
+        found: list[Action] = []
+        for each in actions:
+            if isinstance(each, Beacon) and now > self._told_at:
+                self._told_at, self._tell_at = now, math.inf
+                published = self._published(each)
+                self._nodes.handle_beacon(list(published.frames), now)
+                found.append(published)
+            elif isinstance(each, Connect | Disconnect | TakeOver):
+                found.append(each)
+        return found
+
+    def _published(self, beacon: Beacon) -> Beacon:
+        return Beacon((beacon.frames[0], beacon.frames[1], self._endpoint))

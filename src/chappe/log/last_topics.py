@@ -1,0 +1,175 @@
+"""A consumer that begins with the newest record of each key: which topics it asked stores for, and how far that came.
+
+A topic is asked of one store, page by page, and delivered as it comes; nothing is gathered here. With the first page
+the store says how far it had read each partition (the cuts), and there the partition goes on as ever once all pages
+came: so nothing is missed between, and nothing comes twice.
+
+Pages are in the order of partitions and offsets. So if the store is lost in the midst, a partition of which something
+came goes on as ever behind that, and the others are asked of another store. Where no store can tell, everything is read
+from the beginning, which is reported; so it is, without a word, where a topic is new.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from chappe.core import Report
+from chappe.data.topic import decode_topic, encode_topic
+from chappe.defaults import RETRY_S
+from chappe.log.actions import Action
+from chappe.log.batch import Batch
+from chappe.log.events import LastValuesRefused
+from chappe.log.queries import Answer, ErrorAnswer, LastAnswer, LastRequest
+from chappe.log.sources import Key, Source, Sources
+
+LOOK_S: Final = 0.05  # how often it is looked whether stores have listed what they have
+BUSY_S: Final = 0.1  # a store that makes its table is asked again
+REFUSED_MAX: Final = 3  # refusals, or questions without an answer, until everything is read instead
+ALONE_S: Final = 1.3  # stores are found by then
+
+
+@dataclass(slots=True)
+class _Topic:
+    """One topic whose newest records are still to come."""
+
+    name: str
+    since: float
+    ask_at: float
+    store: str = ""  # the one that is asked
+    table: int = 0
+    part: int = 0
+    offset: int = -1
+    asked: bool = False
+    refused: int = 0
+    cuts: dict[str, int] = field(default_factory=dict)
+    came: dict[str, int] = field(default_factory=dict)  # the last offset of each partition
+
+    def again(self, at: float) -> None:
+        """Begin anew, at whichever store."""
+        self.store, self.table, self.part, self.offset, self.asked, self.ask_at = "", 0, 0, -1, False, at
+        self.cuts, self.came = {}, {}
+
+
+class LastTopics:
+    """All topics of one consumer. ``begins`` has partitions that go on as ever from some offset on; who calls takes
+    them out."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._open: dict[str, _Topic] = {}
+        self._done: set[str] = set()
+        self.begins: list[tuple[Key, int]] = []
+        self.over: list[str] = []  # likewise topics of which every other partition is to be read from its beginning
+
+    def begun(self, topic: str) -> bool:
+        """Whether the newest records of a topic came: what is new there from now on is read from its beginning."""
+        return topic in self._done
+
+    def want(self, topic: str, now: float) -> None:
+        """A partition of a topic was heard of."""
+        if topic not in self._done and topic not in self._open:
+            self._open[topic] = _Topic(topic, now, now)
+
+    def next_timeout(self) -> float:
+        """When to look; not while nothing more may be asked."""
+        if self._sources.busy:
+            return math.inf
+        return min((each.ask_at for each in self._open.values() if not each.asked), default=math.inf)
+
+    def look(self, now: float) -> list[Action]:
+        """Ask for what is not under way."""
+        actions: list[Action] = []
+        for topic in [each for each in self._open.values() if not each.asked and now >= each.ask_at]:
+            if self._sources.busy:
+                break
+            store = self._store(topic, now)
+            if store is not None:
+                topic.store, topic.asked = store.address, True
+                request = LastRequest(encode_topic(topic.name), topic.table, topic.part, topic.offset)
+                actions.append(self._sources.last(store, request, now))
+                continue
+            topic.ask_at = now + LOOK_S
+            if topic.table:
+                self._again(topic, now)
+            elif now >= topic.since + ALONE_S and self._sources.all_listed(now):
+                self._finish(topic)  # nobody has it: it is new
+        return actions
+
+    def unanswered(self, topic: str, now: float) -> list[Action]:
+        """A store did not answer, or is gone."""
+        found = self._open.get(topic)
+        return [] if found is None or not found.asked else self._refused(found, "no store answers for them", now)
+
+    def answered(self, store: Source, topic: str, answer: Answer, now: float) -> tuple[list[Action], LastAnswer | None]:
+        """A store answered; returns what to report, and the page if there is one, of which ``records`` follow."""
+        found = self._open.get(topic)
+        if found is None or found.store != store.address:
+            return [], None
+        found.asked = False
+        if isinstance(answer, ErrorAnswer):
+            return self._refused(found, answer.text, now), None
+        if not isinstance(answer, LastAnswer) or decode_topic(answer.topic) != topic:
+            store.fail(now)
+            return self._refused(found, "a store answered another question", now), None
+        if not answer.table:
+            self._again(found, now)
+            found.ask_at = now + (BUSY_S if answer.busy else 0.0)
+            return [], None
+        if not found.table:
+            found.table = answer.table
+            found.cuts = {decode_topic(name): cut for name, cut in answer.cuts}
+        return [], answer
+
+    def records(self, topic: str, answer: LastAnswer, raws: list[bytes], now: float) -> Iterator[tuple[Key, Batch]]:
+        """What a page has, but for what comes again from its cut on. Raises ProtocolError; else goes on behind it."""
+        found = self._open[topic]
+        for name, batch in zip(answer.partitions, [Batch.parse(raw) for raw in raws], strict=False):
+            partition = decode_topic(name)
+            if batch.count == 1 and found.came.get(partition, -1) < batch.base < found.cuts.get(partition, 0):
+                found.came[partition] = batch.base
+                yield (topic, partition), batch
+        found.part, found.offset, found.ask_at, found.refused = answer.part, answer.offset, now, 0
+        if not answer.more:
+            self._finish(found)
+
+    def malformed(self, topic: str, now: float) -> None:
+        """A page is malformed: its store is not asked again for a while."""
+        self._again(self._open[topic], now)
+
+    def _store(self, topic: _Topic, now: float) -> Source | None:
+        """The one that was asked before, or else the one that has most of the topic."""
+        usable = self._sources.usable(now)
+        if topic.table:
+            return next((each for each in usable if each.address == topic.store), None)
+        if not self._sources.all_listed(now) and now < topic.since + ALONE_S:
+            return None
+        having = []
+        for each in usable:
+            size = sum(next_ - first for (name, _), (first, next_) in each.heads.items() if name == topic.name)
+            if size:
+                having.append((-size, each.address, each))
+        having.sort(key=lambda found: found[:2])
+        return having[topic.refused % len(having)][2] if having else None
+
+    def _again(self, found: _Topic, now: float) -> None:
+        """Ask another store, or this one anew, for partitions of which nothing came."""
+        self.begins += [((found.name, partition), offset + 1) for partition, offset in found.came.items()]
+        found.again(now + RETRY_S)
+
+    def _refused(self, found: _Topic, reason: str, now: float) -> list[Action]:
+        found.refused += 1
+        self._again(found, now)
+        if found.refused < REFUSED_MAX:
+            return []
+        self._finish(found)
+        return [Report(LastValuesRefused(found.name, reason))]
+
+    def _finish(self, found: _Topic) -> None:
+        """All came that is to be had."""
+        del self._open[found.name]
+        self._done.add(found.name)
+        self.begins += [((found.name, partition), cut) for partition, cut in found.cuts.items()]
+        self.over.append(found.name)

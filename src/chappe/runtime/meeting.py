@@ -1,0 +1,374 @@
+"""How a node meets others: through towers, by dialling forwarders, or as a forwarder that is dialled.
+
+Each opens the sockets that subscribe, and those that nodes find each other by; the node drives them all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+import zmq
+
+from chappe.defaults import SUBSCRIPTION_BYTES_MAX
+from chappe.log.actions import Action, Beacon, Connect, Disconnect
+from chappe.log.beacon import BEACON, GOODBYE, WELCOME, Discovery
+from chappe.log.events import ForwarderFound, ForwarderLost, TowerFound, TowerLost
+from chappe.log.forwarders import Forwarders
+from chappe.log.introducing import Introducer
+from chappe.log.messages import Message, StoreInfo, decode
+from chappe.system import time
+from chappe.transports.addresses import ForwarderAddress, TowerAddress, bind, reachable_host
+from chappe.transports.zeromq import open_socket
+
+logger = logging.getLogger(__name__)
+
+Drain = Callable[[], bool]
+Handle = Callable[[list[bytes]], Sequence[Action]]
+BEACON_BYTES_MAX = 4096  # larger messages close the connection
+INFO = b"I"  # what a forwarder says once a second
+
+
+class Discovers(Protocol):
+    """The core that knows whom a node has met."""
+
+    @property
+    def tower(self) -> bool:
+        """Whether whoever makes others known is there: a tower, or a forwarder."""
+
+    @property
+    def told(self) -> TowerFound | TowerLost | ForwarderFound | ForwarderLost | None:
+        """What was last reported of that."""
+
+    @property
+    def peers(self) -> int:
+        """Number of members known."""
+
+    def claim(self, identity: str, now: float) -> list[Action]:
+        """Tell everybody that we go on with an identity."""
+
+    def disclaim(self, identity: str) -> list[Action]:
+        """Take a claim back."""
+
+    def newcomer(self, identity: str, now: float) -> bool:
+        """Whether we claim an identity only since now."""
+
+    def goodbye(self) -> list[Action]:
+        """Tell everybody that we leave."""
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """Do what is due."""
+
+    def next_timeout(self) -> float:
+        """When something is due."""
+
+
+class Meets(Protocol):
+    """The part of ``Node`` that sockets are opened for."""
+
+    @property
+    def address(self) -> str:
+        """Of the node's core."""
+
+    def keep(self, sock: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+        """See ``Node.keep``."""
+
+    def hear(self, sock: zmq.Socket[bytes], handle: Handle) -> Drain:
+        """See ``Node.hear``."""
+
+    def watch_socket(self, sock: zmq.Socket[bytes], drain: Drain) -> None:
+        """See ``Node.watch_socket``."""
+
+    def suspect(self, drain: Drain) -> None:
+        """See ``Node.suspect``."""
+
+    def receive(self, sock: zmq.Socket[bytes], handle: Handle) -> bool:
+        """See ``Node.receive``."""
+
+    def receive_frames(self, sock: zmq.Socket[bytes], handle: Callable[[list[zmq.Frame]], Sequence[Action]]) -> bool:
+        """See ``Node.receive_frames``."""
+
+    def on_message(self, frames: list[bytes]) -> Sequence[Action]:
+        """See ``Node.on_message``."""
+
+    def told(self, message: Message) -> Sequence[Action]:
+        """See ``Node.told``."""
+
+
+class Meeting(Protocol):
+    """How one node meets others; made for it, and opened once.
+
+    ``endpoint`` is where others listen to what it publishes; empty if it dials them for that.
+    """
+
+    endpoint: str
+
+    def open(self, node: Meets, pub: zmq.Socket[bytes]) -> Discovers:
+        """Open the node's sockets, bind or connect the one that it publishes on. Raises AddressInUse, UsageError."""
+
+    def open_router(self) -> tuple[zmq.Socket[bytes], str]:
+        """A socket for queries, which the caller watches and closes, and where others reach it."""
+
+    def subscribe(self, option: int, prefix: bytes) -> None:
+        """Ask for messages that begin so, or take that back; ``option`` says which."""
+
+    def beacon(self, action: Beacon) -> None:
+        """Send a beacon."""
+
+    def connect(self, action: Connect) -> None:
+        """Listen to a member."""
+
+    def disconnect(self, action: Disconnect) -> None:
+        """Listen to it no more."""
+
+
+class _Listening:
+    """One socket that subscribes, at which members are listened to as a tower tells of them."""
+
+    endpoint = ""
+
+    def __init__(self) -> None:
+        self._sub: zmq.Socket[bytes]
+        self._drain: Drain
+        self._node: Meets
+
+    def subscribe(self, option: int, prefix: bytes) -> None:
+        """See ``Meeting.subscribe``."""
+        self._sub.setsockopt(option, prefix)
+
+    def connect(self, action: Connect) -> None:
+        """See ``Meeting.connect``."""
+        try:
+            self._sub.connect(action.endpoint)
+        except zmq.ZMQError as error:
+            logger.warning("cannot connect to the member at %s: %s", action.endpoint, error.strerror)
+        self._node.suspect(self._drain)
+
+    def disconnect(self, action: Disconnect) -> None:
+        """See ``Meeting.disconnect``."""
+        try:
+            self._sub.disconnect(action.endpoint)
+        except zmq.ZMQError:
+            pass  # it never was connected
+        self._node.suspect(self._drain)
+
+
+class AtTowers(_Listening):
+    """Members find each other through towers, and connect to each other.
+
+    Args:
+        towers: Where to announce the node and to learn of others.
+        listen: Host to listen on; ``*`` for all interfaces.
+    """
+
+    def __init__(self, towers: Sequence[TowerAddress], listen: str) -> None:
+        super().__init__()
+        self._towers = towers
+        self._listen = listen
+        self._host = reachable_host(listen)
+
+    def open(self, node: Meets, pub: zmq.Socket[bytes]) -> Discovers:
+        """See ``Meeting.open``."""
+        self._node = node
+        port = bind(pub, self._listen)
+        self.endpoint = f"tcp://{self._host}:{port}"
+        self._sub = open_socket(zmq.SUB)
+        self._drain = node.hear(self._sub, node.on_message)
+        self._beacon_pub = node.keep(open_socket(zmq.XPUB))
+        self._beacon_pub.setsockopt(zmq.XPUB_VERBOSE, 1)
+        self._beacon_pub.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX)
+        self._beacon_pub.setsockopt(zmq.LINGER, 100)
+        beacon_sub = node.keep(open_socket(zmq.SUB))
+        for kind in (BEACON, GOODBYE, WELCOME):
+            beacon_sub.setsockopt(zmq.SUBSCRIBE, kind)
+        self._discovery = Discovery(node.address, self._host, port, now=time.monotonic())
+        for tower in self._towers:
+            self._beacon_pub.connect(f"tcp://{tower.host}:{tower.sub_port}")
+            beacon_sub.connect(f"tcp://{tower.host}:{tower.pub_port}")
+        node.watch_socket(self._beacon_pub, self._drain_beacon_pub)
+        node.watch_socket(beacon_sub, lambda: node.receive(beacon_sub, self._on_beacon))
+        return self._discovery
+
+    def open_router(self) -> tuple[zmq.Socket[bytes], str]:
+        """See ``Meeting.open_router``."""
+        router = open_socket(zmq.ROUTER)
+        return router, f"tcp://{self._host}:{bind(router, self._listen)}"
+
+    def beacon(self, action: Beacon) -> None:
+        """See ``Meeting.beacon``."""
+        self._beacon_pub.send_multipart(action.frames, zmq.NOBLOCK)
+        self._node.suspect(self._drain_beacon_pub)
+
+    def _drain_beacon_pub(self) -> bool:
+        return self._node.receive(self._beacon_pub, self._on_tower)
+
+    def _on_tower(self, frames: list[bytes]) -> Sequence[Action]:
+        return self._discovery.handle_tower_ready(time.monotonic()) if frames[0] == b"\1" + BEACON else ()
+
+    def _on_beacon(self, frames: list[bytes]) -> Sequence[Action]:
+        return self._discovery.handle_beacon(frames, time.monotonic())
+
+
+@dataclass(slots=True)
+class _Dialled:
+    """What is heard of one forwarder."""
+
+    sub: zmq.Socket[bytes]
+    drain: Drain
+
+
+class _Dialling:
+    """What is heard of forwarders, each on a socket of its own.
+
+    So it is known who says what, and that a forwarder is asked where it was found, whatever it takes for its address.
+    """
+
+    def __init__(self, forwarders: Sequence[ForwarderAddress]) -> None:
+        self._where = forwarders
+        self._dialled: list[_Dialled] = []
+
+    def hear(self, node: Meets) -> Forwarders:
+        """Dial all of them; what they say of themselves is wanted in any case."""
+        self._node = node
+        self.known = Forwarders([str(each) for each in self._where], now=time.monotonic())
+        for place, each in enumerate(self._where):
+            sub = open_socket(zmq.SUB)
+            self._dialled.append(_Dialled(sub, node.hear(sub, partial(self._on_message, place))))
+            sub.setsockopt(zmq.SUBSCRIBE, INFO)
+            sub.connect(f"tcp://{each.host}:{each.out_port}")
+        return self.known
+
+    def subscribe(self, option: int, prefix: bytes) -> None:
+        """See ``Meeting.subscribe``."""
+        if prefix != INFO:
+            for each in self._dialled:
+                each.sub.setsockopt(option, prefix)
+                self._node.suspect(each.drain)
+
+    def _on_message(self, place: int, frames: list[bytes]) -> Sequence[Action]:
+        if frames[0][:1] != INFO:
+            return self._node.on_message(frames)
+        message = decode(frames)
+        assert isinstance(message, StoreInfo)
+        actions = self.known.heard(place, message.address, time.monotonic())
+        where = self._where[place]
+        # Who asks it would have to reach what the forwarder takes for its own address.
+        told = replace(message, endpoint=f"tcp://{where.host}:{where.query_port}")
+        return [*actions, *self._node.told(told)]
+
+
+class AtForwarders:
+    """A node that listens nowhere, and dials forwarders alone."""
+
+    endpoint = ""
+
+    def __init__(self, forwarders: Sequence[ForwarderAddress]) -> None:
+        self._where = forwarders
+        self._dialling = _Dialling(forwarders)
+        self.subscribe = self._dialling.subscribe
+
+    def open(self, node: Meets, pub: zmq.Socket[bytes]) -> Discovers:
+        """See ``Meeting.open``."""
+        pub.setsockopt(zmq.IMMEDIATE, 1)  # ZeroMQ is to keep nothing for one that is not there
+        for each in self._where:
+            pub.connect(f"tcp://{each.host}:{each.in_port}")
+        return self._dialling.hear(node)
+
+    def open_router(self) -> tuple[zmq.Socket[bytes], str]:
+        """Who listens nowhere cannot be asked."""
+        raise NotImplementedError
+
+    def beacon(self, action: Beacon) -> None:
+        """There is nobody to send one to."""
+
+    def connect(self, action: Connect) -> None:
+        """There is nobody else."""
+
+    def disconnect(self, action: Disconnect) -> None:
+        """There is nobody else."""
+
+
+class AsForwarder(_Listening):
+    """A forwarder: members dial it, to publish, to listen and to ask.
+
+    Args:
+        address: Where it listens; ports that are 0 are known once it is open.
+        peers: Other forwarders, which have what this one misses.
+        originals: Where programs of the original find it, as they find a tower; None: nowhere.
+    """
+
+    def __init__(
+        self, address: ForwarderAddress, peers: Sequence[ForwarderAddress], originals: TowerAddress | None = None
+    ) -> None:
+        super().__init__()
+        self.originals = originals
+        self._host = address.host
+        self._peers = _Dialling(peers)
+        self._beacon_pub: zmq.Socket[bytes] | None = None
+        self._drain_beacon_pub: Drain
+        self.address = replace(address, host=reachable_host(address.host))
+
+    def open(self, node: Meets, pub: zmq.Socket[bytes]) -> Discovers:
+        """See ``Meeting.open``."""
+        self._node = node
+        self._sub = open_socket(zmq.SUB)
+        self._drain = node.hear(self._sub, node.on_message)
+        in_port = bind(self._sub, self._host, self.address.in_port)
+        out_port = bind(pub, self._host, self.address.out_port)
+        self.address = replace(self.address, in_port=in_port, out_port=out_port)
+        self.endpoint = f"tcp://{self.address.host}:{out_port}"
+        forwarders = self._peers.hear(node)
+        return forwarders if self.originals is None else self._introduce(node, self.originals, forwarders)
+
+    def _introduce(self, node: Meets, where: TowerAddress, forwarders: Forwarders) -> Introducer:
+        """Let programs find the forwarder that look for a tower."""
+        beacons, pub = node.keep(open_socket(zmq.SUB)), node.keep(open_socket(zmq.XPUB))
+        for kind in (BEACON, GOODBYE):
+            beacons.setsockopt(zmq.SUBSCRIBE, kind)
+        beacons.setsockopt(zmq.MAXMSGSIZE, BEACON_BYTES_MAX)
+        pub.setsockopt(zmq.MAXMSGSIZE, BEACON_BYTES_MAX)
+        pub.setsockopt(zmq.XPUB_VERBOSE, 1)
+        pub.setsockopt(zmq.XPUB_WELCOME_MSG, WELCOME)
+        pub.setsockopt(zmq.LINGER, 100)
+        sub_port, pub_port = bind(beacons, where.host, where.sub_port), bind(pub, where.host, where.pub_port)
+        self.originals = TowerAddress(reachable_host(where.host), sub_port, pub_port)
+        known = Introducer(node.address, self.address.host, self.address.out_port, forwarders, now=time.monotonic())
+
+        def take(frames: list[zmq.Frame]) -> Sequence[Action]:
+            return known.handle_beacon([each.bytes for each in frames], _host_of(frames[0]), time.monotonic())
+
+        def drain() -> bool:
+            return node.receive(pub, lambda frames: known.handle_subscription(frames[0], time.monotonic()))
+
+        self._beacon_pub, self._drain_beacon_pub = pub, drain
+        node.watch_socket(beacons, lambda: node.receive_frames(beacons, take))
+        node.watch_socket(pub, drain)
+        return known
+
+    def open_router(self) -> tuple[zmq.Socket[bytes], str]:
+        """See ``Meeting.open_router``."""
+        router = open_socket(zmq.ROUTER)
+        try:
+            port = bind(router, self._host, self.address.query_port)
+        except BaseException:
+            router.close()
+            raise
+        self.address = replace(self.address, query_port=port)
+        return router, f"tcp://{self.address.host}:{port}"
+
+    def beacon(self, action: Beacon) -> None:
+        """Tell programs that look for a tower."""
+        assert self._beacon_pub is not None
+        self._beacon_pub.send_multipart(action.frames, zmq.NOBLOCK)
+        self._node.suspect(self._drain_beacon_pub)
+
+
+def _host_of(frame: zmq.Frame) -> str:
+    """Where a connection comes from; empty if nobody knows."""
+    try:
+        return str(frame.get("Peer-Address"))
+    except zmq.ZMQError:
+        return ""

@@ -1,0 +1,66 @@
+"""Original programs at a forwarder, which they take for their tower."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.interop.network import Network, take, wait_until_stored
+from tests.interop.originals import eventually, settle
+
+from chappe import Consumer, Forwarder, Producer
+
+pytestmark = [pytest.mark.interop, pytest.mark.process]
+
+
+@pytest.fixture
+def forwarder(bare: Network, tmp_path: Path) -> Iterator[Forwarder]:
+    with Forwarder(tmp_path / "forwarder", listen="127.0.0.1:0", originals="127.0.0.1:0") as made:
+        assert made.originals is not None
+        bare.tower = made.originals
+        yield made
+
+
+def joined(forwarder: Forwarder, members: int) -> None:
+    """So many programs are known, and have had time to connect."""
+    eventually(lambda: forwarder.status().peers >= members, f"{members} programs at the forwarder")
+    settle()
+
+
+def listening(forwarder: Forwarder, topic: str) -> None:
+    """Somebody has subscribed to single records of the topic, which the console consumer does a second late."""
+    subscriptions = forwarder._node.core.subscriptions
+    eventually(lambda: subscriptions.has(b"M" + topic.encode()), "an original consumer subscribes")
+
+
+def test_originals_reach_each_other_and_ours_through_it(bare: Network, forwarder: Forwarder, topic: str) -> None:
+    theirs = bare.alone("dafka_console_consumer", topic)
+    listening(forwarder, topic)
+    with (
+        Consumer(topic, forwarders=forwarder.address) as ours,
+        Producer(topic, forwarders=forwarder.address) as producer,
+    ):
+        sender = bare.alone("dafka_console_producer", topic)
+        joined(forwarder, 2)
+        lines = [f"line {number}" for number in range(500)]
+        sender.send(lines)
+        theirs.expect(500)
+        assert theirs.contents(topic) == lines
+        assert [each.value for each in take(ours, 500)] == [each.encode() for each in lines]
+        producer.send_many(lines)
+        producer.flush()
+        theirs.expect(1_000)
+        assert theirs.contents(topic) == lines + lines
+        wait_until_stored(forwarder, topic, 1_000)
+        assert sender.finish() == 0, "it ends once all was acknowledged"
+
+
+def test_an_original_that_comes_late_gets_what_was_kept(bare: Network, forwarder: Forwarder, topic: str) -> None:
+    with Producer(topic, forwarders=forwarder.address) as producer:
+        lines = [f"{number}" for number in range(20_000)]
+        producer.send_many(lines)
+        producer.flush()
+    late = bare.alone("dafka_console_consumer", topic, "--from-beginning")
+    late.expect(20_000)
+    assert late.contents(topic) == lines

@@ -1,0 +1,236 @@
+"""A forwarder's core: what it passes on, to whom, in which form, and what it keeps to itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from tests.log.store_rig import WALL, StoreRig, published, writes
+
+from chappe.core import Report
+from chappe.errors import ProtocolError
+from chappe.log.actions import Action, Gone, Publish, Subscribe, Unsubscribe
+from chappe.log.batch import Batch, encode_batch
+from chappe.log.events import ForwarderFound, ForwarderLost
+from chappe.log.forwarder import ANSWER_S, ASKERS_MAX, LogForwarder
+from chappe.log.forwarders import Forwarders
+from chappe.log.messages import BatchMessage, Fetch, Head, Message, RecordMessage, Stored, StoreInfo
+
+
+class Rig(StoreRig):
+    """A forwarder, and the store in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forwarder = LogForwarder(self.core, now=self.now)
+        self.forwarder.start(self.now)
+        self.forwarder.handle_timeout(self.now)
+
+    def take(self, message: Message) -> list[Action]:
+        return self.forwarder.handle_message(message, self.now, WALL)
+
+    def hear(self, *prefixes: bytes, on: bool = True) -> None:
+        for prefix in prefixes:
+            self.forwarder.handle_subscription(prefix, on, self.now)
+
+    def later(self, seconds: float) -> list[Action]:
+        self.now += seconds
+        return self.forwarder.handle_timeout(self.now)
+
+
+def live(base: int, *values: bytes, partition: str = "P") -> BatchMessage:
+    return BatchMessage("hello", partition, "hello", encode_batch(base, values, WALL))
+
+
+def single(sequence: int, content: bytes, partition: str = "P") -> RecordMessage:
+    return RecordMessage("hello", partition, "hello", sequence, content)
+
+
+def batches(actions: Sequence[Action]) -> list[tuple[str, int, list[bytes | None]]]:
+    """Partition, first offset and values of what is published in batches."""
+    found = [each for each in published(actions) if isinstance(each, BatchMessage)]
+    parsed = [(each.address, Batch.parse(each.body)) for each in found]
+    return [(partition, batch.base, list(batch.values())) for partition, batch in parsed]
+
+
+def test_a_batch_goes_on_as_it_is_before_it_is_written() -> None:
+    rig = Rig()
+    message = live(0, b"a", b"b")
+    actions = rig.take(message)
+    assert actions[0] == Publish(message)
+    assert len(writes(actions)) == 1
+
+
+def test_it_is_acknowledged_only_from_the_disk() -> None:
+    rig = Rig()
+    rig.hear(b"AP")
+    actions = rig.take(live(0, b"a", b"b"))
+    assert not [each for each in published(actions) if isinstance(each, Stored)]
+    assert Stored("P", "id-S", "hello", 1) in published(rig.written(actions))
+
+
+def test_what_it_has_already_is_not_passed_on_again() -> None:
+    rig = Rig()
+    rig.take(live(0, b"a", b"b"))
+    assert batches(rig.take(live(0, b"a", b"b"))) == []
+    assert batches(rig.take(live(0, b"a", b"b", b"c"))) == [("P", 0, [b"a", b"b", b"c"])]
+
+
+def test_what_comes_early_goes_on_at_once() -> None:
+    rig = Rig()
+    assert batches(rig.take(live(5, b"f"))) == [("P", 5, [b"f"])]
+
+
+def test_a_disk_that_refuses_stops_nobody_who_listens() -> None:
+    rig = Rig()
+    (write,) = writes(rig.take(live(0, b"a")))
+    rig.core.handle_write_failed("no room", rig.now)
+    del write
+    actions = rig.take(live(1, b"b"))
+    assert (batches(actions), writes(actions)) == ([("P", 1, [b"b"])], [])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        BatchMessage("hello", "P", "hello", b"no batch"),
+        BatchMessage("hello", "P", "hello", encode_batch(0, [b"a"], WALL)[:-8] + b"\xff" * 8),
+    ],
+)
+def test_what_is_malformed_is_not_passed_on(message: Message) -> None:
+    with pytest.raises(ProtocolError):
+        Rig().take(message)
+
+
+def test_what_has_no_name_is_not_passed_on() -> None:
+    assert Rig().take(BatchMessage("", "P", "", encode_batch(0, [b"a"], WALL))) == []
+
+
+def test_a_head_goes_on() -> None:
+    message = Head("hello", "P", "hello", 41)
+    assert message in published(Rig().take(message))
+
+
+def test_originals_that_listen_get_single_records_too() -> None:
+    rig = Rig()
+    rig.hear(b"Mhello")
+    passed = published(rig.take(live(0, b"a", b"b")))
+    assert [each for each in passed if isinstance(each, RecordMessage)] == [single(0, b"a"), single(1, b"b")]
+
+
+def test_members_of_chappe_alone_get_no_single_records() -> None:
+    rig = Rig()
+    rig.hear(b"Mhello", b"Rhello")
+    assert [type(each) for each in published(rig.take(live(0, b"a")))] == [BatchMessage]
+
+
+def test_single_records_that_came_together_go_on_as_a_batch() -> None:
+    rig = Rig()
+    for offset, content in enumerate((b"a", b"b", b"c")):
+        assert published(rig.take(single(offset, content))) == []
+    rig.take(single(0, b"x", "Q"))
+    assert rig.forwarder.next_timeout() <= rig.now
+    assert batches(rig.later(0.0)) == [("P", 0, [b"a", b"b", b"c"]), ("Q", 0, [b"x"])]
+    assert rig.forwarder.next_timeout() > rig.now
+
+
+def test_single_records_with_something_missing_between_are_two_batches() -> None:
+    rig = Rig()
+    rig.take(single(0, b"a"))
+    assert batches(rig.take(single(2, b"c"))) == [("P", 0, [b"a"])]
+    assert batches(rig.later(0.0)) == [("P", 2, [b"c"])]
+
+
+def test_originals_get_the_single_records_of_originals_as_they_are() -> None:
+    rig = Rig()
+    rig.hear(b"Mhel")
+    assert single(0, b"a") in published(rig.take(single(0, b"a")))
+    assert rig.take(single(0, b"a")) == []
+
+
+def test_who_asks_for_what_it_has_not_is_passed_to_the_producer_and_gets_the_answer() -> None:
+    rig = Rig()
+    question = Fetch("P", "C", "hello", 0, 10)
+    assert rig.take(question)[:3] == [Subscribe(b"SC"), Subscribe(b"DC"), Publish(question)]
+    assert rig.take(question)[0] == Publish(question)  # subscribed to already
+    answer = BatchMessage("C", "P", "hello", encode_batch(0, [b"a"], WALL), direct=True)
+    assert rig.take(answer) == [Publish(answer)]
+    assert rig.contents() == []
+    assert not [each for each in rig.later(ANSWER_S - 0.1) if isinstance(each, Unsubscribe)]
+    gone = [each for each in rig.later(0.2) if isinstance(each, Unsubscribe)]
+    assert gone == [Unsubscribe(b"SC"), Unsubscribe(b"DC")]
+
+
+def test_an_original_is_answered_from_the_disk_alone_if_that_has_it() -> None:
+    rig = Rig()
+    rig.keep(0, b"a", b"b")
+    passed = published(rig.take(Fetch("P", "C", "hello", 0, 2)))
+    assert [type(each) for each in passed] == [RecordMessage, RecordMessage]
+
+
+def test_those_who_are_passed_answers_are_bounded() -> None:
+    rig = Rig()
+    for number in range(ASKERS_MAX):
+        rig.take(Fetch("P", f"C{number}", "hello", 0, 10))
+    assert rig.take(Fetch("P", "late", "hello", 0, 10)) == []
+    assert Publish(Fetch("P", "C1", "hello", 0, 10)) in rig.take(Fetch("P", "C1", "hello", 0, 10))
+
+
+def test_what_it_asks_itself_it_takes_itself() -> None:
+    rig = Rig()
+    rig.take(live(1, b"b"))
+    answer = BatchMessage("S", "P", "hello", encode_batch(0, [b"a"], WALL), direct=True)
+    assert batches(rig.take(answer)) == []
+    assert rig.core.story("hello", "P", rig.now).startswith("hello/P")
+
+
+def test_it_says_once_a_second_who_it_is() -> None:
+    rig = Rig()
+    said = [each for _ in range(5) for each in published(rig.later(1.0)) if isinstance(each, StoreInfo)]
+    assert len(said) >= 5
+    assert set(said) == {rig.core.info()}
+
+
+# -- as those see them who dial ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two() -> Forwarders:
+    return Forwarders(["one:1", "two:1"], now=0.0)
+
+
+def test_each_is_found_when_it_is_heard(two: Forwarders) -> None:
+    assert (two.tower, two.peers, two.told) == (False, 0, None)
+    assert two.heard(1, "B", 1.0) == [Report(ForwarderFound("two:1"))]
+    assert (two.tower, two.peers, two.told) == (True, 1, ForwarderFound("two:1"))
+    assert two.heard(1, "B", 2.0) == []
+
+
+def test_one_that_is_silent_is_lost_and_found_again(two: Forwarders) -> None:
+    two.heard(0, "A", 0.0)
+    two.heard(1, "B", 3.0)
+    assert two.handle_timeout(two.next_timeout()) == [Gone("A"), Report(ForwarderLost("one:1"))]
+    assert (two.tower, two.peers) == (True, 1)
+    assert two.heard(0, "A", 9.0) == [Report(ForwarderFound("one:1"))]
+
+
+def test_one_that_never_answers_is_told_of_once(two: Forwarders) -> None:
+    told = two.handle_timeout(two.next_timeout())
+    assert told == [Report(ForwarderLost("one:1")), Report(ForwarderLost("two:1"))]
+    assert two.told == ForwarderLost("one:1")
+    assert (two.handle_timeout(1e9), two.next_timeout()) == ([], float("inf"))
+
+
+def test_one_that_was_started_anew_is_another(two: Forwarders) -> None:
+    two.heard(0, "A", 0.0)
+    assert two.heard(0, "A2", 1.0) == [Gone("A")]
+
+
+def test_where_there_is_none_nothing_is_due() -> None:
+    assert Forwarders([], now=0.0).next_timeout() == float("inf")
+
+
+@pytest.mark.parametrize("call", [lambda f: f.claim("me", 0.0), lambda f: f.disclaim("me"), lambda f: f.goodbye()])
+def test_nobody_is_told_of_identities(two: Forwarders, call: Callable[[Forwarders], list[Action]]) -> None:
+    assert call(two) == []
+    assert not two.newcomer("me", 0.0)

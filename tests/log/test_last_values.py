@@ -1,0 +1,438 @@
+"""The newest record of each key, as a store tells it and a consumer begins with it; both joined without a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import pytest
+from tests.log.store_rig import WALL, StoreRig
+
+from chappe.core import Report
+from chappe.data.topic import Filter
+from chappe.limits import LOG_LIMITS
+from chappe.log.actions import Action, Ask, Deliver, Reply
+from chappe.log.batch import Batch, encode_batch
+from chappe.log.consumer import LAST, LogConsumer
+from chappe.log.events import LastValuesRefused
+from chappe.log.last_values import FORGET_S, LastValues
+from chappe.log.messages import BatchMessage, StoreInfo
+from chappe.log.queries import ErrorAnswer, LastAnswer, LastRequest, decode_answer, encode_query
+from chappe.log.storage import Append
+
+Given = tuple[str, str | None]  # key ("" for none), value (None for a tombstone)
+
+
+def keep(rig: StoreRig, base: int, *records: Given, partition: str = "P", stamp: int = 0) -> None:
+    body = encode_batch(
+        base,
+        [None if value is None else value.encode() for _, value in records],
+        WALL + stamp,
+        keys=[key.encode() or None for key, _ in records],
+    )
+    append = Append("hello", partition, base, len(records), WALL + stamp, WALL + stamp, body)
+    rig.storage.publish(rig.storage.write([append]))
+
+
+def ask(rig: StoreRig, request: LastRequest) -> tuple[LastAnswer | ErrorAnswer, tuple[bytes, ...]]:
+    (reply,) = rig.core.handle_query(b"c", b"r", request, rig.now)
+    assert isinstance(reply, Reply)
+    answer = decode_answer(encode_query(reply.answer))
+    assert isinstance(answer, LastAnswer | ErrorAnswer)
+    return answer, reply.batches
+
+
+def told(rig: StoreRig, topic: bytes = b"hello") -> dict[str, tuple[str, int, str]]:
+    """Partition, offset and value by key, as all pages tell it."""
+    found: dict[str, tuple[str, int, str]] = {}
+    request = LastRequest(topic)
+    while True:
+        answer, bodies = ask(rig, request)
+        assert isinstance(answer, LastAnswer), answer
+        if answer.busy:
+            rig.wait(0.01)
+            continue
+        for name, raw in zip(answer.partitions, bodies, strict=True):
+            (record,) = Batch.parse(raw).records("hello", name.decode())
+            assert record.key is not None
+            assert record.value is not None
+            assert record.key.decode() not in found
+            found[record.key.decode()] = (name.decode(), record.offset, record.value.decode())
+        if not answer.more:
+            assert rig.core.wrong() == []
+            return found
+        request = LastRequest(topic, answer.table, answer.part, answer.offset)
+
+
+def small(**limits: int) -> StoreRig:
+    return StoreRig(limits=replace(LOG_LIMITS, **limits))
+
+
+# -- at the store ------------------------------------------------------------------------------------------
+
+
+def test_of_each_key_the_newest_record_is_told() -> None:
+    rig = StoreRig()
+    keep(rig, 0, ("a", "1"), ("b", "1"), ("a", "2"))
+    assert told(rig) == {"a": ("P", 2, "2"), "b": ("P", 1, "1")}
+
+
+def test_records_without_a_key_and_deleted_keys_are_not_told() -> None:
+    rig = StoreRig()
+    keep(rig, 0, ("a", "1"), ("", "x"), ("b", "1"))
+    keep(rig, 3, ("a", None))
+    rig.keep(4, b"no keys at all")
+    assert told(rig) == {"b": ("P", 2, "1")}
+
+
+def test_among_partitions_the_later_one_is_newer() -> None:
+    rig = StoreRig()
+    keep(rig, 0, ("a", "late"), ("b", "early"), stamp=5)
+    keep(rig, 0, ("a", "early"), ("c", "1"), partition="Q", stamp=4)
+    keep(rig, 2, ("b", "late"), partition="Q", stamp=6)
+    assert told(rig) == {"a": ("P", 0, "late"), "b": ("Q", 2, "late"), "c": ("Q", 1, "1")}
+
+
+def test_all_stores_agree_on_what_came_at_the_same_time() -> None:
+    one, other = StoreRig(), StoreRig()
+    for rig, order in ((one, "PQ"), (other, "QP")):
+        for partition in order:
+            keep(rig, 0, ("a", partition), partition=partition)
+    assert told(one) == told(other) == {"a": ("Q", 0, "Q")}
+
+
+def test_within_a_partition_offsets_decide() -> None:
+    rig = StoreRig()
+    keep(rig, 0, ("a", "1"), stamp=9)
+    keep(rig, 1, ("a", "2"), stamp=0)
+    assert told(rig) == {"a": ("P", 1, "2")}
+
+
+def test_what_is_new_is_told_the_next_time() -> None:
+    rig = StoreRig()
+    keep(rig, 0, ("a", "1"), ("b", "1"))
+    told(rig)
+    keep(rig, 2, ("a", "2"), ("c", "1"))
+    rig.now += 2.0
+    assert told(rig) == {"a": ("P", 2, "2"), "b": ("P", 1, "1"), "c": ("P", 3, "1")}
+
+
+def test_pages_are_small_and_have_everything_once() -> None:
+    rig = small(read_bytes=300)
+    keep(rig, 0, *[(f"k{number}", "v") for number in range(100)])
+    assert told(rig) == {f"k{number}": ("P", number, "v") for number in range(100)}
+
+
+def test_a_table_is_read_piece_by_piece() -> None:
+    rig = small(last_piece_bytes=100)
+    for base in range(0, 100, 2):
+        keep(rig, base, (f"k{base}", "v"), (f"k{base + 1}", "v"))
+    answer, _ = ask(rig, LastRequest(b"hello"))
+    assert isinstance(answer, LastAnswer)
+    assert (answer.busy, answer.table) == (True, 0)
+    assert len(told(rig)) == 100
+
+
+def test_the_first_page_says_how_far_each_partition_was_read() -> None:
+    rig = StoreRig()
+    keep(rig, 0, ("a", "1"), ("b", "1"))
+    keep(rig, 0, ("c", "1"), partition="Q")
+    answer, _ = ask(rig, LastRequest(b"hello"))
+    assert isinstance(answer, LastAnswer)
+    assert sorted(answer.cuts) == [(b"P", 2), (b"Q", 1)]
+
+
+def test_topics_that_begin_alike_are_others() -> None:
+    rig = StoreRig()
+    keep(rig, 0, ("a", "1"))
+    rig.keep(0, b"x", topic="hello2")
+    answer, _ = ask(rig, LastRequest(b"hell"))
+    assert isinstance(answer, LastAnswer)
+    assert (answer.cuts, answer.partitions) == ([], [])
+
+
+def test_a_topic_with_more_than_the_bound_is_refused() -> None:
+    rig = small(last_bytes_max=1 << 20)
+    for base in range(0, 4_000, 1_000):
+        keep(rig, base, *[(f"k{number}", "v" * 100) for number in range(base, base + 1_000)])
+    while isinstance(answer := ask(rig, LastRequest(b"hello"))[0], LastAnswer):
+        assert answer.busy
+        rig.wait(0.01)
+    assert answer.text == "the newest records of topic 'hello' have more than 1 MiB"
+
+
+def test_the_table_not_asked_for_longest_makes_room() -> None:
+    storage = StoreRig().storage
+    rig = StoreRig(storage=storage, limits=replace(LOG_LIMITS, last_bytes_max=100_000))
+    for topic in ("one", "two"):
+        body = encode_batch(0, [b"x" * 300] * 100, WALL, keys=[b"k%d" % number for number in range(100)])
+        storage.publish(storage.write([Append(topic, "P", 0, 100, WALL, WALL, body)]))
+    for asked in (b"one", b"two", b"one"):
+        rig.now += 1.0
+        assert len(told(rig, asked)) == 100
+    assert rig.core._last.held_bytes <= 100_000
+
+
+def test_a_table_that_is_gone_is_asked_for_from_the_beginning() -> None:
+    rig = small(read_bytes=100)
+    keep(rig, 0, *[(f"k{number}", "v") for number in range(10)])
+    answer, _ = ask(rig, LastRequest(b"hello"))
+    assert isinstance(answer, LastAnswer)
+    rig.wait(FORGET_S + 1.0)
+    assert rig.core._last.held_bytes == 0
+    gone, bodies = ask(rig, LastRequest(b"hello", answer.table, answer.part, answer.offset))
+    assert (gone, bodies) == (LastAnswer(b"hello", 0), ())
+
+
+def test_a_damaged_topic_is_refused() -> None:
+    rig = StoreRig()
+    keep(rig, 0, ("a", "1"))
+    keep(rig, 2, ("b", "1"))
+    answer, _ = ask(rig, LastRequest(b"hello"))
+    assert answer == ErrorAnswer("records of topic 'hello' are damaged at this store")
+
+
+def test_a_table_has_room_for_what_is_overwritten() -> None:
+    rig = StoreRig()
+    for base in range(0, 1_000, 10):
+        keep(rig, base, *[(f"k{number}", str(base)) for number in range(10)])
+    assert len(told(rig)) == 10
+    (table,) = rig.core._last._tables.values()
+    assert len(table.parts["P"].offsets) < 100
+
+
+# -- with a consumer ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class World:
+    """Stores and a consumer; what is asked is answered at once, or not at all."""
+
+    stores: list[StoreRig]
+    wanted: str = "*"
+    now: float = 1000.0
+    delivered: list[tuple[str, int, str, str | None]] = field(default_factory=list)
+    events: list[object] = field(default_factory=list)
+    silent: set[str] = field(default_factory=set)
+    answers: int = 0
+
+    def __post_init__(self) -> None:
+        limits = replace(LOG_LIMITS, read_bytes=400)
+        self.core = LogConsumer("C", [Filter.parse(self.wanted)], LAST, None, limits)
+        self.carry(self.core.start(self.now))
+
+    def meet(self) -> None:
+        for rig in self.stores:
+            info = StoreInfo("", rig.core.address, rig.storage.store_id, rig.endpoint)
+            self.carry(self.core.handle_message(info, self.now, WALL))
+
+    def carry(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Deliver):
+                self._take(action)
+            elif isinstance(action, Report):
+                self.events.append(action.event)
+            elif isinstance(action, Ask):
+                self._ask(action)
+
+    def _take(self, action: Deliver) -> None:
+        for record in action.batch.records(action.topic, action.partition, action.start):
+            key, value = (record.key or b"").decode(), record.value
+            place = (action.partition, record.offset, key, None if value is None else value.decode())
+            assert place not in self.delivered
+            self.delivered.append(place)
+        self.carry(self.core.taken(len(action.batch.raw), self.now))
+
+    def _ask(self, action: Ask) -> None:
+        rig = next(each for each in self.stores if each.endpoint == action.endpoint)
+        if rig.endpoint in self.silent:
+            return
+        if isinstance(action.request, LastRequest):
+            self.answers += 1
+        rig.now = self.now
+        rig.core.handle_timeout(self.now)
+        (reply,) = (each for each in rig.core.handle_query(b"c", b"r", action.request, self.now))
+        assert isinstance(reply, Reply)
+        self.carry(self.core.handle_answer(action.request_id, reply.answer, list(reply.batches), self.now))
+
+    def live(self, partition: str, base: int, *records: Given) -> None:
+        body = encode_batch(
+            base,
+            [None if value is None else value.encode() for _, value in records],
+            WALL + base,
+            keys=[key.encode() or None for key, _ in records],
+        )
+        self.carry(self.core.handle_message(BatchMessage("hello", partition, "hello", body), self.now, WALL))
+
+    def wait(self, seconds: float) -> None:
+        end = self.now + seconds
+        for _ in range(10_000):
+            due = self.core.next_timeout()
+            if due > end:
+                self.now = end
+                return
+            self.now = max(self.now, due)
+            self.carry(self.core.handle_timeout(self.now))
+        raise AssertionError("it wants to be called again and again without time passing")
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        return [(partition, offset) for partition, offset, *_ in self.delivered]
+
+
+def test_a_consumer_begins_with_the_newest_and_goes_on() -> None:
+    rig = StoreRig()
+    keep(rig, 0, ("a", "1"), ("b", "1"), ("a", "2"), ("", "x"))
+    world = World([rig])
+    world.meet()
+    world.wait(1.0)
+    assert world.places == [("P", 1), ("P", 2)]
+    world.live("P", 4, ("a", "3"), ("", "y"))
+    assert world.places == [("P", 1), ("P", 2), ("P", 4), ("P", 5)]
+    assert world.core.positions() == {("hello", "P"): 6}
+    assert world.core.wrong() == []
+
+
+def test_what_comes_live_meanwhile_waits_its_turn() -> None:
+    rig = StoreRig()
+    keep(rig, 0, ("a", "1"), ("a", "2"))
+    world = World([rig])
+    world.live("P", 2, ("a", "3"))
+    assert world.places == []
+    world.meet()
+    world.wait(2.0)
+    assert world.places == [("P", 1), ("P", 2)]
+
+
+def test_a_partition_that_is_new_is_read_from_its_beginning() -> None:
+    rig = StoreRig()
+    keep(rig, 0, ("a", "1"), ("a", "2"))
+    world = World([rig])
+    world.meet()
+    world.wait(1.0)
+    world.live("Q", 0, ("a", "3"), ("a", "4"))
+    assert world.places == [("P", 1), ("Q", 0), ("Q", 1)]
+
+
+@pytest.mark.parametrize("stores", [0, 1])
+def test_a_topic_that_nobody_has_begins_with_what_is_published(stores: int) -> None:
+    world = World([StoreRig()] * stores)
+    world.meet()
+    world.wait(0.5)
+    world.live("P", 0, ("a", "1"), ("a", "2"))
+    world.wait(3.0)
+    assert world.places == [("P", 0), ("P", 1)]
+    assert world.events == []
+
+
+def test_a_store_that_refuses_has_all_of_it_read() -> None:
+    rig = StoreRig(limits=replace(LOG_LIMITS, last_bytes_max=100))
+    keep(rig, 0, ("a", "1"), ("a", "2"))
+    world = World([rig])
+    world.meet()
+    world.wait(5.0)
+    assert world.places == [("P", 0), ("P", 1)]
+    (event,) = world.events
+    assert isinstance(event, LastValuesRefused)
+    assert str(event).endswith("the newest records of topic 'hello' have more than 0 MiB")
+
+
+def test_a_store_that_is_silent_gives_way_to_another() -> None:
+    one, two = StoreRig("S1"), StoreRig("S2")
+    for rig in (one, two):
+        keep(rig, 0, *[(f"k{number}", "1") for number in range(20)], *[(f"k{number}", "2") for number in range(20)])
+    world = World([one, two])
+    world.meet()
+    world.wait(0.001)
+    world.wait(3.0)
+    assert world.places == [("P", offset) for offset in range(20, 40)]
+
+
+def random_records(rng: Random) -> list[Given]:
+    return [
+        (
+            rng.choice(("", "a", "b", "c", "d", "e")),
+            None if rng.random() < 0.1 else f"{rng.random():.4f}" * rng.choice((1, 9)),
+        )
+        for _ in range(rng.randint(1, 6))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_nothing_is_missed_or_doubled_whatever_happens(seed: int) -> None:
+    """Records come live and to two stores, which answer late, fall silent, forget their tables, and lag behind."""
+    rng = Random(seed)
+    limits = replace(LOG_LIMITS, read_bytes=200, last_piece_bytes=rng.choice((1, 300, 10_000)))
+    rigs = [StoreRig(f"S{number}", limits=limits) for number in range(2)]
+    world = World(rigs)
+    truth: dict[str, list[Given]] = {"P": [], "Q": [], "R": []}
+    stamps: dict[str, list[int]] = {partition: [] for partition in truth}
+    lacks: dict[str, list[tuple[str, int, list[Given]]]] = {rig.endpoint: [] for rig in rigs}
+
+    def catch_up(rig: StoreRig) -> None:
+        for partition, base, records in lacks[rig.endpoint]:
+            keep(rig, base, *records, partition=partition, stamp=base)
+        lacks[rig.endpoint].clear()
+
+    def publish() -> None:
+        partition, records = rng.choice("PQR"), random_records(rng)
+        base = len(truth[partition])
+        truth[partition] += records
+        stamps[partition] += [base] * len(records)  # as batches have them, one for all their records
+        for rig in rigs:
+            lacks[rig.endpoint].append((partition, base, records))
+            if rng.random() < 0.7:
+                catch_up(rig)
+        if rng.random() < 0.7:
+            world.live(partition, base, *records)
+
+    for _ in range(rng.randint(0, 30)):
+        publish()
+    for rig in rigs:
+        catch_up(rig)
+    before: dict[str, int] = {}  # where partitions ended when the newest records had come
+
+    def look() -> None:
+        if not before and world.core._last.begun("hello"):
+            before.update({partition: len(records) for partition, records in truth.items()})
+
+    world.meet()
+    for _ in range(rng.randint(5, 40)):
+        match rng.randrange(6):
+            case 0 | 1:
+                publish()
+            case 2:
+                world.silent ^= {rng.choice(rigs).endpoint}
+            case 3:
+                rng.choice(rigs).core._last._tables.clear()
+            case _:
+                world.wait(rng.choice((0.01, 0.1, 0.5, 2.5)))
+        look()
+    world.silent.clear()
+    for rig in rigs:
+        catch_up(rig)
+    world.wait(30.0)
+    look()
+
+    assert world.core.wrong() == []
+    known = set(world.places)
+    for partition, records in truth.items():
+        offsets = [offset for name, offset in world.places if name == partition]
+        assert offsets == sorted(offsets)
+        assert known >= {(partition, offset) for offset in range(before.get(partition, 0), len(records))}
+        last = {key: offset for offset, (key, _) in enumerate(records) if key}
+        for key, offset in last.items():  # what is newest of its partition and not elsewhere came
+            newer = any(
+                stamps[partition][offset] <= stamps[there][other] and name == key
+                for there, others in truth.items()
+                if there != partition
+                for other, (name, _) in enumerate(others)
+            )
+            if not newer and records[offset][1] is not None:
+                assert (partition, offset) in known, (partition, offset, key)
+    assert world.core.caught_up
+
+
+def test_a_table_of_its_own_is_empty_without_records() -> None:
+    made = LastValues(StoreRig().storage, LOG_LIMITS)
+    assert made.answer(LastRequest(b"none"), 0.0)[0] == LastAnswer(b"none", 1)

@@ -1,0 +1,56 @@
+"""Worlds whose consumers begin with the newest record of each key; faults planted there must show in some seed."""
+
+from __future__ import annotations
+
+import pytest
+
+from chappe.log.last_topics import LastTopics, _Topic
+from chappe.log.last_values import LastValues
+from chappe.sim.scenarios.log import world
+from chappe.sim.scenarios.log.forwarding import Forward
+from chappe.sim.scenarios.log.scenario import Log
+
+SEEDS = range(20)
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world, "LASTS", 1.0)
+
+
+def failures(kind: type[Log]) -> dict[int, str]:
+    found = {seed: kind(seed).play().failure for seed in SEEDS}
+    return {seed: failure for seed, failure in found.items() if failure is not None}
+
+
+@pytest.mark.parametrize("kind", [Forward, Log])
+def test_the_newest_come_and_then_everything(kind: type[Log]) -> None:
+    hidden = "an original that listens"  # it may be hidden for a moment while a consumer subscribes
+    assert {seed: failure for seed, failure in failures(kind).items() if hidden not in failure} == {}
+
+
+def test_who_goes_on_behind_what_was_told_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = LastTopics._finish
+
+    def later(self: LastTopics, found: _Topic) -> None:
+        found.cuts = {partition: cut + 2 for partition, cut in found.cuts.items()}
+        finish(self, found)
+
+    monkeypatch.setattr(LastTopics, "_finish", later)
+    assert any(each.startswith(("last", "bounds", "end")) for each in failures(Forward).values())
+
+
+def test_who_goes_on_before_what_was_told_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = LastTopics._finish
+
+    def earlier(self: LastTopics, found: _Topic) -> None:
+        found.cuts = dict.fromkeys(found.cuts, 0)
+        finish(self, found)
+
+    monkeypatch.setattr(LastTopics, "_finish", earlier)
+    assert any("again" in each for each in failures(Forward).values())
+
+
+def test_a_store_that_leaves_a_key_out_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LastValues, "_take", lambda self, table, part, batch: setattr(part, "next", batch.next))
+    assert any("the newest of" in each for each in failures(Forward).values())
