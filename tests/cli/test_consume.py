@@ -48,8 +48,9 @@ def test_a_hole_is_told_while_it_is_waited_for_and_in_the_exit_code(
         raw = bytearray(segment.read_bytes())
         raw[len(raw) // 2] ^= 0x40
         segment.write_bytes(raw)
+        reach = {"tower": tower.address, "listen": "127.0.0.1", "forwarders": None}
         with Store(tmp_path / "store", tower=tower.address), pytest.raises(typer.Exit) as ended:
-            consume(["t"], until_end=True, output="raw", tower=tower.address)
+            consume(topics=["t"], until_end=True, output="raw", **reach)
 
     out, err = capfd.readouterr()
     assert ended.value.exit_code == 1
@@ -79,3 +80,16 @@ def test_headers_that_are_none_stop_nothing_and_are_named(shell: Shell) -> None:
     (line,) = done.stderr.decode().splitlines()
     assert "malformed headers of the record at offset 1" in line
     assert f"in topic 't', partition {rows[0]['partition']}" in line
+
+
+def test_records_that_are_too_old(shell: Shell) -> None:
+    shell.up()
+    assert shell.run("produce", "t", stdin=b"one\ntwo\n").returncode == 0
+    done = shell.run("consume", "t", "--until-end", "--max-age", "0.001s")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"s old when it was taken, at most 0.001 s are allowed, and 2 that waited were too old" in done.stderr
+    done = shell.run("consume", "t", "--until-end", "--max-age", "0.001s", "--on-stale", "drop")
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert b"dropped 2 records that were older than 0.001 s when they were taken" in done.stderr
+    assert shell.run("consume", "t", "--until-end", "--max-age", "1h", "--output", "raw").stdout == b"one\ntwo\n"
+    assert shell.run("consume", "t", "--max-age", "old").returncode == 2

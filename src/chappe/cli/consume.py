@@ -7,17 +7,19 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import repeat
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 from typer import Argument, Option
 
+from chappe.api.log.lines import as_json
 from chappe.cli import options
 from chappe.cli.console import check_reader, exit_code, hear_warnings, warn, write_out
-from chappe.cli.formats import MESSAGE_RENDERERS, RENDERERS, as_json
+from chappe.cli.consume_workers import Working, work_off
+from chappe.cli.formats import MESSAGE_RENDERERS, RENDERERS
 from chappe.cli.topics import check_known, look
-from chappe.cli.units import parse_start
+from chappe.cli.units import parse_age, parse_start
 from chappe.data.topic import Filter
 from chappe.errors import OffsetOutOfRange, ProtocolError, UsageError
 from chappe.log.events import OutOfRange, RecordsLost
@@ -32,7 +34,10 @@ POLL_S: Final = 0.25  # how long a look for records lasts before news and limits
 OUTPUT_BYTES: Final = 1 << 18  # written to standard output at once
 
 
+@options.with_groups
 def consume(
+    reach: options.Reach,
+    working: Working,
     topics: Annotated[list[str], Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.")],
     start: Annotated[
         str,
@@ -40,7 +45,8 @@ def consume(
             "--from",
             envvar="CHAPPE_CONSUME_FROM",
             metavar="WHERE",
-            help="earliest, latest, an offset, an age (10m), or a time (2026-01-31T12:00).",
+            help="earliest, latest, last-value (the newest record of each key, then what comes), an offset, an age "
+            "(10m), or a time (2026-01-31T12:00).",
         ),
     ] = "earliest",
     count: Annotated[int | None, Option(min=0, metavar="N", help="End after N records.")] = None,
@@ -64,29 +70,36 @@ def consume(
         ),
     ] = "text",
     as_json: Annotated[bool, Option("--json", help="The same as --output json.")] = False,
-    tower: options.Tower = options.TOWER,
-    listen: options.Listen = options.LISTEN,
+    max_age: options.MaxAge = None,
+    on_stale: options.OnStale = "end",
 ) -> None:
-    """Print the records of topics: all of them, from an offset or a time, once or following."""
+    """Print the records of topics, or have workers do them: all, from an offset or a time, once or following."""
     from chappe import Consumer
 
-    hear_warnings(tower)
+    working.check(count=count, timeout=timeout, until_end=until_end)
+    hear_warnings(reach.tower)
     filters = [Filter.parse(topic) for topic in topics]
     where = parse_start(start)
     if isinstance(where, datetime) and where > datetime.now(UTC):
         raise UsageError(f"--from {start} is in the future")
-    ends = _ends(filters, tower, listen) if until_end or isinstance(where, int) else None
+    ends = _ends(filters, reach) if until_end or isinstance(where, int) else None
     if isinstance(where, int) and ends and all(where > end for end in ends.values()):
         raise OffsetOutOfRange(f"offset {where} is not there yet: the last one is {max(ends.values()) - 1}")
     if not until_end:
         ends = None
     if count == 0 or ends == {}:
         return
-    with Consumer(*topics, tower=tower, listen=listen, reset=where) as consumer:
-        printer = _Printer("json" if as_json else output, count)
+    more: dict[str, Any] = {"max_age_s": None if max_age is None else parse_age(max_age), "on_stale": on_stale}
+    form = "json" if as_json else output
+    if working.program is not None:
+        more |= {"timeout": timeout, "form": "json" if form == "text" else form}  # text is for people
+        work_off(working, topics, until_end, _missing, reset=where, **reach.arguments, **more)
+        return
+    with Consumer(*topics, **reach.arguments, reset=where, **more) as consumer:
+        printer = _Printer(form, count)
         gaps: list[tuple[tuple[str, str], int, int]] = []
         try:
-            waiting = _Waiting(consumer, tower, topics, timeout)
+            waiting = _Waiting(consumer, reach, topics, timeout)
             while not printer.full and not (ends is not None and _reached(consumer, ends)):
                 batch = None
                 try:
@@ -124,6 +137,10 @@ def _gaps(events: list[object]) -> Iterator[tuple[tuple[str, str], int, int]]:
             yield (event.topic, event.partition), event.offset, event.first
 
 
+def _missing(events: list[object]) -> int:
+    return sum(after - first for _, first, after in _gaps(events))
+
+
 def _short(printer: _Printer, count: int | None, before_end: bool) -> str:
     """What is lacking where the command ended because nothing came; nothing if all is there that was asked for."""
     if printer.full:
@@ -136,9 +153,9 @@ def _short(printer: _Printer, count: int | None, before_end: bool) -> str:
 class _Waiting:
     """How long nothing came: says once that no store is there, and whether the time of ``--timeout`` is over."""
 
-    def __init__(self, consumer: Consumer, tower: str, topics: list[str], timeout: float | None) -> None:
+    def __init__(self, consumer: Consumer, reach: options.Reach, topics: list[str], timeout: float | None) -> None:
         self._consumer = consumer
-        self._tower = tower
+        self._reach = reach
         self._topics = topics
         self._timeout = timeout
         self._began = self._since = time.monotonic()
@@ -156,16 +173,16 @@ class _Waiting:
             self._quiet = False
             if not self._consumer.synced:
                 warn(
-                    f"the tower at {self._tower} knows no store (chappe store runs one); waiting for what is "
+                    f"{self._reach.named} knows no store (chappe store runs one); waiting for what is "
                     f"produced to {', '.join(map(repr, self._topics))} from now on"
                 )
         return self._timeout is not None and now - self._since >= self._timeout
 
 
-def _ends(filters: list[Filter], tower: str, listen: str) -> dict[tuple[str, str], int]:
+def _ends(filters: list[Filter], reach: options.Reach) -> dict[tuple[str, str], int]:
     """The offset after the last stored record of every partition; raises UnknownTopic if there is no such topic."""
-    known = look(tower, filters, listen)
-    check_known(known, filters, tower, listen)
+    known = look(reach, filters)
+    check_known(known, filters, reach)
     return {key: each.next for key, each in known.known.items() if each.next > each.first}
 
 

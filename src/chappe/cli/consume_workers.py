@@ -1,0 +1,106 @@
+"""``chappe consume --exec``: worker processes that run a program have the records, and nothing is printed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import typer
+from typer import Option
+
+from chappe.cli.console import exit_code, say, warn
+from chappe.errors import OffsetOutOfRange, UsageError
+
+if TYPE_CHECKING:
+    from chappe import ShardedConsumer
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """What has the records instead of standard output."""
+
+    PANEL: ClassVar = "Workers"
+
+    program: Annotated[
+        str | None,
+        Option(
+            "--exec",
+            metavar="PROGRAM",
+            help="Run this, with its arguments, as workers. It gets a line of JSON for each record on standard input, "
+            "or what --output says, and answers each with a line: ok.",
+        ),
+    ] = None
+    workers: Annotated[int | None, Option(min=1, max=1024, metavar="N", help="How many of them; 2 by default.")] = None
+    by: Annotated[
+        Literal["key", "topic"] | None, Option(help="What says which worker has a record; key by default.")
+    ] = None
+    identity: Annotated[
+        str | None, Option(metavar="NAME", help="Go on after what an earlier run of this name has had done.")
+    ] = None
+    patience: Annotated[
+        float | None, Option(min=0.1, metavar="SECONDS", help="Replace a worker that gets nothing done for this long.")
+    ] = None
+
+    def check(self, *, count: int | None, timeout: float | None, until_end: bool) -> None:
+        """Raise UsageError for options that do not go together."""
+        if self.program is None:
+            for name, value in asdict(self).items():
+                if value is not None:
+                    raise UsageError(f"--{name} is for workers, which --exec names")
+        elif count is not None:
+            raise UsageError("--count does not go with --exec: workers have all that comes")
+        elif timeout is not None and not until_end:
+            raise UsageError("--timeout goes with --exec only where --until-end does")
+
+    def arguments(self) -> list[str]:
+        """The program and its arguments."""
+        try:
+            return shlex.split(self.program or "")
+        except ValueError as error:
+            raise UsageError(f"--exec {self.program}: {error}") from None
+
+
+def work_off(
+    working: Working, topics: list[str], until_end: bool, missing: Callable[[list[object]], int], **options: Any
+) -> None:
+    """Have workers do all records, until the end or a signal. ``missing``: how many records events say are lost."""
+    from chappe import ShardedConsumer
+
+    consumer = ShardedConsumer(
+        working.arguments(),
+        *topics,
+        workers=working.workers or 2,
+        by=working.by or "key",
+        identity=working.identity,
+        patience_s=working.patience,
+        until_end=until_end,
+        **options,
+    )
+    lost = 0
+    with consumer:
+        try:
+            _run(consumer)
+        except KeyboardInterrupt as stop:
+            if until_end:
+                raise typer.Exit(exit_code(stop)) from None
+        finally:
+            found = consumer.progress()
+            again = f"; {found.again:,} were handed out again" if found.again else ""
+            say(f"{found.done:,} records are done{again}")
+            lost = missing(consumer.events())
+            if lost:
+                warn(f"{lost:,} records are missing in that: nobody has them any more")
+    if lost:
+        raise typer.Exit(1)
+
+
+def _run(consumer: ShardedConsumer) -> None:
+    while True:
+        try:
+            consumer.run()
+        except OffsetOutOfRange as error:
+            warn(f"{error}; skipped")  # other partitions have the offset, this one goes on where it can
+        else:
+            return

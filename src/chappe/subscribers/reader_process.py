@@ -1,0 +1,88 @@
+"""The process of one of several readers: ``python -m chappe.subscribers.reader_process DESCRIPTOR``."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, Final
+
+from chappe.subscribers.readers import LINE_MAX, TELL_S, line_of
+from chappe.subscribers.sharded import Progress, ShardedConsumer
+from chappe.subscribers.work import Calling
+
+TEXT_MAX: Final = 2000  # of an error, so that a line is written in one piece
+
+
+def main() -> int:
+    """Do what the first line of standard input says, until that ends."""
+    out = int(sys.argv[1])
+    os.set_inheritable(out, False)
+    source = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    order = _order(source)
+    sys.path[:] = order["path"]
+    counts = Progress()
+    facts: dict[str, Any] = {"end": None}
+    try:
+        with _made(order) as made:
+            telling = threading.Thread(
+                target=_tell_until_end, args=(source, out, made), name="chappe-tell", daemon=True
+            )
+            telling.start()
+            try:
+                made.run()
+            finally:
+                counts = made.progress()
+    except Exception as error:
+        facts = {"end": type(error).__name__, "text": str(error)[:TEXT_MAX]}
+    with suppress(BrokenPipeError):
+        os.write(out, line_of(facts | asdict(counts)))
+    return 0
+
+
+def _order(source: int) -> dict[str, Any]:
+    data = b""
+    while not data.endswith(b"\n"):
+        piece = os.read(source, LINE_MAX)
+        if not piece:
+            sys.exit(0)
+        data += piece
+    order: dict[str, Any] = json.loads(data)
+    return order
+
+
+def _made(order: dict[str, Any]) -> ShardedConsumer:
+    options, given = order["options"], order["work"]
+    reset = datetime.fromisoformat(order["time"]) if "time" in order else order["reset"]
+    what: Any = Calling(**given) if order["call"] else given["program"]
+    return ShardedConsumer(
+        what,
+        order["topic"],
+        workers=order["workers"],
+        identity=order["identity"],
+        reset=reset,
+        form=given.get("form", "json"),
+        **options,
+    )
+
+
+def _tell_until_end(source: int, out: int, made: ShardedConsumer) -> None:
+    """Tell how far it is, and end it with the input, as with who is told."""
+    try:
+        while not made.closed and not select.select([source], [], [], TELL_S)[0]:
+            os.write(out, line_of(asdict(made.progress())))
+    except BrokenPipeError:
+        pass
+    made.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,285 @@
+"""What workers do: call a function of Python, or run a program; and what goes to and from their processes.
+
+Nothing is unpickled. The process that calls a function gets the function's name, and imports it. Records come as
+MessagePack, each block after its length; what it says are frames of a kind, a length, and a body. A program gets each
+record as a line on standard input, and writes the line ``ok`` to standard output when that is done.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import shutil
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from chappe.api.log.lines import as_json, as_length, as_raw
+from chappe.errors import UsageError
+from chappe.log.batch import Headers, Record
+from chappe.subscribers.shares import Portion
+
+TOLD: Final = struct.Struct(">cI")  # kind, and length of what follows
+DONE: Final = b"d"  # a number: so many more are done
+FAILED: Final = b"f"  # a text: what the function raised; and the process ends
+UNFIT: Final = b"u"  # a text: why no such process can call the function
+LENGTH: Final = struct.Struct(">I")
+COUNT: Final = struct.Struct(">I")
+TEXT_MAX: Final = 1 << 16  # of what was raised
+LINE_MAX: Final = 4096  # of a program
+LINE_SHOWN: Final = 60
+OK: Final = b"ok"
+MAIN: Final = "__chappe_main__"  # the file that was started, as a module of a worker: not ``__main__``
+inside = False  # whether this process is a worker
+
+Function: TypeAlias = Callable[[Record], object] | str | Sequence[str]
+Form = Literal["json", "raw", "length"]
+FORMS: Final[dict[str, Callable[[Record], bytes]]] = {"json": as_json, "raw": as_raw, "length": as_length}
+
+
+class Row(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A record without topic and partition."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Rows(msgspec.Struct, array_like=True, frozen=True):
+    """Neighbours of one partition; with ``careful`` each is to be told as done by itself."""
+
+    topic: bytes
+    partition: bytes
+    careful: bool
+    rows: list[Row]
+
+
+_pack: Final = msgspec.msgpack.Encoder().encode
+
+
+class Misbehaved(Exception):
+    """A worker said something that ends it.
+
+    Args:
+        text: Why, as the end of a sentence.
+        done: How many more records were done before.
+        hopeless: The next one would say the same.
+    """
+
+    def __init__(self, text: str, done: int = 0, *, hopeless: bool = False) -> None:
+        super().__init__(text)
+        self.done = done
+        self.hopeless = hopeless
+
+
+class Ear(Protocol):
+    """Reads what one worker says."""
+
+    def hear(self, data: bytes) -> int:
+        """How many more records are done. Raises Misbehaved, for what a function raised too."""
+
+
+class Work(Protocol):
+    """What the workers of one reader do."""
+
+    def command(self, out: int) -> list[str]:
+        """What to start; ``out`` is the descriptor that it may write to instead of standard output."""
+
+    @property
+    def own_pipe(self) -> bool:
+        """Whether it tells by a pipe of its own, and standard output is the user's."""
+
+    def hello(self) -> bytes:
+        """What it is told first."""
+
+    def pack(self, portion: Portion) -> bytes:
+        """Records as it gets them."""
+
+    def ear(self) -> Ear:
+        """A new one for each process."""
+
+
+class _Frames:
+    """What a function's process says."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def hear(self, data: bytes) -> int:
+        """See ``Ear``."""
+        self._data += data
+        done = 0
+        while len(self._data) >= TOLD.size:
+            kind, size = TOLD.unpack_from(self._data)
+            if (kind, size) != (DONE, COUNT.size) and (kind not in (FAILED, UNFIT) or size > TEXT_MAX):
+                raise Misbehaved(f"it wrote {self._data[:20]!r} where only chappe writes", done, hopeless=True)
+            if len(self._data) < TOLD.size + size:
+                break
+            body, self._data = self._data[TOLD.size : TOLD.size + size], self._data[TOLD.size + size :]
+            if kind != DONE:
+                raise Misbehaved(body.decode("utf-8", "backslashreplace"), done, hopeless=kind == UNFIT)
+            done += COUNT.unpack(body)[0]
+        return done
+
+
+class _Lines:
+    """What a program says."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def hear(self, data: bytes) -> int:
+        """See ``Ear``. What stands in front of a wrong line does not count: nobody knows whom to believe."""
+        *lines, self._data = (self._data + data).split(b"\n")
+        for line in (*lines, *([self._data] if len(self._data) > LINE_MAX else ())):
+            if line.rstrip(b"\r") != OK:
+                shown = line[:LINE_SHOWN].decode("utf-8", "backslashreplace")
+                raise Misbehaved(
+                    f"it wrote {shown!r} to standard output, where only 'ok' is expected, a line for each record; what "
+                    "people are to read goes to standard error",
+                    hopeless=True,
+                )
+        return len(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Calling:
+    """Workers that call a function with each record.
+
+    Args:
+        module: Where it is.
+        name: Its qualified name there.
+        main: The file of ``module``, where that is the program that was started.
+    """
+
+    module: str
+    name: str
+    main: str | None = None
+    own_pipe: bool = True
+
+    def command(self, out: int) -> list[str]:
+        """See ``Work``."""
+        return [sys.executable, "-P", "-m", "chappe.subscribers.function_worker", str(out)]
+
+    def hello(self) -> bytes:
+        """See ``Work``."""
+        raw = json.dumps({"path": sys.path, "module": self.module, "name": self.name, "main": self.main}).encode()
+        return LENGTH.pack(len(raw)) + raw
+
+    def pack(self, portion: Portion) -> bytes:
+        """See ``Work``."""
+        first = portion.records[0]
+        names = (first.topic.encode("utf-8", "surrogateescape"), first.partition.encode("utf-8", "surrogateescape"))
+        rows = [(each.offset, each.timestamp, each.key, each.value, each.headers) for each in portion.records]
+        raw = _pack((*names, portion.careful, rows))
+        return LENGTH.pack(len(raw)) + raw
+
+    def ear(self) -> Ear:
+        """See ``Work``."""
+        return _Frames()
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Workers that run a program with its arguments, which gets each record in this form."""
+
+    program: tuple[str, ...]
+    form: Form = "json"
+    own_pipe: bool = False
+
+    def command(self, out: int) -> list[str]:
+        """See ``Work``."""
+        return list(self.program)
+
+    def hello(self) -> bytes:
+        """See ``Work``."""
+        return b""
+
+    def pack(self, portion: Portion) -> bytes:
+        """See ``Work``."""
+        return b"".join(map(FORMS[self.form], portion.records))
+
+    def ear(self) -> Ear:
+        """See ``Work``."""
+        return _Lines()
+
+
+def work_of(
+    function: Callable[[Record], object] | str | Sequence[str] | Calling, form: Form = "json"
+) -> Calling | Running:
+    """What a user wants done.
+
+    Raises:
+        UsageError: No worker could import the function, or there is no program.
+    """
+    if isinstance(function, Calling):  # of a reader, to whom the one that started it has told it
+        return function
+    if isinstance(function, str):
+        module, colon, name = function.partition(":")
+        if not (colon and module and name):
+            raise UsageError(f"a function is named as MODULE:NAME, not {function!r}")
+        return _checked(Calling(module, name), None)
+    if callable(function):
+        return _checked(_named(function), function)
+    if not function or not all(isinstance(each, str) for each in function):
+        raise UsageError("a program is a list of texts: its name and its arguments")
+    if form not in FORMS:
+        raise UsageError(f"a program gets records as {', '.join(FORMS)}, not as {form!r}")
+    if shutil.which(function[0]) is None:
+        raise UsageError(f"there is no program {function[0]!r}, or it cannot be executed")
+    return Running(tuple(function), form)
+
+
+def _named(function: Callable[[Record], object]) -> Calling:
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or "<" in name:
+        raise UsageError(f"workers import their function by its name: {function!r} has none; define it in a module")
+    if module != "__main__":
+        return Calling(module, name)
+    main = sys.modules["__main__"]
+    if main.__spec__ is not None:  # python -m
+        return Calling(main.__spec__.name, name)
+    file = getattr(main, "__file__", None)
+    if file is None or not Path(file).is_file():
+        raise UsageError(f"workers import their function, and nobody can import {name}: define it in a file")
+    return Calling(MAIN, name, str(Path(file).absolute()))
+
+
+def _checked(named: Calling, function: Callable[[Record], object] | None) -> Calling:
+    """Raise UsageError if a worker would find something else."""
+    if named.main is None and (function is None or function.__module__ != "__main__"):
+        found = find(named.module, named.name, None)
+        if not callable(found) or (function is not None and found is not function):
+            raise UsageError(f"workers import {named.module}:{named.name}, and that is not the function that was given")
+    return named
+
+
+def find(module: str, name: str, main: str | None) -> Any:
+    """The function. Raises UsageError if it cannot be imported."""
+    try:
+        found: Any = importlib.import_module(module) if main is None else _main_module(main)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, OSError) as error:
+        raise UsageError(f"{module}:{name} cannot be imported: {error}") from error
+    return found
+
+
+def _main_module(file: str) -> ModuleType:
+    """The program that was started, as a module: what stands behind ``if __name__ == "__main__"`` is not run."""
+    spec = importlib.util.spec_from_file_location(MAIN, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is no file of Python")
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[MAIN] = made
+    spec.loader.exec_module(made)
+    return made
