@@ -1,0 +1,179 @@
+"""Taps: what members of this process show of what passes through them, and how others look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import Final
+
+import zmq
+
+from chappe.api.faces import Closeable
+from chappe.errors import ChappeError, ProtocolError, TimedOut, UsageError
+from chappe.mesh.endpoint import EndpointCore
+from chappe.mesh.messages import DATA, NOBODY
+from chappe.runtime.log_node import Node
+from chappe.runtime.tap_node import Feed
+from chappe.security import is_loopback
+from chappe.system import time
+from chappe.system.forking import own
+from chappe.tapping.frames import KINDS, named, published, read_log, read_mesh
+from chappe.tapping.messages import (
+    CONTENT_BYTES,
+    Look,
+    Passed,
+    Refused,
+    Shown,
+    Subscribed,
+    decode_answer,
+    decode_look,
+    encode,
+)
+from chappe.tapping.sessions import Wants
+from chappe.transports.zeromq import open_socket
+
+__all__ = ["CONTENT_BYTES", "LogTap", "MeshTap", "Passed", "Shown", "Subscribed", "Tap"]
+
+ANSWER_S: Final = 1.0  # a question is repeated after so long without an answer
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def check_host(security: object, host: str) -> None:
+    """Raise UsageError where an endpoint's messages would be shown to other machines without its certificates."""
+    if security != "plain" and not is_loopback(host):
+        raise UsageError(f"{host} is not this machine, and a tap is not encrypted and asks nobody who looks")
+
+
+class MeshTap:
+    """What an endpoint puts into the feed; all but the constructor is called with its lock held."""
+
+    def __init__(self, core: EndpointCore, feed: Feed) -> None:
+        self._links = core.links
+        self._feed = feed
+
+    def came(self, conn: int, bodies: list[bytes]) -> None:
+        """Frames came over a connection."""
+        link = self._links[conn]
+        read = partial(read_mesh, _now_us(), named(link.peer_id), link.peer_id, link.chappe, bodies)
+        self._feed.put(len(bodies), sum(map(len, bodies)), read)
+
+    def published(self, topic: bytes, payload: bytes, kind: int, receiver: bytes) -> None:
+        """Something is published here."""
+        at_us = _now_us()
+
+        def read(wanted: tuple[bytes, ...]) -> Iterable[tuple[int, Passed]]:
+            return ((1, published(at_us, topic, payload, kind, receiver)),) if topic.startswith(wanted) else ()
+
+        self._feed.put(1, len(topic) + len(payload), read)
+
+    def published_many(self, chunk: Sequence[tuple[bytes, bytes]]) -> None:
+        """Messages to all who want them are published here: noted at once, as each costs its publisher time."""
+        at_us = _now_us()
+
+        def read(wanted: tuple[bytes, ...]) -> Iterator[tuple[int, Passed]]:
+            for place, (topic, payload) in enumerate(chunk, 1):
+                if topic.startswith(wanted):
+                    yield place, published(at_us, topic, payload, DATA, NOBODY)
+
+        self._feed.put(len(chunk), sum(map(len, chain.from_iterable(chunk))), read)
+
+
+class LogTap:
+    """A forwarder, as it is looked at."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._changes = -1
+
+    def feed(self, feed: Feed | None) -> None:
+        """See ``Tapped.feed``."""
+
+        def came(frames: list[bytes]) -> None:
+            at_us = _now_us()
+
+            def read(wanted: tuple[bytes, ...]) -> Iterable[tuple[int, Passed]]:
+                found = read_log(at_us, frames, wanted)
+                return () if found is None else ((1, found),)
+
+            assert feed is not None
+            feed.put(1, sum(map(len, frames)), read)
+
+        with self._node.lock:
+            self._node.tapped = None if feed is None else came
+
+    def wants(self) -> Wants | None:
+        """See ``Tapped.wants``."""
+        with self._node.lock:
+            changes, ask = self._node.subscriptions()
+            if changes == self._changes:
+                return None
+            self._changes = changes
+            subscriptions = ask()
+        wants: dict[tuple[str, bytes], tuple[str, ...]] = {}
+        for who, prefixes in subscriptions.items():
+            for prefix in prefixes:
+                if prefix[:1] in KINDS:
+                    key = (who, prefix[1:])
+                    wants[key] = (*wants.get(key, ()), KINDS[prefix[:1]])
+        return wants
+
+
+class Tap(Closeable):
+    """Looks at what passes through a member that shows it: who is slow misses something, and is told how much.
+
+    Args:
+        host: Where the member's tap listens.
+        topics: Prefixes; without any: all topics.
+
+    Raises:
+        UsageError: There are too many prefixes, or too long ones.
+    """
+
+    def __init__(self, host: str, port: int, topics: Sequence[str] = ()) -> None:
+        own(self)
+        raw = tuple(each.encode("utf-8", "surrogateescape") for each in topics)
+        self._question = encode(Look(raw))
+        try:
+            decode_look(self._question)
+        except ProtocolError as error:
+            raise UsageError(str(error)) from None
+        self._where = f"{host}:{port}"
+        self._socket = open_socket(zmq.DEALER)
+        self._socket.connect(f"tcp://{host}:{port}")
+        self._asked_at: float | None = None  # and there was no answer yet
+
+    def look(self, timeout_s: float) -> Shown:
+        """What was seen since the last call, as far as one answer has room. Ctrl-C ends the wait.
+
+        Raises:
+            TimedOut: There was no answer within ``timeout_s``.
+            ChappeError: Others look already, or what answers is no tap.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            now = time.monotonic()
+            if self._asked_at is None or now >= self._asked_at + ANSWER_S:
+                self._socket.send(self._question, zmq.NOBLOCK)
+                self._asked_at = now
+            until = min(deadline, self._asked_at + ANSWER_S)
+            if self._socket.poll(max(0, int((until - now) * 1000))):
+                break
+            if time.monotonic() >= deadline:
+                raise TimedOut(f"no tap answers at {self._where}: was the program there started with --tap?")
+        frames = self._socket.recv_multipart()
+        self._asked_at = None
+        try:
+            answer = decode_answer(frames[-1])
+        except ProtocolError as error:
+            raise ChappeError(f"what answers at {self._where} is no tap: {error}") from None
+        if isinstance(answer, Refused):
+            raise ChappeError(f"the tap at {self._where} refuses: {answer.reason}")
+        return answer
+
+    def close(self) -> None:
+        """Look no more."""
+        self._socket.close(0)

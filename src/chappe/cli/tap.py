@@ -1,0 +1,294 @@
+"""``chappe tap``: what passes through a forwarder, or an endpoint of the mesh, that shows it."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from typer import Argument, Option
+
+from chappe.api.log.lines import iso_time
+from chappe.cli import mesh, options
+from chappe.cli.console import check_reader, exit_code, hear_warnings, warn, write_out
+from chappe.cli.units import human_bytes
+from chappe.cli.values import CONTROLS
+from chappe.errors import InvalidData, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from chappe.api.taps import Passed, Shown, Subscribed, Tap
+
+PAUSE_S: Final = 0.1  # between two looks, if the last one had room for more
+ANSWER_S: Final = 5.0
+LOOK_MIN: Final = 500  # seen at once: there is more
+TELL_S: Final = 1.0  # between two words on what was missed
+SMOOTH_S: Final = 2.0  # rates are of about the last seconds
+LAST: Final = 12  # messages in the picture ...
+TOPICS: Final = 20  # ... topics, the busiest first ...
+WANTED: Final = 12  # ... and subscriptions
+TOPICS_MAX: Final = 10_000  # that are counted
+TEXT_MAX: Final = 100  # characters of a value
+BUSY: Final = ("topic", "messages", "messages/s", "bytes/s", "last from")
+WHO: Final = ("wants", "who", "of which it gets")
+
+At = Annotated[
+    str | None, Option("--tap", metavar="[HOST:]PORT", help="Let `chappe tap` see there what passes; HOST: 127.0.0.1.")
+]
+
+
+def place(text: str) -> tuple[str, int]:
+    """Host and port of ``PORT`` or ``HOST:PORT``; raises UsageError."""
+    if ":" not in text and not text.isdecimal():
+        raise UsageError(f"{text!a} is not the address of a tap: [HOST:]PORT is wanted")
+    return mesh.address(f":{text}" if text.isdecimal() else text)
+
+
+def tap(
+    at: Annotated[str, Argument(metavar="[HOST:]PORT", help="What was given with `--tap` to `forward` or `node`.")],
+    topics: Annotated[
+        list[str] | None, Option("--topic", metavar="PREFIX", help="Only topics that begin so; can be repeated.")
+    ] = None,
+    count: Annotated[int | None, Option(min=0, metavar="N", help="End after N lines.")] = None,
+    seconds: Annotated[float | None, Option(min=0.0, metavar="S", help="End after this long.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show what passes through a forwarder or an endpoint of the mesh, and who subscribes to what.
+
+    Nobody is slowed down: what cannot be shown in time is left out and counted.
+    """
+    from chappe.api.taps import Tap
+
+    hear_warnings()
+    host, port = place(at)
+    if count == 0:
+        return
+    with Tap(host, port, topics or ()) as found:
+        try:
+            if sys.stdout.isatty() and not as_json and count is None:
+                _watch(found, f"{mesh.shown((host, port))}", seconds)
+            else:
+                _print(found, count, seconds, as_json)
+        except KeyboardInterrupt as stop:
+            if count is not None or seconds is not None:
+                raise typer.Exit(exit_code(stop)) from None
+
+
+def _looks(tap: Tap, seconds: float | None) -> Iterator[Shown]:
+    """What is seen, a piece at a time."""
+    end = None if seconds is None else time.monotonic() + seconds
+    while True:
+        shown = tap.look(ANSWER_S)
+        yield shown
+        if len(shown.seen) < LOOK_MIN:
+            left = PAUSE_S if end is None else min(PAUSE_S, end - time.monotonic())
+            if left > 0:
+                time.sleep(left)
+        if end is not None and time.monotonic() >= end:
+            return
+
+
+def _print(tap: Tap, count: int | None, seconds: float | None, as_json: bool) -> None:
+    import msgspec
+
+    from chappe.api.taps import Subscribed
+
+    dump = msgspec.json.Encoder().encode
+    missed, tell_at = 0, -1.0
+    for shown in _looks(tap, seconds):
+        lines: list[bytes] = []
+        for each in shown.seen[:count]:
+            if as_json:
+                lines.append(dump(_subscription(each) if isinstance(each, Subscribed) else _message(each)))
+            else:
+                text = wanted_line(each) if isinstance(each, Subscribed) else line(each)
+                lines.append(text.encode("utf-8", "backslashreplace"))
+        missed += shown.missed
+        if missed and time.monotonic() >= tell_at:
+            tell_at = time.monotonic() + TELL_S
+            if as_json:
+                lines.append(dump({"kind": "missed", "count": missed}))
+            else:
+                warn(f"{missed:,} messages or more passed that are not shown")
+            missed = 0
+        write_out(b"".join(each + b"\n" for each in lines))
+        if not lines:
+            check_reader()
+        if count is not None:
+            count -= len(shown.seen[:count])
+            if not count:
+                return
+
+
+def _message(each: Passed) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "kind": each.kind, "timestamp": iso_time(each.at_us), "topic": name(each.topic), "from": each.source,
+        "origin": each.origin or None, "to": each.to or None, "first": None if each.first < 0 else each.first,
+        "count": each.count, "bytes": each.size,
+    }  # fmt: skip
+    try:
+        found["content"] = each.content.decode()
+    except UnicodeDecodeError:
+        found["content"] = {"base64": base64.b64encode(each.content).decode()}
+    return found
+
+
+def _subscription(each: Subscribed) -> dict[str, Any]:
+    return {
+        "kind": "subscription", "timestamp": iso_time(each.at_us), "topic": name(each.topic), "who": each.who,
+        "wants": list(each.kinds),
+    }  # fmt: skip
+
+
+def name(topic: bytes) -> str:
+    """A topic for people."""
+    return topic.decode("utf-8", "backslashreplace").translate(CONTROLS)
+
+
+def line(each: Passed) -> str:
+    """One message, or batch, for people."""
+    parts = [iso_time(each.at_us), f"{name(each.topic)}  {each.kind}"]
+    if each.source:
+        parts.append(f"from {each.source}")
+    if each.origin:
+        parts.append(f"of {each.origin}")
+    if each.to:
+        parts.append(f"to {each.to}")
+    if each.count > 1:
+        parts.append(f"{each.count:,} messages" + (f" from {each.first}" if each.first >= 0 else ""))
+    elif each.first >= 0:
+        parts.append(f"@{each.first}")
+    parts.append(human_bytes(each.size))
+    return "  ".join([*parts, content(each)]).rstrip()
+
+
+def content(each: Passed) -> str:
+    """The beginning of what a message says; nothing where that cannot be read, or not without its end."""
+    from chappe.cli.values import message_texts
+
+    text = each.content.decode("utf-8", "backslashreplace")
+    if each.kind in ("data", "command"):
+        try:
+            text = "; ".join(message_texts(each.content)) if each.kind == "data" else ""
+        except InvalidData:
+            return ""
+    text = text.translate(CONTROLS)
+    return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
+
+
+def wanted_line(each: Subscribed) -> str:
+    """One subscription for people."""
+    topics = f"{name(each.topic)}*" if each.topic else "all topics"
+    if not each.kinds:
+        return f"{iso_time(each.at_us)}  {topics}  wanted no more by {each.who}"
+    return f"{iso_time(each.at_us)}  {topics}  wanted by {each.who}: {', '.join(each.kinds)}"
+
+
+class Picture:
+    """What a terminal shows: the busiest topics, who wants what, and what passed last."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._topics: dict[bytes, _Topic] = {}
+        self._wants: dict[tuple[str, bytes], tuple[str, ...]] = {}
+        self._last: deque[Passed] = deque(maxlen=LAST)
+        self._seen = self._missed = self._beyond = 0
+
+    def add(self, shown: Shown, now: float) -> None:
+        """Something was seen."""
+        from chappe.api.taps import Subscribed
+
+        self._missed += shown.missed
+        for each in shown.seen:
+            if isinstance(each, Subscribed):
+                if each.kinds:
+                    self._wants[each.who, each.topic] = each.kinds
+                else:
+                    self._wants.pop((each.who, each.topic), None)
+                continue
+            self._seen += each.count
+            self._last.append(each)
+            if each.topic not in self._topics and len(self._topics) >= TOPICS_MAX:
+                self._beyond += each.count
+                continue
+            topic = self._topics.setdefault(each.topic, _Topic(now))
+            topic.messages += each.count
+            topic.bytes += each.size
+            topic.source = each.source
+        for topic in self._topics.values():
+            topic.look(now)
+
+    def __call__(self) -> RenderableType:
+        """The picture."""
+        from rich.console import Group
+        from rich.text import Text
+
+        from chappe.cli.screen import Fitting
+
+        busiest = sorted(self._topics.items(), key=lambda each: (-each[1].rate, -each[1].messages, each[0]))
+        rows = [
+            (name(topic), f"{each.messages:,}", f"{each.rate:,.0f}", human_bytes(each.byte_rate), each.source[:36])
+            for topic, each in busiest[:TOPICS]
+        ]
+        wants = [
+            (f"{name(topic)}*", who, ", ".join(kinds)) for (who, topic), kinds in list(self._wants.items())[:WANTED]
+        ]
+        parts: list[Any] = [Text(self.title())]
+        if rows:
+            parts += [Text(""), Fitting(BUSY, rows, left=(BUSY[0], BUSY[4]), spare=(BUSY[4], BUSY[3]))]
+        if len(busiest) > TOPICS:
+            parts.append(Text(f"... and {len(busiest) - TOPICS:,} more topics"))
+        if wants:
+            parts += [Text(""), Fitting(WHO, wants, left=WHO, spare=(WHO[2],))]
+        if len(self._wants) > WANTED:
+            parts.append(Text(f"... and {len(self._wants) - WANTED:,} more subscriptions"))
+        if self._last:
+            parts += [Text(""), *(Text(line(each), no_wrap=True, overflow="ellipsis") for each in self._last)]
+        return Group(*parts)
+
+    def title(self) -> str:
+        """One line on all of it."""
+        missed = f"; {self._missed:,} or more are not shown" if self._missed else ""
+        return f"tap at {self._where}: {self._seen:,} messages seen{missed}; Ctrl-C stops"
+
+
+class _Topic:
+    """What was seen of one topic; ``rate`` and ``byte_rate`` are of about the last seconds."""
+
+    def __init__(self, now: float) -> None:
+        self.messages = self.bytes = 0
+        self.source = ""
+        self.rate = self.byte_rate = 0.0
+        self._before = (now, 0, 0)
+
+    def look(self, now: float) -> None:
+        """So much time has gone by."""
+        then, messages, size = self._before
+        passed = now - then
+        if passed <= 0:
+            return
+        self._before = (now, self.messages, self.bytes)
+        weight = min(1.0, passed / SMOOTH_S)
+        self.rate += weight * ((self.messages - messages) / passed - self.rate)
+        self.byte_rate += weight * ((self.bytes - size) / passed - self.byte_rate)
+
+
+def _watch(tap: Tap, where: str, seconds: float | None) -> None:
+    from rich.console import Console
+
+    from chappe.cli.screen import Screen
+
+    picture = Picture(where)
+    with Screen(Console()) as screen:
+        for shown in _looks(tap, seconds):
+            picture.add(shown, time.monotonic())
+            screen.show(picture, _no_lines)
+
+
+def _no_lines() -> Iterable[str]:
+    return ()

@@ -1,0 +1,100 @@
+"""What a tap is asked, and what it answers.
+
+Over a DEALER/ROUTER pair, one answer for each question: so nothing is sent to who does not ask, and whoever is slow
+misses something and is told how much. A question is one frame and so is an answer, both msgpack. Topics travel as
+bytes, as they need not be UTF-8.
+
+Source: chappe's own, after the ZeroMQ Guide's Espresso.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+
+from chappe.defaults import MESH_TOPIC_BYTES_MAX
+from chappe.errors import ProtocolError
+
+PREFIXES_MAX: Final = 64  # in one question
+QUESTION_BYTES_MAX: Final = 1 << 20
+CONTENT_BYTES: Final = 256  # of a message that are shown
+
+Name = Annotated[bytes, msgspec.Meta(max_length=MESH_TOPIC_BYTES_MAX)]
+
+
+class Look(msgspec.Struct, frozen=True, array_like=True, tag="look"):
+    """What has passed since the last question, of topics that begin so? Without any: of all."""
+
+    topics: Annotated[tuple[Name, ...], msgspec.Meta(max_length=PREFIXES_MAX)] = ()
+
+
+class Passed(msgspec.Struct, frozen=True, array_like=True, tag="passed"):
+    """One message, or a batch of them.
+
+    ``source`` is who it came from: a peer, or the partition of a producer; ``origin`` who published it, if that is
+    known and somebody else; ``to`` its only receiver. ``first`` is the offset or the number of its first message.
+    """
+
+    at_us: int  # since 1970 UTC
+    topic: bytes
+    kind: str
+    source: str
+    origin: str = ""
+    to: str = ""
+    first: int = -1
+    count: int = 1
+    size: int = 0  # in bytes
+    content: bytes = b""  # of the first message, its beginning
+
+
+class Subscribed(msgspec.Struct, frozen=True, array_like=True, tag="subscribed"):
+    """Somebody wants what begins with ``topic``: all of these kinds; without any: nothing more."""
+
+    at_us: int
+    topic: bytes
+    who: str
+    kinds: tuple[str, ...]
+
+
+Seen: TypeAlias = Passed | Subscribed
+
+
+class Shown(msgspec.Struct, frozen=True, array_like=True, tag="shown"):
+    """The answer: what was seen, in order; ``missed`` at least so many messages were not looked at, or had no room."""
+
+    seen: list[Seen]
+    missed: int = 0
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
+    """The answer to who cannot look now."""
+
+    reason: str
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_look: Final = msgspec.msgpack.Decoder(Look)
+_decode_answer: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(Shown | Refused)
+
+
+def encode(message: Look | Shown | Refused) -> bytes:
+    """Return the frame of a question or an answer."""
+    return _encode(message)
+
+
+def decode_look(raw: bytes) -> Look:
+    """Return the question in a frame. Raises ProtocolError."""
+    try:
+        return _decode_look.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"no question to a tap: {error}") from None
+
+
+def decode_answer(raw: bytes) -> Shown | Refused:
+    """Return the answer in a frame. Raises ProtocolError."""
+    try:
+        found: Shown | Refused = _decode_answer.decode(raw)
+        return found
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"no answer of a tap: {error}") from None

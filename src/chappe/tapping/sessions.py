@@ -1,0 +1,113 @@
+"""Who looks at a tap, for what, and what waits for each.
+
+Whoever has not asked for some seconds is forgotten. So a tap that nobody looks at has no sessions, and costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from chappe.deadlines import Deadlines
+from chappe.tapping.messages import Look, Passed, Refused, Seen, Shown, Subscribed
+
+SESSIONS_MAX: Final = 8
+SILENT_S: Final = 5.0  # who has not asked for so long does not look any more
+MESSAGES_MAX: Final = 2_000  # that wait for one who looks; further ones are counted
+SUBSCRIPTIONS_MAX: Final = 20_000  # so many more wait if these are subscriptions
+ANSWER_MAX: Final = 500  # in one answer
+
+Wants = Mapping[tuple[str, bytes], tuple[str, ...]]  # kinds of messages, by who wants them and of which topics
+
+
+class _Session:
+    """One who looks."""
+
+    def __init__(self, prefixes: tuple[bytes, ...]) -> None:
+        self.prefixes = prefixes
+        self.waiting: deque[Seen] = deque()
+        self.missed = 0
+
+    def offer(self, each: Seen) -> None:
+        """Let it wait, if it is wanted and there is room."""
+        if isinstance(each, Passed):
+            if not each.topic.startswith(self.prefixes):
+                return
+            room, count = MESSAGES_MAX, each.count
+        else:
+            if not each.topic.startswith(self.prefixes) and not any(p.startswith(each.topic) for p in self.prefixes):
+                return
+            room, count = SUBSCRIPTIONS_MAX, 1
+        if len(self.waiting) < room:
+            self.waiting.append(each)
+        else:
+            self.missed += count
+
+
+class Sessions:
+    """All who look at one tap."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[bytes, _Session] = {}
+        self._until: Deadlines[bytes] = Deadlines()
+        self._wants: Wants = {}  # as it was told last
+
+    def __bool__(self) -> bool:
+        return bool(self._sessions)
+
+    @property
+    def prefixes(self) -> tuple[bytes, ...]:
+        """What somebody looks for."""
+        return tuple({prefix for each in self._sessions.values() for prefix in each.prefixes})
+
+    def handle_look(self, client: bytes, look: Look, now: float, wall_us: int) -> Refused | None:
+        """Somebody asks, and is answered by ``take`` unless that is refused; who is new hears who wants what."""
+        session, prefixes = self._sessions.get(client), look.topics or (b"",)
+        if session is None and len(self._sessions) >= SESSIONS_MAX:
+            return Refused(f"{SESSIONS_MAX} others look already")
+        self._until.set(client, now + SILENT_S)
+        if session is None or session.prefixes != prefixes:
+            session = self._sessions[client] = _Session(prefixes)
+            for (who, topic), kinds in self._wants.items():
+                session.offer(Subscribed(wall_us, topic, who, kinds))
+        return None
+
+    def handle_passed(self, passed: Iterable[Passed], missed: int) -> None:
+        """These passed, and so many messages more, which were not looked at."""
+        sessions = self._sessions.values()
+        for each in passed:
+            for session in sessions:
+                session.offer(each)
+        for session in sessions:
+            session.missed += missed
+
+    def handle_wants(self, wants: Wants, wall_us: int) -> None:
+        """Who wants what now."""
+        before, self._wants = self._wants, wants
+        gone = [Subscribed(wall_us, topic, who, ()) for who, topic in before if (who, topic) not in wants]
+        new = [Subscribed(wall_us, key[1], key[0], kinds) for key, kinds in wants.items() if before.get(key) != kinds]
+        for session in self._sessions.values():
+            for each in (*gone, *new):
+                session.offer(each)
+
+    def take(self, client: bytes) -> Shown:
+        """What is to be shown next to who asked."""
+        session = self._sessions[client]
+        waiting, missed = session.waiting, session.missed
+        session.missed = 0
+        return Shown([waiting.popleft() for _ in range(min(len(waiting), ANSWER_MAX))], missed)
+
+    def forget(self, client: bytes) -> None:
+        """It takes no answers."""
+        self._sessions.pop(client, None)
+        self._until.clear(client)
+
+    def handle_timeout(self, now: float) -> None:
+        """Forget who has not asked for long."""
+        for client in self._until.due(now):
+            self._sessions.pop(client, None)
+
+    def next_timeout(self) -> float:
+        """When somebody is forgotten, if he does not ask before."""
+        return self._until.next
