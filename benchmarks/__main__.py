@@ -19,6 +19,7 @@ from benchmarks.durable import durable
 from benchmarks.latency import latency
 from benchmarks.live import batches, records
 from benchmarks.many import many
+from benchmarks.maps import maps
 from benchmarks.memory import memory
 from benchmarks.mesh import mesh
 from benchmarks.mesh_versions import mesh_versions
@@ -26,6 +27,7 @@ from benchmarks.outcome import Line
 from benchmarks.partitions import partitions
 from benchmarks.readiness import readiness
 from benchmarks.settings import Settings
+from benchmarks.sharded import sharded
 from benchmarks.stored import acknowledged, catch_up
 
 PATHS: dict[str, Callable[[Settings], list[Line]]] = {
@@ -41,7 +43,9 @@ PATHS: dict[str, Callable[[Settings], list[Line]]] = {
     "mesh": mesh,
     "mesh-versions": mesh_versions,
     "data-stores": data_stores,
+    "maps": maps,
     "many": many,
+    "sharded": sharded,
 }
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 DISK_BYTES = 10 << 30  # what a full run may take for a while

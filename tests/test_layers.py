@@ -23,9 +23,9 @@ PURE: Final = {
     "chappe.log": CONTRACT,
     "chappe.mesh": CONTRACT,
     "chappe.gateway": {*CONTRACT, "chappe.mesh"},
-    "chappe.kv": {*CONTRACT, "chappe.channel"},
+    "chappe.tapping": {*CONTRACT, "chappe.log", "chappe.mesh"},  # reads the frames of both
+    "chappe.kv": {*CONTRACT, "chappe.channel", "chappe.replication"},
     "chappe.replication": CONTRACT,
-    "chappe.hashmap": {*CONTRACT, "chappe.replication"},
 }
 MEMBER: Final = {"chappe.member": {*CONTRACT, "chappe.mesh", "chappe.kv"}}  # composes cores, and does no I/O either
 FEATURES: Final = {*CONTRACT, *PURE, *MEMBER, "chappe.arrow"}
@@ -44,7 +44,7 @@ HERE: Final = {"chappe.system"}  # of the operating system, for whoever needs it
 SHOWN: Final = {"chappe.mesh.network"}  # values that a user gets, for people to look at
 FORMS: Final = {"chappe.bridges.form", "chappe.bridges.kv_form"}
 ALLOWED: Final[dict[str, set[str]]] = {
-    "chappe": {*BASE, "chappe.api", "chappe.log", "chappe.reading", "chappe.bridges"},
+    "chappe": {*BASE, "chappe.api", "chappe.log", "chappe.reading", "chappe.bridges", "chappe.subscribers"},
     "chappe.__main__": {"chappe.cli"},
     **{part: {*BASE} for part in BASE},
     "chappe.core": BASE,
@@ -61,7 +61,8 @@ ALLOWED: Final[dict[str, set[str]]] = {
     # what a user's test lives in: it stands in for the machine below the runtime, on the simulator's network
     "chappe.testing": {*FACES, *HERE, "chappe.sim", "chappe.runtime", "chappe.log.batch"},
     "chappe.compat": {*FEATURES, *WORLD, "chappe.api"},
-    "chappe.subscribers": FACES,
+    "chappe.subscribers": {*FACES, *HERE, "chappe.log.batch"},
+    "chappe.subscribers.shares": {*BASE, "chappe.log.batch"},
     "chappe.reading": {*FACES, *READING, *HERE},
     "chappe.bridges": {*FACES, *HERE, *READING, "chappe.reading", "chappe.mesh.messages", "chappe.kv.engine"},
     # log.transactions: where a sink's records lie; bridges.form, kv_form: what records of the mesh and stores are
@@ -70,13 +71,13 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.benchmark": {*FACES, *HERE, "chappe.storage.recordings", "chappe.mesh.messages"},
     "chappe.cli": {
         *(*FACES, *READING, *HERE, *SHOWN),
-        *("chappe.reading", "chappe.bridges", "chappe.spark", "chappe.web", "chappe.benchmark"),
+        *("chappe.reading", "chappe.bridges", "chappe.spark", "chappe.web", "chappe.benchmark", "chappe.subscribers"),
     },
     "chappe.web": {*FACES, *HERE},
     "pyspark_chappe": {"chappe.spark"},
 }
 IMPURE: Final = {"asyncio", "os", "random", "secrets", "select", "socket", "threading", "time", "zmq"}
-WITHOUT_WORLD: Final = {*CONTRACT, *PURE, *MEMBER}
+WITHOUT_WORLD: Final = {*CONTRACT, *PURE, *MEMBER, "chappe.subscribers.shares"}
 
 Import = tuple[str, int, bool]  # module, line, only for type checkers
 

@@ -13,6 +13,7 @@ The public names are here; the tree below, from the bottom up:
     api                         what users hold
     reading                     topics in bulk, without being a member
     bridges                     from the mesh and its stores into topics of the log, and back
+    subscribers                 one that reads, and worker processes that share what there is to do
     testing                     the same for tests of users: members on a clock that takes no time
     cli, spark                  the command line; Spark's data source
 """
@@ -34,15 +35,25 @@ if TYPE_CHECKING:
     from chappe.api.kv.aio import AsyncDataStore as AsyncDataStore
     from chappe.api.kv.aio import AsyncDataStoreWatch as AsyncDataStoreWatch
     from chappe.api.kv.data_store import DataStore as DataStore
+    from chappe.api.kv.map_aio import AsyncMapWatch as AsyncMapWatch
+    from chappe.api.kv.map_aio import AsyncSharedMap as AsyncSharedMap
+    from chappe.api.kv.map_server import MapServer as MapServer
+    from chappe.api.kv.map_server import MapServerStatus as MapServerStatus
+    from chappe.api.kv.map_server import PairStatus as PairStatus
+    from chappe.api.kv.map_values import MapChange as MapChange
+    from chappe.api.kv.map_watch import MapWatch as MapWatch
     from chappe.api.kv.proxy import DataStoreAnswer as DataStoreAnswer
     from chappe.api.kv.proxy import DataStoreProxy as DataStoreProxy
+    from chappe.api.kv.shared_map import SharedMap as SharedMap
     from chappe.api.kv.watch import DataStoreEntry as DataStoreEntry
     from chappe.api.kv.watch import DataStoreEvent as DataStoreEvent
     from chappe.api.kv.watch import DataStoreWatch as DataStoreWatch
+    from chappe.api.kv.witness import Witness as Witness
     from chappe.api.log.aio import AsyncConsumer as AsyncConsumer
     from chappe.api.log.aio import AsyncProducer as AsyncProducer
     from chappe.api.log.consumed_batch import ConsumedBatch as ConsumedBatch
     from chappe.api.log.consumer import Consumer as Consumer
+    from chappe.api.log.forwarder import Forwarder as Forwarder
     from chappe.api.log.producer import Producer as Producer
     from chappe.api.log.store import Store as Store
     from chappe.api.log.store import StoreStatus as StoreStatus
@@ -68,18 +79,26 @@ if TYPE_CHECKING:
     from chappe.reading.topic import read_batches as read_batches
     from chappe.reading.topic import read_topic as read_topic
     from chappe.security import Tls as Tls
+    from chappe.subscribers.sharded import ShardedConsumer as ShardedConsumer
 
     __version__: str
 
 _MODULES = {
     "api.kv.aio": "AsyncDataStore AsyncDataStoreWatch",
     "api.kv.data_store": "DataStore",
+    "api.kv.map_aio": "AsyncMapWatch AsyncSharedMap",
+    "api.kv.map_server": "MapServer MapServerStatus PairStatus",
+    "api.kv.map_values": "MapChange",
+    "api.kv.map_watch": "MapWatch",
     "api.kv.proxy": "DataStoreAnswer DataStoreProxy",
+    "api.kv.shared_map": "SharedMap",
     "api.kv.watch": "DataStoreEntry DataStoreEvent DataStoreWatch",
+    "api.kv.witness": "Witness",
     "api.log.aio": "AsyncConsumer AsyncProducer",
     "api.log.consumed_batch": "ConsumedBatch",
     "api.log.consumer": "Consumer",
     "api.log.producer": "Producer",
+    "api.log.forwarder": "Forwarder",
     "api.log.store": "Store StoreStatus",
     "api.log.topic_writers": "TopicProgress",
     "api.log.tower": "Tower",
@@ -97,6 +116,7 @@ _MODULES = {
     "log.storage": "Retention",
     "reading.topic": "read_batches read_topic",
     "security": "Tls",
+    "subscribers.sharded": "ShardedConsumer",
 }
 _HOMES = {name: f"chappe.{module}" for module, names in _MODULES.items() for name in names.split()}
 

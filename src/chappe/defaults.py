@@ -11,6 +11,7 @@ MIB: Final = 1024 * KIB
 TOWER_HOST: Final = "127.0.0.1"
 TOWER_SUB_PORT: Final = 5556  # nodes publish their beacons to it
 TOWER_PUB_PORT: Final = 5557  # nodes hear the beacons of others from it
+FORWARDER_PORT: Final = 5560  # what is published goes there; 5561 is listened to, 5562 is asked
 
 # -- discovery ------------------------------------------------------------------------------------
 BEACON_INTERVAL_S: Final = 1.0  # as the original
@@ -156,6 +157,9 @@ CONFIRM_MESSAGES: Final = 1_024  # ... or after so many frames, where each KiB c
 MESH_BATCH_MESSAGES_MAX: Final = 256
 MESH_BATCH_BYTES_MAX: Final = 32 * KIB  # ... with payloads of so many bytes: about as often somebody else has a turn
 MESH_BATCH_SHARE: Final = 16  # where a box drops messages, a batch is no larger than this part of it
+EARLY_S: Final = 3.0  # a message waits so long for the news that its origin is behind who brings it
+EARLY_MAX: Final = 1_024  # messages that do, and batches
+EARLY_BYTES_MAX: Final = 4 * MIB
 DETOURS_MAX: Final = 32  # so often one message is sent another way; then the network is changing too fast for it
 ORDER_BYTES_MAX: Final = 16 * MIB  # of memory wait until what was published before has arrived: publishers wait
 ORDER_S: Final = 5.0  # so long nothing of that arrives: the order is given up, as it is at twice the bytes
@@ -169,6 +173,8 @@ PEER_BYTES_MAX: Final = 32 * MIB
 # A full peer that takes nothing is waited for this long; then what others send to it is dropped.
 ROOM_LOOK_S: Final = 0.02  # what waited to keep its order, and now waits for room, looks for it so often
 PASS_ON_WAIT_S: Final = 0.5
+HOLD_S: Final = 0.25  # how often who is full tells those who publish for it that it gets on
+LANES_MAX: Final = 128  # topics that get trees of their own, as others with the same receivers fill somebody
 CLAIM_S: Final = 0.25  # who does not read, as a subscriber is full, says so often that it gets on: half of that
 CLAIMS_MAX: Final = 1_024  # endpoints whose last claim is remembered; then the oldest is forgotten
 # A peer is pinged after so many bytes: one that never pings is heard within three heartbeats at 6 kB/s.
@@ -179,6 +185,14 @@ CONTROL_FRAMES_MAX: Final = 16_384
 CONTROL_BYTES_MAX: Final = 32 * MIB
 SUBSCRIBER_MESSAGES_MAX: Final = 16_384  # what waits for one subscriber; then its policy
 SUBSCRIBER_BYTES_MAX: Final = 32 * MIB
+# A full subscriber that blocks takes what is on its way until all who publish have heard of it: so much beyond its
+# bounds from everybody, and from those who wait as much again before nothing is read any more.
+SURPLUS_MESSAGES_MAX: Final = 32_768
+SURPLUS_BYTES_MAX: Final = 32 * MIB
+# Whoever publishes waits for confirmations when so many messages of a tree are under way: less than the surplus ...
+AHEAD_MAX: Final = 24_576
+AHEAD_BYTES: Final = 512 * KIB  # ... and so many bytes of all trees that begin with the same peer
+OVERRUN_MAX: Final = 4 * SURPLUS_MESSAGES_MAX  # messages behind a hold: more than what boxes on the way have
 
 # -- WebSocket face of the mesh --------------------------------------------------------------------
 WEBSOCKET_FRAME_BYTES_MAX: Final = 4 * MIB  # of a client; one message as JSON, which takes tenfold as objects
@@ -247,3 +261,23 @@ GATEWAY_CHOSEN_BYTES_MAX: Final = 16 * KIB
 GATEWAY_WANTED_MAX: Final = 512  # prefixes that a gateway asks of a domain; beyond it those that it may pass
 GATEWAY_WANTED_BYTES_MAX: Final = 32 * KIB
 GATEWAY_DEPTH_MAX: Final = 128  # gateways between a domain and the root of their tree; a message passes twice as many
+
+# -- shared maps (Clustered Hashmap Protocol) ------------------------------------------------------
+MAP_PORT: Final = 5556  # snapshots; updates are published on the next one, and written on the one after
+MAP_BACKUP_PORT: Final = 5566  # of the second of two servers, as in the Guide
+WITNESS_PORT: Final = 5576  # of pairs of servers
+MAP_KEY_BYTES_MAX: Final = 16 * KIB  # the Guide's programs tell keys apart up to 255
+MAP_SUBTREE_BYTES_MAX: Final = 480  # what a subscription can be (SUBSCRIPTION_BYTES_MAX), with what ZeroMQ adds
+MAP_PROPERTIES_BYTES_MAX: Final = 64 * KIB
+MAP_BODY_BYTES_MAX: Final = 16 * MIB - 128 * KIB  # with key and properties less than any socket refuses
+MAP_NAME_CHARACTERS_MAX: Final = 200
+MAP_STEP_BYTES_MAX: Final = 15 * MIB  # of a step of several keys, each with 64 bytes beside its own
+MAP_BEAT_S: Final = 0.25  # HUGZ of a server of chappe; the Guide's is a second
+MAP_BEATS_LOST: Final = 3  # so many missed, and the server is lost
+MAP_SILENT_S: Final = 5.0  # the same for other servers, as in the Guide
+
+# -- pairs of servers (Binary Star) -----------------------------------------------------------------
+STAR_HEARTBEAT_S: Final = 0.25  # of each server of a pair; the original's is 1 s
+STAR_MISSED_MAX: Final = 3  # a partner that lets so many of its heartbeats pass is silent: another may take over
+# The same of an original, as there; and so long a server waits for its partner at first.
+STAR_ORIGINAL_SILENT_S: Final = 2.0

@@ -6,7 +6,7 @@ ChappeError
  +- StorageError: StorageFull, StorageLocked, StorageFormat, Damaged
  +- StoreError: NoSuchKey, TypeClash, InvalidOperation, BackendFailure, StaleData, NoMaster, WriteUnknown, MasterExists
  +- PeeringError: PeerIncompatible, PeerInvalid, PeerUnavailable
- +- BufferFull, TimedOut, Closed, Forked, MemberStopped, Unreachable
+ +- BufferFull, TooSlow, WorkerFailed, TimedOut, Closed, Forked, MemberStopped, Unreachable
  +- Fenced, StagedRowsMissing, IdentityInUse, IdentityRolledBack
  +- AddressInUse, TooManyOpenFiles, SparkUnavailable
 
@@ -60,6 +60,22 @@ class InvalidData(ProtocolError):
 
 class BufferFull(ChappeError):
     """The buffer of a producer is full and its policy is to raise."""
+
+
+class TooSlow(ChappeError):
+    """A message was older than ``max_age_s`` when it was taken: whoever takes is too slow, and hears no more.
+
+    ``age_s`` is how old it was, and ``count`` how many that waited were too old, itself among them.
+    """
+
+    def __init__(self, text: str, age_s: float, count: int) -> None:
+        super().__init__(text)
+        self.age_s = age_s
+        self.count = count
+
+
+class WorkerFailed(ChappeError):
+    """Workers that share what a reader reads do not get done with a record, or cannot be started."""
 
 
 class Unreachable(ChappeError):

@@ -51,6 +51,7 @@ class Serve(msgspec.Struct, frozen=True):
 
 Action: TypeAlias = MeshAction | Serve
 Record: TypeAlias = Callable[[bytes, bytes, int], None]  # topic, payload and kind of what was published to all
+Tapped: TypeAlias = Callable[[bytes, bytes, int, bytes], None]  # of all that was published, also its receiver
 
 
 class KvPart:
@@ -128,7 +129,7 @@ class KvPart:
 
     def room(self) -> bool:
         """Whether ``write`` takes another write, or refuses it for another reason than too little room."""
-        return not self._full and self._router.room() and (self.role.immediate or self.role.room)
+        return not self._full and self._router.room(None, NOBODY) and (self.role.immediate or self.role.room)
 
     def handle_full(self, watcher: object, full: bool) -> bool:
         """A watcher has no room for further changes, or has some again; nothing is written meanwhile.
@@ -238,12 +239,14 @@ class KvPart:
         """Publish what is to be sent; what else was answered is for the driver, before the sockets are written to."""
         rest: list[Notify | Resolve | Commit | Report] = []
         flushes: dict[int, Flush] = {}
-        record = self._member.record
+        record, tapped = self._member.record, self._member.tapped
         for action in actions:
             if isinstance(action, Send):
                 payload = to_far(action.payload) if self._far else action.payload
                 if record is not None and not action.receiver:
                     record(action.topic, payload, COMMAND)
+                if tapped is not None:
+                    tapped(action.topic, payload, COMMAND, action.receiver or NOBODY)
                 for flush in self._router.publish(action.topic, payload, COMMAND, action.receiver or NOBODY, now):
                     flushes[flush.conn] = flush
             else:
@@ -269,6 +272,7 @@ class Member:
         self.last_subscriber = 0
         self.record: Record | None = None  # is told of every command that is published to all who want it
         self.note_filter: Callable[[Filter], None] | None = None  # is told what the endpoint subscribes to
+        self.tapped: Tapped | None = None  # is shown every command that is published here, while somebody looks
         self._seen = 0  # what of the network was looked at, as ``EndpointCore.settled`` counts it
 
     # -- the driver -------------------------------------------------------------------------------------------

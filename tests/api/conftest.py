@@ -9,6 +9,8 @@ import pytest
 
 from chappe.api.log.store import Store
 from chappe.api.log.tower import Tower
+from chappe.testing.plugin import chappe_log as chappe_log
+from chappe.testing.plugin import chappe_world as chappe_world
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def test_a_full_peer(guard: LoopGuard, make: Make) -> None:
                     count += 1
 
             publishing = asyncio.create_task(publish())
-            while endpoint.endpoint.room():
+            while endpoint.endpoint.room([b"/t"]):
                 await guard.beat()
             full = count
             await guard.beat()

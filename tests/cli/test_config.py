@@ -29,8 +29,18 @@ def test_every_setting_can_stand_in_the_file(tmp_path: Path) -> None:
         """
         tower = "10.0.0.1:6000"
         listen = "10.0.0.2"
+        forwarders = "a,b:7000"
         [store]
         directory = "/data"
+        [forward]
+        at = "*:7000"
+        peers = "b"
+        directory = "/passed"
+        originals = "e"
+        tap = 7070
+        [map]
+        servers = "c,d:7003"
+        at = "*:7006"
         [produce]
         format = "json"
         min_acks = 2
@@ -44,7 +54,15 @@ def test_every_setting_can_stand_in_the_file(tmp_path: Path) -> None:
     assert found.values == {
         "tower": "10.0.0.1:6000",
         "listen": "10.0.0.2",
+        "forwarders": "a,b:7000",
         "store.directory": "/data",
+        "forward.at": "*:7000",
+        "forward.peers": "b",
+        "forward.directory": "/passed",
+        "forward.originals": "e",
+        "forward.tap": "7070",
+        "map.servers": "c,d:7003",
+        "map.at": "*:7006",
         "produce.format": "json",
         "produce.min_acks": "2",
         "consume.from": "17",

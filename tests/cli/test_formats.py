@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chappe.api.log.lines import as_json
 from chappe.cli.formats import (
     CONSUMED,
     SPLITTERS,
     BadInput,
     Item,
     Whole,
-    as_json,
     consumed_lines,
     json_lines,
     length_prefixed,

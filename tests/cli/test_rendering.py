@@ -6,17 +6,9 @@ import msgspec.structs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chappe.api.log.lines import as_json, as_length, as_raw
 from chappe.bridges.form import pack, recorded
-from chappe.cli.formats import (
-    as_json,
-    as_length,
-    as_raw,
-    as_text,
-    consumed_lines,
-    looks_consumed,
-    message_as_json,
-    message_as_text,
-)
+from chappe.cli.formats import as_text, consumed_lines, looks_consumed, message_as_json, message_as_text
 from chappe.data.binary import encode
 from chappe.data.json import loads_message
 from chappe.data.scalars import Count

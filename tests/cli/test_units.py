@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from chappe.cli.units import exact_bytes, human_age, human_bytes, iso_time, parse_age, parse_bytes, parse_start
+from chappe.api.log.lines import iso_time
+from chappe.cli.units import exact_bytes, human_age, human_bytes, parse_age, parse_bytes, parse_start
 from chappe.errors import UsageError
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)

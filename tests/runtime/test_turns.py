@@ -306,6 +306,28 @@ def test_an_event_loop_that_does_its_work_is_left_to_it(make_node: Made, monkeyp
     assert node.drivers[-1] == "chappe-loop"
 
 
+class _Busy:
+    """A loop that never comes to look."""
+
+    def ask(self, member: loop.Member) -> None:
+        pass
+
+    def remove(self, member: loop.Member) -> bool:
+        return False
+
+
+def test_an_event_loop_that_just_joined_has_its_time_too(make_node: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TICK_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(loop, "join", lambda *_: _Busy())
+    node = make_node()
+    event_loop = _EventLoop(node)
+    node.send()
+    node.turns.look()  # the loop comes to it now, for the first time
+    assert node.count == 0
+    event_loop.serve()
+    assert node.count == 1
+
+
 def test_what_an_event_loop_leaves_undone_the_loop_does(node: Node) -> None:
     event_loop = _EventLoop(node)
     for count in range(1, 4):

@@ -52,6 +52,7 @@ CANNOT: Final[dict[type, str]] = {
     log.Disclaim: "it goes out as a beacon",
     log.Unsubscribe: "what the connection takes with it is not subscribed on the next one",
     log.Disconnect: "closing a socket needs nobody",
+    log.Gone: HERE,
     mesh.Deliver: HERE,
     mesh.Resolve: HERE,
     kv.Notify: HERE,

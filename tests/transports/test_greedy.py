@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 import zmq
@@ -120,3 +121,27 @@ def test_a_subscription_longer_than_any_topic_ends_the_connection(
 
     wait_until(lambda: (b"Mshort", False) in (gathered(publisher, found)))
     assert len(found) == 2
+
+
+class FrameOf:
+    """A subscription that came over a descriptor; below 0: of a connection that has ended."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def get(self, _option: int) -> int:
+        return self.descriptor
+
+
+def test_who_gets_the_descriptor_of_one_that_left_is_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an original would get nothing: single records are kept from who gets batches."""
+    peers = {7: ("10.0.0.1", 1)}
+    monkeypatch.setattr(publishing, "_peer", peers.get)
+    greedy, before, after = publishing.Greedy(), cast("zmq.Frame", FrameOf(7)), cast("zmq.Frame", FrameOf(-1))
+    assert not greedy.count(before, b"Rtopic", True)
+    assert greedy.count(before, b"Mtopic", True)
+    assert greedy.subscriptions() == {"10.0.0.1:1": [b"Mtopic", b"Rtopic"]}
+    peers[7] = ("10.0.0.2", 1)
+    greedy.count(after, b"Rtopic", False)
+    assert not greedy.count(before, b"Mtopic", True)
+    assert greedy.subscriptions() == {"10.0.0.2:1": [b"Mtopic"]}

@@ -241,7 +241,7 @@ def test_a_fast_sender_is_slowed_down_and_nothing_is_lost(place: Place) -> None:
 
     sender = threading.Thread(target=send)
     sender.start()
-    until(lambda: not place.endpoint.room())
+    until(lambda: not place.endpoint.room([b"/fast"]))
     while True:  # until nothing moves any more
         before = sent
         threading.Event().wait(0.3)

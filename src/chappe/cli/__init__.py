@@ -15,7 +15,9 @@ mesh.py       what the commands of the mesh share: addresses, security, what is 
 values.py     how values, entries and messages of the mesh are typed and printed
 node.py       node: its file, and what it shows
 publish.py    publish, subscribe
+tap.py        tap
 kv.py         kv; kv_serve.py is its serve and watch
+maps.py       map; maps_files.py is its dump and load, maps_serve.py its serve
 ping.py       ping
 benchmark.py  mesh generate, benchmark
 keys.py       keys authority, make

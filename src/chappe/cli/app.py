@@ -18,6 +18,8 @@ from chappe.cli import (
     gateway,
     keys,
     kv,
+    maps,
+    maps_files,
     members,
     node,
     ping,
@@ -25,6 +27,7 @@ from chappe.cli import (
     produce,
     publish,
     record,
+    tap,
     topics,
     values,
 )
@@ -91,15 +94,18 @@ def program(
 
 
 for function in (
-    demo.demo, members.up, members.tower, members.store, produce.produce, consume.consume, topics.topics, node.node,
-    gateway.gateway,
-    publish.publish, publish.subscribe, ping.ping, record.record, archive.archive, record.replay, doctor.doctor,
-    config.config,
+    demo.demo, members.up, members.tower, members.store, members.forward, produce.produce, consume.consume,
+    topics.topics, node.node, gateway.gateway,
+    publish.publish, publish.subscribe, tap.tap, ping.ping, record.record, archive.archive, record.replay,
+    doctor.doctor, config.config,
 ):  # fmt: skip
     app.command(cls=values.Command if function is publish.publish else None)(function)
 app.add_typer(pipeline.app)
 app.add_typer(keys.app)
 app.add_typer(kv.app)
+for name, function in (("dump", maps_files.dump), ("load", maps_files.load)):
+    maps.app.command(name)(function)
+app.add_typer(maps.app)
 app.add_typer(benchmark.app)
 
 

@@ -25,7 +25,7 @@ import typer
 
 from chappe.cli.options import InputFormat, Json, OutputFormat
 from chappe.cli.units import exact_bytes, human_age, parse_age, parse_bytes, parse_start
-from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
+from chappe.defaults import FORWARDER_PORT, MAP_PORT, TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import ConfigError, UsageError
 
 FILE_NAME: Final = "chappe.toml"
@@ -49,6 +49,19 @@ class _Place(Section, frozen=True):
     directory: str | None = None
 
 
+class _Forward(Section, frozen=True):
+    at: str | None = None
+    peers: str | None = None
+    directory: str | None = None
+    originals: str | None = None
+    tap: str | int | None = None
+
+
+class _Map(Section, frozen=True):
+    servers: str | None = None
+    at: str | None = None
+
+
 class _Produce(Section, frozen=True):
     format: InputFormat | None = None
     min_acks: Acks | None = None
@@ -68,7 +81,10 @@ class _Retention(Section, frozen=True):
 class _File(Section, frozen=True):
     tower: str | None = None
     listen: str | None = None
+    forwarders: str | None = None
     store: _Place = _Place()
+    forward: _Forward = _Forward()
+    map: _Map = _Map()
     produce: _Produce = _Produce()
     consume: _Consume = _Consume()
     demo: _Place = _Place()
@@ -96,10 +112,20 @@ class Setting:
 SETTINGS: Final = (
     Setting("tower", f"{TOWER_HOST}:{TOWER_SUB_PORT}", "where the tower is: HOST[:PORT[:SECOND-PORT]]"),
     Setting("listen", TOWER_HOST, "the interface that this program's own sockets listen on"),
+    Setting("forwarders", "none", "forwarders for `produce`, `consume`, `topics`, instead of a tower: HOST[:PORT],..."),
     Setting("store.directory", "chappe-data/log", "where `store` and `up` keep records"),
+    Setting("forward.at", f"{TOWER_HOST}:{FORWARDER_PORT}", "where `forward` listens: HOST[:PORT]"),
+    Setting("forward.peers", "none", "the other forwarders: HOST[:PORT], several separated by commas"),
+    Setting("forward.directory", "chappe-data/log", "where `forward` keeps records"),
+    Setting("forward.originals", "none", "where programs of the original find it: HOST[:PORT[:SECOND-PORT]]"),
+    Setting("forward.tap", "none", "where `chappe tap` sees what passes it: [HOST:]PORT"),
+    Setting("map.servers", f"{TOWER_HOST}:{MAP_PORT}", "where a map is served: HOST[:PORT], several with commas"),
+    Setting("map.at", f"{TOWER_HOST}:{MAP_PORT}", "where `map serve` listens: HOST[:PORT]"),
     Setting("produce.format", "lines", "how `produce` splits its input: " + ", ".join(get_args(InputFormat))),
     Setting("produce.min_acks", "1", "how many stores must have a record before `produce` calls it stored"),
-    Setting("consume.from", "earliest", "where `consume` begins: earliest, latest, an offset, an age or a time"),
+    Setting(
+        "consume.from", "earliest", "where `consume` begins: earliest, latest, last-value, an offset, an age or a time"
+    ),
     Setting("consume.output", "text", "how `consume` prints: " + ", ".join(get_args(OutputFormat))),
     Setting("demo.directory", "chappe-data/demo", "where `demo` keeps topic, checkpoint and Parquet"),
 )
@@ -246,19 +272,35 @@ def _plain(types: str) -> str:
     return " or ".join(_PLAIN.get(each, each) for each in types.split(" | ") if each != "null")
 
 
-COMMANDS = ("tower", "store", "up", "produce", "consume", "topics", "demo", "doctor", "archive", "replay", "record")
+MAP_COMMANDS: Final = ("get", "set", "delete", "watch", "dump", "load", "serve", "witness")
+COMMANDS = (
+    "tower",
+    "store",
+    "up",
+    "forward",
+    "produce",
+    "consume",
+    "topics",
+    "demo",
+    "doctor",
+    "archive",
+    "replay",
+    "record",
+)
 
 
 def defaults_of_commands(found: Config) -> dict[str, Any]:
     """The file's values as defaults of each command's options, by the names of their parameters."""
-    everywhere = {key: found.values[key] for key in ("tower", "listen") if key in found.values}
+    everywhere = {key: found.values[key] for key in ("tower", "listen", "forwarders") if key in found.values}
     commands: dict[str, dict[str, Any]] = {name: dict(everywhere) for name in COMMANDS}
     commands["pipeline"] = {name: dict(everywhere) for name in ("run", "check")}
     if "tower" in found.values:  # the tower listens where everybody else looks for it
         commands["tower"] = {"listen": found.values["tower"]}
+    of_map = {name: found.values[f"map.{name}"] for name in ("servers", "at") if f"map.{name}" in found.values}
+    commands["map"] = dict.fromkeys(MAP_COMMANDS, of_map)
     for key, value in found.values.items():
         section, _, name = key.partition(".")
-        if not name:
+        if not name or section == "map":
             continue
         commands[section][name.replace("from", "start")] = value
         if section == "store":

@@ -12,12 +12,12 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
+from chappe.api.log.lines import as_json, as_length, as_raw, iso_time
 from chappe.api.times import as_micros
-from chappe.cli.units import iso_time, readable_name
 from chappe.cli.values import CONTROLS, message_texts
 from chappe.data.json import dumps_message
 from chappe.defaults import RECORD_BYTES_MAX
@@ -109,19 +109,21 @@ def consumed_lines(chunks: Iterable[bytes]) -> Iterator[list[Item]]:
     return _parsed(chunks, lambda line: _whole(decoder.decode(line)), wanted, _RECORD_LINE_MAX)
 
 
-class _Base64(msgspec.Struct, forbid_unknown_fields=True):
+class Base64(msgspec.Struct, forbid_unknown_fields=True):
+    """Bytes that are no text."""
+
     base64: str
 
 
-_Text: TypeAlias = str | _Base64 | None
+JsonBytes: TypeAlias = str | Base64 | None
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
     """A record as ``consume --output json`` prints it; where it came from says nothing of where it goes."""
 
-    value: _Text
-    key: _Text | msgspec.UnsetType = msgspec.UNSET
-    headers: list[tuple[str, str | _Base64]] | msgspec.UnsetType | None = msgspec.UNSET
+    value: JsonBytes
+    key: JsonBytes | msgspec.UnsetType = msgspec.UNSET
+    headers: list[tuple[str, str | Base64]] | msgspec.UnsetType | None = msgspec.UNSET
     timestamp: str | int | msgspec.UnsetType = msgspec.UNSET
     topic: str = ""
     partition: str = ""
@@ -130,16 +132,17 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _whole(line: _Line) -> Whole:
-    key = None if line.key is msgspec.UNSET else _bytes(line.key)
+    key = None if line.key is msgspec.UNSET else bytes_of(line.key)
     headers = None
     if line.headers is not msgspec.UNSET:
-        headers = tuple([(name, _bytes(value) or b"") for name, value in line.headers or ()])
+        headers = tuple([(name, bytes_of(value) or b"") for name, value in line.headers or ()])
     stamp = None if line.timestamp is msgspec.UNSET else _micros(line.timestamp)
-    return Whole(_bytes(line.value), key, line.key is not msgspec.UNSET, headers, stamp)
+    return Whole(bytes_of(line.value), key, line.key is not msgspec.UNSET, headers, stamp)
 
 
-def _bytes(text: _Text) -> bytes | None:
-    if isinstance(text, _Base64):
+def bytes_of(text: JsonBytes) -> bytes | None:
+    """What ``json_value`` has made JSON of. Raises UsageError."""
+    if isinstance(text, Base64):
         try:
             return base64.b64decode(text.base64, validate=True)
         except binascii.Error as error:
@@ -194,38 +197,10 @@ SPLITTERS: Final[dict[str, Callable[[Iterable[bytes]], Iterator[Sequence[Item]]]
 }
 
 
-def as_raw(record: Record) -> bytes:
-    """The value as it is, and a newline; a record without value is an empty line."""
-    return (record.value or b"") + b"\n"
-
-
-def as_length(record: Record) -> bytes:
-    """The length in four bytes, big endian, and the value: what ``produce --format length`` reads."""
-    value = record.value or b""
-    return _length.pack(len(value)) + value
-
-
 def as_text(record: Record) -> bytes:
     """One line for people: time, partition and offset, key, value."""
-    key = "" if record.key is None else f"{_readable(record.key)}  "
-    return _line(record, key + ("(no value)" if record.value is None else _readable(record.value)))
-
-
-def as_json(record: Record, *, with_headers: bool = True) -> bytes:
-    """One object with all that is known of the record; bytes that are not UTF-8 become ``{"base64": "..."}``.
-
-    Without headers these are null: nobody can tell them.
-    """
-    fields = {
-        "topic": readable_name(record.topic),
-        "partition": readable_name(record.partition),
-        "offset": record.offset,
-        "timestamp": iso_time(record.timestamp),
-        "key": _json_value(record.key),
-        "value": _json_value(record.value),
-        "headers": [[name, _json_value(value)] for name, value in record.headers] if with_headers else None,
-    }
-    return _json.encode(fields) + b"\n"
+    key = "" if record.key is None else f"{readable(record.key)}  "
+    return _line(record, key + ("(no value)" if record.value is None else readable(record.value)))
 
 
 def _line(record: Record, text: str) -> bytes:
@@ -233,17 +208,9 @@ def _line(record: Record, text: str) -> bytes:
     return f"{where}  {text}\n".encode("utf-8", "backslashreplace")
 
 
-def _readable(raw: bytes) -> str:
+def readable(raw: bytes) -> str:
+    """Bytes as text on one line that moves no cursor."""
     return raw.decode("utf-8", "backslashreplace").translate(CONTROLS)
-
-
-def _json_value(raw: bytes | None) -> Any:
-    if raw is None:
-        return None
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(raw).decode()}
 
 
 def message_as_text(record: Record) -> bytes:
@@ -252,7 +219,7 @@ def message_as_text(record: Record) -> bytes:
         shown = "; ".join(message_texts(record.value or b""))
     except InvalidData:
         return as_text(record)
-    return _line(record, f"{_readable(record.key or b'')}  {shown.translate(CONTROLS)}")
+    return _line(record, f"{readable(record.key or b'')}  {shown.translate(CONTROLS)}")
 
 
 def message_as_json(record: Record) -> bytes:

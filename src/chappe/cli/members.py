@@ -1,4 +1,4 @@
-"""``chappe tower``, ``chappe store`` and ``chappe up``: members that run until they are stopped."""
+"""``chappe tower``, ``chappe store``, ``chappe up`` and ``chappe forward``: members that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from typer import Argument, Option
 
 from chappe.cli import options
 from chappe.cli.console import hear_warnings, say, tell
+from chappe.cli.mesh import shown
+from chappe.cli.tap import place
 from chappe.cli.units import human_bytes
+from chappe.defaults import FORWARDER_PORT, TOWER_HOST
 
 if TYPE_CHECKING:
-    from chappe import Store, Tower
+    from chappe import Retention, Store, Tower
     from chappe.cli.config import Config
 
 LOOK_S: Final = 1.0  # the members work on threads of their own; this often it is seen that they still do
 DIRECTORY: Final = Path("chappe-data/log")
+FORWARDER: Final = f"{TOWER_HOST}:{FORWARDER_PORT}"
 
 Directory = Annotated[
     Path, Argument(envvar="CHAPPE_STORE_DIRECTORY", metavar="DIRECTORY", help="Where the records are kept.")
@@ -67,24 +71,98 @@ def up(
         _keep(context.obj, directory, introducer.address, listen, as_json, introducer)
 
 
-def _keep(config: Config | None, directory: Path, tower: str, listen: str, as_json: bool, *beside: Tower) -> None:
-    """Run a store, and the tower ``beside`` it."""
-    from chappe import Retention, Store
+def forward(
+    context: typer.Context,
+    directory: Annotated[
+        Path, Argument(envvar="CHAPPE_FORWARD_DIRECTORY", metavar="DIRECTORY", help="Where the records are kept.")
+    ] = DIRECTORY,
+    at: Annotated[
+        str,
+        Option(
+            "--at",
+            envvar="CHAPPE_FORWARD_AT",
+            metavar="ADDRESS",
+            help="Where to listen: HOST[:PORT], or `*` for HOST. The two ports that follow are taken, too.",
+        ),
+    ] = FORWARDER,
+    peers: Annotated[
+        str,
+        Option(
+            "--peers",
+            envvar="CHAPPE_FORWARD_PEERS",
+            metavar="ADDRESSES",
+            help="The other forwarders, to read from what this one has missed: HOST[:PORT], separated by commas.",
+        ),
+    ] = "",
+    originals: Annotated[
+        str | None,
+        Option(
+            envvar="CHAPPE_FORWARD_ORIGINALS",
+            metavar="ADDRESS",
+            help="Where programs of the original find it, as they would a tower: HOST[:PORT[:SECOND-PORT]].",
+        ),
+    ] = None,
+    tap: Annotated[
+        str | None,
+        Option(
+            envvar="CHAPPE_FORWARD_TAP",
+            metavar="[HOST:]PORT",
+            help="Let `chappe tap` see there what passes; HOST: 127.0.0.1.",
+        ),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Run a forwarder: a store that passes on what it takes, so that nobody needs to know anybody else."""
+    from chappe import Forwarder
+
+    hear_warnings(at)
+    others = peers.split(",") if peers else []
+    tapped = None if tap is None else place(tap)
+    kept = _retention(context.obj)
+    with Forwarder(directory, listen=at, peers=others, retention=kept, originals=originals) as running:
+        facts = {
+            "forwarder": running.address,
+            "store": running.store_id,
+            "endpoint": running.endpoint,
+            "directory": str(directory),
+        }
+        if running.originals is not None:
+            facts["originals"] = running.originals
+        if tapped is not None:
+            facts["tap"] = shown((tapped[0], running.tap(*tapped)))
+        tell(as_json, facts, f"forwarder at {running.address}, keeping records in {directory}; Ctrl-C stops")
+        _until_stopped(running)
+        _account("forwarder", running)
+
+
+def _retention(config: Config | None) -> list[tuple[str, Retention]]:
+    from chappe import Retention
 
     rules = config.retention if config is not None else ()
-    retention = [(rule.topics, Retention(age_s=rule.age_s, bytes=rule.bytes, records=rule.records)) for rule in rules]
-    with Store(directory, tower=tower, listen=listen, retention=retention) as running:
+    return [(rule.topics, Retention(age_s=rule.age_s, bytes=rule.bytes, records=rule.records)) for rule in rules]
+
+
+def _account(what: str, store: Store) -> None:
+    """Say what a store has done."""
+    status = store.status()
+    say(
+        f"{what} stopped; since its start it wrote {status.written_records} records, "
+        f"{human_bytes(status.written_bytes)}; it keeps {status.topics} topics"
+    )
+
+
+def _keep(config: Config | None, directory: Path, tower: str, listen: str, as_json: bool, *beside: Tower) -> None:
+    """Run a store, and the tower ``beside`` it."""
+    from chappe import Store
+
+    with Store(directory, tower=tower, listen=listen, retention=_retention(config)) as running:
         facts = {"tower": tower, "store": running.store_id, "endpoint": running.endpoint, "directory": str(directory)}
         text = f"store in {directory}, answering at {running.endpoint}, tower {tower}; Ctrl-C stops"
         if beside:
             text = f"tower at {tower}, store in {directory} answering at {running.endpoint}; Ctrl-C stops"
         tell(as_json, facts, text)
         _until_stopped(*beside, running)
-        status = running.status()
-        say(
-            f"store stopped; since its start it wrote {status.written_records} records, "
-            f"{human_bytes(status.written_bytes)}; it keeps {status.topics} topics"
-        )
+        _account("store", running)
 
 
 def _until_stopped(*members: Store | Tower) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_type_hints
 
@@ -25,7 +25,46 @@ Tower: TypeAlias = Annotated[
 Listen: TypeAlias = Annotated[
     str, Option(envvar="CHAPPE_LISTEN", metavar="HOST", help="Interface that this program's sockets listen on.")
 ]
+MaxAge: TypeAlias = Annotated[
+    str | None,
+    Option(metavar="AGE", help="How old what is taken may be, such as 10s or 0.5s; by default without a bound."),
+]
+OnStale: TypeAlias = Annotated[
+    Literal["end", "drop"],
+    Option(help="What is older than --max-age ends the command with a failure, or is left out and counted."),
+]
 Json: TypeAlias = Annotated[bool, Option("--json", help="Print JSON for a machine.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How a command reaches the log: through a tower, or at forwarders alone."""
+
+    tower: Tower = TOWER
+    listen: Listen = LISTEN
+    forwarders: Annotated[
+        str | None,
+        Option(
+            envvar="CHAPPE_FORWARDERS",
+            metavar="ADDRESSES",
+            help="Forwarders to use instead of a tower: HOST[:PORT], several separated by commas.",
+        ),
+    ] = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What producers, consumers and ``discover`` take."""
+        return {"tower": self.tower, "listen": self.listen, "forwarders": self.forwarders or None}
+
+    @property
+    def named(self) -> str:
+        """Where it is, in a sentence."""
+        return f"the forwarder at {self.forwarders}" if self.forwarders else f"the tower at {self.tower}"
+
+    @property
+    def command(self) -> str:
+        """What starts who keeps records."""
+        return "chappe forward" if self.forwarders else "chappe store DIRECTORY"
 
 
 def with_groups(function: Callable[..., None]) -> Callable[..., None]:
@@ -52,7 +91,7 @@ def with_groups(function: Callable[..., None]) -> Callable[..., None]:
     @wraps(function)
     def command(**given: Any) -> None:
         for name, group in groups.items():
-            given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
+            given[name] = group(**{each.name: given.pop(each.name) for each in fields(group) if each.name in given})
         function(**given)
 
     setattr(command, "__signature__", inspect.Signature(list(shown.values())))  # noqa: B010

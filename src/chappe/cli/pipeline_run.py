@@ -18,9 +18,10 @@ from typing import Any, Final
 from rich.console import Console, Group
 from rich.text import Text
 
+from chappe.api.log.lines import readable_name
 from chappe.cli.console import exit_code, say, warn
 from chappe.cli.screen import Fitting, Screen
-from chappe.cli.units import human_bytes, readable_name
+from chappe.cli.units import human_bytes
 from chappe.errors import AddressInUse, ChappeError, UsageError
 from chappe.spark.pipeline.model import Pipeline, PipelineInvalid, Trigger
 from chappe.spark.pipeline.progress import Numbers

@@ -38,7 +38,9 @@ PATIENCE_S: Final = 5.0  # then the wait is explained
 INTERRUPTED_FLUSH_S: Final = 2.0  # after Ctrl-C stores get this long to acknowledge the rest
 
 
+@options.with_groups
 def produce(
+    reach: options.Reach,
     topic: Annotated[str, Argument(metavar="TOPIC", help="Topic to write to; made if it is new.")],
     file: Annotated[str, Argument(metavar="FILE|-", help="Input; - is standard input.")] = "-",
     input_format: Annotated[
@@ -73,26 +75,24 @@ def produce(
     timeout: Annotated[
         float | None, Option(min=0.1, metavar="SECONDS", help="Fail if not everything is stored after this long.")
     ] = None,
-    tower: options.Tower = options.TOWER,
-    listen: options.Listen = options.LISTEN,
     as_json: options.Json = False,
 ) -> None:
     """Write records from a file or standard input to a topic, and wait until they are stored."""
     from chappe import Producer
 
-    hear_warnings(tower)
+    hear_warnings(reach.tower)
     extras = _extras(key, header, timestamp)
     source = _open(file)
     try:
         size = os.fstat(source).st_size if file != "-" else 0
         check_topic(topic)
-        with Producer(topic, tower=tower, listen=listen, min_acks=min_acks, identity=identity) as producer:
+        with Producer(topic, **reach.arguments, min_acks=min_acks, identity=identity) as producer:
             if identity is not None and producer.stored < producer.next_offset:
                 left = producer.next_offset - producer.stored
                 say(f"going on after {producer.next_offset:,} records; the last {left:,} of them are sent again")
             bar = Bar("connecting", quiet=not sys.stderr.isatty())
             run = _Run(producer, input_format, extras, as_json, min_acks, bar, size, lasting=identity is not None)
-            with bar, _newness(topic, producer.partition, tower, listen), _Watch(run, timeout):
+            with bar, _newness(topic, producer.partition, reach), _Watch(run, timeout):
                 code = run.all_of(source)
     finally:
         if file != "-":
@@ -329,10 +329,10 @@ class _Watch:
 
 
 @contextmanager
-def _newness(topic: str, partition: str, tower: str, listen: str) -> Iterator[None]:
+def _newness(topic: str, partition: str, reach: options.Reach) -> Iterator[None]:
     """Finds out meanwhile whether the topic is new beside others of nearly its name, and says so in the end."""
     with ThreadPoolExecutor(1, "produce-newness") as looking:
-        found = looking.submit(new_beside, topic, partition, tower, listen)
+        found = looking.submit(new_beside, topic, partition, reach)
         try:
             yield
         finally:

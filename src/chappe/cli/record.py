@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 import typer
 from typer import Argument, Option
 
+from chappe.api.log.lines import iso_time
 from chappe.api.times import as_micros
 from chappe.cli import mesh, options
 from chappe.cli.archive import need_packages
 from chappe.cli.console import Bar, exit_code, hear_warnings, left_text, rate_of, say, tell, warn
-from chappe.cli.units import human_bytes, iso_time, parse_moment, parse_start
+from chappe.cli.units import human_bytes, parse_moment, parse_start
 from chappe.data.topic import check_topic
 from chappe.errors import TimedOut, UsageError
 
@@ -341,6 +342,6 @@ def _moment(text: str | None, option: str) -> datetime | None:
 
 def _start(text: str | None) -> Start:
     where = "earliest" if text is None else parse_start(text)
-    if where == "latest":
+    if where == "latest" or where == "last-value":
         raise UsageError("--start is earliest, an offset, an age or a time: after the latest there is nothing yet")
     return where

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from typer import Argument, Option
 
+from chappe.api.log.lines import iso_time, readable_name
 from chappe.cli import options
 from chappe.cli.console import answers, hear_warnings, warn
-from chappe.cli.units import human_bytes, iso_time, readable_name
+from chappe.cli.units import human_bytes
 from chappe.data.topic import Filter, similar
 from chappe.errors import ChappeError, TimedOut, UnknownTopic
 
@@ -33,7 +34,7 @@ class Holdings(NamedTuple):
     scrubbed: Mapping[str, int]  # store: when it had last read all that it keeps; 0: never
 
 
-def look(tower: str, filters: Sequence[Filter], listen: str) -> Holdings:
+def look(reach: options.Reach, filters: Sequence[Filter]) -> Holdings:
     """Ask every store what it has of the topics that ``filters`` select; none selects all.
 
     Raises:
@@ -43,33 +44,35 @@ def look(tower: str, filters: Sequence[Filter], listen: str) -> Holdings:
     from chappe.reading.selection import Selection
     from chappe.reading.view import StoresView
 
-    stores = {each.endpoint: each.store_id for each in discover(tower, timeout=DISCOVER_S, listen=listen)}
+    stores = {each.endpoint: each.store_id for each in discover(**reach.arguments, timeout=DISCOVER_S)}
     if not stores:
-        if not answers(tower):
-            raise TimedOut(f"no tower answers at {tower}; start one with: chappe up")
-        raise TimedOut(f"the tower at {tower} knows no store; start one with: chappe store DIRECTORY")
+        if reach.forwarders:
+            raise TimedOut(f"no forwarder answers at {reach.forwarders}; start one with: {reach.command}")
+        if not answers(reach.tower):
+            raise TimedOut(f"no tower answers at {reach.tower}; start one with: chappe up")
+        raise TimedOut(f"{reach.named} knows no store; start one with: {reach.command}")
     with closing(StoresView(Selection(tuple(filters) or (Filter("", prefix=True),)), list(stores))) as view:
         try:
             view.refresh()
         except TimedOut:
-            raise TimedOut(f"none of the {len(stores)} stores that the tower at {tower} knows answered") from None
+            raise TimedOut(f"none of the {len(stores)} stores that {reach.named} knows answered") from None
         clients = {endpoint: client for endpoint in stores if (client := view.client(endpoint)) is not None}
         scrubbed = {stores[endpoint]: client.scrubbed_us for endpoint, client in clients.items()}
         return Holdings(view.known, {endpoint: stores[endpoint] for endpoint in clients}, scrubbed)
 
 
-def check_known(held: Holdings, filters: Sequence[Filter], tower: str, listen: str) -> None:
+def check_known(held: Holdings, filters: Sequence[Filter], reach: options.Reach) -> None:
     """Raise UnknownTopic for a topic that no store has; it tells which ones are nearly of that name."""
     for each in filters:
         if not each.prefix and not any(topic == each.name for topic, _ in held.known):
-            names = sorted({topic for topic, _ in look(tower, [], listen).known})
+            names = sorted({topic for topic, _ in look(reach, []).known})
             who = "the store does not have" if len(held.stores) == 1 else f"none of {len(held.stores)} stores has"
             raise UnknownTopic(f"{who} a topic {each.name!r}{_instead(each.name, names)}")
 
 
-def none_matches(patterns: Sequence[Filter], tower: str, listen: str) -> str | None:
+def none_matches(patterns: Sequence[Filter], reach: options.Reach) -> str | None:
     """What to say if topics are there and none is selected; None if there are no topics at all."""
-    names = sorted({topic for topic, _ in look(tower, [], listen).known})
+    names = sorted({topic for topic, _ in look(reach, []).known})
     if not names:
         return None
     shown = " or ".join(repr(str(each)) for each in patterns)
@@ -82,7 +85,7 @@ def _instead(name: str, names: Sequence[str]) -> str:
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else "; `chappe topics` lists all"
 
 
-def new_beside(topic: str, partition: str, tower: str, listen: str) -> list[str]:
+def new_beside(topic: str, partition: str, reach: options.Reach) -> list[str]:
     """Topics of nearly the name of ``topic``, if nobody but ``partition`` has written to it; of one store, in a hurry.
 
     Whatever goes wrong is an empty answer: somebody else tells of it.
@@ -91,7 +94,7 @@ def new_beside(topic: str, partition: str, tower: str, listen: str) -> list[str]
     from chappe.transports.queries import StoreClient
 
     with suppress(ChappeError, OSError):
-        for store in discover(tower, HURRY_S, listen=listen, settle_s=0.0)[:1]:
+        for store in discover(**reach.arguments, timeout=HURRY_S, settle_s=0.0)[:1]:
             with closing(StoreClient(store.endpoint, HURRY_S)) as client:
                 infos, _ = client.heads()
             if all(info.topic != topic or info.partition == partition for info in infos):
@@ -99,21 +102,21 @@ def new_beside(topic: str, partition: str, tower: str, listen: str) -> list[str]
     return []
 
 
+@options.with_groups
 def topics(
+    reach: options.Reach,
     names: Annotated[list[str] | None, Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.")] = None,
     partitions: Annotated[bool, Option("--partitions", help="One line for each partition.")] = False,
-    tower: options.Tower = options.TOWER,
-    listen: options.Listen = options.LISTEN,
     as_json: options.Json = False,
 ) -> None:
     """List topics: partitions, records, heads, sizes, times, and the stores that hold them."""
-    hear_warnings(tower)
+    hear_warnings(reach.tower)
     filters = [Filter.parse(name) for name in names or ()]
-    held = look(tower, filters, listen)
-    check_known(held, filters, tower, listen)
+    held = look(reach, filters)
+    check_known(held, filters, reach)
     groups = groupby(sorted(held.known), None if partitions else itemgetter(0))
     rows = [_facts(list(group), held, partitions) for _, group in groups]
-    if not rows and (others := none_matches(filters, tower, listen) if filters else None):
+    if not rows and (others := none_matches(filters, reach) if filters else None):
         warn(others)
     elif as_json:
         for row in rows:

@@ -37,8 +37,8 @@ def parse_bytes(text: str | int) -> int:
     return int(float(match[1]) * _BYTES[match[2].lower()])
 
 
-def parse_start(text: str, now: datetime | None = None) -> Literal["earliest", "latest"] | int | datetime:
-    """Where to begin reading: ``earliest``, ``latest``, an offset, an age ago, or a moment in ISO 8601.
+def parse_start(text: str, now: datetime | None = None) -> Literal["earliest", "latest", "last-value"] | int | datetime:
+    """Where to begin reading: ``earliest``, ``latest``, ``last-value``, an offset, an age ago, or a moment in ISO 8601.
 
     A moment without zone is local time. Raises UsageError.
     """
@@ -47,6 +47,8 @@ def parse_start(text: str, now: datetime | None = None) -> Literal["earliest", "
         return "earliest"
     if text == "latest":
         return "latest"
+    if text == "last-value":
+        return "last-value"
     if text.isdecimal() and len(text) <= len(str(OFFSET_MAX)) and int(text) <= OFFSET_MAX:
         return int(text)
     match = _AMOUNT.fullmatch(text.removesuffix("ago"))
@@ -56,8 +58,8 @@ def parse_start(text: str, now: datetime | None = None) -> Literal["earliest", "
         return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError, OSError) as error:
         raise UsageError(
-            f"{text[:100]!r} is not a place to begin; write earliest, latest, an offset such as 1000, an age such as "
-            "10m, or a time such as 2026-01-31T12:00"
+            f"{text[:100]!r} is not a place to begin; write earliest, latest, last-value, an offset such as 1000, an "
+            "age such as 10m, or a time such as 2026-01-31T12:00"
         ) from error
 
 
@@ -70,20 +72,6 @@ def parse_moment(text: str, option: str) -> datetime:
     if not isinstance(moment, datetime):
         raise UsageError(f"{option} is a time such as 2026-01-31T12:00 or an age such as 2h, not {text[:100]!r}")
     return moment.astimezone(UTC)
-
-
-def readable_name(name: str) -> str:
-    """The name of a topic or partition with bytes that are not UTF-8 as ``\\x`` and two digits."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def iso_time(timestamp_us: int) -> str:
-    """Microseconds since 1970 as ISO 8601 in UTC; the bare number if the calendar has no such day."""
-    seconds, micros = divmod(timestamp_us, 1_000_000)
-    try:
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{micros:06d}Z"
-    except (ValueError, OverflowError, OSError):
-        return str(timestamp_us)
 
 
 def human_age(seconds: float) -> str:

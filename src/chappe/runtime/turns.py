@@ -285,8 +285,14 @@ class Turns:
         with self.lock:
             self._open_selector()
             self._event_loops += 1
+            self._drove_at = time.monotonic()  # it has ``TICK_S`` from now
             self._listeners.append(listener)
             return self.fileno()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Have ``listener`` called, with the lock held and from any thread, when there are news, until ``unwatch``."""
+        with self.lock:
+            self._listeners.append(listener)
 
     def unserve(self) -> None:
         """The event loop that was given the descriptor calls ``serve`` no more."""
@@ -295,7 +301,7 @@ class Turns:
             self._ask_loop()
 
     def unwatch(self, listener: Callable[[], None]) -> None:
-        """The event loop leaves; safe to call twice."""
+        """Call a listener no more; safe to call twice."""
         with self.lock:
             if listener in self._listeners:
                 self._listeners.remove(listener)

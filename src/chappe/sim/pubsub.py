@@ -49,9 +49,18 @@ class Subscriber(Protocol):
     """Who listens."""
 
     name: str
-    alive: bool
-    stalled_until: float
-    wants: dict[bytes, int]
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+
+    @property
+    def stalled_until(self) -> float:
+        """It stands still so long."""
+
+    @property
+    def wants(self) -> dict[bytes, int]:
+        """What it has subscribed to."""
 
     def on_message(self, message: Message) -> None:
         """Something came that was subscribed to."""
@@ -89,8 +98,13 @@ class Router(Protocol):
 class Receiver(Protocol):
     """Who stands at the end of a pipe."""
 
-    alive: bool
-    stalled_until: float
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+
+    @property
+    def stalled_until(self) -> float:
+        """It stands still so long."""
 
 
 class Pipe:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import zmq
 
-from chappe.defaults import TOWER_HOST, TOWER_PUB_PORT, TOWER_SUB_PORT
+from chappe.defaults import FORWARDER_PORT, TOWER_HOST, TOWER_PUB_PORT, TOWER_SUB_PORT
 from chappe.errors import AddressInUse, UsageError
 
 
@@ -49,6 +50,44 @@ class TowerAddress:
 
     def __str__(self) -> str:
         return f"{self.host}:{self.sub_port}:{self.pub_port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ForwarderAddress:
+    """A forwarder: members publish to ``in_port``, listen at ``out_port`` and ask at ``query_port``."""
+
+    host: str
+    in_port: int
+    out_port: int
+    query_port: int
+
+    @classmethod
+    def parse(cls, text: str) -> ForwarderAddress:
+        """``HOST[:PORT]``, where the other two ports follow, or ``HOST:PORT:PORT:PORT``. 0: any free port.
+
+        Raises:
+            UsageError: It is not of that form.
+        """
+        host, *ports = text.strip().removeprefix("tcp://").split(":")
+        numbers = [int(each) if each.isascii() and each.isdecimal() else -1 for each in ports] or [FORWARDER_PORT]
+        if len(numbers) == 1:
+            numbers = [numbers[0], numbers[0] + 1, numbers[0] + 2] if numbers[0] else [0, 0, 0]
+        is_host = host.isprintable() and not any(each in host for each in " /")
+        if not text.strip() or not is_host or len(numbers) != 3 or not all(0 <= each < 65536 for each in numbers):
+            raise UsageError(
+                f"{text!a} is not the address of a forwarder: HOST, HOST:PORT or HOST:PORT:PORT:PORT is wanted"
+            )
+        return cls(host or TOWER_HOST, *numbers)
+
+    @classmethod
+    def parse_many(cls, text: str | Sequence[str]) -> list[ForwarderAddress]:
+        """Several, separated by commas or one by one."""
+        return [cls.parse(each) for each in (text.split(",") if isinstance(text, str) else text)]
+
+    def __str__(self) -> str:
+        first = self.in_port
+        follow = (self.out_port, self.query_port) == (first + 1, first + 2)
+        return f"{self.host}:{first}" if follow else f"{self.host}:{first}:{self.out_port}:{self.query_port}"
 
 
 def bind(socket: zmq.Socket[bytes], host: str, port: int = 0) -> int:

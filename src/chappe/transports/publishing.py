@@ -44,6 +44,7 @@ class PublishingSocket:
         self.socket.setsockopt(zmq.LINGER, LINGER_MS)
         self.socket.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX)
         self._greedy = Greedy()
+        self.changes = 0  # rises when somebody subscribes, or no longer does
         self._full_peer_wait_s = full_peer_wait_s
         self._lossy = False
         self._lossy_until = -math.inf
@@ -118,10 +119,15 @@ class PublishingSocket:
         # A peer that knows batches is spared the single records, which it also had to ask for because it cannot know
         # who sends them only; it may ask for either first.
         spared = self._greedy.count(frames[0], prefix, on)
+        self.changes += 1
         self.socket.setsockopt(zmq.SUBSCRIBE if on and not spared else zmq.UNSUBSCRIBE, prefix)
         if on and prefix[:1] == b"R":
             self.socket.setsockopt(zmq.UNSUBSCRIBE, b"M" + prefix[1:])
         return prefix, on
+
+    def subscriptions(self) -> dict[str, list[bytes]]:
+        """Who wants which prefixes: connections, by their addresses."""
+        return self._greedy.subscriptions()
 
 
 PREFIX_BYTES: Final = 64  # each counts so much more than its length
@@ -130,7 +136,7 @@ PREFIX_BYTES: Final = 64  # each counts so much more than its length
 @dataclass(slots=True)
 class _Connection:
     peer: Any  # its address: a descriptor may be another connection's by now
-    batches: set[bytes] = field(default_factory=set)  # of which it gets batches: topics, or how they begin
+    prefixes: set[bytes] = field(default_factory=set)
     bytes: int = 0
 
 
@@ -145,6 +151,7 @@ class Greedy:
     def __init__(self) -> None:
         self._connections: dict[int, _Connection] = {}  # as many as there may be descriptors
         self._bytes = 0  # of all of them together
+        self._ended = False  # some of them, perhaps
 
     def count(self, frame: zmq.Frame, prefix: bytes, on: bool) -> bool:
         """One more subscription, or one less; returns whether it is to single records of what it gets batches of.
@@ -154,12 +161,14 @@ class Greedy:
         """
         descriptor = _descriptor(frame)
         if descriptor < 0:
+            self._ended = True
             return False  # a connection ended: its subscriptions end one by one
+        if self._ended:  # what is new may have the descriptor of one that ended
+            self._forget_ended()
         connection = self._connections.get(descriptor)
         if connection is None:
             connection = self._connections[descriptor] = _Connection(_peer(descriptor))
-        if prefix[:1] == b"R":
-            (connection.batches.add if on else connection.batches.discard)(prefix[1:])
+        (connection.prefixes.add if on else connection.prefixes.discard)(prefix)
         size = PREFIX_BYTES + len(prefix)
         change = size if on else -min(size, connection.bytes)
         connection.bytes += change
@@ -170,10 +179,16 @@ class Greedy:
             self._forget_ended()
             if self._bytes > SUBSCRIBED_BYTES_MAX:
                 self._cut(max(self._connections, key=lambda each: self._connections[each].bytes))
-        return prefix[:1] == b"M" and prefix[1:] in connection.batches
+        return prefix[:1] == b"M" and b"R" + prefix[1:] in connection.prefixes
+
+    def subscriptions(self) -> dict[str, list[bytes]]:
+        """See ``PublishingSocket.subscriptions``."""
+        self._forget_ended()
+        return {f"{each.peer[0]}:{each.peer[1]}": sorted(each.prefixes) for each in self._connections.values()}
 
     def _forget_ended(self) -> None:
-        """What ended is not told of, so it is looked for when it matters."""
+        """Which connection ended is not told, so they are looked for when it matters."""
+        self._ended = False
         for descriptor, connection in list(self._connections.items()):
             if connection.peer is None or _peer(descriptor) != connection.peer:
                 self._forget(descriptor)

@@ -155,7 +155,7 @@ class Session:
                 topic, value = loads_message(await self._receive())
                 raw, payload = encode_topic(topic), encode_value(value)
                 while publish(raw, payload, source=subscriber.source.number) is None:
-                    await self._endpoint.room()
+                    await self._endpoint.room((raw,))
             except InvalidData as problem:
                 await self._send(frame("error", code=DESERIALIZATION_FAILED, context=str(problem)))
             except UsageError as problem:  # a topic that is reserved or too long

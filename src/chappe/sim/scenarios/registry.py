@@ -7,7 +7,9 @@ from typing import Final
 from chappe.sim.scenarios.channel import Channel
 from chappe.sim.scenarios.gateways import Gateways
 from chappe.sim.scenarios.kv.scenario import Kv, KvLossy
+from chappe.sim.scenarios.log.forwarding import Forward
 from chappe.sim.scenarios.log.scenario import Log, Sink
+from chappe.sim.scenarios.maps.scenario import Maps
 from chappe.sim.scenarios.mesh.scenario import Mesh
 from chappe.sim.scenarios.mix import Mix
 from chappe.sim.world import World
@@ -15,9 +17,11 @@ from chappe.sim.world import World
 SCENARIOS: Final[dict[str, type[World]]] = {
     "log": Log,
     "sink": Sink,
+    "forward": Forward,
     "mesh": Mesh,
     "kv": Kv,
     "kv-lossy": KvLossy,
+    "maps": Maps,
     "channel": Channel,
     "mix": Mix,
     "gateway": Gateways,
