@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -15,6 +16,12 @@ import pytest
 from tests.cli.conftest import Shell
 from tests.cli.test_demo import nothing_left
 from tests.waiting import SPARK_S, until
+
+from chappe.cli import pipeline_run
+from chappe.cli.console import TERMINATED, obey_sigterm
+from chappe.spark.pipeline.progress import Numbers
+from chappe.spark.pipeline.reading import read_pipeline
+from chappe.spark.pipeline.states import States
 
 pytestmark = pytest.mark.process
 
@@ -134,6 +141,62 @@ def test_a_run_that_is_stopped_before_it_began_says_so(shell: Shell) -> None:
     assert b"was stopped in the middle; the next run goes on from its checkpoint" in err
     assert b"Traceback" not in err
     nothing_left(shell)
+
+
+class Hung:
+    """A pipeline that starts for ever, unless it is stopped; what it is shown with gets a signal where Python raises
+    nothing."""
+
+    alive = True
+    stage = "starting"
+    master = "local"
+    error = None
+    unfinished = False
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def __init__(self) -> None:
+        self.stops: list[bool] = []
+        self.waits = 0
+
+    @property
+    def numbers(self) -> list[Numbers]:
+        class Last:
+            def __del__(self) -> None:
+                signal.raise_signal(signal.SIGTERM)
+                len([])  # a handler runs here, and what it raised would end here
+
+        if True not in self.stops:
+            Last()
+        return []
+
+    def stop(self, *, hurry: bool = False) -> None:
+        self.stops.append(hurry)
+
+    def join(self, timeout_s: float) -> None:
+        self.waits += 1
+        assert self.waits < 10, f"not stopped in {self.waits} times {timeout_s} s"
+
+
+def test_signals_are_heard_wherever_python_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that was raised in an import or at a lock had the pipeline's thread wait for ever."""
+    path = tmp_path / "p.toml"
+    path.write_text(TEXT)
+    hung = Hung()
+    monkeypatch.setattr(pipeline_run, "Running", lambda *_, **__: hung)
+    states = States(tmp_path / "states")
+    this = pipeline_run.Run(read_pipeline(path), "", None, False, None, None, True, states)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        obey_sigterm()
+        obeyed = signal.getsignal(signal.SIGTERM)
+        assert this.run() == TERMINATED
+        assert signal.getsignal(signal.SIGTERM) is obeyed
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (hung.stops, states.running()) == ([False, True], [])
+    assert "was stopped in the middle" in capsys.readouterr().err
 
 
 SLOW = """\

@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, redirect_stderr
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 from rich.console import Console, Group
 from rich.text import Text
 
 from chappe.api.log.lines import readable_name
-from chappe.cli.console import exit_code, say, warn
+from chappe.cli.console import Terminated, exit_code, say, warn
 from chappe.cli.screen import Fitting, Screen
 from chappe.cli.units import human_bytes
 from chappe.errors import AddressInUse, ChappeError, UsageError
@@ -107,7 +109,7 @@ class Run:
     states: States = field(default_factory=States)
     written_at: float = 0.0
     told: bool = False
-    interrupt: KeyboardInterrupt | None = None
+    stops: list[KeyboardInterrupt] = field(default_factory=list)  # what asked it to end
     clean: bool = True  # whether what was asked to end had begun, and finished its batches
 
     def run(self) -> int:
@@ -131,7 +133,7 @@ class Run:
         )
         console = Console(file=sys.stderr)
         try:
-            with self.states.claim(state):
+            with self.states.claim(state), self._stops_noted():
                 say(f"starting pipeline {state.name}; Ctrl-C ends it after the batch under way")
                 running = self._run(state, log, console)
         except KeyboardInterrupt as stop:  # before there was anything to end
@@ -145,6 +147,8 @@ class Run:
             file = ending.enter_context(log.open("w", encoding="utf-8", errors="backslashreplace"))
             ending.enter_context(redirect_stderr(file))
             trigger = Trigger(available_now=True) if self.once else None
+            if self.stops:
+                raise self.stops[0]
             running = Running(self.pipeline, self.towers, master=self.master, trigger=trigger)
             if self.metrics is not None:
                 try:
@@ -155,24 +159,42 @@ class Run:
                 ending.callback(server.close)
                 state.metrics = server.address
             screen = ending.enter_context(Screen(console, quiet=self.json))
-            began = time.monotonic()
-            while True:
-                try:
-                    self._follow(state, running, partial(show, screen, state.name, running, began))
-                    return running
-                except KeyboardInterrupt as stop:
-                    if self.interrupt is not None:  # a second one: leave out the rest
-                        running.stop(hurry=True)
-                        self.clean = False
-                        return running
-                    self.interrupt = stop
-                    self.clean = running.stage != "starting"
-                    running.stop()
+            self._follow(state, running, partial(show, screen, state.name, running, time.monotonic()))
+            return running
+
+    @contextmanager
+    def _stops_noted(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM are noted, and not raised: Python's locks and imports do not bear that everywhere.
+
+        The pipeline's thread would wait for such a lock for ever.
+        """
+
+        def note(number: int, _frame: FrameType | None) -> None:
+            self.stops.append(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
+
+        before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+        heard = {each: handler for each, handler in before.items() if callable(handler)}
+        for each in heard:
+            signal.signal(each, note)
+        try:
+            yield
+        finally:
+            for each, handler in heard.items():
+                signal.signal(each, handler)
 
     def _follow(self, state: State, running: Running, update: Callable[[], None]) -> None:
-        """Show, tell and write down what happens until the pipeline has ended."""
+        """Show, tell and write down what happens until the pipeline has ended; have it end once that is asked for."""
         end = float("inf")
+        asked = False
         while running.alive:
+            if self.stops and not asked:
+                asked = True
+                self.clean = running.stage != "starting"
+                running.stop()
+            if len(self.stops) > 1:  # leave out the rest
+                running.stop(hurry=True)
+                self.clean = False
+                return
             self._tell(state, running)
             if running.stage == "running" and end == float("inf") and self.seconds is not None:
                 end = time.monotonic() + self.seconds
@@ -225,7 +247,7 @@ class Run:
             say(f"pipeline {self.pipeline.name} ended: {rows:,} rows in {batches:,} batches")
         if not clean:
             self._say_unfinished()
-        return 0 if clean else exit_code(self.interrupt or KeyboardInterrupt())
+        return 0 if clean else exit_code(self.stops[0] if self.stops else KeyboardInterrupt())
 
     def _say_unfinished(self) -> None:
         warn(f"pipeline {self.pipeline.name} was stopped in the middle; the next run goes on from its checkpoint")
