@@ -9,6 +9,7 @@ import os
 import resource
 import shutil
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -396,3 +397,28 @@ def test_no_bit_of_the_identity_of_the_version_before_can_cost_a_record(
             assert {each.relative_to(path): each.read_bytes() for each in (path / "topics").rglob("*.*")} == before
             (path / "chappe-store.json").write_bytes(raw)
         check_old(SegmentStorage(path))
+
+
+class Raced(FileOps):
+    """Another process makes each directory, or a file in its place, just before we do."""
+
+    def __init__(self, make: Callable[[str], object]) -> None:
+        self.make = make
+        self.synced: list[str] = []
+
+    def mkdir(self, path: str) -> None:
+        self.make(path)
+        super().mkdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.synced.append(path)
+        super().sync_directory(path)
+
+
+def test_a_directory_that_another_process_makes_meanwhile_is_taken(tmp_path: Path) -> None:
+    """Two readers of a topic each begin below the same new directory."""
+    ops = Raced(os.mkdir)
+    ops.make_directories(str(tmp_path / "a" / "b"))
+    assert ops.synced == [str(tmp_path), str(tmp_path / "a")]
+    with pytest.raises(FileExistsError):
+        Raced(lambda path: Path(path).touch()).make_directories(str(tmp_path / "file"))

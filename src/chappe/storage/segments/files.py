@@ -190,7 +190,12 @@ class FileOps:
     def make_directory(self, path: str) -> None:
         """Make a directory, durably, unless it is there; the one above it is."""
         if not os.path.isdir(path):
-            self.mkdir(path)
+            try:
+                self.mkdir(path)
+            except FileExistsError:
+                if not os.path.isdir(path):
+                    raise
+                # another process has just made it, and may not have synced yet
             self.sync_directory(os.path.dirname(path))
 
     def make_directories(self, path: str) -> None:
