@@ -43,6 +43,7 @@ from chappe.mesh.flows import (
 )
 from chappe.mesh.forwarding import kept, published, version2
 from chappe.mesh.forwarding.losses import Loss, Why
+from chappe.mesh.forwarding.routes import Route
 from chappe.mesh.messages import CONFIRM, DATA, FORGET, LOSS, NOBODY, TREE, parse_message
 from chappe.mesh.policy import Policy
 
@@ -879,6 +880,26 @@ def test_what_comes_before_the_news_of_its_origin_waits_for_them(rig: Rig) -> No
     assert [each.payload for each in rig.delivered] == [b"own", *texts(1, 3)]
     rig.pass_time(EARLY_S)
     assert (rig.core.dropped, rig.core.invariants()) == (0, [])
+
+
+def test_a_defect_met_by_what_waited_for_news_ends_who_brought_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was taken when somebody else's frames came, whose connection has done nothing."""
+    rig = Rig(contains=True)
+    rig.want(b"/a")
+    find = rig.core.router.routes.find
+
+    def fail(topic: bytes) -> Route:
+        if topic == b"/a/poison":
+            raise RuntimeError("a defect")
+        return find(topic)
+
+    monkeypatch.setattr(rig.core.router.routes, "find", fail)
+    old, new = Peer(rig, SMALLER), Peer(rig, GREATER)
+    old.send(old.state(chappe=(VICTIM, GREATER)))
+    old.send(old.publication(b"/a/poison", b"", GREATER, 1))
+    new.send(new.state(chappe=(VICTIM, SMALLER)), new.publication(b"/a", b"2", sequence=2))
+    assert set(rig.closed) == {old.conn}
+    assert [each.payload for each in rig.delivered] == [b"2"]
 
 
 @pytest.mark.parametrize("count", [1, EARLY_MAX + 2])

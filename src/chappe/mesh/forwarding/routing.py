@@ -398,6 +398,9 @@ class Router:
                 raise
             except ProtocolError:
                 self.drops.add(f"from {link.peer_id.hex()}, which could not be read")
+            except Exception as defect:
+                turn.close()
+                turn.actions += self._contain(link, defect, body, now)
 
         self._early.try_again(self.settled, take)
         self.outboxes.source = source
