@@ -544,6 +544,15 @@ def test_a_publisher_tells_how_much_room_there_is(make: Make) -> None:
         until(lambda: slow.poll() is not None and len(select.select([descriptor], [], [], 0)[0]) > 0)
 
 
+def test_room_is_asked_with_the_lock(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer makes the routes of topics that were not published yet."""
+    endpoint, owned = make(), []
+    lock: Any = endpoint.node.lock
+    monkeypatch.setattr(endpoint.core, "room", lambda *_: owned.append(lock._is_owned()))
+    endpoint.room((b"/t",))
+    assert owned == [True]
+
+
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [

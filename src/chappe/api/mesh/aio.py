@@ -134,8 +134,9 @@ class AsyncEndpoint(AsyncCloseable):
 
     async def room(self, topics: Iterable[bytes], receiver: bytes = NOBODY) -> None:
         """Wait until ``Endpoint.publish`` to these topics would not wait."""
-        if not self.endpoint.room(topics, receiver):
-            await self._watch.wait(lambda: self.endpoint.room(topics, receiver))
+        asked = tuple(topics)
+        if not self.endpoint.room(asked, receiver):
+            await self._watch.wait(lambda: self.endpoint.room(asked, receiver))
 
     async def publish(self, topic: str, value: object, *, to: str | UUID | None = None) -> int:
         """See ``Endpoint.publish``; waits for room without blocking the loop."""

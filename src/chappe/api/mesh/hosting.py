@@ -178,8 +178,9 @@ class Host:
             return wanted
 
     def room(self, topics: Iterable[bytes], receiver: bytes = NOBODY) -> bool:
-        """Whether ``publish`` to these topics would not wait now."""
-        return self.core.room(topics, receiver)
+        """Whether ``publish`` to these topics would not wait now. With the lock: what is asked first makes its routes."""
+        with self._lock:
+            return self.core.room(topics, receiver)
 
     @property
     def buffered(self) -> int:
