@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import takewhile
 
 from chappe.api.ages import OnStale, Stale
 from chappe.api.faces import Seconds
@@ -79,7 +80,7 @@ class AgedSubscriber(Subscriber):
     def _take(self, n: int) -> list[Message]:
         self._trim()
         before = time.monotonic() - self._stale.max_age_s
-        stale = sum(count for came, count in self._came if came < before)
+        stale = sum(count for _, count in takewhile(lambda note: note[0] < before, self._came))
         if stale:
             age_s = time.monotonic() - self._came[0][0]
             if self._stale.ends:
