@@ -437,3 +437,43 @@ def test_who_wants_to_know_the_end_while_its_question_is_under_way_asks_again() 
     (again,) = second(rig, 0.7)
     rig.node.handle_answer(again.request_id, HeadsAnswer([], 7, False), [], NOW + 0.8)
     assert core.end_known(NOW + 0.6, NOW + 0.8)
+
+
+def end(rig: Consuming) -> None:
+    """Nobody wants anything any more; all are still there."""
+    for core in rig.cores.values():
+        for wanted in core.filters:
+            rig.node.carry(core, core.unsubscribe(wanted))
+
+
+def test_when_all_have_ended_nothing_is_asked_and_who_comes_then_is_asked_for() -> None:
+    rig = many()
+    end(rig)
+    rig.node.remove("00", NOW)
+
+    assert second(rig, 1) == []
+    assert second(rig, 2) == []
+    now = NOW + 3
+    (own,) = asked(rig.node.add(LogConsumer("late", [Filter.parse("t00*")], EARLIEST, limits=LIMITS), now))
+    rig.node.handle_answer(own.request_id, HeadsAnswer([], 7, False), [], now)
+    assert [each.request for each in second(rig, 4)] == [HeadsRequest(b"t00", 7)]
+
+
+def test_an_answer_to_one_that_has_ended_meanwhile_does_no_harm() -> None:
+    rig = many()
+    (own,) = asked(rig.add("late", "t99*"))
+    end(rig)
+
+    assert not rig.node.handle_answer(own.request_id, HeadsAnswer([], 7, False), [], NOW)
+
+
+def test_nothing_is_left_of_one_that_has_ended_and_leaves() -> None:
+    rig = Consuming()
+    rig.add("A", "t", "u*")
+    rig.add("B", "t")
+    end(rig)
+
+    rig.node.remove("A", NOW)
+    assert rig.node._exact == {"t": {"B": rig.cores["B"]}}
+    rig.node.remove("B", NOW)
+    assert (rig.node._exact, rig.node._named, rig.node._prefixed) == ({}, {}, {})

@@ -285,6 +285,7 @@ class ConsumingMember(_Carrying[LogConsumer]):
         self._stores_max = limits.stores_max
         self._apart_max = limits.apart_max
         self._exact: dict[str, dict[str, LogConsumer]] = {}  # by the topic that they want
+        self._named: dict[str, list[str]] = {}  # under which topics one is found there, whatever it wants by now
         self._prefixed: dict[str, LogConsumer] = {}  # those that want topics by their beginning
         self._matching: dict[str, list[str]] = {}  # who wants a topic, as found before
         self._stores: dict[str, StoreInfo] = {}  # what a consumer that comes later is told
@@ -308,6 +309,7 @@ class ConsumingMember(_Carrying[LogConsumer]):
                 self._prefixed[part.address] = part
             else:
                 self._exact.setdefault(each.name, {})[part.address] = part
+                self._named.setdefault(part.address, []).append(each.name)
         if len(self._parts) >= self._apart_max:
             for each in (part, *(self._parts.values() if len(self._parts) == self._apart_max else ())):
                 each.listen_for_news()
@@ -320,15 +322,14 @@ class ConsumingMember(_Carrying[LogConsumer]):
 
     def remove(self, address: str, now: float) -> list[Action]:
         """See ``_Carrying.remove``."""
-        part = self._parts.get(address)
         self._matching.clear()
         self._common = None
         self._prefixed.pop(address, None)
-        for each in () if part is None else part.filters:
-            named = self._exact.get(each.name, {})
+        for name in self._named.pop(address, ()):
+            named = self._exact.get(name, {})
             named.pop(address, None)
             if not named:
-                self._exact.pop(each.name, None)
+                self._exact.pop(name, None)
         self._paused.pop(address, None)
         self._waited_for.clear(address)
         return super().remove(address, now) + self._resume()
@@ -425,6 +426,9 @@ class ConsumingMember(_Carrying[LogConsumer]):
             return self._ask_themselves(store, now)
         if self._common is None:
             names = [each.name for part in self._parts.values() for each in part.filters]
+            if not names:  # all were ended: whoever comes or wants something again asks for itself first
+                self._forget_news(store)
+                return []
             self._common = encode_topic(_common(min(names), max(names)))
         self._asked += 1
         news.asked = (self._asked, news.version, now)

@@ -207,7 +207,8 @@ class Sources:
             return
         if all(store.synced.get(each, -math.inf) >= store.polled_at for each in wanted):
             self._polls.clear(store.address)
-            self.rested[store.address] = min(store.since[each] for each in wanted)
+            if wanted:
+                self.rested[store.address] = min(store.since[each] for each in wanted)
 
     def answered(self, request_id: int) -> tuple[Question, Source] | None:
         """What was asked, and of whom; None if nobody waits for the answer any more."""
