@@ -216,6 +216,42 @@ def test_without_a_witness_a_partition_makes_two_and_who_knows_more_goes_on() ->
     assert one.contents() == two.contents() == client.contents() == other.contents() == {"/b": b"2"}
 
 
+@pytest.mark.parametrize("witness", [False, True])
+def test_numbers_that_come_again_are_of_the_new_history(witness: bool) -> None:
+    rig = Rig()
+    one, two, client = begun(rig, witness=witness)
+    other = rig.client("other", servers=BOTH)
+    rig.run(1)
+    rig.lose = lambda source, target, frames: "one" in (source, target) and "client" not in (source, target)
+    for number in range(12):  # it passes these on to its client, one by one
+        client.write((b"/void/%d" % number, b"x"))
+        rig.run(0.04)
+    rig.kill("client")
+    rig.run(4)
+    other.write((b"/two", b"1"))
+    rig.run(1)
+    rig.lose = lambda source, target, frames: False
+    rig.run(4)
+    rig.kill("two")
+    rig.run(6)
+    two = rig.paired("two", witness=witness)
+    rig.run(4)
+    assert one.core.active
+    assert one.core.star.confirms == "paired", one.core.star.story()
+    tickets = []
+    for number in range(12):  # with the same numbers
+        tickets.append(other.write((b"/new/%d" % number, b"y")))
+        rig.run(0.04)
+    rig.run(1)
+    assert not [each for each in tickets if lost(other, each)]
+    assert other.contents() == one.contents() == two.contents()
+    rig.kill("one")
+    rig.run(3)
+
+    assert two.core.active
+    assert set(two.contents()) == {"/two", *[f"/new/{number}" for number in range(12)]}
+
+
 def test_with_a_witness_a_partition_makes_one_and_nothing_is_lost() -> None:
     rig = Rig()
     one, two, client = begun(rig, witness=True)

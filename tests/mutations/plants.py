@@ -1744,6 +1744,14 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "what was confirmed survives",
     ),
     Plant(
+        "map-keeps-messages-of-a-history-that-is-void",
+        "maps",
+        "kv/chp/streams.py",
+        "        self._batches.clear()  # what follows may be another history, whose sequences begin again\n",
+        "",
+        "what was confirmed survives",
+    ),
+    Plant(
         "map-snapshot-brings-writers-of-a-later-moment",
         "maps",
         "kv/chp/streams.py",

@@ -116,6 +116,10 @@ class Batches:
         self._size_max = size_max
         self._made: dict[tuple[tuple[bytes, ...], int, int], tuple[msgspec.Raw, int, int]] = {}
 
+    def clear(self) -> None:
+        """Keep none of them."""
+        self._made.clear()
+
     def after(self, sequence: int, subtrees: tuple[bytes, ...], last: int) -> tuple[msgspec.Raw, int, int]:
         """As ``Recent.after``, encoded, with the number of updates; ``last`` is the sequence of the newest."""
         key = subtrees, sequence, last

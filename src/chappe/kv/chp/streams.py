@@ -202,6 +202,7 @@ class Streams:
             self._end(client)
             self.refuse(client, stream.number, reason, actions)
         self._touched.clear()
+        self._batches.clear()  # what follows may be another history, whose sequences begin again
 
     def silent(self, now: float) -> None:
         """Give up who said nothing for too long."""
