@@ -214,7 +214,7 @@ class World:
     delivered: list[tuple[str, int, str, str | None]] = field(default_factory=list)
     events: list[object] = field(default_factory=list)
     silent: set[str] = field(default_factory=set)
-    answers: int = 0
+    asked: list[str] = field(default_factory=list)  # who was asked for newest records
 
     def __post_init__(self) -> None:
         limits = replace(LOG_LIMITS, read_bytes=400)
@@ -245,10 +245,10 @@ class World:
 
     def _ask(self, action: Ask) -> None:
         rig = next(each for each in self.stores if each.endpoint == action.endpoint)
+        if isinstance(action.request, LastRequest):
+            self.asked.append(rig.endpoint)
         if rig.endpoint in self.silent:
             return
-        if isinstance(action.request, LastRequest):
-            self.answers += 1
         rig.now = self.now
         rig.core.handle_timeout(self.now)
         (reply,) = (each for each in rig.core.handle_query(b"c", b"r", action.request, self.now))
@@ -337,15 +337,81 @@ def test_a_store_that_refuses_has_all_of_it_read() -> None:
     assert str(event).endswith("the newest records of topic 'hello' have more than 0 MiB")
 
 
+TWICE = [*[(f"k{number}", "1") for number in range(20)], *[(f"k{number}", "2") for number in range(20)]]
+
+
 def test_a_store_that_is_silent_gives_way_to_another() -> None:
     one, two = StoreRig("S1"), StoreRig("S2")
     for rig in (one, two):
-        keep(rig, 0, *[(f"k{number}", "1") for number in range(20)], *[(f"k{number}", "2") for number in range(20)])
+        keep(rig, 0, *TWICE)
     world = World([one, two])
     world.meet()
-    world.wait(0.001)
+    assert world.asked == []
+    world.silent.add(one.endpoint)
     world.wait(3.0)
+    assert world.asked[:2] == [one.endpoint, two.endpoint]
     assert world.places == [("P", offset) for offset in range(20, 40)]
+    assert world.events == []
+
+
+def test_the_only_store_is_waited_for_while_it_is_silent() -> None:
+    rig = StoreRig()
+    keep(rig, 0, *TWICE)
+    world = World([rig])
+    world.meet()
+    world.silent.add(rig.endpoint)
+    world.wait(2.5)
+    world.silent.clear()
+    world.wait(5.0)
+    assert world.places == [("P", offset) for offset in range(20, 40)]
+    assert world.events == []
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_store_that_was_silent_from_the_beginning_may_have_it(others: int) -> None:
+    rig = StoreRig("S1")
+    keep(rig, 0, *TWICE)
+    world = World([rig, *(StoreRig("S2") for _ in range(others))])
+    world.silent.add(rig.endpoint)
+    world.meet()
+    world.live("P", 40, ("k1", "3"))
+    world.wait(3.5)
+    world.silent.clear()
+    world.wait(5.0)
+    assert world.places == [("P", offset) for offset in range(20, 41)]
+    assert world.events == []
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_store_that_stays_silent_has_all_of_it_read(listed: bool, others: int) -> None:
+    rig = StoreRig("S1")
+    if listed:
+        keep(rig, 0, ("a", "1"))
+    world = World([rig, *(StoreRig("S2") for _ in range(others))])
+    if not listed:
+        world.silent.add(rig.endpoint)
+    world.meet()
+    world.silent.add(rig.endpoint)
+    world.live("P", 0, ("a", "1"), ("a", "2"))
+    world.wait(15.0)
+    assert world.places == [("P", 0), ("P", 1)]
+    assert world.events == [LastValuesRefused("hello", "no store answers for them")]
+
+
+def test_a_store_that_leaves_in_the_midst_is_waited_for_as_well() -> None:
+    rig = StoreRig()
+    keep(rig, 0, ("a", "1"))
+    world = World([rig])
+    world.meet()
+    world.silent.add(rig.endpoint)
+    world.wait(1.0)
+    assert world.asked == [rig.endpoint]
+    world.live("P", 0, ("a", "1"), ("a", "2"))
+    world.carry(world.core.handle_gone(rig.core.address, world.now))
+    world.wait(15.0)
+    assert world.places == [("P", 0), ("P", 1)]
+    assert world.events == [LastValuesRefused("hello", "no store answers for them")]
 
 
 def random_records(rng: Random) -> list[Given]:

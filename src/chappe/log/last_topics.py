@@ -5,8 +5,9 @@ the store says how far it had read each partition (the cuts), and there the part
 came: so nothing is missed between, and nothing comes twice.
 
 Pages are in the order of partitions and offsets. So if the store is lost in the midst, a partition of which something
-came goes on as ever behind that, and the others are asked of another store. Where no store can tell, everything is read
-from the beginning, which is reported; so it is, without a word, where a topic is new.
+came goes on as ever behind that, and the others are asked of another store. One that is silent is waited for a while.
+Where no store can tell, everything is read from the beginning, which is reported; so it is, without a word, where a
+topic is new.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from chappe.log.actions import Action
 from chappe.log.batch import Batch
 from chappe.log.events import LastValuesRefused
 from chappe.log.queries import Answer, ErrorAnswer, LastAnswer, LastRequest
-from chappe.log.sources import Key, Source, Sources
+from chappe.log.sources import ANSWER_S, Key, Source, Sources
 
 LOOK_S: Final = 0.05  # how often it is looked whether stores have listed what they have
 BUSY_S: Final = 0.1  # a store that makes its table is asked again
-REFUSED_MAX: Final = 3  # refusals, or questions without an answer, until everything is read instead
+REFUSED_MAX: Final = 3  # refusals, questions without an answer, or waits for one, until everything is read instead
+SILENT: Final = "no store answers for them"
 ALONE_S: Final = 1.3  # stores are found by then
 
 
@@ -44,12 +46,14 @@ class _Topic:
     offset: int = -1
     asked: bool = False
     refused: int = 0
+    wait_until: float = math.inf  # for a store that may have it and does not answer just now
     cuts: dict[str, int] = field(default_factory=dict)
     came: dict[str, int] = field(default_factory=dict)  # the last offset of each partition
 
     def again(self, at: float) -> None:
         """Begin anew, at whichever store."""
         self.store, self.table, self.part, self.offset, self.asked, self.ask_at = "", 0, 0, -1, False, at
+        self.wait_until = math.inf
         self.cuts, self.came = {}, {}
 
 
@@ -87,7 +91,7 @@ class LastTopics:
                 break
             store = self._store(topic, now)
             if store is not None:
-                topic.store, topic.asked = store.address, True
+                topic.store, topic.asked, topic.wait_until = store.address, True, math.inf
                 request = LastRequest(encode_topic(topic.name), topic.table, topic.part, topic.offset)
                 actions.append(self._sources.last(store, request, now))
                 continue
@@ -95,13 +99,13 @@ class LastTopics:
             if topic.table:
                 self._again(topic, now)
             elif now >= topic.since + ALONE_S and self._sources.all_listed(now):
-                self._finish(topic)  # nobody has it: it is new
+                actions += self._nobody(topic, now)
         return actions
 
     def unanswered(self, topic: str, now: float) -> list[Action]:
         """A store did not answer, or is gone."""
         found = self._open.get(topic)
-        return [] if found is None or not found.asked else self._refused(found, "no store answers for them", now)
+        return [] if found is None or not found.asked else self._refused(found, SILENT, now)
 
     def answered(self, store: Source, topic: str, answer: Answer, now: float) -> tuple[list[Action], LastAnswer | None]:
         """A store answered; returns what to report, and the page if there is one, of which ``records`` follow."""
@@ -148,11 +152,22 @@ class LastTopics:
             return None
         having = []
         for each in usable:
-            size = sum(next_ - first for (name, _), (first, next_) in each.heads.items() if name == topic.name)
-            if size:
+            if size := _size(each, topic):
                 having.append((-size, each.address, each))
         having.sort(key=lambda found: found[:2])
         return having[topic.refused % len(having)][2] if having else None
+
+    def _nobody(self, topic: _Topic, now: float) -> list[Action]:
+        """No store that answers has it. So it is new, unless one has it that is silent or has left in the midst."""
+        stores = self._sources.stores.values()
+        missed = topic.refused > 0 or topic.wait_until < math.inf
+        if all(each.synced and not _size(each, topic) for each in stores) and (stores or not missed):
+            self._finish(topic)
+        elif topic.wait_until == math.inf:
+            topic.wait_until = now + ANSWER_S
+        elif now >= topic.wait_until:
+            return self._refused(topic, SILENT, now)
+        return []
 
     def _again(self, found: _Topic, now: float) -> None:
         """Ask another store, or this one anew, for partitions of which nothing came."""
@@ -173,3 +188,8 @@ class LastTopics:
         self._done.add(found.name)
         self.begins += [((found.name, partition), cut) for partition, cut in found.cuts.items()]
         self.over.append(found.name)
+
+
+def _size(store: Source, topic: _Topic) -> int:
+    """How many records of a topic a store has listed."""
+    return sum(next_ - first for (name, _), (first, next_) in store.heads.items() if name == topic.name)
