@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from tests.ports import free_address, free_ports
 from tests.waiting import PATIENCE_S, SPARK_S, until
 
 if TYPE_CHECKING:
@@ -34,22 +35,14 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
-def free_ports() -> tuple[int, int]:
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
-
-
 class Reader:
     """Someone who types what a page says, in a directory of their own."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        ports = free_ports()
-        self._mesh = str(free_ports()[0])
+        self._mesh = str(free_ports())
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        self._tower = f"127.0.0.1:{ports[0]}:{ports[1]}"
+        self._tower = f"{free_address()}:{free_ports()}"
         self._env = os.environ | {"PATH": path, "HOME": str(directory), "CHAPPE_TOWER": self._tower}
         self._background: list[subprocess.Popen[bytes]] = []
 

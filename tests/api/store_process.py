@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from tests.endpoints import PATIENCE_S
+from tests.ports import free_ports
 
 MASTER = Path(__file__).with_name("store_master.py")
 
@@ -20,7 +21,7 @@ class Process:
     def __init__(
         self,
         path: Path | None,
-        port: int = 0,
+        port: int | None = None,
         *,
         file_bytes_max: int | None = None,
         entries: dict[str, object] | None = None,
@@ -31,14 +32,16 @@ class Process:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, resource.RLIM_INFINITY))
 
         self.process = subprocess.Popen(
-            [sys.executable, str(MASTER), str(path or ""), str(port), json.dumps(entries or {})],
+            [sys.executable, str(MASTER), str(path or ""), str(port or free_ports()), json.dumps(entries or {})],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             preexec_fn=limit,
         )
         assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline())
+        line = self.process.stdout.readline()
+        assert line, "the master did not start: see what it wrote"
+        self.port = int(line)
 
     def kill(self) -> None:
         self.process.kill()

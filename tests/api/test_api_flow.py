@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.api.members import PATIENCE_S, patience, read, values, wait_until
+from tests.ports import free_address
 from tests.waiting import interrupt
 
 from chappe.api.log.consumer import Consumer
@@ -326,8 +327,7 @@ def test_what_is_closed_says_so(tower: str) -> None:
 
 
 def test_members_without_a_tower_keep_trying(tmp_path: Path) -> None:
-    with Tower("127.0.0.1:0") as tower:
-        address = tower.address
+    address = free_address(2)
     with Store(tmp_path, tower=address) as store, Producer("hello", tower=address) as producer:
         producer.send(b"x")
         assert not store.status().tower

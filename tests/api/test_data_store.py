@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.endpoints import PATIENCE_S, Make, deliver, endpoint_of, until
+from tests.ports import free_ports
 from tests.waiting import Clock
 
 from chappe import DataStore, DataStoreEvent, Endpoint
@@ -603,7 +604,7 @@ def replaced(make: Make, port: int) -> Endpoint:
 
 def listening(make: Make) -> tuple[Endpoint, int]:
     endpoint = make()
-    return endpoint, endpoint.listen()
+    return endpoint, endpoint.listen(port=free_ports())
 
 
 def test_a_clone_converges_to_a_master_that_takes_the_place_of_another(make: Make) -> None:

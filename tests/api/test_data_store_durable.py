@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.api.store_process import Process
 from tests.endpoints import PATIENCE_S, Make, until
+from tests.ports import free_ports
 
 from chappe import DataStore
 from chappe.api.kv import attaching
@@ -83,7 +84,7 @@ def test_many_threads_share_commits(backend: str, make: Make, tmp_path: Path) ->
 
 def test_a_clone_is_told_of_a_durable_master_and_repeats_nothing_after_its_restart(make: Make, tmp_path: Path) -> None:
     one, two = make(), make()
-    port = one.listen()
+    port = one.listen(port=free_ports())
     two.peer("127.0.0.1", port, retry_s=0.05)
     one.attach_master("s", "sqlite", path=tmp_path / "s")
     clone = two.attach_clone("s")

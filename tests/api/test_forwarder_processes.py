@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import zmq
 from tests.api.members import PATIENCE_S, read, values, wait_until
+from tests.ports import free_address
 from tests.runtime.rogues import garbage, junk, rogue, throw
 
 from chappe import Consumer, Forwarder, Producer
@@ -25,11 +26,11 @@ from chappe.transports.addresses import ForwarderAddress
 
 
 class Process:
-    """One forwarder. Where it listened first it listens again."""
+    """One forwarder, which listens where it listened before."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.address = "127.0.0.1:0"
+        self.address = free_address(3)
         self.peers: list[str] = []
 
     def start(self, *, file_bytes_max: int | None = None) -> None:
@@ -42,11 +43,12 @@ class Process:
         self.process = subprocess.Popen(
             [*command, *(["--peers", ",".join(self.peers)] if self.peers else [])],
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
             preexec_fn=limit,
         )
         assert self.process.stdout is not None
-        self.address = json.loads(self.process.stdout.readline())["forwarder"]
+        line = self.process.stdout.readline()
+        assert line, f"the forwarder at {self.address} did not start: see what it wrote"
+        assert json.loads(line)["forwarder"] == self.address
 
     def signal(self, what: signal.Signals) -> None:
         self.process.send_signal(what)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
 
 import pytest
 import zmq
+from tests.ports import free_address
 from tests.waiting import PATIENCE_S, until
 
 from chappe import MapServer, SharedMap, Witness
@@ -30,19 +29,6 @@ with MapServer(address, **options) as server:
     for line in sys.stdin:
         print(json.dumps([str(each) for each in server.events()]), server.status().pair, flush=True)
 """
-
-
-def free_ports() -> int:
-    """The first of four free ports in a row, none of those that the system hands out."""
-    while True:
-        first = random.randrange(15_000, 30_000)
-        with ExitStack() as stack:
-            try:
-                for port in range(first, first + 4):
-                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return first
 
 
 class Server:
@@ -75,7 +61,7 @@ class Server:
 
 @pytest.fixture
 def addresses() -> tuple[str, str]:
-    return f"127.0.0.1:{free_ports()}", f"127.0.0.1:{free_ports()}"
+    return free_address(4), free_address(4)
 
 
 @pytest.fixture

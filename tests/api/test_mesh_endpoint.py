@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from tests.endpoints import PATIENCE_S, Make, until
+from tests.ports import free_ports
 from tests.waiting import interrupt
 
 from chappe import Endpoint, Received, Subscriber, Tls
@@ -217,7 +218,7 @@ def test_statuses_come_in_order_and_stay_readable_after_the_end(make: Make) -> N
 
 def test_dialling_fails_with_one_sentence(make: Make) -> None:
     one = make(security="plain")
-    port = free_port()
+    port = free_ports()
     with pytest.raises(PeerUnavailable, match="refused"):
         one.peer("127.0.0.1", port, retry_s=0)
     with pytest.raises(PeerUnavailable, match="is not known"):
@@ -228,7 +229,7 @@ def test_dialling_fails_with_one_sentence(make: Make) -> None:
 
 def test_dialling_again_finds_who_comes_later(make: Make) -> None:
     one, two = make(), make()
-    port = free_port()
+    port = free_ports()
     two.peer_nosync("127.0.0.1", port, retry_s=0.05)
     one.listen(port=port)
     assert one.await_peer(two.id, PATIENCE_S)
@@ -407,7 +408,7 @@ def test_ctrl_c_ends_every_wait(make: Make) -> None:
     subscriber = one.subscribe("/t")
     for wait in (
         lambda: subscriber.get(None),
-        lambda: one.peer("127.0.0.1", free_port(), retry_s=5),
+        lambda: one.peer("127.0.0.1", free_ports(), retry_s=5),
         lambda: one.await_peer(uuid4(), None),
         lambda: one.statuses().get(None),
     ):
@@ -430,7 +431,7 @@ def test_closing_releases_whoever_waits(make: Make) -> None:
 
     waits = {
         "get": lambda: subscriber.get(None),
-        "peer": lambda: one.peer("127.0.0.1", free_port(), retry_s=5),
+        "peer": lambda: one.peer("127.0.0.1", free_ports(), retry_s=5),
         "statuses": lambda: list(one.statuses()),
     }
     threads = [threading.Thread(target=run, args=each) for each in waits.items()]
@@ -568,13 +569,6 @@ def test_room_is_asked_with_the_lock(make: Make, monkeypatch: pytest.MonkeyPatch
 def test_wrong_arguments_are_refused_in_one_sentence(wrong: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         Endpoint(**wrong)
-
-
-def free_port() -> int:
-    """A port on which nobody listens now."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def test_the_last_of_messages_that_follow_each_other_leaves_though_nothing_more_is_published(

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import zmq
+from tests.ports import free_address
 from tests.waiting import PATIENCE_S, interrupt, until
 
 from chappe import AsyncSharedMap, MapChange, MapServer, SharedMap
@@ -337,17 +338,17 @@ with MapServer(sys.argv[1], backend=sys.argv[2], path=sys.argv[3] or None) as se
 """
 
 
-def serve(
-    address: str = "127.0.0.1:0", backend: str = "memory", path: object = ""
-) -> tuple[subprocess.Popen[str], str]:
+def serve(address: str | None = None, backend: str = "memory", path: object = "") -> tuple[subprocess.Popen[str], str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVE, address, backend, str(path)],
+        [sys.executable, "-c", SERVE, address or free_address(3), backend, str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     assert process.stdout is not None
-    return process, process.stdout.readline().strip()
+    line = process.stdout.readline()
+    assert line, "the server did not start: see what it wrote"
+    return process, line.strip()
 
 
 def end(process: subprocess.Popen[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.ports import free_address
 from tests.waiting import PATIENCE_S, until
 
 from chappe import DataStoreToTopic, MapServer, Producer, SharedMap, Store, TopicToDataStore, Tower, read_topic
@@ -182,8 +183,7 @@ def test_a_topic_is_not_emptied_before_there_is_a_server(
     shared["/a"] = "1"
     with DataStoreToTopic(shared, "prices", tower=tower, directory=tmp_path, identity="prices") as feed:
         feed.flush(PATIENCE_S)
-    with MapServer("127.0.0.1:0") as later:
-        address = later.address
+    address = free_address(3)
     with (
         SharedMap(address, values=str, timeout=0) as lonely,
         DataStoreToTopic(lonely, "prices", tower=tower, directory=tmp_path, identity="prices") as feed,

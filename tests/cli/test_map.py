@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.conftest import PATIENCE_S, Shell
+from tests.ports import free_address
 
 from chappe import MapServer, SharedMap
 from chappe.cli import app, maps
@@ -44,14 +43,6 @@ def serve(shell: Shell, *arguments: str) -> tuple[subprocess.Popen[bytes], dict[
     facts: dict[str, Any] = json.loads(process.stdout.readline())
     shell.env["CHAPPE_MAP_SERVERS"] = facts["address"]
     return process, facts
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def watcher(shell: Shell, *arguments: str) -> subprocess.Popen[bytes]:
@@ -185,9 +176,8 @@ def test_a_server_says_where_it_is_and_that_it_stops(shell: Shell) -> None:
 
 
 def test_of_two_servers_the_other_takes_over(shell: Shell) -> None:
-    with MapServer("127.0.0.1:0") as first, MapServer("127.0.0.1:0") as second:
-        one, two = first.address, second.address  # free just now, with the two behind each
-    links = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    one, two = free_address(3), free_address(3)
+    links = [free_address(), free_address()]
     witness = shell.start("map", "witness", "--path", "granted.db", "--at", "127.0.0.1:0", "--json")
     assert witness.stdout is not None
     decides = json.loads(witness.stdout.readline())["address"]

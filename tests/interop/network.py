@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from tests.interop.originals import PATIENCE_S, Program, eventually, settle
+from tests.ports import free_ports
 
 from chappe import Consumer, Producer, Record, Store, Tower
 from chappe.api.identity import new_address
@@ -98,7 +99,7 @@ class Network:
 
     def start_original_tower(self) -> Program:
         """An original tower, for the members started from now on. It needs an interface other than loopback."""
-        sub, pub = _free_ports()
+        sub, pub = free_ports(), free_ports()
         self.tower = f"127.0.0.1:{sub}:{pub}"
         program = self._run("dafka_towerd")
         eventually(lambda: not program.running or (_accepts(sub) and _accepts(pub)), "the original tower accepts")
@@ -218,12 +219,6 @@ def wait_until_stored(store: Store, topic: str, records: int, timeout: float = P
         )
     finally:
         client.close()
-
-
-def _free_ports() -> tuple[int, int]:
-    """Two ports for an original tower, which cannot choose them itself."""
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        return one.getsockname()[1], other.getsockname()[1]
 
 
 def _accepts(port: int) -> bool:
