@@ -178,7 +178,7 @@ class Host:
             return wanted
 
     def room(self, topics: Iterable[bytes], receiver: bytes = NOBODY) -> bool:
-        """Whether ``publish`` to these topics would not wait now. With the lock: what is asked first makes its routes."""
+        """Whether ``publish`` to these topics would not wait now. With the lock: who asks first makes the routes."""
         with self._lock:
             return self.core.room(topics, receiver)
 
