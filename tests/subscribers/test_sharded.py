@@ -18,7 +18,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 from tests.subscribers import working
 from tests.subscribers.conftest import Place
-from tests.waiting import PATIENCE_S, interrupt, until
+from tests.waiting import PATIENCE_S, Clock, interrupt, until
 
 from chappe import Consumer, Producer, ShardedConsumer
 from chappe.errors import Closed, TimedOut, UsageError, WorkerFailed
@@ -131,12 +131,17 @@ def test_workers_that_end_all_the_time_get_everything_done(place: Place) -> None
     assert [value for key, value, _ in place.done() if key == "k1"] == [str(number) for number in range(5)]
 
 
-def test_a_worker_that_hangs_is_replaced_after_a_while(place: Place) -> None:
+def test_a_worker_that_hangs_is_replaced_after_a_while(clock: Clock, place: Place) -> None:
     place.send(("k", "before"), ("k", "hang"), ("k", "after"))
-    with made(place, working.note_or_hang_once, workers=1, patience_s=1.0, tries=1000) as consumer:
-        progress = consumer.run()
-    assert progress.done == 3
-    assert progress.replaced >= 1
+    options: dict[str, Any] = {"workers": 1, "patience_s": PATIENCE_S, "until_end": False}
+    with made(place, working.note_or_hang_once, **options) as consumer, running(consumer) as found:
+        until((place.path / "hung").exists, "a worker that hangs")
+        clock.forward_s += PATIENCE_S
+        until(lambda: consumer.progress().done == 3)
+        consumer.stop()
+    (progress,) = found
+    assert isinstance(progress, Progress), progress
+    assert (progress.done, progress.replaced) == (3, 1)
     assert list(dict.fromkeys(place.of("k"))) == ["before", "hang", "after"]
 
 
