@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cProfile
+import gc
 import pstats
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -14,9 +15,11 @@ from tests.api.members import PATIENCE_S, wait_until
 from tests.runtime.rogues import garbage, junk, rogue, throw
 
 from chappe import Consumer, Endpoint, Forwarder, Producer
+from chappe.api import taps
 from chappe.api.taps import Passed, Subscribed, Tap
 from chappe.errors import AddressInUse, ChappeError, TimedOut, UsageError
 from chappe.runtime import tap_node
+from chappe.tapping import sessions
 from chappe.tapping.messages import Seen
 from chappe.tapping.sessions import SESSIONS_MAX
 
@@ -49,6 +52,13 @@ class Looking:
     def wants(self) -> dict[tuple[str, bytes], tuple[str, ...]]:
         found = {(each.who, each.topic): each.kinds for each in self.seen if isinstance(each, Subscribed)}
         return {key: kinds for key, kinds in found.items() if kinds}
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_forgotten_or_asks_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes until one who looks does so again, or is answered."""
+    monkeypatch.setattr(sessions, "SILENT_S", PATIENCE_S)
+    monkeypatch.setattr(taps, "ANSWER_S", PATIENCE_S)
 
 
 @pytest.fixture
@@ -148,7 +158,7 @@ def test_who_does_not_keep_up_is_told_how_much_it_missed(stack: ExitStack, monke
 
 
 def test_who_leaves_costs_nothing_any_more(stack: ExitStack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("chappe.tapping.sessions.SILENT_S", 0.0)
+    monkeypatch.setattr(sessions, "SILENT_S", 0.0)
     endpoint = stack.enter_context(Endpoint())
     forwarder = stack.enter_context(Forwarder(tmp_path, listen="127.0.0.1:0"))
     for port in (endpoint.tap(), forwarder.tap()):
@@ -161,8 +171,14 @@ def test_who_leaves_costs_nothing_any_more(stack: ExitStack, monkeypatch: pytest
 
 
 def calls(function: Callable[[], object]) -> int:
+    """How many; without what a collection of garbage calls, which may be that of other tests."""
     profile = cProfile.Profile()
-    profile.runcall(function)
+    gc.collect()
+    gc.disable()
+    try:
+        profile.runcall(function)
+    finally:
+        gc.enable()
     return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
 
 
