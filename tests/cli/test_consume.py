@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from tests.cli.conftest import PATIENCE_S, Shell
 
 from chappe import Producer
+from chappe.api import identity
 from chappe.api.log import consumer
 from chappe.api.log.store import Store
 from chappe.api.log.tower import Tower
+from chappe.cli import topics
 from chappe.cli.consume import consume
 from chappe.limits import LogLimits
 from chappe.log.batch import encode_batch, encode_headers
 from chappe.log.consumer import LogConsumer
+from chappe.log.events import RecordsMissing
 
 pytestmark = pytest.mark.process
 
@@ -37,8 +42,24 @@ def _quiet_afterwards() -> Iterator[None]:
 def test_a_hole_is_told_while_it_is_waited_for_and_in_the_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    impatient = partial(LogConsumer, limits=LogLimits(pass_over_s=2.0, missing_told_s=0.2))
-    monkeypatch.setattr(consumer, "LogConsumer", impatient)
+    limits = LogLimits(pass_over_s=math.inf, missing_told_s=0.2)
+    patient: Callable[..., LogConsumer] = partial(LogConsumer, limits=limits)
+    made: list[LogConsumer] = []
+
+    def make(*given: Any, **more: Any) -> LogConsumer:
+        made.append(patient(*given, **more))
+        return made[-1]
+
+    def give_up(record: logging.LogRecord) -> bool:
+        """Once it is told that something is missing, it is passed over."""
+        if isinstance(record.args, tuple) and any(isinstance(each, RecordsMissing) for each in record.args):
+            for each in made:
+                each._delivery._limits = LogLimits(pass_over_s=0.0)
+        return True
+
+    monkeypatch.setattr(consumer, "LogConsumer", make)
+    monkeypatch.setattr(topics, "DISCOVER_S", PATIENCE_S)
+    monkeypatch.setattr(identity.logger, "filters", [give_up])
     with Tower("127.0.0.1:0") as tower:
         with Store(tmp_path / "store", tower=tower.address), Producer("t", tower=tower.address) as producer:
             for n in range(5):  # a block each
