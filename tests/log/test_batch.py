@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
@@ -272,6 +272,40 @@ def test_positions_that_point_anywhere_reach_no_other_bytes(positions: list[int]
     use_everything(evil(0, 2, (positions, b"abc")))
     use_everything(evil(KEYS, 2, (positions, b"abc"), ([0, 1, 2], b"xy")))
     use_everything(evil(HEADERS, 2, (positions, b"\1\0\1"), ([0, 1, 2], b"xy")))
+
+
+OVERLAPPING = [[0, 100, 3], [0, -1, 3], [0, -(2**31), 3], [0, 2**31 - 1, 3], [0, 4, 3]]
+
+
+@pytest.mark.parametrize("positions", OVERLAPPING, ids=str)
+@pytest.mark.parametrize("flags", [0, KEYS, HEADERS], ids=["values", "keys", "headers"])
+def test_values_that_overlap_are_refused_before_they_are_made(positions: list[int], flags: int) -> None:
+    others = [([0, 1, 2], b"xy")] if flags else []
+    raw = evil(flags, 2, (positions, b"abc"), *others)
+    with pytest.raises(ProtocolError, match="overlap"):
+        Batch.parse(raw)
+    batch = Batch.parse(raw, check=False)
+    with pytest.raises(ProtocolError, match="overlap"):
+        batch.slice(8)
+    with pytest.raises(ProtocolError, match="overlap"):
+        list(batch.records("t", "p"))
+
+
+def test_a_small_batch_does_not_become_a_large_one() -> None:
+    data = bytes(10_000)
+    with pytest.raises(ProtocolError, match="overlap"):
+        Batch.parse(evil(0, 200, ([0, len(data)] * 100 + [len(data)], data)))
+
+
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=20))
+def test_positions_may_stay_and_never_decrease(steps: list[int]) -> None:
+    positions = [0, *accumulate(steps)]
+    raw = evil(0, len(steps), (positions, bytes(max(positions[-1], 0))))
+    if min(steps) < 0:
+        with pytest.raises(ProtocolError):
+            Batch.parse(raw)
+    else:
+        assert [len(value or b"") for value in Batch.parse(raw).values()] == steps
 
 
 @pytest.mark.parametrize("positions", [[1, 2, 3], [-1, 2, 3], [0, 1, -1], [0, 1, 2**31 - 1], [0, 1, 9]], ids=str)

@@ -12,7 +12,7 @@ from chappe.core import Report
 from chappe.data.topic import Filter
 from chappe.limits import LOG_LIMITS
 from chappe.log.actions import Action, Ask, Deliver, Reply
-from chappe.log.batch import Batch, encode_batch
+from chappe.log.batch import HEADER, Batch, encode_batch
 from chappe.log.consumer import LAST, LogConsumer
 from chappe.log.events import LastValuesRefused
 from chappe.log.last_values import FORGET_S, LastValues
@@ -190,6 +190,19 @@ def test_a_damaged_topic_is_refused() -> None:
     keep(rig, 2, ("b", "1"))
     answer, _ = ask(rig, LastRequest(b"hello"))
     assert answer == ErrorAnswer("records of topic 'hello' are damaged at this store")
+
+
+def test_a_topic_whose_records_overlap_is_refused_and_the_store_goes_on() -> None:
+    rig = small(last_piece_bytes=1)
+    keep(rig, 0, ("a", "1"))
+    raw = bytearray(encode_batch(1, [b"x", b"y"], WALL, keys=[b"b", b"c"]))
+    raw[HEADER.size + 4] = 99  # where the second key begins
+    rig.storage.publish(rig.storage.write([Append("hello", "P", 1, 2, WALL, WALL, bytes(raw))]))
+    answer, _ = ask(rig, LastRequest(b"hello"))
+    assert isinstance(answer, LastAnswer)
+    assert answer.busy
+    rig.wait(0.1)
+    assert ask(rig, LastRequest(b"hello"))[0] == ErrorAnswer("batch whose values overlap")
 
 
 def test_a_table_has_room_for_what_is_overwritten() -> None:

@@ -14,10 +14,8 @@ A record without that header was not recorded from the mesh.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -78,7 +76,7 @@ def unpack(batch: Batch, start: int, end: int, not_before: int) -> tuple[Played,
     A message whose time is before ``not_before``, or before that of its predecessor, gets the latter.
     """
     low, high = start - batch.base, end - batch.base
-    keys, headers = batch.keys(), _raw_headers(batch)
+    keys, headers = batch.keys(), batch.raw_headers()
     if keys is None or headers is None:
         return Played([], []), high - low
     stamps, values = batch.timestamps(), batch.values()
@@ -95,7 +93,7 @@ def unpack(batch: Batch, start: int, end: int, not_before: int) -> tuple[Played,
 
 def recorded(batch: Batch) -> list[bool]:
     """Of each record of a batch, whether it was recorded from the mesh; none at all is an empty list."""
-    headers = _raw_headers(batch)
+    headers = batch.raw_headers()
     if headers is None or batch.keys() is None:
         return []
     return [_is_surely_recorded(raw) for raw in headers]
@@ -111,14 +109,6 @@ def _is_surely_recorded(raw: bytes) -> bool:
 @lru_cache(SENDERS_MAX)
 def _header(sender: bytes) -> bytes:
     return encode_headers(((SENDER, str(UUID(bytes=sender)).encode()),))
-
-
-def _raw_headers(batch: Batch) -> list[bytes] | None:
-    column = batch.column("headers")
-    if column is None:
-        return None
-    data = column.data.tobytes()
-    return [data[a:b] for a, b in pairwise(array("i", column.positions.tobytes()))]
 
 
 @lru_cache(SENDERS_MAX)

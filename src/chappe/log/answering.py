@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from chappe.data.topic import decode_topic
-from chappe.errors import ChappeError, StorageError
+from chappe.errors import ChappeError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Publish, Reply
 from chappe.log.batch import Batch
@@ -201,13 +201,14 @@ def answer_fetch(storage: LogStorage, limits: LogLimits, fetch: Fetch, limit: in
     while offset < end and size < limits.read_bytes_max:
         try:
             read = storage.read(topic, partition, offset, limits.batch_bytes)
-        except StorageError:
+            records, reached = single_records(fetch, read.batches, offset, end)
+        except ChappeError:
             break  # it cannot be read now; who wants it asks again
         if not read.batches:
             break
         size += sum(map(len, read.batches))
-        records, offset = single_records(fetch, read.batches, offset, end)
         actions += records
+        offset = reached
     if actions and offset < info.next and offset == fetch.sequence + fetch.count:
         actions.append(Publish(Head(fetch.address, partition, topic, info.next - 1, direct=True)))
     return actions, offset

@@ -19,7 +19,8 @@ byte n // 8), then count + 1 i32 positions, then the bytes: Arrow's own layout, 
 array without copying.
 
 Bounds: ``defaults.BATCH_BYTES_MAX`` and ``BATCH_RECORDS_MAX``; ``Batch.parse`` checks them before anything is
-allocated, and the checksum before anything is believed.
+allocated, and the checksum before anything is believed. Positions never decrease: values that overlap would let a
+small batch become a large one wherever it is taken apart.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _TAIL: Final = struct.Struct("<QIIqq")  # of the header, what the checksum cover
 _CRC: Final = struct.Struct("<I")
 _POSITION: Final = struct.Struct("<i")
 _TWO_POSITIONS: Final = struct.Struct("<ii")
+_SIGNS: Final = b"\0\0\0\x80" * BATCH_RECORDS_MAX  # the sign bit of each position
 _PADS: Final = tuple(bytes(size) for size in range(8))
 CRC_AT: Final = 8  # the checksum covers everything from here
 KEYS: Final = 1
@@ -134,6 +136,19 @@ def _find_column(view: memoryview, at: int, count: int, nulls: bool) -> tuple[Co
     return Column(validity, view[at:end], view[data : data + size]), data + size + 7 & -8
 
 
+def _check_order(column: Column) -> None:
+    """Raises ProtocolError if a position is less than the one before it.
+
+    All neighbours are subtracted at once, as one large number: the sign bits, set before, show who had to borrow. That
+    takes a tenth of the time of making the values.
+    """
+    raw = column.positions
+    low, high = int.from_bytes(raw[:-4], "little"), int.from_bytes(raw[4:], "little")
+    signs = int.from_bytes(_SIGNS[: len(raw) - 4], "little")
+    if (low | high) & signs or ((high | signs) - low) & signs != signs:
+        raise ProtocolError("batch whose values overlap")
+
+
 def _binary_column(values: Sequence[bytes | None], positions: Sequence[int] | None = None) -> tuple[list[bytes], bool]:
     """The pieces of a column, and whether it has a bitmap."""
     pieces: list[bytes] = []
@@ -216,7 +231,7 @@ def encode_record(offset: int, value: bytes, timestamp: int) -> bytes:
 class Batch:
     """A parsed batch: the header as attributes, the columns as views into the bytes."""
 
-    __slots__ = ("_at", "base", "count", "flags", "raw", "timestamp_max", "timestamp_min")
+    __slots__ = ("_at", "_ordered", "base", "count", "flags", "raw", "timestamp_max", "timestamp_min")
 
     def __init__(
         self, raw: bytes | memoryview, flags: int, base: int, count: int, timestamp_min: int, timestamp_max: int
@@ -228,10 +243,13 @@ class Batch:
         self.timestamp_min = timestamp_min
         self.timestamp_max = timestamp_max
         self._at: dict[str, Column] | None = None
+        self._ordered = count == 1  # whether it is known that values do not overlap
 
     @classmethod
     def parse(cls, raw: bytes | memoryview, *, check: bool = True) -> Batch:
         """Read and check a batch; ``check=False`` skips the checksum of bytes that were checked before.
+
+        It also leaves the order of positions to whoever makes values of them, which then may raise ProtocolError.
 
         Raises ProtocolError: anything about it is wrong; its text says what.
         """
@@ -246,7 +264,9 @@ class Batch:
         if check and crc32c(memoryview(raw)[CRC_AT:]) != crc:
             raise ProtocolError("batch whose checksum is wrong")
         batch = cls(raw, flags, base, count, low, high)
-        batch._columns()
+        columns = batch._columns()
+        if check and count > 1:
+            batch._check_order(columns)
         return batch
 
     @property
@@ -274,6 +294,11 @@ class Batch:
         self._at = found
         return found
 
+    def _check_order(self, columns: Mapping[str, Column]) -> None:
+        for column in columns.values():
+            _check_order(column)
+        self._ordered = True
+
     def column(self, name: str) -> Column | None:
         """The raw buffers of ``keys``, ``headers`` or ``values``; None if no record has any."""
         return self._columns().get(name)
@@ -293,6 +318,8 @@ class Batch:
         column = self.column(name)
         if column is None:
             return None
+        if not self._ordered:
+            self._check_order(self._columns())
         positions = array("i", column.positions.tobytes()).tolist()
         data = column.data.tobytes()
         values: list[bytes | None] = [data[a:b] for a, b in pairwise(positions)]

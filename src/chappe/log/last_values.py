@@ -160,15 +160,15 @@ class LastValues:
                 continue
             try:
                 read = self._storage.read(table.topic, name, part.next, left)
+                for raw in read.batches:
+                    left -= len(raw)
+                    self._take(table, part, Batch.parse(raw, check=False))
             except ChappeError as error:
                 table.refused = str(error)
                 return
             if not read.batches:
                 table.refused = f"records of topic {table.topic!r} are damaged at this store"
                 return
-            for raw in read.batches:
-                left -= len(raw)
-                self._take(table, part, Batch.parse(raw, check=False))
         if not table.goals:
             table.fresh_at = now
         self._shrink(table)
