@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from errno import EMFILE
+from itertools import accumulate
 
 import pytest
 from tests.log.store_rig import WALL, StoreRig, published, writes
 
 from chappe.core import Report
+from chappe.defaults import BATCH_RECORDS_MAX
 from chappe.errors import ProtocolError
+from chappe.limits import LOG_LIMITS
 from chappe.log.actions import Action, Gone, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.events import ForwarderFound, ForwarderLost
@@ -139,6 +143,40 @@ def test_single_records_with_something_missing_between_are_two_batches() -> None
     rig.take(single(0, b"a"))
     assert batches(rig.take(single(2, b"c"))) == [("P", 0, [b"a"])]
     assert batches(rig.later(0.0)) == [("P", 2, [b"c"])]
+
+
+def gathered(rig: Rig, count: int, size: int) -> list[int]:
+    """How many of single records that came together are in each batch."""
+    actions = [each for number in range(count) for each in rig.take(single(number, bytes(size)))]
+    found = batches(actions + rig.later(0.0))
+    assert [base for _, base, _ in found] == [0, *accumulate(len(values) for _, _, values in found[:-1])]
+    return [len(values) for _, _, values in found]
+
+
+def test_what_is_gathered_is_no_more_than_a_batch_may_have() -> None:
+    assert gathered(Rig(), BATCH_RECORDS_MAX + 1, 0) == [BATCH_RECORDS_MAX, 1]
+    each = LOG_LIMITS.batch_bytes // 4
+    assert gathered(Rig(), 9, each) == [4, 4, 1]
+    assert gathered(Rig(), 2, 9 * each) == [1, 1]
+
+
+def test_what_was_gathered_is_kept_while_the_machine_refuses_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    rig.take(single(0, b"a"))
+    rig.take(Fetch("P", "C2", "hello", 5, 10))
+
+    def refuse(now: float) -> list[Action]:
+        raise OSError(EMFILE, "too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.core, "handle_timeout", refuse)
+        with pytest.raises(OSError, match="too many"):
+            rig.later(ANSWER_S)
+    rig.take(single(1, b"b"))
+    actions = rig.later(0.0)
+    assert batches(actions) == [("P", 0, [b"a", b"b"])]
+    assert [each for each in actions if isinstance(each, Unsubscribe)] == [Unsubscribe(b"SC2"), Unsubscribe(b"DC2")]
+    assert rig.core.info() in published(actions)
 
 
 def test_originals_get_the_single_records_of_originals_as_they_are() -> None:

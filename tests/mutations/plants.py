@@ -266,7 +266,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "retention-runs-once",
         "log",
         "log/store.py",
-        ('        self._timers.set("retain", now + self._limits.maintain_s)\n        for key'),
+        ('        self._timers.set("retain", now + self.limits.maintain_s)\n        for key'),
         "        for key",
         "retention bounds a topic",
     ),

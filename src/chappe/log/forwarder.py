@@ -20,7 +20,7 @@ from typing import Final
 
 from chappe.data.topic import encode_topic
 from chappe.deadlines import Deadlines
-from chappe.defaults import BEACON_INTERVAL_S
+from chappe.defaults import BATCH_RECORDS_MAX, BEACON_INTERVAL_S
 from chappe.log.actions import Action, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.messages import BatchMessage, Fetch, Head, Message, RecordMessage
@@ -39,6 +39,7 @@ class _Singles:
     base: int
     wall_us: int
     contents: list[bytes]
+    bytes: int
 
 
 class LogForwarder:
@@ -92,13 +93,14 @@ class LogForwarder:
 
     def handle_timeout(self, now: float) -> list[Action]:
         """Do what is due; say who we are."""
+        after = self._store.handle_timeout(now)  # first: if it raises, nothing is taken out here
         actions = self._pass_singles()
         for requester in self._askers.due(now):
             actions += [Unsubscribe(b"S" + requester), Unsubscribe(b"D" + requester)]
         if now >= self._beat_at:
             self._beat_at = now + BEACON_INTERVAL_S
             actions.append(Publish(self._store.info()))
-        return [*actions, *self._store.handle_timeout(now)]
+        return [*actions, *after]
 
     def next_timeout(self) -> float:
         """When something is due."""
@@ -125,14 +127,19 @@ class LogForwarder:
         ]
 
     def _gather(self, message: RecordMessage, wall_us: int) -> list[Action]:
-        """Keep a single record until what came with it is handled, too; returns what it does not follow."""
-        key = (message.subject, message.address)
+        """Keep a single record until what came with it is handled, too; returns what it does not fit or follow.
+
+        That may take a second, as when the machine refuses something.
+        """
+        key, size = (message.subject, message.address), len(message.content)
         found = self._singles.get(key)
         if found is not None and message.sequence == found.base + len(found.contents):
-            found.contents.append(message.content)
-            return []
+            if found.bytes + size <= self._store.limits.batch_bytes and len(found.contents) < BATCH_RECORDS_MAX:
+                found.contents.append(message.content)
+                found.bytes += size
+                return []
         actions = [] if found is None else [_batch(key, found)]
-        self._singles[key] = _Singles(message.sequence, wall_us, [message.content])
+        self._singles[key] = _Singles(message.sequence, wall_us, [message.content], size)
         return actions
 
     def _pass_singles(self) -> list[Action]:

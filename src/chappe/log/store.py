@@ -71,7 +71,7 @@ class LogStore:
         kept: Kept | None = None,
         limits: LogLimits = LOG_LIMITS,
     ) -> None:
-        self._limits = limits
+        self.limits = limits
         self.address = address
         self.storage = storage
         self.endpoint = endpoint
@@ -162,7 +162,7 @@ class LogStore:
             return [Reply(client, request_id, *self._last.answer(request, now))]
         if not isinstance(request, ReadRequest | HeadsRequest | SeekRequest):
             return self.transactions.handle_request(client, request_id, request, payload, now)
-        reply, hole = answer_query(self.storage, self._limits, client, request_id, request)
+        reply, hole = answer_query(self.storage, self.limits, client, request_id, request)
         return [reply, *self._backfill.report_damage([hole] if hole else [])]
 
     def handle_answer(self, request_id: int, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
@@ -236,7 +236,7 @@ class LogStore:
 
     def handle_retained(self, now: float) -> list[Action]:
         """Retention ran; it runs again later."""
-        self._timers.set("retain", now + self._limits.maintain_s)
+        self._timers.set("retain", now + self.limits.maintain_s)
         for key in self._unfilled:
             info = self.storage.partition(*key)
             self._unfilled.gone(key, 0 if info is None else info.first)
