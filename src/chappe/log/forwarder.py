@@ -133,11 +133,14 @@ class LogForwarder:
         """
         key, size = (message.subject, message.address), len(message.content)
         found = self._singles.get(key)
-        if found is not None and message.sequence == found.base + len(found.contents):
-            if found.bytes + size <= self._store.limits.batch_bytes and len(found.contents) < BATCH_RECORDS_MAX:
-                found.contents.append(message.content)
-                found.bytes += size
-                return []
+        if (
+            found is not None
+            and message.sequence == found.base + len(found.contents) < found.base + BATCH_RECORDS_MAX
+            and found.bytes + size <= self._store.limits.batch_bytes
+        ):
+            found.contents.append(message.content)
+            found.bytes += size
+            return []
         actions = [] if found is None else [_batch(key, found)]
         self._singles[key] = _Singles(message.sequence, wall_us, [message.content], size)
         return actions
