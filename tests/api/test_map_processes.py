@@ -132,10 +132,10 @@ def test_another_zeromq_program_on_the_port_is_one_clear_error(kind: int) -> Non
 
 def test_the_server_of_another_map_is_named(tmp_path: Path) -> None:
     with MapServer("127.0.0.1:0", name="prices") as server:
-        with pytest.raises(NoMaster, match=f"{server.address} has the map 'prices'"):
-            SharedMap(server.address, name="orders", timeout=1.0)
         with SharedMap(server.address, name="orders", timeout=0) as shared:
             until(lambda: any(isinstance(each, MapRefused) for each in shared.events()))
+            with pytest.raises(NoMaster, match=f"{server.address} has the map 'prices'"):
+                shared.wait_ready(0.01)
             assert (shared.state, dict(shared)) == ("connecting", {})
         with SharedMap(server.address, name="prices") as shared:
             shared["/eur"] = b"1.08"
