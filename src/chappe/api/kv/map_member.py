@@ -258,17 +258,27 @@ class MapMember(Generic[V]):
             raise NoMaster(f"no map server answered at {servers} in time: start one, or give its address")
 
     def awaiting(self, key: str, wanted: Callable[[V | None], bool], timeout: Seconds) -> Steps[V | None]:
-        """Wait until the value of a key is as wanted."""
+        """Wait until the value of a key is as wanted; returns it, or raises what looking at it raised."""
+        found: list[V | None] = []
+        failed: list[Exception] = []
 
         def so() -> bool:
-            entry = self.find(key)
-            return wanted(None if entry is None else self.body(entry))
+            if not found and not failed:
+                try:
+                    entry = self.find(key)
+                    value = None if entry is None else self.body(entry)
+                    if wanted(value):
+                        found.append(value)
+                except Exception as problem:  # is for who waits, and not for whoever's thread asks
+                    failed.append(problem)
+            return bool(found or failed)
 
         if not (yield so, timeout):
             self.check()
             raise TimeoutError(f"the value of {key!r} is not as wanted after {timeout:g} s")
-        entry = self.find(key)
-        return None if entry is None else self.body(entry)
+        if failed:
+            raise failed[0]
+        return found[0]
 
     def _encode(self, value: V | None) -> bytes:
         return b"" if value is None else self.codec.encode(value)
