@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.waiting import PATIENCE_S, until
 
-from chappe import AsyncSharedMap, MapServer, SharedMap
+from chappe import AsyncSharedMap, MapChange, MapServer, SharedMap
 from chappe.errors import InvalidData
 
 
@@ -96,3 +96,31 @@ def test_a_wait_is_over_with_the_value_that_was_wanted(shared: SharedMap[Any]) -
     answers = iter([True])  # and then never again, as when the value is another one at once
     shared["/a"] = 1
     assert shared.wait_for("/a", until=lambda value: next(answers, False), timeout=PATIENCE_S) == 1
+
+
+def test_a_watch_raises_for_one_wrong_value_and_goes_on(shared: SharedMap[Any], raw: SharedMap[bytes]) -> None:
+    with shared.watch(prefix="/p") as watch:
+        shared["/p1"] = 1
+        raw["/p2"] = b"\xff"
+        shared["/p2"] = 2
+        raw["/p3"] = b"\xff"
+        raw["/p4"] = b"4"
+        assert shared.wait_for("/p4", timeout=PATIENCE_S) == 4
+        assert watch.poll() == [MapChange("insert", "/p1", 1, None)]
+        with pytest.raises(InvalidData, match="/p2"):
+            watch.poll()
+        assert watch.poll() == [MapChange("update", "/p2", 2, None)]
+        with pytest.raises(InvalidData, match="/p3"):
+            watch.get(0.0)
+        assert watch.get_many(9, 0.0) == [MapChange("insert", "/p4", 4, None)]
+        assert watch.poll() == []
+        assert watch.dropped == 0
+
+
+def test_a_callback_is_called_after_a_wrong_value(shared: SharedMap[Any], raw: SharedMap[bytes]) -> None:
+    heard: list[MapChange[Any]] = []
+    with shared.watch(callback=heard.append):
+        raw["/a"] = b"\xff"
+        raw["/b"] = b"1"
+        until(lambda: heard)
+    assert heard == [MapChange("insert", "/b", 1, None)]

@@ -7,6 +7,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Generic
 
 from chappe.api import at_exit
@@ -25,7 +26,7 @@ from chappe.api.kv.map_watch import MapWatch, Watching
 from chappe.api.mesh.arguments import MISSING
 from chappe.api.mesh.waiting import Asked, deadline_after, time_left
 from chappe.defaults import MAP_STEP_BYTES_MAX, MAP_SUBTREE_BYTES_MAX
-from chappe.errors import BufferFull, Closed, NoMaster, RecordTooLarge, UsageError
+from chappe.errors import BufferFull, Closed, InvalidData, NoMaster, RecordTooLarge, UsageError
 from chappe.kv.actions import Resolve
 from chappe.kv.chp.actions import Told
 from chappe.kv.chp.client import MapClientCore
@@ -141,12 +142,18 @@ class MapMember(Generic[V]):
         return raw_key(entry.key), value[0], properties_of(value[2])
 
     def change(self, told: Told) -> MapChange[V]:
-        """What a core told, for users."""
+        """What a core told, for users. Raises InvalidData for a value that is not of the map's type."""
         decode = self.codec.decode
-        value = decode(told.body) if told.body else None
-        before = decode(told.before) if told.before else None
+        key = decode_key(told.key)
+        value = before = None
+        with suppress(InvalidData):  # what it was matters less than that it is mended
+            before = decode(told.before) if told.before else None
+        try:
+            value = decode(told.body) if told.body else None
+        except InvalidData as problem:
+            raise InvalidData(f"{key!a}: {problem}") from None
         kind: Any = "erase" if not told.body else "update" if told.before else "insert"
-        return MapChange(kind, told.key.decode("utf-8", "surrogateescape"), value, before)
+        return MapChange(kind, key, value, before)
 
     def events(self) -> list[object]:
         """What happened since the last call. Raises MemberStopped if nothing did, because it met a defect."""

@@ -18,7 +18,10 @@ TTL_S_MAX: Final = chp.TTL_MS_MAX / 1000
 
 @dataclass(frozen=True, slots=True)
 class MapChange(Generic[V]):
-    """What became of one key: its value now and before, None where there is none."""
+    """What became of one key: its value now and before, None where there is none.
+
+    A value ``before`` that is not of the map's type is None, too.
+    """
 
     kind: Literal["insert", "update", "erase"]
     key: str

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol
 from chappe.api.faces import Seconds
 from chappe.api.kv.map_values import MapChange, V
 from chappe.api.mesh.source import Queued
-from chappe.errors import BufferFull
+from chappe.errors import BufferFull, InvalidData
 from chappe.kv.chp.actions import Told
 from chappe.runtime.map_node import MapClientNode
 
@@ -57,6 +57,7 @@ class MapWatch(Queued[MapChange[V]], Generic[V]):
 
         Raises:
             BufferFull: It was too slow, and has ended.
+            InvalidData: Somebody has set what is not of the map's type; the next call goes on with what came then.
             Closed: It, or the map, was closed.
         """
         found = self.get_many(1, timeout)
@@ -94,7 +95,28 @@ class MapWatch(Queued[MapChange[V]], Generic[V]):
         return bool(self._queue) or (self._disconnect and self.dropped > 0) or self._waiting.closed
 
     def _shown(self, found: list[Any]) -> list[MapChange[V]]:
-        return [self._member.change(each) for each in found]
+        shown: list[MapChange[V]] = []
+        for each in found:
+            try:
+                shown.append(self._member.change(each))
+            except InvalidData:
+                if not shown:
+                    self._put_back(found[1:])
+                    raise
+                self._put_back(found[len(shown) :])  # the next call raises it
+                break
+        return shown
+
+    def _put_back(self, found: list[Any]) -> None:
+        """They were taken too early."""
+        with self._lock:
+            if not self._waiting.closed:
+                room = max(0, self._messages_max - len(self._queue))
+                kept = found[max(0, len(found) - room) :]
+                self.dropped += len(found) - len(kept)
+                self._queue.extendleft(reversed(kept))
+                self._waiting.changed()
+                self._node.turns.tell()
 
     def _check(self) -> None:
         self._waiting.check()

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from chappe.errors import ChappeError, Closed, TimedOut
+from chappe.errors import ChappeError, Closed, InvalidData, TimedOut
 from chappe.runtime.turns import Turns
 from chappe.system import machine, time
 
@@ -67,6 +67,9 @@ class Waiting:
         while True:
             try:
                 item = get(None)
+            except InvalidData as error:
+                logger.warning("%s", error)
+                continue
             except ChappeError as error:
                 if not isinstance(error, Closed):
                     logger.warning("%s", error)
