@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -271,10 +272,35 @@ def test_who_finds_no_forwarder_is_told_what_to_start() -> None:
         assert discover("", 0.05, forwarders=nowhere) == []
 
 
-@pytest.mark.parametrize("wrong", ["", "a:b", "a:1:2", "a:70000", "a b:1", "a:1:2:3:4", "a:-1", ("a:1", "")])
+LISTENED_AT = ["*", "*:5560", "a:0", "a:1:0:3", "a:1:2:0"]
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "a:b", "a:1:2", "a:70000", "a b:1", "a:1:2:3:4", "a:-1", ("a:1", ""), *LISTENED_AT]
+)
 def test_what_is_no_address_of_a_forwarder_is_refused(wrong: str) -> None:
     with pytest.raises(UsageError, match="is not the address of a forwarder"):
         Consumer("hello", forwarders=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["h\xe9:5560", "a!:5560", "-a:5560", 5560, [5560], b"a:5560", None])
+def test_what_cannot_be_dialled_is_refused(tmp_path: Path, wrong: Any) -> None:
+    with pytest.raises(UsageError, match="is not the address of a forwarder"):
+        Forwarder(tmp_path, listen="127.0.0.1:0", peers=wrong)
+    with pytest.raises(UsageError, match="is not the address of a tower"):
+        Consumer("hello", tower=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["*", "*:5556", "a:0", "a:1:0", "a:0:1", "a:1,*"])
+def test_a_tower_is_dialled_where_it_is_and_not_where_it_may_listen(wrong: str) -> None:
+    with pytest.raises(UsageError, match="is not the address of a tower"):
+        Producer("hello", tower=wrong)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.1;127.0.0.1"])
+def test_what_is_taken_for_an_address_zeromq_dials(host: str) -> None:
+    with Consumer("hello", forwarders=f"{host}:1"), Consumer("hello", tower=f"{host}:1"):
+        pass
 
 
 def test_none_at_all_is_refused() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import zmq
 
 from chappe.defaults import FORWARDER_PORT, TOWER_HOST, TOWER_PUB_PORT, TOWER_SUB_PORT
 from chappe.errors import AddressInUse, UsageError
+
+# What ZeroMQ dials; for anything else it has no sentence. One that only listens may also say ``*``, or port 0.
+_DIALLED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.%;_-]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,8 @@ class TowerAddress:
         Raises:
             UsageError: It is not of that form.
         """
+        if not isinstance(text, str):
+            raise cls._refused(text)
         if not text.strip():
             raise UsageError("the address of a tower is empty: HOST:PORT or HOST:PORT:PORT is wanted")
         parts = text.strip().removeprefix("tcp://").split(":")
@@ -40,13 +47,22 @@ class TowerAddress:
             numbers.append(numbers[0] + 1 if numbers[0] else 0)
         is_host = host.isprintable() and not any(c in host for c in " /:")
         if not is_host or not all(0 <= number < 65536 for number in numbers):
-            raise UsageError(f"{text!a} is not the address of a tower: HOST:PORT or HOST:PORT:PORT is wanted")
+            raise cls._refused(text)
         return cls(host or TOWER_HOST, numbers[0], numbers[1])
 
     @classmethod
     def parse_many(cls, text: str) -> list[TowerAddress]:
-        """Several, separated by commas."""
-        return [cls.parse(each) for each in text.split(",")]
+        """Several that are dialled, separated by commas. Raises UsageError also for what can only be listened at."""
+        found: list[TowerAddress] = []
+        for each in text.split(",") if isinstance(text, str) else [text]:
+            found.append(made := cls.parse(each))
+            if not (_DIALLED.fullmatch(made.host) and made.sub_port and made.pub_port):
+                raise cls._refused(each)
+        return found
+
+    @staticmethod
+    def _refused(text: object) -> UsageError:
+        return UsageError(f"{text!a} is not the address of a tower: HOST:PORT or HOST:PORT:PORT is wanted")
 
     def __str__(self) -> str:
         return f"{self.host}:{self.sub_port}:{self.pub_port}"
@@ -68,21 +84,32 @@ class ForwarderAddress:
         Raises:
             UsageError: It is not of that form.
         """
+        if not isinstance(text, str):
+            raise cls._refused(text)
         host, *ports = text.strip().removeprefix("tcp://").split(":")
         numbers = [int(each) if each.isascii() and each.isdecimal() else -1 for each in ports] or [FORWARDER_PORT]
         if len(numbers) == 1:
             numbers = [numbers[0], numbers[0] + 1, numbers[0] + 2] if numbers[0] else [0, 0, 0]
         is_host = host.isprintable() and not any(each in host for each in " /")
         if not text.strip() or not is_host or len(numbers) != 3 or not all(0 <= each < 65536 for each in numbers):
-            raise UsageError(
-                f"{text!a} is not the address of a forwarder: HOST, HOST:PORT or HOST:PORT:PORT:PORT is wanted"
-            )
+            raise cls._refused(text)
         return cls(host or TOWER_HOST, *numbers)
 
     @classmethod
     def parse_many(cls, text: str | Sequence[str]) -> list[ForwarderAddress]:
-        """Several, separated by commas or one by one."""
-        return [cls.parse(each) for each in (text.split(",") if isinstance(text, str) else text)]
+        """Several that are dialled, separated by commas or one by one; else as ``TowerAddress.parse_many``."""
+        found: list[ForwarderAddress] = []
+        for each in text.split(",") if isinstance(text, str) else text if isinstance(text, Iterable) else [text]:
+            found.append(made := cls.parse(each))
+            if not (_DIALLED.fullmatch(made.host) and made.in_port and made.out_port and made.query_port):
+                raise cls._refused(each)
+        return found
+
+    @staticmethod
+    def _refused(text: object) -> UsageError:
+        return UsageError(
+            f"{text!a} is not the address of a forwarder: HOST, HOST:PORT or HOST:PORT:PORT:PORT is wanted"
+        )
 
     def __str__(self) -> str:
         first = self.in_port
