@@ -16,7 +16,7 @@ from chappe.limits import LOG_LIMITS
 from chappe.log.actions import Action, Gone, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.events import ForwarderFound, ForwarderLost
-from chappe.log.forwarder import ANSWER_S, ASKERS_MAX, LogForwarder
+from chappe.log.forwarder import ANSWER_S, ASKERS_MAX, ECHO_S, LATELY_MAX, LogForwarder
 from chappe.log.forwarders import Forwarders
 from chappe.log.messages import BatchMessage, Fetch, Head, Message, RecordMessage, Stored, StoreInfo
 
@@ -115,6 +115,61 @@ def test_a_head_goes_on() -> None:
     assert message in published(Rig().take(message))
 
 
+def test_a_head_goes_on_again_if_it_is_higher_or_after_a_while() -> None:
+    rig = Rig()
+    old, new = Head("hello", "P", "hello", 41), Head("hello", "P", "hello", 42)
+    assert old in published(rig.take(old))
+    assert new in published(rig.take(new))
+    assert not {old, new} & set(published(rig.take(old) + rig.take(new)))
+    rig.later(ECHO_S)
+    assert old in published(rig.take(old))
+
+
+def test_heads_that_are_passed_on_at_once_are_bounded() -> None:
+    rig = Rig()
+    for number in range(LATELY_MAX):
+        rig.take(Head("hello", f"P{number}", "hello", 0))
+    more = Head("hello", "more", "hello", 0)
+    assert more not in published(rig.take(more))
+    assert Head("hello", "P0", "hello", 1) in published(rig.take(Head("hello", "P0", "hello", 1)))
+    rig.later(ECHO_S)
+    assert more in published(rig.take(more))
+
+
+ANSWER = encode_batch(0, [b"a"], WALL)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Head("hello", "P", "hello", 41),
+        Fetch("P", "C2", "hello", 0, 10),
+        RecordMessage("C2", "P", "hello", 0, b"a", direct=True),
+        BatchMessage("C2", "P", "hello", ANSWER, direct=True),
+        live(0, b"a", b"b"),
+        live(5, b"f"),
+        single(0, b"a"),
+        single(5, b"f"),
+    ],
+    ids=lambda each: f"{type(each).__name__} {getattr(each, 'sequence', '')}",
+)
+@pytest.mark.parametrize("refusing", [False, True])
+@pytest.mark.parametrize("others", [0, 1])
+def test_who_hears_itself_or_another_who_hears_it_falls_silent(message: Message, refusing: bool, others: int) -> None:
+    rigs = [Rig() for _ in range(1 + others)]
+    for rig in rigs:
+        rig.hear(b"Mhello")  # an original listens, too
+        if refusing:
+            rig.take(live(0, b"x", partition="other"))
+            rig.core.handle_write_failed("no room", rig.now)
+    said = [message]
+    for turn in range(10):
+        rig = rigs[turn % len(rigs)]
+        heard = [each for one in said for each in published(rig.take(one))] + published(rig.later(0.001))
+        said = [each for each in heard if isinstance(each, BatchMessage | RecordMessage | Head | Fetch)]
+    assert said == []
+
+
 def test_originals_that_listen_get_single_records_too() -> None:
     rig = Rig()
     rig.hear(b"Mhello")
@@ -190,6 +245,8 @@ def test_who_asks_for_what_it_has_not_is_passed_to_the_producer_and_gets_the_ans
     rig = Rig()
     question = Fetch("P", "C", "hello", 0, 10)
     assert rig.take(question)[:3] == [Subscribe(b"SC"), Subscribe(b"DC"), Publish(question)]
+    assert rig.take(question) == []  # it may be our own
+    rig.later(ECHO_S)
     assert rig.take(question)[0] == Publish(question)  # subscribed to already
     answer = BatchMessage("C", "P", "hello", encode_batch(0, [b"a"], WALL), direct=True)
     assert rig.take(answer) == [Publish(answer)]
@@ -211,7 +268,7 @@ def test_those_who_are_passed_answers_are_bounded() -> None:
     for number in range(ASKERS_MAX):
         rig.take(Fetch("P", f"C{number}", "hello", 0, 10))
     assert rig.take(Fetch("P", "late", "hello", 0, 10)) == []
-    assert Publish(Fetch("P", "C1", "hello", 0, 10)) in rig.take(Fetch("P", "C1", "hello", 0, 10))
+    assert Publish(Fetch("P", "C1", "hello", 1, 10)) in rig.take(Fetch("P", "C1", "hello", 1, 10))
 
 
 def test_what_it_asks_itself_it_takes_itself() -> None:

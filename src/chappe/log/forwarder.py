@@ -7,6 +7,9 @@ another forwarder, and several work side by side without knowing of each other's
 What the store has is answered by it. A FETCH for what it has not, as when its disk refuses, goes on to the producer,
 and the producer's answer to who asked.
 
+A forwarder may hear itself: over another one that passes on what this one says, or because a beacon named its own port
+by another name. So nothing is passed on that was passed on a moment ago.
+
 Those who know batches are sent batches and originals single records, whichever the producer sent.
 
 Source: chappe's own, after the ZeroMQ Guide's forwarder; the messages are Dafka's.
@@ -20,9 +23,9 @@ from typing import Final
 
 from chappe.data.topic import encode_topic
 from chappe.deadlines import Deadlines
-from chappe.defaults import BATCH_RECORDS_MAX, BEACON_INTERVAL_S
+from chappe.defaults import BATCH_RECORDS_MAX, BEACON_INTERVAL_S, RETRY_S
 from chappe.log.actions import Action, Publish, Subscribe, Unsubscribe
-from chappe.log.batch import Batch, encode_batch
+from chappe.log.batch import HEADER, Batch, encode_batch
 from chappe.log.messages import BatchMessage, Fetch, Head, Message, RecordMessage
 from chappe.log.queries import Answer
 from chappe.log.sources import Key
@@ -30,6 +33,8 @@ from chappe.log.store import LogStore
 
 ASKERS_MAX: Final = 1_000  # who is passed answers of producers at once; a further one asks again
 ANSWER_S: Final = 5.0  # so long after it has asked last
+ECHO_S: Final = RETRY_S / 2  # what comes again within it is our own; who asks again waits longer
+LATELY_MAX: Final = 50_000  # messages of one kind that are passed on within that; a further one is said again
 
 
 @dataclass(slots=True)
@@ -42,6 +47,25 @@ class _Singles:
     bytes: int
 
 
+class _Lately:
+    """What was passed on a moment ago."""
+
+    def __init__(self) -> None:
+        self._passed: dict[tuple[object, ...], tuple[int, float]] = {}  # in order of time
+
+    def repeats(self, what: tuple[object, ...], number: int, now: float) -> bool:
+        """Whether this, or a higher number of it, was passed on a moment ago; if not, it is from now on."""
+        passed = self._passed
+        while passed and passed[oldest := next(iter(passed))][1] <= now - ECHO_S:
+            del passed[oldest]
+        before = passed.get(what)
+        if len(passed) >= LATELY_MAX if before is None else number <= before[0]:
+            return True
+        passed.pop(what, None)
+        passed[what] = (number, now)
+        return False
+
+
 class LogForwarder:
     """What a node runs around a store that forwards."""
 
@@ -52,6 +76,7 @@ class LogForwarder:
         self._beat_at = now
         self._askers: Deadlines[bytes] = Deadlines()  # until when each is passed what producers answer
         self._singles: dict[Key, _Singles] = {}  # of originals, to go on as batches at once
+        self._heads, self._questions, self._records = _Lately(), _Lately(), _Lately()
 
     def start(self, now: float) -> list[Action]:
         """See ``LogStore.start``."""
@@ -71,14 +96,19 @@ class LogForwarder:
         store = self._store
         match message:
             case BatchMessage() | RecordMessage() if message.direct and message.topic != self.address:
-                return [Publish(message)]  # an answer to somebody else
+                echo = self._records.repeats((message.topic, *_place(message)), 0, now)
+                return [] if echo else [Publish(message)]  # an answer to somebody else
             case BatchMessage() | RecordMessage() if not message.direct:
-                known = store.duplicates
+                known, left = store.duplicates, store.left
                 actions = store.handle_message(message, now, wall_us)
                 known_already = store.duplicates > known or not (message.subject and message.address)
+                if store.left > left:  # so the store will not know it again
+                    known_already = known_already or self._records.repeats(_place(message), 0, now)
                 return actions if known_already else [*self._pass_on(message, wall_us), *actions]
             case Head() if not message.direct:
-                return [Publish(message), *store.handle_message(message, now, wall_us)]
+                actions = store.handle_message(message, now, wall_us)
+                echo = self._heads.repeats((message.subject, message.address), message.sequence, now)
+                return actions if echo else [Publish(message), *actions]
             case Fetch():
                 return [*self._pass_question(message, now), *store.handle_message(message, now, wall_us)]
         return store.handle_message(message, now, wall_us)
@@ -156,6 +186,8 @@ class LogForwarder:
         have = info is not None and info.first <= message.sequence < info.next
         if message.address == self.address or (have and self._store.subscriptions.original(requester)):
             return []
+        if self._questions.repeats((message.address, message.topic, message.subject, message.sequence), 0, now):
+            return []
         actions: list[Action] = [Publish(message)]
         if requester not in self._askers:
             if len(self._askers) >= ASKERS_MAX:
@@ -163,6 +195,12 @@ class LogForwarder:
             actions = [Subscribe(b"S" + requester), Subscribe(b"D" + requester), *actions]
         self._askers.set(requester, now + ANSWER_S)
         return actions
+
+
+def _place(message: BatchMessage | RecordMessage) -> tuple[str, str, object]:
+    """Which records of which partition; a batch begins with its checksum and its offset."""
+    start = message.sequence if isinstance(message, RecordMessage) else bytes(message.body[: HEADER.size])
+    return message.subject, message.address, start
 
 
 def _batch(key: Key, singles: _Singles) -> Action:

@@ -96,6 +96,7 @@ class LogStore:
         self.written_records = 0
         self.written_bytes = 0
         self.duplicates = 0
+        self.left = 0  # batches and single records that were not taken, or are held until what is missing comes
 
     def start(self, now: float) -> list[Action]:
         """Subscribe to everything that is published and to what is meant for us."""
@@ -297,6 +298,7 @@ class LogStore:
     def _arrived(self, key: Key, batch: Batch, now: float, *, live: bool) -> list[Action]:
         writer = self._writer
         if batch.base and writer.too_many(key):
+            self.left += 1
             return []
         stream = writer.stream(key)
         gap = stream.gap
@@ -305,9 +307,11 @@ class LogStore:
             self.duplicates += 1
             return self._again(key)
         if now < writer.refusing_until:
+            self.left += 1
             writer.lag(key, stream, batch.next)
             return []
         if batch.base > gap.next:
+            self.left += 1
             self._gaps.hold_early(key, gap, batch, live=live)
             return self._gaps.pursue(key, gap, now)
         writer.stage(key, stream, batch)
