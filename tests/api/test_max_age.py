@@ -92,6 +92,36 @@ def test_times_in_no_order_leave_runs(chappe_log: Log) -> None:
         assert consumer.poll(10) is not None
 
 
+def test_old_and_young_that_take_turns_wait_as_one_batch(chappe_log: Log) -> None:
+    now = datetime.fromtimestamp(chappe_log.world._scheduler.time_ns() / 1e9, UTC)
+    with Producer("t") as producer:
+        for number in range(101):
+            producer.send(str(number), timestamp=now - timedelta(seconds=number % 2 * 100))
+        producer.flush(10)
+    with Consumer("t", max_age_s=50.0, on_stale="drop") as consumer:
+        offsets: list[int] = []
+        while batch := consumer.poll(10):
+            offsets += [each.offset for each in batch]
+            assert len(consumer._queue) <= 1
+            assert consumer._core._delivery.queued_bytes == sum(len(each.batch.raw) for each in consumer._queue)
+            assert list(consumer.position().values()) == [batch.next]
+        assert offsets == list(range(0, 101, 2))
+        assert consumer.too_old == 50
+
+
+def test_young_ones_that_wait_behind_old_ones_may_be_too_old_when_they_are_taken(chappe_log: Log) -> None:
+    now = datetime.fromtimestamp(chappe_log.world._scheduler.time_ns() / 1e9, UTC)
+    with Producer("t") as producer:
+        for age in (0, 100, 40, 0):
+            producer.send(str(age), timestamp=now - timedelta(seconds=age))
+        producer.flush(10)
+    with Consumer("t", max_age_s=50.0, on_stale="drop") as consumer:
+        assert consumer.poll(10) is not None
+        chappe_log.world.advance(15.0)
+        assert [each.value for each in consumer.to_end()] == [b"0"]
+        assert consumer.too_old == 2
+
+
 def test_a_loop_looks_at_each_record_when_its_turn_comes(chappe_log: Log) -> None:
     chappe_log.write("t", *(str(n) for n in range(10)))
     with Consumer("t", max_age_s=5.0) as consumer:

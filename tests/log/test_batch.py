@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Any
@@ -108,6 +109,18 @@ def test_a_slice_holds_the_records_between_its_ends(made: dict[str, Any], data: 
 
     assert records(batch.slice(start, end)) == expected(made)[start - batch.base : end - batch.base]
     assert records(batch.slice(start)) == expected(made)[start - batch.base :]
+
+
+def test_a_slice_makes_no_values_of_other_records() -> None:
+    many = 20_000
+    raw = encode_batch(0, [b"v" * 50] * many, 0, keys=[b"k" * 50] * many, headers=[(("h", b"h"),)] * many)
+    batch = Batch.parse(raw)
+    tracemalloc.start()
+    try:
+        batch.slice(many // 2, many // 2 + 1)
+        assert tracemalloc.get_traced_memory()[1] < many
+    finally:
+        tracemalloc.stop()
 
 
 @settings(max_examples=40)

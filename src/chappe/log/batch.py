@@ -314,18 +314,22 @@ class Batch:
         raw = self.timestamp_bytes()
         return [self.timestamp_min] * self.count if raw is None else array("q", raw.tobytes())
 
-    def _list(self, name: str) -> list[bytes | None] | None:
+    def _list(self, name: str, low: int = 0, high: int | None = None) -> list[bytes | None] | None:
+        """The values of a column, or only those of the records from ``low`` to ``high``."""
         column = self.column(name)
         if column is None:
             return None
         if not self._ordered:
             self._check_order(self._columns())
-        positions = array("i", column.positions.tobytes()).tolist()
-        data = column.data.tobytes()
+        high = self.count if high is None else high
+        positions = array("i", column.positions[4 * low : 4 * high + 4].tobytes()).tolist()
+        data = column.data[positions[0] : positions[-1]].tobytes()
+        if origin := positions[0]:
+            positions = [each - origin for each in positions]
         values: list[bytes | None] = [data[a:b] for a, b in pairwise(positions)]
         if column.validity is not None:
             bits = column.validity
-            values = [v if bits[i >> 3] >> (i & 7) & 1 else None for i, v in enumerate(values)]
+            values = [v if bits[i >> 3] >> (i & 7) & 1 else None for i, v in enumerate(values, low)]
         return values
 
     def values(self) -> list[bytes | None]:
@@ -396,21 +400,23 @@ class Batch:
         return rows
 
     def slice(self, start: int, end: int | None = None) -> bytes:
-        """A batch of the records at offsets ``start`` <= n < ``end``; neither empty nor outside."""
+        """A batch of the records at offsets ``start`` <= n < ``end``; neither empty nor outside.
+
+        That takes as long as it has records, however many there are around them.
+        """
         low = start - self.base
         high = self.count if end is None else end - self.base
         assert 0 <= low < high <= self.count
         if low == 0 and high == self.count:
             return bytes(self.raw)
-        keys, headers = self.keys(), self.raw_headers()
-        stamps = self.timestamps() if self.flags & TIMESTAMPS else None
+        stamps = self.timestamp_bytes()
         return encode_batch(
             start,
-            self.values()[low:high],
+            self._list("values", low, high) or (),
             self.timestamp_min,
-            timestamps=None if stamps is None else stamps[low:high],
-            keys=None if keys is None else keys[low:high],
-            headers=None if headers is None else headers[low:high],
+            timestamps=None if stamps is None else array("q", stamps[8 * low : 8 * high].tobytes()),
+            keys=self._list("keys", low, high),
+            headers=self._list("headers", low, high),  # type: ignore[arg-type]  # this column has no bitmap
         )
 
 

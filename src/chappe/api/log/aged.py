@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import groupby
 
 from chappe.api.ages import OnStale, Stale
 from chappe.api.log.consumed_batch import ConsumedBatch
@@ -30,17 +29,38 @@ class Aged:
         before = self._before(batch.partition)
         return batch.batch.timestamp_min < before and _count(batch, before) > 0
 
-    def drop(self, batch: ConsumedBatch) -> list[ConsumedBatch]:
-        """What of a batch is young enough, in runs of neighbours; the rest is counted."""
-        before, stamps, base = self._before(batch.partition), batch.batch.timestamps(), batch.batch.base
-        runs: list[ConsumedBatch] = []
-        for young, offsets in groupby(range(batch.first, batch.next), lambda at: stamps[at - base] >= before):
-            run = list(offsets)
-            if young:
-                runs.append(_cut(batch, run[0], run[-1] + 1))
-            else:
-                self.stale.drop(len(run), self._age_s(batch.partition, min(stamps[at - base] for at in run)))
-        return runs
+    def drop(self, batch: ConsumedBatch) -> tuple[ConsumedBatch | None, ConsumedBatch | None]:
+        """The first young neighbours in a batch, and the batch from the next young record on, for later.
+
+        What is too old in front of either is counted. The time that it takes is that of what it goes past: young and
+        old may take turns all through a batch.
+        """
+        before, base, end = self._before(batch.partition), batch.batch.base, batch.next
+        raw = batch.batch.timestamp_bytes()
+        if batch.batch.timestamp_min >= before:
+            return batch, None
+        if raw is None:
+            self.stale.drop(len(batch), self._age_s(batch.partition, batch.batch.timestamp_min))
+            return None, None
+        stamps = raw.cast("q")
+
+        def run(start: int, young: bool) -> int:
+            return next((at for at in range(start, end) if (stamps[at - base] >= before) is not young), end)
+
+        def skip(start: int) -> int:
+            after = run(start, young=False)
+            if after > start:
+                oldest = min(stamps[start - base : after - base])
+                self.stale.drop(after - start, self._age_s(batch.partition, oldest))
+            return after
+
+        first = skip(batch.first)
+        if first == end:
+            return None, None
+        last = run(first, young=True)
+        rest = skip(last)
+        left = None if rest == end else ConsumedBatch(batch.topic, batch.partition, batch.batch, rest)
+        return _cut(batch, first, last), left
 
     def drop_old(self, record: Record) -> bool:
         """Whether a record is too old now; if what is too old is dropped, it is counted."""

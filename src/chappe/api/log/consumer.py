@@ -149,20 +149,21 @@ class Consumer(Closeable):
         """The next batch that is not too old, ``rest`` first; the lock is held."""
         while rest is not None or self._queue:
             found = self._queue.popleft() if rest is None else rest
-            if rest is None:
-                self._release(len(found.batch.raw))
+            size = 0 if rest is not None else len(found.batch.raw)
             rest = None
-            old = aged.is_old(found)
-            if old and aged.stale.ends:
+            young: ConsumedBatch | None = found
+            left: ConsumedBatch | None = None
+            if not aged.stale.ends:
+                young, left = aged.drop(found)
+            self._release(size - (0 if left is None else len(left.batch.raw)))
+            if aged.stale.ends and aged.is_old(found):
                 raise self._end(aged, found)
             self._taken[found.topic, found.partition] = found.next
-            young = aged.drop(found) if old else [found]
-            for each in reversed(young[1:]):
-                self._queue.appendleft(each)
-                self._release(-len(each.batch.raw))
-                self._taken[found.topic, found.partition] = young[0].next
-            if young:
-                return young[0]
+            if young is not None and left is not None:
+                self._queue.appendleft(left)
+                self._taken[found.topic, found.partition] = young.next
+            if young is not None:
+                return young
         return None
 
     def _end(self, aged: Aged, stale: ConsumedBatch) -> TooSlow:
