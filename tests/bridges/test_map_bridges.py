@@ -119,6 +119,17 @@ def test_marks_are_keys_beside_the_others(server: MapServer) -> None:
         MapStore(both).keep_marks()
 
 
+def test_what_only_looks_like_a_mark_is_a_key_like_any_other(shared: SharedMap[str]) -> None:
+    key = f'{POSITION}/["t","p"]'
+    store = MapStore(shared)
+    store.follow()
+    begin = store.version
+    shared[key] = "no JSON"
+    assert store.items() == [(key, "no JSON")]
+    assert [each.key for each in store.changes_since(begin) or ()] == [key]
+    assert len(store.snapshot()) == 1
+
+
 def test_changes_are_remembered_as_many_as_an_engine_does(shared: SharedMap[str]) -> None:
     store = MapStore(shared)
     shared["/a"] = "0"
@@ -215,3 +226,13 @@ def test_a_topic_is_kept_in_a_map_and_goes_on_where_it_was(tower: str, log: Stor
             assert shared.wait_for("/fx/eur", "1.09", timeout=PATIENCE_S) == "1.09"
             until(lambda: again.progress().records == 1)
     assert {key for key in shared if not key.startswith(MARKS)} == {"/fx/eur"}
+
+
+@pytest.mark.process
+def test_marks_that_are_no_places_are_passed_over(tower: str, log: Store, shared: SharedMap[str]) -> None:
+    for key, value in (('["t"]', "1"), ('["t","p",1]', "1"), ('["t","p"]', '"x"'), ('["t","q"]', "\udcff")):
+        shared[f"{POSITION}/{key}"] = value
+    with Producer("t", tower=tower) as producer, TopicToDataStore(shared, "t", tower=tower):
+        producer.send(b"1", key=b"/a")
+        producer.flush(PATIENCE_S)
+        assert shared.wait_for("/a", timeout=PATIENCE_S) == "1"

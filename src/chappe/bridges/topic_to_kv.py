@@ -204,7 +204,7 @@ class TopicToDataStore(Keeper):
         """The place that an earlier run has written down."""
         found: dict[str, int] = {}
         for key, offset in self._store.items():
-            if is_mark(key) and key[:2] == (POSITION, self.topic):
+            if is_mark(key) and key[:2] == (POSITION, self.topic) and len(key) == 3 and isinstance(offset, int):
                 found[str(key[2])] = int(offset)
         return found
 

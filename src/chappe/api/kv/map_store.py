@@ -182,7 +182,8 @@ class MapStore:
         key: Value = decode_key(raw_key)
         marked = _mark_of(decode_key(raw_key))
         if marked is not None:
-            return Entry(marked, loads_plain(body), None, version)
+            with suppress(InvalidData):  # others have written it: then it is a key like any other
+                return Entry(marked, loads_plain(body), None, version)
         if not self._codec.is_text:
             with suppress(InvalidData):  # others may have written what is no JSON: then it is a string
                 return Entry(key, loads_plain(body), None, version)
