@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -236,3 +237,27 @@ def test_marks_that_are_no_places_are_passed_over(tower: str, log: Store, shared
         producer.send(b"1", key=b"/a")
         producer.flush(PATIENCE_S)
         assert shared.wait_for("/a", timeout=PATIENCE_S) == "1"
+
+
+@pytest.mark.process
+def test_a_topic_is_left_while_the_map_has_no_server(tower: str, log: Store) -> None:
+    address = free_address(3)
+    with (
+        MapServer(address) as server,
+        SharedMap(address, values=str, timeout=PATIENCE_S) as shared,
+        Producer("prices", tower=tower) as producer,
+    ):
+        kept = TopicToDataStore(shared, "prices", tower=tower)
+        producer.send(b"1.08", key=b"/fx/eur")
+        producer.flush(PATIENCE_S)
+        shared.wait_for("/fx/eur", "1.08", timeout=PATIENCE_S)
+        server.close()
+        producer.send(b"1.09", key=b"/fx/eur")
+        producer.flush(PATIENCE_S)
+        until(lambda: shared.pending)
+        leaving = threading.Thread(target=kept.close, daemon=True)
+        leaving.start()
+        leaving.join(PATIENCE_S)
+        assert not leaving.is_alive()
+        with MapServer(address), TopicToDataStore(shared, "prices", tower=tower):
+            assert shared.wait_for("/fx/eur", "1.09", timeout=PATIENCE_S) == "1.09"

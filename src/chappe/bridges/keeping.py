@@ -91,6 +91,8 @@ class Keeper(ABC):
         self._waits = f"{ours} waits to be written to {theirs}" if to_topic else f"{theirs} waits to be kept in {ours}"
         self._lacks = f"{theirs} does not have all of {ours}" if to_topic else f"{ours} does not have all of {theirs}"
         self._stopping = False
+        if isinstance(self._store, MapStore):
+            self._store.given_up = lambda: self._stopping
         self._error: ChappeError | None = None
         self._news = threading.Condition()
         thread = f"chappe store {name} to {topic}" if to_topic else f"chappe topic {topic} to {name}"

@@ -104,7 +104,10 @@ class TopicToDataStore(Keeper):
         self._flush(self._is_at_end, timeout)
 
     def close(self) -> Taken:
-        """Leave, after what was taken is done and its place written down; returns the account. Safe to call twice."""
+        """Leave, after what was taken is done and its place written down; returns the account. Safe to call twice.
+
+        While a map has no server that confirms what is written this is not waited for: it is taken again next time.
+        """
         self._stopping = True
         self._thread.join()
         self._consumer.close()

@@ -18,7 +18,7 @@ that is to have them must hold these.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -26,19 +26,23 @@ from chappe.api.faces import Seconds, run
 from chappe.api.kv.attached import Items
 from chappe.api.kv.map_values import Codec, decode_key, encode_key, encode_ttl
 from chappe.api.kv.shared_map import WAIT_S, SharedMap
+from chappe.api.mesh.waiting import deadline_after, time_left
 from chappe.data.convert import to_value
 from chappe.data.json import dumps_plain, loads_plain
 from chappe.data.values import Value
 from chappe.defaults import STORE_CHANGES_BYTES_MAX, STORE_CHANGES_MAX
-from chappe.errors import InvalidData, RecordTooLarge, StaleData, UnsupportedValue, UsageError
+from chappe.errors import Closed, InvalidData, RecordTooLarge, StaleData, UnsupportedValue, UsageError
 from chappe.kv.chp.actions import Told
 from chappe.kv.chp.stream import Step
 from chappe.kv.engine import Change, Entry
+from chappe.system import time
 
 if TYPE_CHECKING:
     from chappe.api.kv.data_store import DataStore
 
 MARKS: Final = "chappe/"  # begins the keys of marks
+LOOK_S: Final = 0.25  # how often it is checked whether to wait no longer
+GIVE_UP_S: Final = 2.0  # a server that has confirmed nothing for so long is waited for no longer then
 _BYTES: Final = Codec[bytes](bytes)
 
 
@@ -63,6 +67,7 @@ class MapStore:
         core = shared.member.core
         self.name = ", ".join([*core.servers, *(each.decode("utf-8", "replace") for each in core.subtrees if each)])
         self._feed: _Feed | None = None
+        self.given_up: Callable[[], bool] = lambda: False  # whether who writes wants to wait for a server no longer
 
     def follow(self) -> None:
         """Remember changes from now on, for ``changes_since``."""
@@ -144,16 +149,17 @@ class MapStore:
         self.put_many([(key, value)], expiry_s=expiry_s, timeout=timeout)
 
     def put_many(self, items: Items, *, expiry_s: Seconds = None, timeout: Seconds = None) -> None:
-        """Set many values; returns when all are done, or raises the first error then."""
+        """Set many values; returns when all are done, or raises the first error then.
+
+        Raises Closed if ``given_up`` while no server confirms what is written: it may still be done.
+        """
         pairs = items.items() if isinstance(items, Mapping) else items
-        run(
-            self._member.writing_many((self._step(key, value, expiry_s) for key, value in pairs), timeout),
-            self.turns.wait,
-        )
+        steps = (self._step(key, value, expiry_s) for key, value in pairs)
+        run(self._member.writing_many(steps, timeout), self._wait)
 
     def erase(self, key: object, *, timeout: Seconds = WAIT_S) -> None:
-        """Remove a key, if it is there."""
-        self._shared.delete(_text(to_value(key)), timeout=timeout)
+        """Remove a key, if it is there. Raises as ``put_many``."""
+        run(self._member.writing(self._member.step({_text(to_value(key)): None}), True, timeout), self._wait)
 
     def keep_marks(self) -> None:
         """Raise UsageError if this map does not hold marks."""
@@ -163,6 +169,22 @@ class MapStore:
             )
 
     # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _wait(self, until: Callable[[], bool], timeout: Seconds) -> bool:
+        core, turns = self._member.core, self.turns
+        deadline = deadline_after(timeout)
+        done, done_at = core.done, time.monotonic()
+        while True:
+            left = time_left(deadline)
+            if turns.wait(until, LOOK_S if left is None else min(LOOK_S, left)):
+                return True
+            now = time.monotonic()
+            if turns.closed or turns.halted is not None or now >= deadline:
+                return False
+            if core.done != done:
+                done, done_at = core.done, now
+            if self.given_up() and (core.state != "active" or now >= done_at + GIVE_UP_S):
+                raise Closed("the map has no server that confirms what is written")
 
     def _step(self, key: object, value: object, expiry_s: Seconds) -> Step:
         name = to_value(key)
