@@ -10,8 +10,10 @@ from chappe.defaults import FETCH_RECORDS_MAX
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Publish
 from chappe.log.answering import PAUSE_S, Answering
+from chappe.log.batch import encode_batch
 from chappe.log.messages import Fetch, Head, RecordMessage
 from chappe.log.producer import LogProducer
+from chappe.log.storage import Append
 
 PIECE_RECORDS = LOG_LIMITS.answer_records
 NOW = 100.0
@@ -107,6 +109,17 @@ def test_a_store_says_once_that_there_is_more_and_only_at_the_end() -> None:
     assert [each.sequence for each in heard if isinstance(each, RecordMessage)] == list(range(2500))
     assert heard[-1] == Head("C", "P", "hello", 3999, direct=True)
     assert sum(isinstance(each, Head) for each in heard) == 1
+
+
+def test_headers_that_do_not_decode_are_nothing_to_an_original() -> None:
+    rig = StoreRig()
+    rig.keep(0, *[b"x"] * PIECE_RECORDS)
+    body = encode_batch(PIECE_RECORDS, [b"y"], WALL, headers=[b"\xff"])
+    rig.storage.publish(rig.storage.write([Append("hello", "P", PIECE_RECORDS, 1, WALL, WALL, body)]))
+    actions = rig.core.handle_message(fetch("C", 0, PIECE_RECORDS + 1), rig.now, WALL)
+    actions += rig.wait(0.1)
+    heard = [each for each in published(actions) if isinstance(each, RecordMessage)]
+    assert heard[-1] == RecordMessage("C", "P", "hello", PIECE_RECORDS, b"y", True)
 
 
 def test_a_producer_answers_in_pieces_what_it_still_keeps() -> None:

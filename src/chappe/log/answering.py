@@ -41,7 +41,8 @@ def single_records(wanted: Fetch, bodies: Iterable[bytes], first: int, end: int)
     """The records at ``first`` <= n < ``end`` one by one, for an original; and the offset to go on from."""
     actions: list[Action] = []
     for body in bodies:
-        for record in Batch.parse(body, check=False).records(wanted.subject, wanted.topic, first):
+        batch = Batch.parse(body, check=False)  # whose headers need not decode: originals have none
+        for record in batch.records(wanted.subject, wanted.topic, first, with_headers=False):
             if record.offset >= end:
                 return actions, first
             message = RecordMessage(
