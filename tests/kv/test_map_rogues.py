@@ -30,6 +30,8 @@ SEEDS: Final = int(os.environ.get("CHAPPE_ROGUE_SEEDS", "12"))
 STEPS: Final = 300
 LIMITS: Final = replace(MAP_LIMITS, piece_bytes=300, window=4, recent_max=30, takers_max=3, asks_max=5, chunk=4,
                         streams_max=20, sessions_max=30, steps_max=50, pending_max=20, listened_max=20)  # fmt: skip
+PLAIN: Final = say.Step(((b"/a", b"x", 0, b""),))
+DEEP: Final = b"\x91" * 5_000 + b"\xc0"
 SESSION: Final = chp.session_of(b"s" * 10)
 NUMBERS: Final = (0, 1, 2, 5, 300, 2**32, 2**53, chp.NUMBERS - 1)
 
@@ -55,8 +57,8 @@ def entries(rng: Random) -> msgspec.Raw:
     return say.encode_entries(made)
 
 
-def of_client(rng: Random) -> list[bytes]:
-    """Any message of chappe to a server, of the kind that it understands."""
+def of_client(rng: Random, done: int) -> list[bytes]:
+    """Any message of chappe to a server, of the kind that it understands; many of who has done so many steps."""
 
     def number() -> int:
         return rng.choice(NUMBERS)
@@ -67,9 +69,10 @@ def of_client(rng: Random) -> list[bytes]:
     )
     message = rng.choice([
         say.Hello(1, rng.choice((SESSION, rng.randbytes(10))), rng.choice(((b"",), (), (b"/a",) * 3)),
-                  rng.choice((b"", bytes(16), b"\1" * 16)), number(), number(), rng.random() < 0.2),
+                  rng.choice((b"", bytes(16), b"\1" * 16)), number(), rng.choice((done, number())), rng.random() < 0.2),
         say.Taken(rng.choice((1, 2)), rng.choice((0, 1, 3)), number(), number()),
-        say.Steps(1, rng.choice((1, 2, 3, number())), (step,) * rng.randrange(4)),
+        say.Steps(1, rng.choice((done + 1, done + 2, 1, 2, 3, number())),
+                  (rng.choice((step, PLAIN)),) * rng.randrange(4)),
         say.Goodbye(1),
     ])  # fmt: skip
     return say.encode(message)  # type: ignore[arg-type]
@@ -100,7 +103,7 @@ def bent(rng: Random, frames: list[bytes]) -> list[bytes]:
             return [rng.randbytes(rng.randrange(20))]
         place = rng.randrange(len(frames))
         frame = bytearray(frames[place])
-        match rng.randrange(6):
+        match rng.randrange(7):
             case 0 if frame:
                 frame[rng.randrange(len(frame))] = rng.randrange(256)
             case 1 if frame:  # sizes lie: the lengths of MessagePack are such bytes
@@ -109,7 +112,10 @@ def bent(rng: Random, frames: list[bytes]) -> list[bytes]:
                 del frame[rng.randrange(len(frame) + 1) :]
             case 3:
                 frame += rng.randbytes(rng.choice((1, 8, 20_000)))
-            case 4:
+            case 4 if frame and frame[0] & 0xF0 == 0x90:
+                frame[0] += frame[0] < 0x9F  # one element more, which is DEEP
+                frame += DEEP
+            case 5:
                 frames.insert(place, bytes(frame))
             case _:
                 del frames[place]
@@ -126,14 +132,15 @@ def test_a_server_outlives_whatever_comes(seed: int, kind: str) -> None:
     server = rig.server(loaded=Loaded() if kind == "durable" else None, peer="two" if kind == "passive" else None)
     core = server.core
     refused = 0
+    done = rng.choice((0, chp.STEPS - 2))
     for _ in range(STEPS):
         rig.now += rng.choice((0.0, 0.0, 0.01, 0.3, 5.0))
         client = b"rogue%d/0/0" % rng.randrange(4)
-        guide, ours = bent(rng, rng.choice(CAPTURED)), bent(rng, of_client(rng))
+        guide, ours = bent(rng, rng.choice(CAPTURED)), bent(rng, of_client(rng, done))
         calls: list[Any] = [
             partial(core.handle_update, guide, rig.now),
             partial(core.handle_request, client, guide, rig.now),
-            partial(core.handle_request, client, ours, rig.now),
+            *[partial(core.handle_request, client, ours, rig.now)] * 3,
             partial(core.handle_taken, client, rig.now),
             partial(core.handle_unroutable, client, rig.now),
             partial(core.handle_subscription, rng.randbytes(2), rng.random() < 0.7, rig.now),
@@ -219,6 +226,32 @@ def test_a_client_outlives_whatever_comes(seed: int) -> None:
     rig.run(1)
     assert client.contents() == server.contents()
     assert client.outcomes.get(ticket, True) is True
+
+
+@pytest.mark.parametrize("step", [PLAIN, say.Step(((b"/a", b"x", 0, b""), (b"/b", b"x", 0, b"")))])
+def test_numbers_of_steps_end(step: say.Step) -> None:
+    rig = Rig()
+    server = rig.server()
+    rogue = b"rogue/0/0"
+    last = chp.STEPS - 1
+    server.act(server.core.handle_request(rogue, say.encode(say.Hello(1, SESSION, (b"",), b"", 0, last - 1)), rig.now))
+    with pytest.raises(ProtocolError):
+        server.act(server.core.handle_request(rogue, say.encode(say.Steps(1, last, (step, step))), rig.now))
+    server.act(server.core.handle_request(rogue, say.encode(say.Steps(1, last, (step,))), rig.now))
+    with pytest.raises(ProtocolError):
+        server.core.handle_request(rogue, say.encode(say.Hello(2, SESSION, (b"",), b"", 0, last + 1)), rig.now)
+
+    assert server.contents()["/a"] == b"x"
+
+
+def test_what_is_nested_deep_is_malformed() -> None:
+    hello = say.encode(say.Hello(1, SESSION, (b"",), b"", 0, 0))[1]
+    welcome = say.encode(say.Welcome(1, 0, bytes(16), 0, 0, True))[1]
+    for decode, message in ((say.from_client, hello), (say.from_server, welcome)):
+        with pytest.raises(ProtocolError):
+            decode([say.MARK, bytes((message[0] + 1,)) + message[1:] + DEEP])
+    with pytest.raises(ProtocolError):
+        say.decode_entries(msgspec.Raw(b"\x91\x96" + b"\xa0" * 4 + b"\0" + DEEP))
 
 
 def test_sizes_that_lie_take_no_memory() -> None:

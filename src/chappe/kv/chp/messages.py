@@ -37,6 +37,7 @@ RESERVED: Final = frozenset({ICANHAZ, KTHXBAI, HUGZ})  # no key may be one of th
 UUID_BYTES: Final = 16
 TTL_MS_MAX: Final = 100 * 365 * 24 * 3600 * 1000  # a hundred years; longer ones are cut to it
 NUMBERS: Final = 1 << 62  # sequences and other numbers from here on are refused: nobody counts so far
+STEPS: Final = 1 << 48  # so are numbers of a writer's steps, which are 48 bits of a UUID
 _SEQUENCE: Final = struct.Struct(">q")
 _ZERO: Final = bytes(8)
 _TTL: Final = b"ttl="
@@ -201,7 +202,6 @@ def beat_of(update: Update) -> Beat | None:
 SESSION_BYTES: Final = 10
 _NUMBER: Final = struct.Struct(">HI")
 NUMBER_BYTES: Final = _NUMBER.size  # of a write's number, the end of its UUID
-_NUMBERS: Final = 1 << 48
 
 
 def session_of(random: bytes) -> bytes:
@@ -212,7 +212,7 @@ def session_of(random: bytes) -> bytes:
 
 def uuid_of(session: bytes, number: int) -> bytes:
     """The UUID of a writer's write: so servers that get it from each other know who has written what."""
-    assert 0 <= number < _NUMBERS
+    assert 0 <= number < STEPS
     return session + _NUMBER.pack(number >> 32, number & 0xFFFFFFFF)
 
 

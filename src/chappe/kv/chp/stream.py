@@ -23,12 +23,13 @@ import msgspec
 
 from chappe.defaults import MAP_NAME_CHARACTERS_MAX
 from chappe.errors import ProtocolError
-from chappe.kv.chp.messages import NUMBERS, SESSION_BYTES, TTL_MS_MAX, UUID_BYTES
+from chappe.kv.chp.messages import NUMBERS, SESSION_BYTES, STEPS, TTL_MS_MAX, UUID_BYTES
 
 MARK: Final = b"CHAPPE"
 ENTRY_BYTES: Final = 64  # that an entry counts beside its key, body and properties
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=NUMBERS)]
-WriterState: TypeAlias = tuple[bytes, Number, tuple[tuple[Number, int, str], ...]]  # session, last step, failed ones
+StepNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=STEPS)]
+WriterState: TypeAlias = tuple[bytes, StepNumber, tuple[tuple[StepNumber, int, str], ...]]  # session, last step, failed
 Milliseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=TTL_MS_MAX)]
 Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAP_NAME_CHARACTERS_MAX)]
 Entry: TypeAlias = tuple[bytes, bytes, bytes, bytes, Milliseconds]  # key, body, UUID, properties, milliseconds to live
@@ -50,7 +51,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):
     subtrees: tuple[bytes, ...]
     epoch: bytes
     sequence: Number
-    done: Number
+    done: StepNumber
     peer: bool = False
     map: Name = ""
 
@@ -60,7 +61,7 @@ class Taken(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
     stream: Number
     messages: Number
-    done: Number
+    done: StepNumber
     sequence: Number
 
 
@@ -85,7 +86,7 @@ class Steps(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Steps of a writer, numbered from ``first`` on."""
 
     stream: Number
-    first: Number
+    first: StepNumber
     steps: tuple[Step, ...]
 
 
@@ -105,7 +106,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=16):
     number: Number
     epoch: bytes
     sequence: Number
-    applied: Number
+    applied: StepNumber
     whole: bool
 
 
@@ -150,8 +151,8 @@ class Changes(msgspec.Struct, frozen=True, array_like=True, tag=20):
     number: Number
     sequence: Number
     updates: msgspec.Raw
-    applied: Number
-    failed: tuple[tuple[Number, int, str], ...]
+    applied: StepNumber
+    failed: tuple[tuple[StepNumber, int, str], ...]
 
 
 class Outcomes(msgspec.Struct, frozen=True, array_like=True, tag=21):
@@ -159,7 +160,7 @@ class Outcomes(msgspec.Struct, frozen=True, array_like=True, tag=21):
 
     stream: Number
     number: Number
-    failed: tuple[tuple[bytes, Number, int, str], ...]
+    failed: tuple[tuple[bytes, StepNumber, int, str], ...]
 
 
 FromClient: TypeAlias = Hello | Taken | Steps | Goodbye
@@ -186,7 +187,7 @@ def decode_entries(raw: msgspec.Raw) -> list[Entry]:
     """The entries; raises ProtocolError."""
     try:
         return _entries.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"malformed entries: {error}") from None
 
 
@@ -194,12 +195,14 @@ def from_client(frames: Sequence[bytes]) -> FromClient:
     """What a client says; raises ProtocolError."""
     try:
         message = _from_client.decode(_payload(frames))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"malformed message of a client: {error}") from None
     if isinstance(message, Hello) and (
         len(message.session) != SESSION_BYTES or len(message.epoch) not in (0, UUID_BYTES)
     ):
         raise ProtocolError("a name of a writer or epoch of the wrong size")
+    if isinstance(message, Steps) and message.first + len(message.steps) > STEPS:
+        raise ProtocolError(f"{len(message.steps):,} steps from number {message.first:,} on")
     return message
 
 
@@ -207,7 +210,7 @@ def from_server(frames: Sequence[bytes]) -> FromServer:
     """What a server says; raises ProtocolError."""
     try:
         return _from_server.decode(_payload(frames))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"malformed message of a server: {error}") from None
 
 
