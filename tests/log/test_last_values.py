@@ -395,6 +395,22 @@ def test_a_store_that_was_silent_from_the_beginning_may_have_it(others: int) -> 
     assert world.events == []
 
 
+def test_a_topic_that_is_wanted_later_is_waited_for_as_well() -> None:
+    rig = StoreRig()
+    keep(rig, 0, *TWICE)
+    world = World([rig], wanted="other")
+    world.meet()
+    world.wait(1.5)
+    world.silent.add(rig.endpoint)
+    world.carry(world.core.subscribe(Filter("hello"), world.now))
+    world.live("P", 40, ("k1", "3"))
+    world.wait(1.9)
+    world.silent.clear()
+    world.wait(5.0)
+    assert world.places == [("P", offset) for offset in range(20, 41)]
+    assert not any(isinstance(each, LastValuesRefused) for each in world.events)
+
+
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("others", [0, 1])
 def test_a_store_that_stays_silent_has_all_of_it_read(listed: bool, others: int) -> None:

@@ -161,7 +161,7 @@ class LastTopics:
         """No store that answers has it. So it is new, unless one has it that is silent or has left in the midst."""
         stores = self._sources.stores.values()
         missed = topic.refused > 0 or topic.wait_until < math.inf
-        if all(each.synced and not _size(each, topic) for each in stores) and (stores or not missed):
+        if all(_lists(each, topic) and not _size(each, topic) for each in stores) and (stores or not missed):
             self._finish(topic)
         elif topic.wait_until == math.inf:
             topic.wait_until = now + ANSWER_S
@@ -188,6 +188,11 @@ class LastTopics:
         self._done.add(found.name)
         self.begins += [((found.name, partition), cut) for partition, cut in found.cuts.items()]
         self.over.append(found.name)
+
+
+def _lists(store: Source, topic: _Topic) -> bool:
+    """Whether a store has listed what it has of a topic: it may be wanted since a moment ago."""
+    return any(each.matches(topic.name) for each in store.synced)
 
 
 def _size(store: Source, topic: _Topic) -> int:
