@@ -11,6 +11,7 @@ from chappe.errors import BackendFailure, StorageError
 from chappe.kv.backend import Loaded, PutRow, WriterRow
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.events import MapServerLost
+from chappe.kv.chp.recent import Recent
 from chappe.limits import MAP_LIMITS
 
 SMALL = replace(MAP_LIMITS, piece_bytes=200, window=4, recent_max=20, pending_max=10)
@@ -341,3 +342,16 @@ def test_a_passive_server_says_nothing_of_its_position_before_it_has_the_snapsho
 
     assert two.contents() == one.contents()
     assert set(told) == {0, one.core.ledger.sequence}
+
+
+def test_the_latest_updates_that_are_held_are_bounded_in_bytes() -> None:
+    limits = replace(MAP_LIMITS, recent_max=1_000, recent_bytes=100_000)
+    recent = Recent(limits)
+    recent.begin(0)
+    for sequence in range(1, 901):
+        recent.add([(b"/k", bytes(10_000 if sequence % 100 < 50 else 10), b"", b"", 0)], sequence)
+        held = sum([len(entry[1]) for entry in recent._items])
+        assert held <= limits.recent_bytes * 5 // 4
+
+    assert recent.has(899)
+    assert recent.after(899, (b"",), 1_000)[1] == 900

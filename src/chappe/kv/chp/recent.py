@@ -21,13 +21,14 @@ class Recent:
         self._blocks: deque[tuple[int, int]] = deque()  # of items that go together: how many, and their bytes
         self._unfinished: set[int] = set()  # sequences of updates whose step goes on with the next one, ...
         self._oldest: deque[int] = deque()  # ... in order
-        self._gone = 0  # of the list's beginning
+        self._gone = 0  # of the list's beginning, ...
+        self._gone_bytes = 0  # ... and their bytes
         self._bytes = 0
         self._next = 0  # the sequence that comes next
 
     def begin(self, sequence: int) -> None:
         """Nothing up to ``sequence`` can be had."""
-        self._items, self._gone, self._bytes = [], 0, 0
+        self._items, self._gone, self._gone_bytes, self._bytes = [], 0, 0, 0
         self._blocks.clear()
         self._unfinished.clear()
         self._oldest.clear()
@@ -56,10 +57,11 @@ class Recent:
         while self._blocks and (len(self._items) - self._gone > limits.recent_max or self._bytes > limits.recent_bytes):
             count, size = self._blocks.popleft()
             self._gone += count
+            self._gone_bytes += size
             self._bytes -= size
-        if self._gone > limits.recent_max:
+        if self._gone > limits.recent_max or self._gone_bytes > limits.recent_bytes // 8:
             del self._items[: self._gone]
-            self._gone = 0
+            self._gone = self._gone_bytes = 0
         while self._oldest and self._oldest[0] < self._first():
             self._unfinished.remove(self._oldest.popleft())
 
