@@ -145,6 +145,25 @@ def test_a_worker_that_hangs_is_replaced_after_a_while(clock: Clock, place: Plac
     assert list(dict.fromkeys(place.of("k"))) == ["before", "hang", "after"]
 
 
+def test_what_a_worker_imports_may_take_longer_than_a_record(
+    clock: Clock, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "START_S", 10 * PATIENCE_S)
+    place.send(("k", "1"))
+    options: dict[str, Any] = {"workers": 1, "patience_s": PATIENCE_S, "until_end": False}
+    with made(place, "tests.subscribers.working_slowly:note_late", **options) as consumer, running(consumer) as found:
+        place.wait_at("import")
+        inner = consumer._workers
+        assert inner is not None
+        looked_at = inner._look_at
+        clock.forward_s += 2 * PATIENCE_S
+        until(lambda: inner._look_at > looked_at + PATIENCE_S, "a look at it")
+        place.go()
+        until(lambda: consumer.progress().done == 1)
+        consumer.stop()
+    assert found == [Progress(1, 1, 0, 0)]
+
+
 def test_without_patience_one_is_told_of_a_worker_that_hangs(
     place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ import msgspec
 from chappe.errors import UsageError
 from chappe.log.batch import Record
 from chappe.subscribers import work
-from chappe.subscribers.work import COUNT, DONE, FAILED, LENGTH, TEXT_MAX, TOLD, UNFIT, Rows
+from chappe.subscribers.work import COUNT, DONE, FAILED, LENGTH, READY, TEXT_MAX, TOLD, UNFIT, Rows
 
 TELL_S: Final = 0.01  # between two times that it tells how many are done: so much is done again if it is killed
 ORPHAN_S: Final = 10.0  # when the reader has died: so long the record that it is at may take
@@ -50,6 +50,7 @@ def main() -> int:
             traceback.print_exc()
         _tell(out, UNFIT, _text(error))
         return 1
+    _tell(out, READY, b"")
     try:
         _work(read, out, function)
     except Exception as error:

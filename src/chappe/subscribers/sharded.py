@@ -72,7 +72,8 @@ class ShardedConsumer(Closeable):
         timeout: With ``until_end``: seconds until the end is known, and for each batch after that.
         tries: How many workers in a row may end, or raise, before the same record is done; then ``run`` raises.
         patience_s: A worker that gets nothing done for so long of what it has to do is killed and replaced; None: it is
-            waited for, and told of after 30 s.
+            waited for, and told of after 30 s. To import the function, it has a minute at least; of a program, what it
+            takes to start counts.
         form: What a program gets for each record: ``json``, a line as ``chappe consume --json`` prints it; ``raw``, the
             value and a newline; ``length``, the value after its length in four bytes.
         tower: As of ``Consumer``, like ``listen``, ``forwarders``, ``reset``, ``directory``, ``max_age_s`` and

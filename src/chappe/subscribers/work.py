@@ -27,11 +27,13 @@ from chappe.log.batch import Headers, Record
 from chappe.subscribers.shares import Portion
 
 TOLD: Final = struct.Struct(">cI")  # kind, and length of what follows
+READY: Final = b"r"  # nothing: it has imported the function
 DONE: Final = b"d"  # a number: so many more are done
 FAILED: Final = b"f"  # a text: what the function raised; and the process ends
 UNFIT: Final = b"u"  # a text: why no such process can call the function
 LENGTH: Final = struct.Struct(">I")
 COUNT: Final = struct.Struct(">I")
+_SHORT: Final = ((READY, 0), (DONE, COUNT.size))  # kinds and lengths
 TEXT_MAX: Final = 1 << 16  # of what was raised
 LINE_MAX: Final = 4096  # of a program
 LINE_SHOWN: Final = 60
@@ -82,7 +84,9 @@ class Misbehaved(Exception):
 
 
 class Ear(Protocol):
-    """Reads what one worker says."""
+    """Reads what one worker says. ``ready``: it has started, as far as anybody can tell."""
+
+    ready: bool
 
     def hear(self, data: bytes) -> int:
         """How many more records are done. Raises Misbehaved, for what a function raised too."""
@@ -112,6 +116,7 @@ class _Frames:
     """What a function's process says."""
 
     def __init__(self) -> None:
+        self.ready = False
         self._data = b""
 
     def hear(self, data: bytes) -> int:
@@ -120,11 +125,14 @@ class _Frames:
         done = 0
         while len(self._data) >= TOLD.size:
             kind, size = TOLD.unpack_from(self._data)
-            if (kind, size) != (DONE, COUNT.size) and (kind not in (FAILED, UNFIT) or size > TEXT_MAX):
+            if (kind, size) not in _SHORT and (kind not in (FAILED, UNFIT) or size > TEXT_MAX):
                 raise Misbehaved(f"it wrote {self._data[:20]!r} where only chappe writes", done, hopeless=True)
             if len(self._data) < TOLD.size + size:
                 break
             body, self._data = self._data[TOLD.size : TOLD.size + size], self._data[TOLD.size + size :]
+            if kind == READY:
+                self.ready = True
+                continue
             if kind != DONE:
                 raise Misbehaved(body.decode("utf-8", "backslashreplace"), done, hopeless=kind == UNFIT)
             done += COUNT.unpack(body)[0]
@@ -135,6 +143,7 @@ class _Lines:
     """What a program says."""
 
     def __init__(self) -> None:
+        self.ready = True  # it does not say
         self._data = b""
 
     def hear(self, data: bytes) -> int:

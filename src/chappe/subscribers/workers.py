@@ -24,6 +24,7 @@ PAUSE_S: Final = 0.05  # before a worker that got nowhere is replaced; twice as 
 PAUSE_MAX_S: Final = 5.0
 LOOK_S: Final = 0.1  # how often it is looked whether a process has ended and left its output open to others
 STUCK_S: Final = 30.0  # a worker that gets nothing done for so long is told of
+START_S: Final = 60.0  # one that has not imported its function yet has so much patience at least
 LAST_S: Final = 1.0  # from the end of its output to its own
 FAREWELL_S: Final = 10.0  # workers get so long to end when nothing is left to do
 
@@ -66,6 +67,11 @@ class _Worker:
         self.into = self.process.stdin.fileno()
         for each in (self.into, self.out):
             os.set_blocking(each, False)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has started, as far as anybody can tell."""
+        return self._ear.ready
 
     @property
     def to_write(self) -> bool:
@@ -129,7 +135,7 @@ class Workers:
 
     Args:
         tries: How many may end in a row with the same record.
-        patience_s: How long one may get nothing done of what it has to do.
+        patience_s: How long one may get nothing done of what it has to do, once it has started.
         wakeup: A descriptor; ``step`` returns also when it is readable.
     """
 
@@ -220,8 +226,8 @@ class Workers:
         idle_s = time.monotonic() - worker.since if self._shares.sent_to(worker.number) else 0.0
         if worker.process.poll() is not None:
             self._hear(worker)
-        elif idle_s >= self._patience_s:
-            self._over(worker, f"got nothing done for {self._patience_s:g} s, and was killed")
+        elif idle_s >= (patience_s := self._patience_s if worker.ready else max(START_S, self._patience_s)):
+            self._over(worker, f"got nothing done for {patience_s:g} s, and was killed")
         elif idle_s >= STUCK_S and not worker.told:
             worker.told = True
             why = "" if self._work.own_pipe else "; does it flush what it writes, after each 'ok'?"
@@ -232,12 +238,13 @@ class Workers:
 
     def _hear(self, worker: _Worker) -> None:
         wrong: Misbehaved | None = None
+        was_ready = worker.ready
         try:
             count = worker.hear()
         except Misbehaved as error:
             wrong, count = error, error.done
         now = time.monotonic()
-        if count:
+        if count or worker.ready is not was_ready:
             worker.since, worker.told = now, False
         if not self._shares.done(worker.number, count, now):
             wrong = Misbehaved("it said of more records that they are done than it was sent", hopeless=True)
