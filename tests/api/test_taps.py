@@ -157,6 +157,19 @@ def test_who_does_not_keep_up_is_told_how_much_it_missed(stack: ExitStack, monke
     assert (len(found.seen), found.missed) == (10, 55)
 
 
+def test_who_is_silent_for_too_long_is_told_that_it_missed_something(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = stack.enter_context(Endpoint())
+    monkeypatch.setattr(sessions, "SILENT_S", 0.0)
+    found = looking(stack, endpoint.tap())
+    before = found.missed
+    wait_until(lambda: endpoint._tap is None)
+    endpoint.publish("/t", "which nobody notes")
+    found.look()
+    assert (before, found.missed) == (0, 1)
+
+
 def test_who_leaves_costs_nothing_any_more(stack: ExitStack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sessions, "SILENT_S", 0.0)
     endpoint = stack.enter_context(Endpoint())

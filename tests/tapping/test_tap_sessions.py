@@ -80,6 +80,14 @@ def test_who_is_silent_is_forgotten_and_who_asks_is_not(sessions: Sessions) -> N
     assert not sessions
 
 
+def test_who_was_forgotten_is_told_that_something_was_missed(sessions: Sessions) -> None:
+    sessions.handle_timeout(SILENT_S)
+    sessions.handle_look(A, Look(again=True), SILENT_S, 0)
+    sessions.handle_look(B, Look((b"t/",)), SILENT_S, 0)
+    sessions.handle_look(A, Look(again=True), SILENT_S, 0)
+    assert (sessions.take(A).missed, sessions.take(B).missed) == (1, 0)
+
+
 def test_no_more_than_so_many_look_at_once() -> None:
     sessions = Sessions()
     for number in range(SESSIONS_MAX):
@@ -90,7 +98,7 @@ def test_no_more_than_so_many_look_at_once() -> None:
     assert sessions.handle_look(b"late", ALL, 0.0, 0) is None
 
 
-@pytest.mark.parametrize("message", [ALL, Look((b"a", b"\xff"))])
+@pytest.mark.parametrize("message", [ALL, Look((b"a", b"\xff"), again=True)])
 def test_a_question_is_read_as_it_was_meant(message: Look) -> None:
     assert decode_look(encode(message)) == message
 

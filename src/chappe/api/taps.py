@@ -7,6 +7,7 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
+import msgspec
 import zmq
 
 from chappe.api.faces import Closeable
@@ -136,9 +137,9 @@ class Tap(Closeable):
     def __init__(self, host: str, port: int, topics: Sequence[str] = ()) -> None:
         own(self)
         raw = tuple(each.encode("utf-8", "surrogateescape") for each in topics)
-        self._question = encode(Look(raw))
+        self._question = Look(raw)
         try:
-            decode_look(self._question)
+            decode_look(encode(self._question))
         except ProtocolError as error:
             raise UsageError(str(error)) from None
         self._where = f"{host}:{port}"
@@ -157,7 +158,7 @@ class Tap(Closeable):
         while True:
             now = time.monotonic()
             if self._asked_at is None or now >= self._asked_at + ANSWER_S:
-                self._socket.send(self._question, zmq.NOBLOCK)
+                self._socket.send(encode(self._question), zmq.NOBLOCK)
                 self._asked_at = now
             until = min(deadline, self._asked_at + ANSWER_S)
             if self._socket.poll(max(0, int((until - now) * 1000))):
@@ -172,6 +173,7 @@ class Tap(Closeable):
             raise ChappeError(f"what answers at {self._where} is no tap: {error}") from None
         if isinstance(answer, Refused):
             raise ChappeError(f"the tap at {self._where} refuses: {answer.reason}")
+        self._question = msgspec.structs.replace(self._question, again=True)
         return answer
 
     def close(self) -> None:

@@ -24,9 +24,13 @@ Name = Annotated[bytes, msgspec.Meta(max_length=MESH_TOPIC_BYTES_MAX)]
 
 
 class Look(msgspec.Struct, frozen=True, array_like=True, tag="look"):
-    """What has passed since the last question, of topics that begin so? Without any: of all."""
+    """What has passed since the last question, of topics that begin so? Without any: of all.
+
+    ``again``: who asks was answered before. If the tap does not know that one any more, something was missed.
+    """
 
     topics: Annotated[tuple[Name, ...], msgspec.Meta(max_length=PREFIXES_MAX)] = ()
+    again: bool = False
 
 
 class Passed(msgspec.Struct, frozen=True, array_like=True, tag="passed"):

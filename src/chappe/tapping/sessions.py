@@ -1,6 +1,7 @@
 """Who looks at a tap, for what, and what waits for each.
 
-Whoever has not asked for some seconds is forgotten. So a tap that nobody looks at has no sessions, and costs nothing.
+Whoever has not asked for some seconds is forgotten, and told when it asks again that it has missed something. So a tap
+that nobody looks at has no sessions, and costs nothing.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ Wants = Mapping[tuple[str, bytes], tuple[str, ...]]  # kinds of messages, by who
 class _Session:
     """One who looks."""
 
-    def __init__(self, prefixes: tuple[bytes, ...]) -> None:
+    def __init__(self, prefixes: tuple[bytes, ...], missed: int) -> None:
         self.prefixes = prefixes
         self.waiting: deque[Seen] = deque()
-        self.missed = 0
+        self.missed = missed
 
     def offer(self, each: Seen) -> None:
         """Let it wait, if it is wanted and there is room."""
@@ -68,7 +69,7 @@ class Sessions:
             return Refused(f"{SESSIONS_MAX} others look already")
         self._until.set(client, now + SILENT_S)
         if session is None or session.prefixes != prefixes:
-            session = self._sessions[client] = _Session(prefixes)
+            session = self._sessions[client] = _Session(prefixes, int(look.again))  # how much, nobody knows
             for (who, topic), kinds in self._wants.items():
                 session.offer(Subscribed(wall_us, topic, who, kinds))
         return None
