@@ -20,7 +20,7 @@ from chappe.api.taps import Passed, Subscribed, Tap
 from chappe.errors import AddressInUse, ChappeError, TimedOut, UsageError
 from chappe.runtime import tap_node
 from chappe.tapping import sessions
-from chappe.tapping.messages import Seen
+from chappe.tapping.messages import Seen, Shown, decode_look, encode
 from chappe.tapping.sessions import SESSIONS_MAX
 
 
@@ -168,6 +168,26 @@ def test_who_is_silent_for_too_long_is_told_that_it_missed_something(
     endpoint.publish("/t", "which nobody notes")
     found.look()
     assert (before, found.missed) == (0, 1)
+
+
+def test_answers_that_come_late_are_shown_with_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Seen] = [Passed(0, b"t", "data", "here", first=each) for each in range(3)]
+    with rogue(zmq.ROUTER) as tap, closing(Tap("127.0.0.1", tap.bind_to_random_port("tcp://127.0.0.1"))) as looker:
+        asked = []
+        for wait_s in (PATIENCE_S, 0.0):  # the second one as there is no answer to the first
+            monkeypatch.setattr(taps, "ANSWER_S", wait_s)
+            with pytest.raises(TimedOut):
+                looker.look(0.0)
+            asked.append(tap.recv_multipart())
+        monkeypatch.setattr(taps, "ANSWER_S", PATIENCE_S)
+        for number, (client, question) in enumerate(asked):
+            tap.send_multipart([client, encode(Shown([seen[number]], 10, decode_look(question).number))])
+        assert looker.look(PATIENCE_S) == Shown(seen[:2], 20)
+        with pytest.raises(TimedOut):
+            looker.look(0.0)
+        client, question = tap.recv_multipart()
+        tap.send_multipart([client, encode(Shown([seen[2]], 0, decode_look(question).number))])
+        assert looker.look(PATIENCE_S) == Shown(seen[2:])
 
 
 def test_who_leaves_costs_nothing_any_more(stack: ExitStack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
-import msgspec
 import zmq
+from msgspec.structs import replace
 
 from chappe.api.faces import Closeable
 from chappe.errors import ChappeError, ProtocolError, TimedOut, UsageError
@@ -25,6 +25,7 @@ from chappe.tapping.messages import (
     Look,
     Passed,
     Refused,
+    Seen,
     Shown,
     Subscribed,
     decode_answer,
@@ -36,7 +37,8 @@ from chappe.transports.zeromq import open_socket
 
 __all__ = ["CONTENT_BYTES", "LogTap", "MeshTap", "Passed", "Shown", "Subscribed", "Tap"]
 
-ANSWER_S: Final = 1.0  # a question is repeated after so long without an answer
+ANSWER_S: Final = 1.0  # a question is repeated after so long without an answer, and twice as long each time ...
+ANSWER_DOUBLED_MAX: Final = 3  # ... so many times
 
 
 def _now_us() -> int:
@@ -145,7 +147,10 @@ class Tap(Closeable):
         self._where = f"{host}:{port}"
         self._socket = open_socket(zmq.DEALER)
         self._socket.connect(f"tcp://{host}:{port}")
-        self._asked_at: float | None = None  # and there was no answer yet
+        self._asked_at: float | None = None  # and there was no answer to that yet
+        self._answered = 0  # the number of the question to which the last answer was
+        self._seen: list[Seen] = []  # of answers to earlier questions
+        self._missed = 0
 
     def look(self, timeout_s: float) -> Shown:
         """What was seen since the last call, as far as one answer has room. Ctrl-C ends the wait.
@@ -155,26 +160,47 @@ class Tap(Closeable):
             ChappeError: Others look already, or what answers is no tap.
         """
         deadline = time.monotonic() + timeout_s
-        while True:
+        if self._asked_at is None:
+            self._ask()
+        while (answer := self._answer(deadline)).number < self._question.number:
+            self._seen += answer.seen  # it came late, when it had been asked for once more
+            self._missed += answer.missed
+        shown = Shown([*self._seen, *answer.seen], self._missed + answer.missed)
+        self._asked_at, self._seen, self._missed = None, [], 0
+        self._question = replace(self._question, again=True)
+        return shown
+
+    def _ask(self) -> None:
+        self._question = replace(self._question, number=self._question.number + 1)
+        self._socket.send(encode(self._question), zmq.NOBLOCK)
+        self._asked_at = time.monotonic()
+
+    def _answer(self, deadline: float) -> Shown:
+        """Wait for one, and ask again for one that does not come."""
+        while not self._socket.poll(max(0, int((min(deadline, self._ask_at()) - time.monotonic()) * 1000))):
             now = time.monotonic()
-            if self._asked_at is None or now >= self._asked_at + ANSWER_S:
-                self._socket.send(encode(self._question), zmq.NOBLOCK)
-                self._asked_at = now
-            until = min(deadline, self._asked_at + ANSWER_S)
-            if self._socket.poll(max(0, int((until - now) * 1000))):
-                break
-            if time.monotonic() >= deadline:
+            if now >= self._ask_at():
+                self._ask()
+            if now >= deadline:
                 raise TimedOut(f"no tap answers at {self._where}: was the program there started with --tap?")
         frames = self._socket.recv_multipart()
-        self._asked_at = None
         try:
             answer = decode_answer(frames[-1])
+            if isinstance(answer, Shown) and not self._answered < answer.number <= self._question.number:
+                raise ProtocolError("an answer to no question")
         except ProtocolError as error:
+            self._asked_at = None
             raise ChappeError(f"what answers at {self._where} is no tap: {error}") from None
         if isinstance(answer, Refused):
+            self._asked_at = None
             raise ChappeError(f"the tap at {self._where} refuses: {answer.reason}")
-        self._question = msgspec.structs.replace(self._question, again=True)
+        self._answered = answer.number
         return answer
+
+    def _ask_at(self) -> float:
+        """When the question is repeated: ever later, as one who is slow has to answer each."""
+        assert self._asked_at is not None
+        return self._asked_at + ANSWER_S * 2.0 ** min(self._question.number - self._answered - 1, ANSWER_DOUBLED_MAX)
 
     def close(self) -> None:
         """Look no more."""

@@ -27,10 +27,12 @@ class Look(msgspec.Struct, frozen=True, array_like=True, tag="look"):
     """What has passed since the last question, of topics that begin so? Without any: of all.
 
     ``again``: who asks was answered before. If the tap does not know that one any more, something was missed.
+    ``number``: the answer has it, too, so that who asks once more as nothing comes can tell the answers apart.
     """
 
     topics: Annotated[tuple[Name, ...], msgspec.Meta(max_length=PREFIXES_MAX)] = ()
     again: bool = False
+    number: int = 0
 
 
 class Passed(msgspec.Struct, frozen=True, array_like=True, tag="passed"):
@@ -69,6 +71,7 @@ class Shown(msgspec.Struct, frozen=True, array_like=True, tag="shown"):
 
     seen: list[Seen]
     missed: int = 0
+    number: int = 0  # of the question
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):

@@ -29,6 +29,7 @@ class _Session:
         self.prefixes = prefixes
         self.waiting: deque[Seen] = deque()
         self.missed = missed
+        self.number = 0  # of the last question
 
     def offer(self, each: Seen) -> None:
         """Let it wait, if it is wanted and there is room."""
@@ -72,6 +73,7 @@ class Sessions:
             session = self._sessions[client] = _Session(prefixes, int(look.again))  # how much, nobody knows
             for (who, topic), kinds in self._wants.items():
                 session.offer(Subscribed(wall_us, topic, who, kinds))
+        session.number = look.number
         return None
 
     def handle_passed(self, passed: Iterable[Passed], missed: int) -> None:
@@ -97,7 +99,7 @@ class Sessions:
         session = self._sessions[client]
         waiting, missed = session.waiting, session.missed
         session.missed = 0
-        return Shown([waiting.popleft() for _ in range(min(len(waiting), ANSWER_MAX))], missed)
+        return Shown([waiting.popleft() for _ in range(min(len(waiting), ANSWER_MAX))], missed, session.number)
 
     def forget(self, client: bytes) -> None:
         """It takes no answers."""
