@@ -17,6 +17,7 @@ from tests.runtime.rogues import garbage, junk, rogue, throw
 from chappe import Consumer, Endpoint, Forwarder, Producer
 from chappe.api import taps
 from chappe.api.taps import Passed, Subscribed, Tap
+from chappe.defaults import QUEUE_MESSAGES_MAX
 from chappe.errors import AddressInUse, ChappeError, TimedOut, UsageError
 from chappe.runtime import tap_node
 from chappe.tapping import sessions
@@ -272,12 +273,18 @@ def test_a_tap_is_for_this_machine(stack: ExitStack) -> None:
     assert stack.enter_context(Endpoint(security="plain")).tap("0.0.0.0")
 
 
-def test_who_looks_where_there_is_no_tap_is_told(stack: ExitStack, tmp_path: Path) -> None:
+def test_who_looks_where_there_is_no_tap_is_told(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint = stack.enter_context(Endpoint())
     port = endpoint.tap()
     endpoint.close()
     with closing(Tap("127.0.0.1", port)) as tap, pytest.raises(TimedOut, match="with --tap"):
         tap.look(0.05)
+    with closing(Tap("127.0.0.1", port)) as tap:
+        monkeypatch.setattr(taps, "ANSWER_S", 0.0)
+        for _ in range(2 * QUEUE_MESSAGES_MAX):
+            with pytest.raises(TimedOut):
+                tap.look(0.0)
+    monkeypatch.setattr(taps, "ANSWER_S", PATIENCE_S)
     with rogue(zmq.ROUTER) as stranger:
         port = stranger.bind_to_random_port("tcp://127.0.0.1")
         with closing(Tap("127.0.0.1", port)) as tap:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -146,6 +147,7 @@ class Tap(Closeable):
             raise UsageError(str(error)) from None
         self._where = f"{host}:{port}"
         self._socket = open_socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.SNDHWM, 1)
         self._socket.connect(f"tcp://{host}:{port}")
         self._asked_at: float | None = None  # and there was no answer to that yet
         self._answered = 0  # the number of the question to which the last answer was
@@ -171,9 +173,11 @@ class Tap(Closeable):
         return shown
 
     def _ask(self) -> None:
-        self._question = replace(self._question, number=self._question.number + 1)
-        self._socket.send(encode(self._question), zmq.NOBLOCK)
+        question = replace(self._question, number=self._question.number + 1)
         self._asked_at = time.monotonic()
+        with suppress(zmq.Again):  # nobody has taken the last one yet: one is enough
+            self._socket.send(encode(question), zmq.NOBLOCK)
+            self._question = question
 
     def _answer(self, deadline: float) -> Shown:
         """Wait for one, and ask again for one that does not come."""
