@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from tests.ports import free_address
 from tests.waiting import until
 
 from chappe import MapChange, MapServer, SharedMap
-from chappe.cli import app, maps
+from chappe.cli import app, maps, maps_files
 from chappe.cli.config import MAP_COMMANDS, defaults_of_commands, load
 
 KEYS = 20_000  # more than several pieces of a snapshot, and several windows of writes
@@ -248,6 +249,12 @@ def test_what_is_dumped_is_loaded_into_another_map(shell: Shell, shared: SharedM
         copy.clear()
         assert shell.run("map", "load", "--servers", other.address, stdin=raw).returncode == 0  # through a pipe
         until(lambda: copy.snapshot() == shared.snapshot())
+
+
+def test_what_is_large_is_loaded_a_few_at_a_time(shared: SharedMap[bytes]) -> None:
+    lines = b"".join(b'{"key":"%d","value":"%s"}\n' % (n, b"x" * (1 << 20)) for n in range(10))
+    assert list(maps_files._set(shared, io.BytesIO(lines), PATIENCE_S)) == [4, 8, 10]
+    assert len(shared) == 10
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,9 @@ from chappe.errors import ChappeError, UsageError
 if TYPE_CHECKING:
     from chappe import SharedMap
 
-CHUNK: Final = 4096  # entries under way at once
+# entries under way at once, and bytes of them; all of these are confirmed within the timeout
+CHUNK: Final = 4096
+CHUNK_BYTES: Final = 4 << 20
 SHOW: Final = 1024  # lines between two updates of a bar
 # JSON writes a byte with six characters at most
 LINE_MAX: Final = 6 * (MAP_BODY_BYTES_MAX + MAP_KEY_BYTES_MAX + MAP_PROPERTIES_BYTES_MAX) + 4096
@@ -90,13 +92,15 @@ def _set(shared: SharedMap[bytes], source: IO[bytes], timeout: float) -> Iterato
     """Set all entries; how many are confirmed, again and again."""
     from chappe.api.faces import run  # brings asyncio, which the help does without
 
-    done = 0
+    done = size = 0
     chunk = []
     for key, value, properties in _entries(source):
         chunk.append(shared.member.step({key: value}, None, None, properties))
-        if len(chunk) == CHUNK:
+        size += len(value)
+        if len(chunk) == CHUNK or size >= CHUNK_BYTES:
             run(shared.member.writing_many(chunk, timeout), shared.member.node.turns.wait)
             done += len(chunk)
+            size = 0
             chunk = []
             yield done
     run(shared.member.writing_many(chunk, timeout), shared.member.node.turns.wait)
