@@ -86,13 +86,19 @@ def test_what_cannot_be_a_key_is_refused(shared: Text, key: str) -> None:
 
 
 def test_what_cannot_be_a_value_is_refused(shared: Text) -> None:
+    shared["/a"] = "stays"
     for value in ("", b"bytes", None):
         with pytest.raises(UsageError):
             shared.set("/a", value)  # type: ignore[arg-type]
+        with pytest.raises(UsageError):
+            shared.update({"/a": value})
+        with pytest.raises(UsageError):
+            shared.set_many([("/a", value)])  # type: ignore[list-item]
     with pytest.raises(UsageError):
         shared.set("/a", "x", ttl=-1)
     with pytest.raises(UsageError):
         shared.set("/a", "x", properties={"a\nb": "c"})
+    assert dict(shared) == {"/a": "stays"}
 
 
 def test_properties_travel_with_a_key(shared: Text) -> None:

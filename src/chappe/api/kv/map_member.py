@@ -196,15 +196,14 @@ class MapMember(Generic[V]):
     def single_step(self, key: str, value: V, ttl_s: Seconds, properties: Mapping[str, str] | None) -> Step:
         """As ``step`` of one key that is set."""
         raw = encode_properties(properties) if properties else b""
-        return Step(((encode_key(key), self.codec.encode(value), encode_ttl(ttl_s), raw),))
+        return Step(((encode_key(key), self._encode_set(value), encode_ttl(ttl_s), raw),))
 
     def single_steps(self, pairs: Iterable[tuple[str, V]], ttl_s: Seconds) -> Iterator[Step]:
-        """A step for each key, as ``step`` makes it."""
+        """A step for each key that is set."""
         ttl_ms = encode_ttl(ttl_s)
-        encode = self._encode
+        encode = self._encode_set
         for key, value in pairs:
-            body = encode(value)
-            yield Step(((encode_key(key), body, ttl_ms if body else 0, b""),))
+            yield Step(((encode_key(key), encode(value), ttl_ms, b""),))
 
     def writing(self, step: Step, wait: bool, timeout: Seconds) -> Steps[bool]:
         """Write, after a wait for room, and wait for the outcome: whether what was expected was there."""
@@ -286,6 +285,11 @@ class MapMember(Generic[V]):
         if failed:
             raise failed[0]
         return found[0]
+
+    def _encode_set(self, value: V) -> bytes:
+        if value is None:  # which deletes in a step
+            raise UsageError("None is no value of a map: use delete")
+        return self.codec.encode(value)
 
     def _encode(self, value: V | None) -> bytes:
         return b"" if value is None else self.codec.encode(value)

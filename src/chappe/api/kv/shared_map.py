@@ -12,7 +12,6 @@ from chappe.api.kv.map_values import MapChange, V
 from chappe.api.kv.map_watch import MapWatch
 from chappe.api.mesh.arguments import MISSING
 from chappe.defaults import SUBSCRIBER_MESSAGES_MAX
-from chappe.errors import UsageError
 from chappe.kv.chp.client import MapState
 from chappe.system.forking import own
 
@@ -185,8 +184,6 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
 
         For the rest, and for what all writes raise, see the class.
         """
-        if value is None:
-            raise UsageError("None is no value of a map: use delete")
         step = self.member.single_step(key, value, ttl, properties)
         return self._run(self._done(step, wait, timeout))  # type: ignore[no-any-return]
 
