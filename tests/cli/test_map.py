@@ -87,6 +87,17 @@ def test_values_are_set_got_and_deleted(shell: Shell, shared: SharedMap[bytes]) 
         assert done.stderr == b"chappe: nothing is in the map under '/fx/eur'\n"
 
 
+def test_a_key_may_be_longer_than_a_subtree(shell: Shell, shared: SharedMap[bytes]) -> None:
+    key = "/" + "ä" * 300
+    shared[key + "ö"] = b"another"
+    watching = watcher(shell, key, "--count", "2")
+    assert shell.run("map", "set", key, "1").returncode == 0
+    assert shell.run("map", "get", key).stdout == b"1\n"
+    assert shell.run("map", "delete", key).returncode == 0
+    lines, _ = watching.communicate(timeout=PATIENCE_S)
+    assert lines.decode().splitlines() == [f"insert {key} -> 1", f"erase {key}"]
+
+
 def test_a_time_to_live_ends(shell: Shell, shared: SharedMap[bytes]) -> None:
     with shared.watch(key="/lock") as watch:
         assert shell.run("map", "set", "/lock", "mine", "--ttl", "0.2s").returncode == 0

@@ -19,7 +19,7 @@ from chappe.cli.console import Bar, exit_code, hear_warnings, say, warn, write_o
 from chappe.cli.formats import readable
 from chappe.cli.maps_serve import MODEL, NAME, serve, witness
 from chappe.cli.units import human_bytes, parse_age
-from chappe.defaults import MAP_PORT, TOWER_HOST
+from chappe.defaults import MAP_PORT, MAP_SUBTREE_BYTES_MAX, TOWER_HOST
 from chappe.errors import NoMaster, NoSuchKey, StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def get(
     if subtrees:
         raise UsageError("give a key or --subtree, not both")
     check_key(key)
-    with where.of([key]) as shared:
+    with where.of([_around(key)]) as shared:
         entry = shared.member.find(key)
         if entry is None:
             raise _no_such_key(key)
@@ -144,7 +144,7 @@ def set_(
     check_key(key)
     Codec[bytes](bytes).encode(raw)
     encode_ttl(ttl_s)
-    with where.of([key]) as shared:
+    with where.of([_around(key)]) as shared:
         if not unique:
             shared.set(key, raw, ttl=ttl_s, timeout=where.timeout)
         elif not shared.compare_and_set(key, None, raw, ttl=ttl_s, timeout=where.timeout):
@@ -158,7 +158,7 @@ def set_(
 def delete(key: Key, where: Client) -> None:
     """Remove a key; done when the server has done it."""
     check_key(key)
-    with where.of([key]) as shared:
+    with where.of([_around(key)]) as shared:
         if key not in shared:
             raise _no_such_key(key)
         shared.delete(key, timeout=where.timeout)
@@ -181,7 +181,7 @@ def watch(
         check_key(key)
     wanted = {} if key is None else {"key": key}
     try:
-        with where.of(subtrees if key is None else [key]) as shared, shared.watch(**wanted) as watching:  # type: ignore[arg-type]
+        with where.of(subtrees if key is None else [_around(key)]) as shared, shared.watch(**wanted) as watching:  # type: ignore[arg-type]
             say(f"watching the map at {where.servers}, {len(shared):,} keys")
             try:
                 for found in mesh.batches(watching.get_many, count, seconds):
@@ -199,6 +199,11 @@ def check_key(key: str) -> None:
     from chappe.api.kv.map_values import encode_key
 
     encode_key(key)
+
+
+def _around(key: str) -> str:
+    """The subtree that has a key, and little else: as much of the key as a subtree can be."""
+    return _raw(key)[:MAP_SUBTREE_BYTES_MAX].decode("utf-8", "surrogateescape")
 
 
 def rows(shared: SharedMap[bytes]) -> Iterator[Row]:
