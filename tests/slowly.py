@@ -1,6 +1,6 @@
 """Runs tests as if the machine were many times busier, without loading it: ``python -m tests.slowly 15 tests/api``.
 
-Everything that the tests start is stopped most of the time: with 15, of each half second it gets a fifteenth, so that
+Everything that the tests start is stopped most of the time: with 15, of each 0.4 seconds it gets a fifteenth, so that
 what takes a second takes fifteen, and time passes between any two instructions. ``--switch-s`` is how long a thread of
 the tests' own process runs before another one may: 0.000001 shuffles them, 0.5 lets each do as much as it can. All
 further arguments are pytest's. For those who maintain the tests; Linux and macOS.
@@ -19,7 +19,8 @@ from collections.abc import Iterable
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
-PERIOD_S = 0.5  # shorter than any silence for which one of ours takes another for dead
+# shorter than any silence for which one of ours takes another for dead, or itself for having stood still
+PERIOD_S = 0.4
 SWITCH = "CHAPPE_TESTS_SWITCH_S"
 
 
