@@ -11,6 +11,7 @@ from chappe.errors import BackendFailure, StorageError
 from chappe.kv.backend import Loaded, PutRow, WriterRow
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.events import MapServerLost
+from chappe.kv.chp.ledger import CONFLICT, INVALID
 from chappe.kv.chp.recent import Recent
 from chappe.limits import MAP_LIMITS
 
@@ -355,3 +356,34 @@ def test_the_latest_updates_that_are_held_are_bounded_in_bytes() -> None:
 
     assert recent.has(899)
     assert recent.after(899, (b"",), 1_000)[1] == 900
+
+
+def test_the_text_of_a_failure_is_short_however_long_the_key() -> None:
+    rig = Rig()
+    server = rig.server()
+    set_a = (b"/a", b"1", 0, b"")
+    texts = []
+    for key, code in ((b"\0" * 16_384, CONFLICT), (b"\0" * 16_385, INVALID), (b"HUGZ", INVALID)):
+        failure = server.core.ledger._refuse(say.Step((set_a,), ((key, b"1"),)))
+        assert failure is not None
+        assert failure[0] == code
+        texts.append(failure[1])
+    too_large = server.core.ledger._refuse(say.Step((set_a,), ((b"/a", bytes(16 << 20)),)))
+
+    assert max(map(len, texts)) < 1_000
+    assert too_large is not None
+    assert too_large[0] == INVALID
+
+
+def test_failures_of_many_steps_come_in_several_messages() -> None:
+    rig = Rig(replace(SMALL, piece_bytes=2_000))
+    server = rig.server()
+    client = rig.client()
+    rig.run(0.5)
+    failing = {client.write((b"/a", b"1"), expected=((b"/a", b"0"),)) for _ in range(200)}
+    done = client.write((b"/b", b"1"))
+    rig.run(1)
+    told = [say.from_server(frames) for _, frames in server.sent if frames[0] == say.MARK]
+
+    assert client.outcomes == {**dict.fromkeys(failing, False), done: True}
+    assert max(len(each.failed) for each in told if isinstance(each, say.Changes)) < 50

@@ -34,6 +34,7 @@ NS: Final = 1_000_000_000
 MS: Final = 1_000_000
 CONFLICT: Final = 1  # codes of failures: what was expected was not there, ...
 INVALID: Final = 12  # ... or the step can be nobody's
+REFUSED: Final = "it was refused"  # what remains of the text of a failure that is stored, or copied with all others
 _ORDER: Final = Entity(bytes(ENDPOINT_BYTES), 0)  # its row has the last sequence
 _PAST_MAX: Final = 16
 _REFUSED_MAX: Final = 4_096
@@ -161,7 +162,7 @@ class Ledger:
                 self.sequence = max(self.sequence, row.applied)
                 continue
             session = Session(row.applied, row.heard_ns)
-            session.failed = {number: (code, "it was refused") for number, code in row.outcomes}
+            session.failed = {number: (code, REFUSED) for number, code in row.outcomes}
             self.sessions[row.entity.endpoint[: chp.SESSION_BYTES]] = session
 
     def ns(self, now: float) -> int:
@@ -365,14 +366,18 @@ class Ledger:
 
     def _refuse(self, step: Step) -> tuple[int, str] | None:
         for key, body in step.expected:
+            if not chp.is_key(key):
+                return INVALID, _no_key(key)
+            if len(body) > MAP_BODY_BYTES_MAX:
+                return INVALID, _too_large(body)
             entry = self.engine.find(key_of(key))
             if (b"" if entry is None else entry.value[0]) != body:  # type: ignore[index]
-                return CONFLICT, f"{key.decode('utf-8', 'replace')!r} has another value"
+                return CONFLICT, f"{key.decode('utf-8', 'replace')[:100]!r} has another value"
         for key, body, _, properties in step.sets:
             if not chp.is_key(key):
-                return INVALID, f"{key[:100]!r} is no key: it is too long, or a word of the protocol"
+                return INVALID, _no_key(key)
             if len(body) > MAP_BODY_BYTES_MAX:
-                return INVALID, f"a value of {len(body):,} bytes: at most {MAP_BODY_BYTES_MAX:,} are taken"
+                return INVALID, _too_large(body)
             if properties and not chp.are_properties(properties):
                 return INVALID, "properties that are not name=value, each ended by a newline"
         if len(step.sets) > 1 and step_size(step) > MAP_STEP_BYTES_MAX:
@@ -493,6 +498,14 @@ def _runs(told: Sequence[Told]) -> Iterator[tuple[bytes, int, Sequence[Told]]]:
 def _published(told: Told, sequence: int) -> list[bytes]:
     key, body, uuid, properties, left = told
     return chp.encode_update(chp.Update(key, sequence, uuid, properties, body, chp.ttl_seconds(left) if left else b""))
+
+
+def _no_key(key: bytes) -> str:
+    return f"{key[:100]!r} is no key: it is too long, or a word of the protocol"
+
+
+def _too_large(body: bytes) -> str:
+    return f"a value of {len(body):,} bytes: at most {MAP_BODY_BYTES_MAX:,} are taken"
 
 
 def _entity(session: bytes) -> Entity:

@@ -21,7 +21,7 @@ from chappe.deadlines import Deadlines
 from chappe.defaults import KIB, MAP_SUBTREE_BYTES_MAX
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.actions import Action, Offer, Withdraw
-from chappe.kv.chp.ledger import Ledger
+from chappe.kv.chp.ledger import REFUSED, Ledger, Session
 from chappe.kv.chp.recent import Batches
 from chappe.kv.chp.views import View, Views
 from chappe.limits import MapLimits
@@ -326,21 +326,33 @@ class Streams:
         if known and (stream.told >= position or now < stream.told_at + BEAT_S):
             return position < last
         failed: tuple[tuple[int, int, str], ...] = ()
+        all_applied = applied
         if session is not None and session.failed:
-            failed = tuple([(number, *session.failed[number]) for number in sorted(session.failed)
-                            if stream.told_applied < number <= applied])  # fmt: skip
+            failed, applied = self._failures(session, stream.told_applied, applied)
         stream.told = position
         stream.told_applied = max(applied, stream.told_applied)
         stream.told_at = now
         message = say.Changes(stream.number, stream.sent, position, updates, applied, failed)
         self._send(stream, message, now, actions)
-        return position < last
+        return position < last or applied < all_applied
+
+    def _failures(self, session: Session, told: int, applied: int) -> tuple[tuple[tuple[int, int, str], ...], int]:
+        """The steps between these that failed, as many as go into a message, and up to which step they are all."""
+        found: list[tuple[int, int, str]] = []
+        size = 0
+        for number in sorted([each for each in session.failed if told < each <= applied]):
+            if size >= self._limits.piece_bytes:
+                return tuple(found), number - 1
+            code, text = session.failed[number]
+            found.append((number, code, text))
+            size += len(text) + say.ENTRY_BYTES
+        return tuple(found), applied
 
     def _note_sessions(self, stream: _Stream) -> None:
         """What is known of writers at this moment, which goes with a snapshot to the other server."""
         stream.sessions = tuple([
             (name, each.released,
-             tuple([(number, *outcome) for number, outcome in each.failed.items() if number <= each.released]))
+             tuple([(number, code, REFUSED) for number, (code, _) in each.failed.items() if number <= each.released]))
             for name, each in self._ledger.sessions.items()
         ])  # fmt: skip
         stream.refusals = self._ledger.refusals
