@@ -54,7 +54,7 @@ def test_positions_beyond_the_bound_go_where_no_store_lists_the_partition() -> N
     keys = [("hello", f"P{number}") for number in range(6)]
     delivery = delivered(*keys, limits=LogLimits(settled_max=3))
     delivery._sources.found("S", "tcp://s:1", 0.0)
-    delivery._sources.stores["S"].heads[keys[0]] = (0, 3)
+    delivery._sources.stores["S"].note(keys[0], 0, 3)
     delivery.settle(LOG_LIMITS.settled_s)
 
     assert list(delivery.settled) == [keys[0], keys[4], keys[5]]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, replace
 from random import Random
+from types import FrameType
+from typing import Any
 
 import pytest
 from tests.log.store_rig import WALL, StoreRig
@@ -11,6 +14,7 @@ from tests.log.store_rig import WALL, StoreRig
 from chappe.core import Report
 from chappe.data.topic import Filter
 from chappe.limits import LOG_LIMITS
+from chappe.log import consumer, last_topics, last_values
 from chappe.log.actions import Action, Ask, Deliver, Reply
 from chappe.log.batch import HEADER, Batch, encode_batch
 from chappe.log.consumer import LAST, LogConsumer
@@ -531,3 +535,50 @@ def test_nothing_is_missed_or_doubled_whatever_happens(seed: int) -> None:
 def test_a_table_of_its_own_is_empty_without_records() -> None:
     made = LastValues(StoreRig().storage, LOG_LIMITS)
     assert made.answer(LastRequest(b"none"), 0.0)[0] == LastAnswer(b"none", 1)
+
+
+@dataclass
+class Queued(World):
+    """One whose stores answer in turn."""
+
+    pending: list[Ask] = field(default_factory=list)
+
+    def _ask(self, action: Ask) -> None:
+        self.pending.append(action)
+
+    def run(self, seconds: float) -> None:
+        for _ in range(int(seconds / 0.05)):
+            while self.pending:
+                super()._ask(self.pending.pop(0))
+            self.wait(0.05)
+
+
+def effort(topics: int) -> int:
+    """How many lines run until a consumer has the newest record of each of so many topics."""
+    counted = {each.__file__ for each in (consumer, last_topics, last_values)}
+    lines = 0
+
+    def count(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count if frame.f_code.co_filename in counted else None
+
+    rig = StoreRig()
+    body = encode_batch(0, [b"v"], WALL, keys=[b"k"])
+    appends = [Append(f"t{number}", f"P{number}", 0, 1, WALL, WALL, body) for number in range(topics)]
+    rig.storage.publish(rig.storage.write(appends))
+    world = Queued([rig])
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        world.meet()
+        world.run(3)
+    finally:
+        sys.settrace(before)
+    assert len(world.delivered) == topics
+    assert rig.core._last.wrong() == []
+    return lines
+
+
+def test_many_topics_take_a_consumer_and_a_store_in_proportion() -> None:
+    assert effort(400) < 5 * effort(100)

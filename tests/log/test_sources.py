@@ -24,7 +24,7 @@ def known(*names: str) -> Sources:
     sources = Sources(32)
     for name in names:
         sources.found(name, f"tcp://{name}:1", 0.0)
-        sources.stores[name].heads[KEY] = (0, 1000)
+        sources.stores[name].note(KEY, 0, 1000)
     return sources
 
 

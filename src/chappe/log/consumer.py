@@ -356,14 +356,14 @@ class LogConsumer:
             begins = self._reset.when_heard(first_seen, new=self.synced or self._ready)
             part = self._delivery.add(key, begins)
             if begins == UNDECIDED and self._reset is LAST:
-                part.gap.next = self._begin_with_last(key[0], now)
+                part.gap.next = self._begin_with_last(key, now)
         return part
 
-    def _begin_with_last(self, topic: str, now: float) -> int:
+    def _begin_with_last(self, key: Key, now: float) -> int:
         """Where a partition begins that is met now, by a consumer that wants the newest records first."""
-        if self._last.begun(topic):
+        if self._last.begun(key[0]):
             return 0
-        self._last.want(topic, now)
+        self._last.want(key, now)
         return UNDECIDED
 
     def _unanswered(self, questions: list[Question], now: float) -> list[Action]:
@@ -396,10 +396,10 @@ class LogConsumer:
             part = self._delivery.find(key) or self._delivery.add(key, UNDECIDED)
             if part.gap.next == UNDECIDED:
                 actions += self._begin_at(key, part, offset, now)
-        for topic in over:
-            for key, part in list(self._delivery.partitions.items()):
-                if key[0] == topic and part.gap.next == UNDECIDED:
-                    actions += self._begin_at(key, part, 0, now)
+        for key in over:
+            found = self._delivery.partitions.get(key)
+            if found is not None and found.gap.next == UNDECIDED:
+                actions += self._begin_at(key, found, 0, now)
         return actions
 
     def _begin_at(self, key: Key, part: Partition, offset: int, now: float) -> list[Action]:
@@ -448,7 +448,7 @@ class LogConsumer:
     def _start(self, store: Source, key: Key, info: PartitionInfo, *, new: bool, now: float) -> int:
         """Where to begin in a partition that a store lists; another store may have more from before."""
         if self._reset is LAST:
-            return info.first if self._last.begun(key[0]) else self._begin_with_last(key[0], now)
+            return info.first if self._last.begun(key[0]) else self._begin_with_last(key, now)
         if self._reset.kind != "earliest":
             return self._reset.when_listed(info, new=new)
         if info.first and not self._sources.all_listed(now, but=store):

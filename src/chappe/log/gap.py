@@ -301,9 +301,9 @@ class Gaps:
     def listed(self, store: Source, key: Key, gap: Gap | None, first: int, next_: int) -> None:
         """A store said what it has of a partition."""
         if next_ <= self.owner.known_to(key):
-            store.heads.pop(key, None)
+            store.forget(key)
             return
-        store.heads[key] = (first, next_)
+        store.note(key, first, next_)
         if gap is not None and gap.tries and first <= gap.next < next_:
             gap.retry_at = 0.0  # what nobody answered for is here
 
@@ -332,7 +332,7 @@ class Gaps:
             if gap is not None:
                 gap.head = max(gap.head, answer.next)
         else:
-            store.heads.pop(key, None)
+            store.forget(key)
         if gap is None or batches or question.offset != gap.next:
             return batches
         gap.tries += 1

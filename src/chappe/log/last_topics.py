@@ -15,10 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Final
 
 from chappe.core import Report
 from chappe.data.topic import decode_topic, encode_topic
+from chappe.deadlines import Deadlines
 from chappe.defaults import RETRY_S
 from chappe.log.actions import Action
 from chappe.log.batch import Batch
@@ -38,8 +40,9 @@ class _Topic:
     """One topic whose newest records are still to come."""
 
     name: str
+    number: int  # what was wanted first is asked for first: no store is to make a table for all at once
     since: float
-    ask_at: float
+    partitions: dict[Key, None] = field(default_factory=dict)  # those met meanwhile, which wait for it
     store: str = ""  # the one that is asked
     table: int = 0
     part: int = 0
@@ -50,9 +53,9 @@ class _Topic:
     cuts: dict[str, int] = field(default_factory=dict)
     came: dict[str, int] = field(default_factory=dict)  # the last offset of each partition
 
-    def again(self, at: float) -> None:
+    def again(self) -> None:
         """Begin anew, at whichever store."""
-        self.store, self.table, self.part, self.offset, self.asked, self.ask_at = "", 0, 0, -1, False, at
+        self.store, self.table, self.part, self.offset, self.asked = "", 0, 0, -1, False
         self.wait_until = math.inf
         self.cuts, self.came = {}, {}
 
@@ -63,39 +66,47 @@ class LastTopics:
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self._open: dict[str, _Topic] = {}
+        self._open: dict[str, _Topic] = {}  # each is asked for, or in one of these two:
+        self._ready: list[tuple[int, str]] = []  # a heap
+        self._later: Deadlines[str] = Deadlines()
+        self._number = 0
         self._done: set[str] = set()
         self.begins: list[tuple[Key, int]] = []
-        self.over: list[str] = []  # likewise topics of which every other partition is to be read from its beginning
+        self.over: list[Key] = []  # likewise partitions that are to be read from their beginning, unless they go on
 
     def begun(self, topic: str) -> bool:
         """Whether the newest records of a topic came: what is new there from now on is read from its beginning."""
         return topic in self._done
 
-    def want(self, topic: str, now: float) -> None:
-        """A partition of a topic was heard of."""
-        if topic not in self._done and topic not in self._open:
-            self._open[topic] = _Topic(topic, now, now)
+    def want(self, key: Key, now: float) -> None:
+        """A partition was heard of, of a topic whose newest records have not come yet."""
+        found = self._open.get(key[0])
+        if found is None:
+            self._number += 1
+            found = self._open[key[0]] = _Topic(key[0], self._number, now)
+            self._later.set(found.name, now)
+        found.partitions[key] = None
 
     def next_timeout(self) -> float:
         """When to look; not while nothing more may be asked."""
         if self._sources.busy:
             return math.inf
-        return min((each.ask_at for each in self._open.values() if not each.asked), default=math.inf)
+        return 0.0 if self._ready else self._later.next
 
     def look(self, now: float) -> list[Action]:
         """Ask for what is not under way."""
         actions: list[Action] = []
-        for topic in [each for each in self._open.values() if not each.asked and now >= each.ask_at]:
-            if self._sources.busy:
-                break
+        for name in self._later.due(now):
+            heappush(self._ready, (self._open[name].number, name))
+        while self._ready and not self._sources.busy:
+            topic = self._open[heappop(self._ready)[1]]
             store = self._store(topic, now)
             if store is not None:
                 topic.store, topic.asked, topic.wait_until = store.address, True, math.inf
                 request = LastRequest(encode_topic(topic.name), topic.table, topic.part, topic.offset)
                 actions.append(self._sources.last(store, request, now))
                 continue
-            topic.ask_at = now + LOOK_S
+            self._later.set(topic.name, now + LOOK_S)
             if topic.table:
                 self._again(topic, now)
             elif now >= topic.since + ALONE_S and self._sources.all_listed(now):
@@ -120,7 +131,7 @@ class LastTopics:
             return self._refused(found, "a store answered another question", now), None
         if not answer.table:
             self._again(found, now)
-            found.ask_at = now + (BUSY_S if answer.busy else 0.0)
+            self._later.set(topic, now + (BUSY_S if answer.busy else 0.0))
             return [], None
         if not found.table:
             found.table = answer.table
@@ -135,7 +146,8 @@ class LastTopics:
             if batch.count == 1 and found.came.get(partition, -1) < batch.base < found.cuts.get(partition, 0):
                 found.came[partition] = batch.base
                 yield (topic, partition), batch
-        found.part, found.offset, found.ask_at, found.refused = answer.part, answer.offset, now, 0
+        found.part, found.offset, found.refused = answer.part, answer.offset, 0
+        self._later.set(topic, now)
         if not answer.more:
             self._finish(found)
 
@@ -152,7 +164,7 @@ class LastTopics:
             return None
         having = []
         for each in usable:
-            if size := _size(each, topic):
+            if size := each.sizes.get(topic.name):
                 having.append((-size, each.address, each))
         having.sort(key=lambda found: found[:2])
         return having[topic.refused % len(having)][2] if having else None
@@ -161,7 +173,7 @@ class LastTopics:
         """No store that answers has it. So it is new, unless one has it that is silent or has left in the midst."""
         stores = self._sources.stores.values()
         missed = topic.refused > 0 or topic.wait_until < math.inf
-        if all(_lists(each, topic) and not _size(each, topic) for each in stores) and (stores or not missed):
+        if all(_lists(each, topic) and not each.sizes.get(topic.name) for each in stores) and (stores or not missed):
             self._finish(topic)
         elif topic.wait_until == math.inf:
             topic.wait_until = now + ANSWER_S
@@ -172,7 +184,8 @@ class LastTopics:
     def _again(self, found: _Topic, now: float) -> None:
         """Ask another store, or this one anew, for partitions of which nothing came."""
         self.begins += [((found.name, partition), offset + 1) for partition, offset in found.came.items()]
-        found.again(now + RETRY_S)
+        found.again()
+        self._later.set(found.name, now + RETRY_S)
 
     def _refused(self, found: _Topic, reason: str, now: float) -> list[Action]:
         found.refused += 1
@@ -185,16 +198,12 @@ class LastTopics:
     def _finish(self, found: _Topic) -> None:
         """All came that is to be had."""
         del self._open[found.name]
+        self._later.clear(found.name)
         self._done.add(found.name)
         self.begins += [((found.name, partition), cut) for partition, cut in found.cuts.items()]
-        self.over.append(found.name)
+        self.over += found.partitions
 
 
 def _lists(store: Source, topic: _Topic) -> bool:
     """Whether a store has listed what it has of a topic: it may be wanted since a moment ago."""
     return any(each.matches(topic.name) for each in store.synced)
-
-
-def _size(store: Source, topic: _Topic) -> int:
-    """How many records of a topic a store has listed."""
-    return sum(next_ - first for (name, _), (first, next_) in store.heads.items() if name == topic.name)

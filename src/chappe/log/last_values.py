@@ -79,11 +79,7 @@ class LastValues:
         self._tables: dict[str, _Table] = {}  # the one asked for last comes last
         self._number = 0
         self.due = math.inf
-
-    @property
-    def held_bytes(self) -> int:
-        """What all tables take, about."""
-        return sum(table.bytes for table in self._tables.values())
+        self.held_bytes = 0  # what all tables take, about
 
     def answer(self, request: LastRequest, now: float) -> tuple[Answer, tuple[bytes, ...]]:
         """The answer and its batches of one record each."""
@@ -102,7 +98,7 @@ class LastValues:
             self._look_for_news(table)
             self._read(table, now)
         if table.refused:
-            del self._tables[topic]
+            self._drop(topic)
             return ErrorAnswer(table.refused), ()
         if table.goals:
             self.due = min(self.due, now + PAUSE_S)
@@ -118,7 +114,7 @@ class LastValues:
         for table in wanted[:1]:
             self._read(table, now)
         for topic in [topic for topic, each in self._tables.items() if now - each.asked_at >= FORGET_S]:
-            del self._tables[topic]
+            self._drop(topic)
         waits = any(each.goals for each in wanted)
         forgets = min((each.asked_at + FORGET_S for each in self._tables.values()), default=math.inf)
         self.due = now + PAUSE_S if waits else forgets
@@ -126,6 +122,8 @@ class LastValues:
     def wrong(self) -> list[str]:
         """What is not as it must be, one sentence each."""
         found = []
+        if self.held_bytes != sum(table.bytes for table in self._tables.values()):
+            found.append(f"tables of newest records take other than {self.held_bytes} bytes")
         for table in self._tables.values():
             there = {(key, name) for name, part in table.parts.items() for key, *_ in part.records.values()}
             if there != {(key, part.name) for key, (part, _, _) in table.newest.items()}:
@@ -191,22 +189,27 @@ class LastValues:
                 if there is not part and (then, there.name) > (stamp, part.name):
                     continue
                 old = there.records.pop(offset)
-                table.bytes -= ENTRY_BYTES + len(key) + len(old[2] or b"") + len(old[3])
+                self._grow(table, -(ENTRY_BYTES + len(key) + len(old[2] or b"") + len(old[3])))
             offset = batch.base + index
             header = headers[index] if headers else b""
             table.newest[key] = (part, offset, stamp)
-            table.bytes += ENTRY_BYTES + len(key) + len(value or b"") + len(header)
+            self._grow(table, ENTRY_BYTES + len(key) + len(value or b"") + len(header))
             part.add(offset, (key, stamp, value, header))
 
     def _shrink(self, kept: _Table) -> None:
         """Let go of tables beyond the bound, ``kept`` last."""
-        for topic in [topic for topic, each in self._tables.items() if each is not kept]:
-            if self.held_bytes <= self._limits.last_bytes_max:
-                return
-            del self._tables[topic]
+        while self.held_bytes > self._limits.last_bytes_max and len(self._tables) > 1:
+            self._drop(next(topic for topic, each in self._tables.items() if each is not kept))
         if kept.bytes > self._limits.last_bytes_max:
             mib = self._limits.last_bytes_max >> 20
             kept.refused = f"the newest records of topic {kept.topic!r} have more than {mib} MiB"
+
+    def _grow(self, table: _Table, size: int) -> None:
+        table.bytes += size
+        self.held_bytes += size
+
+    def _drop(self, topic: str) -> None:
+        self.held_bytes -= self._tables.pop(topic).bytes
 
     # -- telling --------------------------------------------------------------------------------------
 

@@ -33,7 +33,8 @@ class Source:
     endpoint: str
     since: dict[Filter, int] = field(default_factory=dict)  # version to ask from
     synced: dict[Filter, float] = field(default_factory=dict)  # whose partitions are all known, as was asked when
-    heads: dict[Key, tuple[int, int]] = field(default_factory=dict)  # first, next
+    heads: dict[Key, tuple[int, int]] = field(default_factory=dict)  # first, next; ``note`` and ``forget`` change it
+    sizes: dict[str, int] = field(default_factory=dict)  # how many records of each topic these are
     overfull: bool = False  # it listed more than is taken
     polling: int = 0  # questions for news under way
     polled_at: float = -math.inf  # when it was asked last
@@ -45,6 +46,21 @@ class Source:
         """Whether it listed the offset."""
         first, next_ = self.heads.get(key, (0, 0))
         return first <= offset < next_
+
+    def note(self, key: Key, first: int, next_: int) -> None:
+        """It said that it has these offsets of a partition."""
+        self.forget(key)
+        self.heads[key] = (first, next_)
+        self.sizes[key[0]] = self.sizes.get(key[0], 0) + next_ - first
+
+    def forget(self, key: Key) -> None:
+        """It has nothing of a partition, or nothing that matters."""
+        known = self.heads.pop(key, None)
+        if known is None:
+            return
+        left = self.sizes.pop(key[0], 0) - (known[1] - known[0])
+        if left:
+            self.sizes[key[0]] = left
 
     def fail(self, now: float) -> None:
         """It did not answer, or not what was asked."""
@@ -150,7 +166,7 @@ class Sources:
         """Let go of what is known of a partition at stores that have nothing behind ``next_``."""
         for each in self.stores.values():
             if key in each.heads and each.heads[key][1] <= next_:
-                del each.heads[key]
+                each.forget(key)
 
     @property
     def busy(self) -> bool:
