@@ -24,7 +24,8 @@ from chappe.log.messages import (
 from chappe.mesh.flows import pack_batch, pack_detour, pack_publication
 from chappe.mesh.messages import COMMAND, DATA, LOSS, NOBODY, PING, pack_message
 from chappe.tapping.frames import MALFORMED, read_log, read_mesh
-from chappe.tapping.messages import CONTENT_BYTES, Passed
+from chappe.tapping.messages import CONTENT_BYTES, Passed, Shown, decode_answer
+from chappe.tapping.messages import encode as encode_answer
 
 PEER, ORIGIN, OTHER = (bytes([each]) * 16 for each in (1, 2, 3))
 ALL = (b"",)
@@ -62,6 +63,21 @@ def test_a_message_of_the_log_is_told_as_it_is(message: Message, expected: tuple
     assert (found.at_us, found.size) == (5, sum(map(len, frames)))
 
 
+@pytest.mark.parametrize(
+    ("message", "source", "to"),
+    [
+        (Fetch("P\udcff", "C\udcff", "t\udcff", 3, 9), "C\\xff", "P\\xff"),
+        (RecordMessage("ä\udcff", "P\udcff", "t", 7, b"v", True), "P\\xff", "ä\\xff"),
+        (StoreInfo("", "S\udcff", "id", "tcp://h:1"), "S\\xff", ""),
+    ],
+)
+def test_names_that_are_no_text_can_be_told(message: Message, source: str, to: str) -> None:
+    found = read_log(0, encode(message), ALL)
+    assert found is not None
+    assert (found.source, found.to) == (source, to)
+    assert decode_answer(encode_answer(Shown([found]))) == Shown([found])
+
+
 def test_what_nobody_looks_for_is_passed_over() -> None:
     assert read_log(0, encode(RecordMessage("t", "P", "t", 7, b"value")), (b"u", b"tt")) is None
     assert read_log(0, encode(RecordMessage("t", "P", "t", 7, b"value")), (b"u", b"t")) is not None
@@ -78,6 +94,7 @@ def test_garbage_in_the_log_is_told_as_that() -> None:
         found = read_log(0, [bytes(each) for each in frames], ALL)
         assert found is not None
         assert len(found.content) <= CONTENT_BYTES
+        assert encode_answer(Shown([found]))
     for frames_of_it in ([b""], [b"M"], [b"Mt\0\1", b""], [good[0], b"no batch"], [good[0]]):
         found = read_log(0, frames_of_it, ALL)
         assert found is not None

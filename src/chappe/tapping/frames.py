@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from chappe.data.topic import encode_topic
 from chappe.errors import ProtocolError
 from chappe.log.batch import Batch
@@ -25,6 +27,9 @@ from chappe.log.messages import (
     StoreHello,
     StoreInfo,
     decode,
+)
+from chappe.log.messages import (
+    Message as LogMessage,
 )
 from chappe.mesh.flows import (
     DETOUR,
@@ -56,38 +61,48 @@ def read_log(at_us: int, frames: list[bytes], wanted: tuple[bytes, ...]) -> Pass
     if header[:1] in _BY_TOPIC and not header.startswith(wanted, 1):
         return None
     size = sum(map(len, frames))
-    kind = KINDS.get(header[:1], MALFORMED)
     try:
-        message = decode(frames)
-        match message:
-            case RecordMessage():
-                to = message.topic if message.direct else ""
-                return Passed(at_us, encode_topic(message.subject), kind, message.address, "", to, message.sequence, 1,
-                              size, message.content[:CONTENT_BYTES])  # fmt: skip
-            case BatchMessage():
-                batch = Batch.parse(message.body, check=False)
-                to = message.topic if message.direct else ""
-                return Passed(at_us, encode_topic(message.subject), kind, message.address, "", to, batch.base,
-                              batch.count, size, _first(batch))  # fmt: skip
-            case Head():
-                to = message.topic if message.direct else ""
-                return Passed(at_us, encode_topic(message.subject), kind, message.address, "", to, message.sequence,
-                              size=size)  # fmt: skip
-            case Fetch():
-                return Passed(at_us, encode_topic(message.subject), kind, message.address, "", message.topic,
-                              message.sequence, message.count, size)  # fmt: skip
-            case Ack():
-                return Passed(at_us, encode_topic(message.subject), kind, "", "", message.topic, message.sequence,
-                              size=size)  # fmt: skip
-            case Stored():
-                return Passed(at_us, encode_topic(message.subject), kind, message.address, "", message.topic,
-                              message.sequence, size=size)  # fmt: skip
-            case GetHeads():
-                return Passed(at_us, encode_topic(message.topic), kind, message.address, size=size)
-            case ConsumerHello() | StoreHello() | StoreInfo():
-                return Passed(at_us, b"", kind, message.address, "", message.topic, size=size)
+        found = _told(at_us, KINDS.get(header[:1], MALFORMED), size, decode(frames))
     except ProtocolError:
         return Passed(at_us, b"", MALFORMED, "", size=size)
+    if found.source.isascii() and found.to.isascii():
+        return found
+    return replace(found, source=_printable(found.source), to=_printable(found.to))
+
+
+def _printable(name: str) -> str:
+    """A name that need not be UTF-8, as what travels as text has to be."""
+    return encode_topic(name).decode("utf-8", "backslashreplace")
+
+
+def _told(at_us: int, kind: str, size: int, message: LogMessage) -> Passed:
+    match message:
+        case RecordMessage():
+            to = message.topic if message.direct else ""
+            return Passed(at_us, encode_topic(message.subject), kind, message.address, "", to, message.sequence, 1,
+                          size, message.content[:CONTENT_BYTES])  # fmt: skip
+        case BatchMessage():
+            batch = Batch.parse(message.body, check=False)
+            to = message.topic if message.direct else ""
+            return Passed(at_us, encode_topic(message.subject), kind, message.address, "", to, batch.base,
+                          batch.count, size, _first(batch))  # fmt: skip
+        case Head():
+            to = message.topic if message.direct else ""
+            return Passed(at_us, encode_topic(message.subject), kind, message.address, "", to, message.sequence,
+                          size=size)  # fmt: skip
+        case Fetch():
+            return Passed(at_us, encode_topic(message.subject), kind, message.address, "", message.topic,
+                          message.sequence, message.count, size)  # fmt: skip
+        case Ack():
+            return Passed(at_us, encode_topic(message.subject), kind, "", "", message.topic, message.sequence,
+                          size=size)  # fmt: skip
+        case Stored():
+            return Passed(at_us, encode_topic(message.subject), kind, message.address, "", message.topic,
+                          message.sequence, size=size)  # fmt: skip
+        case GetHeads():
+            return Passed(at_us, encode_topic(message.topic), kind, message.address, size=size)
+        case ConsumerHello() | StoreHello() | StoreInfo():
+            return Passed(at_us, b"", kind, message.address, "", message.topic, size=size)
 
 
 def _first(batch: Batch) -> bytes:
