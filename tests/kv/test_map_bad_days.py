@@ -14,6 +14,7 @@ from chappe.errors import InvalidOperation, ProtocolError, WriteUnknown
 from chappe.kv.backend import Loaded, WriterRow
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
+from chappe.kv.chp.actions import Offer, Withdraw
 from chappe.kv.chp.client import MapClientCore
 from chappe.kv.chp.events import MapRefused, MapServerFound, MapServerLost
 from chappe.kv.chp.server import MapServerCore
@@ -621,3 +622,34 @@ def test_a_life_whose_clock_is_wrong_goes_on_where_the_last_one_was(wrong_s: int
     assert client.contents() == later.contents()
     assert len(client.contents()) == 11
     assert not chp.RESERVED & {each.encode() for each in client.contents() if isinstance(each, str)}
+
+
+def test_who_asks_again_and_again_and_takes_nothing_is_not_sent_more_and_more() -> None:
+    limits = replace(SMALL, window=8, streams_bytes=100_000)
+    rig = Rig(limits)
+    server = rig.server()
+    core = server.core
+    for number in range(100):
+        server.update([b"/%03d" % number, bytes(8), b"", b"", b"x" * 300])
+    rogue, guide = b"rogue/0/0", b"guide/0/0"
+    sent, held = 0, {rogue: 0, guide: 0}
+    for number in range(1, 101):
+        asked = core.handle_request(rogue, say.encode(say.Hello(number, bytes(10), (b"",), b"", 0, 0)), rig.now)
+        asked += core.handle_request(guide, [b"ICANHAZ?", b""], rig.now)
+        rig.now += 0.06
+        for action in [*asked, *core.handle_timeout(rig.now), *core.flush(rig.now)]:
+            if isinstance(action, Withdraw):
+                held[action.client] = 0
+            elif isinstance(action, Offer):
+                size = sum(len(frame) for message in action.messages for frame in message)
+                held[action.client] += size
+                sent += size if action.client == rogue else 0
+
+    assert max(held.values()) < 2 * limits.window * limits.piece_bytes  # of what waits for it
+    assert sent < 4 * limits.window * limits.piece_bytes  # and may be in a queue of the system
+    assert 0 < core._streams._bytes < 4 * limits.window * limits.piece_bytes
+    core.handle_request(rogue, say.encode(say.Taken(100, 1, 0, 0)), rig.now)
+    core.flush(rig.now)
+    assert [each for each in core._streams._streams.values() if len(each.sizes) > 1]
+    core.handle_unroutable(rogue, rig.now)
+    assert core._streams._bytes == 0

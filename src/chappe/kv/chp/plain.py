@@ -57,8 +57,10 @@ class Plain:
             due = min(due, max(next(iter(self._asked.values()))[1], self._again_at))
         return due
 
-    def ask(self, client: bytes, subtree: bytes, now: float) -> None:
+    def ask(self, client: bytes, subtree: bytes, now: float, actions: list[Action]) -> None:
         """A client asks; what it asked before is void."""
+        if client in self._takers:
+            actions.append(Withdraw(client))
         self.forget(client)
         if len(self._asked) >= self._limits.asks_max:
             self.dropped += 1

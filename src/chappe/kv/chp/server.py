@@ -184,7 +184,7 @@ class MapServerCore:
         if not frames or frames[0] != say.MARK:
             subtree = chp.decode_icanhaz(frames)
             if self.active:
-                self._plain.ask(client, subtree, now)
+                self._plain.ask(client, subtree, now, actions)
             return actions
         message = say.from_client(frames)
         if isinstance(message, say.Goodbye):
@@ -343,7 +343,7 @@ class MapServerCore:
             self.ledger.expire(now, actions)
         elif self.peer is not None and self.peer.handle_timeout(now, actions):
             self.peer.engage(now, actions)  # there is no other one
-        self._streams.silent(now)
+        self._streams.silent(now, actions)
         self._plain.handle_timeout(now, actions)
         if now >= self._beat_at:
             self._beat(now, actions)

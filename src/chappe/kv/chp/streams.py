@@ -33,7 +33,7 @@ _PIECES: Final = 32  # made in one go; what is due otherwise comes first
 
 
 class _Stream:
-    __slots__ = ("checksum", "client", "count", "due", "moved_at", "number", "peer", "place", "position",
+    __slots__ = ("before", "checksum", "client", "count", "due", "moved_at", "number", "peer", "place", "position",
                  "reached", "refusals", "sent", "session", "sessions", "sizes", "subtrees", "synced", "told",
                  "told_applied", "told_at", "view")  # fmt: skip
 
@@ -47,6 +47,7 @@ class _Stream:
         self.told = hello.sequence  # and that it was
         self.sent = 0  # messages
         self.sizes: deque[int] = deque()  # of those that are under way
+        self.before = 0  # bytes of its former streams: they are taken when anything of this one is
         self.moved_at = math.inf  # it has begun to send, or the client has taken something
         self.view: View | None = None
         self.place = self.count = self.checksum = 0  # in the view
@@ -110,7 +111,9 @@ class Streams:
 
     def hello(self, client: bytes, hello: say.Hello, now: float, actions: list[Action]) -> None:
         """A client opens a stream."""
+        former = self._streams.get(client)
         self._end(client, stays=True)
+        actions.append(Withdraw(client))
         subtrees = hello.subtrees
         if hello.map and self.map and hello.map != self.map:
             self._end(client)
@@ -128,6 +131,10 @@ class Streams:
         stream = self._streams[client] = _Stream(client, hello)
         if hello.peer:
             self._peers[client] = stream
+        if former is not None and (former.sizes or former.before):
+            stream.before = former.before + sum(former.sizes)
+            stream.moved_at = former.moved_at
+            self._bytes += stream.before
         self._touched[client] = None
         self._silences.set(client, now + self._silent_s(hello.peer))
         ledger = self._ledger
@@ -156,6 +163,9 @@ class Streams:
         while stream.sent - len(stream.sizes) < taken.messages:
             self._bytes -= stream.sizes.popleft()
             stream.moved_at = now
+        if taken.messages:
+            self._bytes -= stream.before
+            stream.before = 0
         if self._held and self._bytes < self._limits.streams_bytes:
             self._look_at = -math.inf
         self._touched[client] = None
@@ -204,10 +214,11 @@ class Streams:
         self._touched.clear()
         self._batches.clear()  # what follows may be another history, whose sequences begin again
 
-    def silent(self, now: float) -> None:
+    def silent(self, now: float, actions: list[Action]) -> None:
         """Give up who said nothing for too long."""
         for client in self._silences.due(now):
             self._end(client)
+            actions.append(Withdraw(client))
 
     def pump(self, now: float, actions: list[Action]) -> None:
         """Tell everybody who has room what he lacks."""
@@ -240,7 +251,7 @@ class Streams:
         """End the streams of clients that live, and take nothing."""
         oldest = now - self._limits.taker_s
         for client, stream in list(self._streams.items()):
-            if stream.sizes and stream.moved_at < oldest:
+            if (stream.sizes or stream.before) and stream.moved_at < oldest:
                 self._end(client)
                 self.refuse(client, stream.number, "full", actions)
 
@@ -276,7 +287,9 @@ class Streams:
         under_way = len(stream.sizes)
         if under_way >= self._limits.window or stream.client in self._waiting:
             return False
-        if under_way and self._bytes >= self._limits.streams_bytes:
+        if stream.before >= self._limits.window * self._limits.piece_bytes and under_way:
+            return False  # it asks again and again, and is to take something first
+        if (under_way or stream.before) and self._bytes >= self._limits.streams_bytes:
             self._held = True
             return False
         if stream.view is None:
@@ -373,7 +386,7 @@ class Streams:
     def _send(self, stream: _Stream, message: say.FromServer, now: float, actions: list[Action]) -> None:
         frames = say.encode(message)
         stream.sent += 1
-        if not stream.sizes:
+        if not stream.sizes and not stream.before:
             stream.moved_at = now
         stream.sizes.append(len(frames[1]))
         self._bytes += len(frames[1])
@@ -397,7 +410,7 @@ class Streams:
         if stream is None:
             return
         self._silences.clear(client)
-        self._bytes -= sum(stream.sizes)
+        self._bytes -= sum(stream.sizes) + stream.before
         self._close_view(stream)
         if self._peers.pop(client, None) is not None:
             self._set_floor()
