@@ -34,6 +34,37 @@ def test_an_interrupt_while_modules_are_imported_ends_quietly(shell: Shell, modu
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
+FREED = """\
+import signal, sys, time, types
+from chappe.cli import main
+from chappe.cli.console import obey_sigterm
+
+class Freed:
+    def __del__(self):
+        signal.raise_signal(signal.{signal})
+        len([])  # its handler runs here
+
+def run():
+    obey_sigterm()
+    Freed()
+    print("not heard yet", flush=True)
+    time.sleep({seconds})
+
+sys.modules["chappe.cli.app"] = types.SimpleNamespace(run=run)
+main()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_that_is_lost_while_an_object_is_freed_comes_again(shell: Shell, name: str) -> None:
+    """pyzmq looks for signals wherever it frees a frame."""
+    code = FREED.format(signal=name, seconds=PATIENCE_S)
+    done = subprocess.run([sys.executable, "-c", code], env=shell.env, capture_output=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"not heard yet\n", b"")
+
+
 @pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX")
 @pytest.mark.parametrize(

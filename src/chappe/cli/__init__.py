@@ -33,9 +33,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from types import FrameType
 
 INTERRUPTED = 130
+AGAIN_S = 0.02
 
 
 def main() -> None:
@@ -44,6 +46,7 @@ def main() -> None:
     Ctrl-C ends it quietly also while modules are imported before the command, and while Python shuts down after it.
     """
     obeyed = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not so in the background of a script
+    sys.unraisablehook = _signal_again
     try:
         if obeyed:
             signal.signal(signal.SIGINT, _leave)
@@ -57,6 +60,17 @@ def main() -> None:
     except KeyboardInterrupt:
         code = INTERRUPTED
     sys.exit(code)
+
+
+def _signal_again(lost: sys.UnraisableHookArgs) -> None:
+    """Ctrl-C or SIGTERM came while an object was freed, where exceptions are lost: it comes again a moment later."""
+    if not issubclass(lost.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    number = signal.SIGINT if lost.exc_type is KeyboardInterrupt else signal.SIGTERM
+    again = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
 
 
 def _leave(_signum: int, _frame: FrameType | None) -> None:
