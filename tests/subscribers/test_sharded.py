@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE_S, Clock, interrupt, until
 from chappe import Consumer, Producer, ShardedConsumer
 from chappe.errors import Closed, TimedOut, UsageError, WorkerFailed
 from chappe.log.batch import encode_batch, encode_headers
-from chappe.subscribers import Progress, sharded, workers
+from chappe.subscribers import Progress, readers, sharded, workers
 from chappe.subscribers.shares import Shares
 
 pytestmark = pytest.mark.process
@@ -349,6 +349,19 @@ def test_each_topic_has_a_reader_and_one_that_is_killed_is_replaced(
     for topic, partition in partitions.items():
         assert position(place, partition, f"me-{topic}", topic) == len(SOME)
     assert "the reader of 't.0' is replaced: it was ended by SIGKILL" in caplog.text
+
+
+def test_readers_that_do_not_wait_take_their_workers_along(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "HURRIED_S", PATIENCE_S)
+    place.send(("k", "1"), topic="t.0")
+    written = place.path / "process"
+    program = 'read -r line; echo $$ > "$CHAPPE_TESTS_PLACE/process"; exec sleep 1000'  # though its input ends
+    options: dict[str, Any] = {"workers": 1, "identity": "me", "reader_per_topic": True, "until_end": False}
+    with made(place, ["sh", "-c", program], "t.0", **options) as consumer, running(consumer):
+        until(lambda: written.exists() and written.read_text().endswith("\n"))
+        consumer._hurried = True  # as after a second Ctrl-C
+        consumer.stop()
+    assert not psutil.pid_exists(int(written.read_text()))
 
 
 def test_an_error_of_one_reader_ends_all(place: Place) -> None:

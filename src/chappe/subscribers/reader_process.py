@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import sys
 import threading
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
+from types import FrameType
 from typing import Any, Final
 
 from chappe.subscribers.readers import LINE_MAX, TELL_S, line_of
 from chappe.subscribers.sharded import Progress, ShardedConsumer
 from chappe.subscribers.work import Calling
 
+TERMINATED: Final = 128 + signal.SIGTERM
 TEXT_MAX: Final = 2000  # of an error, so that a line is written in one piece
 
 
@@ -31,8 +34,16 @@ def main() -> int:
     sys.path[:] = order["path"]
     counts = Progress()
     facts: dict[str, Any] = {"end": None}
+    hurried = False
+
+    def hurry(number: int, frame: FrameType | None) -> None:
+        nonlocal hurried
+        hurried = made._hurried = True  # as after a second Ctrl-C
+        made.stop()
+
     try:
         with _made(order) as made:
+            signal.signal(signal.SIGTERM, hurry)
             telling = threading.Thread(
                 target=_tell_until_end, args=(source, out, made), name="chappe-tell", daemon=True
             )
@@ -43,9 +54,11 @@ def main() -> int:
                 counts = made.progress()
     except Exception as error:
         facts = {"end": type(error).__name__, "text": str(error)[:TEXT_MAX]}
+    if hurried:
+        facts = {}  # it did not end by itself: whoever has not sent the signal replaces it
     with suppress(BrokenPipeError):
         os.write(out, line_of(facts | asdict(counts)))
-    return 0
+    return TERMINATED if hurried else 0
 
 
 def _order(source: int) -> dict[str, Any]:

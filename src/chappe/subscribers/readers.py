@@ -38,6 +38,7 @@ TELL_S: Final = 0.25  # between two times that a reader tells how far it is
 PAUSE_S: Final = 0.1  # before a reader is replaced; twice as long each time that one got nowhere
 WELL_S: Final = 60.0  # one that lived so long may have had nothing to do
 LAST_S: Final = 30.0  # readers get so long to end: they wait for their workers
+HURRIED_S: Final = 5.0  # ... and so long to end these at once
 LINE_MAX: Final = 1 << 16
 COUNTS: Final = ("read", "done", "again", "replaced")
 
@@ -95,6 +96,11 @@ class _Reader:
         """Have it end by itself."""
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()
+
+    def hurry(self) -> None:
+        """Have it end its workers, which are not ours to end, and then itself."""
+        assert self.process is not None
+        self.process.terminate()
 
     def close(self) -> int:
         """End it now; returns its exit code."""
@@ -163,7 +169,7 @@ class Readers:
                 os.close(each.out)
 
     def run(self, hurried: Callable[[], bool]) -> None:
-        """See ``ShardedConsumer.run``. Once ``hurried``, readers get no time to end."""
+        """See ``ShardedConsumer.run``. Once ``hurried``, readers do not wait for their workers."""
         for each in self._readers:
             each.over, each.lives = False, 0
         with selectors.DefaultSelector() as selector:
@@ -214,15 +220,24 @@ class Readers:
         for each in self._readers:
             each.stop()
         alive = [each for each in self._readers if each.process is not None]
-        until = time.monotonic() + LAST_S
+        self._hear_last(selector, alive, LAST_S, hurried)
+        for each in alive:
+            each.hurry()
+        self._hear_last(selector, alive, HURRIED_S, lambda: False)
+        for each in self._readers:
+            if each.process is not None:
+                each.close()
+
+    def _hear_last(
+        self, selector: selectors.BaseSelector, alive: list[_Reader], wait_s: float, hurried: Callable[[], bool]
+    ) -> None:
+        """Take those out of ``alive`` that end within so long, unless ``hurried``."""
+        until = time.monotonic() + wait_s
         while alive and time.monotonic() < until and not hurried():
             for each in self._heard(selector):
                 alive.remove(each)
                 if each.last is not None and each.last["end"] is not None:
                     logger.warning("the reader of %r: %s", each.topic, each.last["text"])
-        for each in self._readers:
-            if each.process is not None:
-                each.close()
 
 
 def _check_apart(topics: Sequence[str]) -> None:
