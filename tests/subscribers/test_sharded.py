@@ -255,6 +255,36 @@ def test_ctrl_c_waits_for_what_workers_have_and_commits_it(place: Place, monkeyp
     assert position(place, partition) == len(place.done())
 
 
+def test_ctrl_c_while_the_reading_thread_starts_has_it_do_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.send(("k", "1"))
+    late: list[threading.Thread] = []
+
+    def start(thread: threading.Thread) -> None:
+        late.append(thread)
+        raise KeyboardInterrupt
+
+    with made(place, working.note, workers=1) as consumer:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.run()
+        late[0].run()
+        assert consumer.progress() == Progress()
+    assert place.done() == []
+
+
+def test_ctrl_c_in_the_middle_of_another_ends_it_too(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(ended: object) -> None:
+        raise KeyboardInterrupt
+
+    with made(place, working.note, workers=1, until_end=False) as consumer:
+        monkeypatch.setattr(consumer, "_leave", leave)
+        interrupt(consumer.run)
+        assert not any(each.name == "chappe-reader" for each in threading.enumerate())
+
+
 READER = """
 import sys
 from chappe import ShardedConsumer

@@ -174,10 +174,13 @@ class ShardedConsumer(Closeable):
                 thread.start()  # signals are the main thread's: none of them interrupts a step of this one
                 return ended.result()
             except BaseException:
-                if thread.ident is not None:
+                if not ended.cancel():  # a thread that only starts finds out, and does nothing
                     self._leave(ended)
                 raise
             finally:
+                if not ended.done():  # Ctrl-C again, wherever that was
+                    self._hurried = True
+                    self.stop()
                 if thread.ident is not None:
                     thread.join()
         finally:
@@ -188,13 +191,7 @@ class ShardedConsumer(Closeable):
         if ended.done():
             return
         self.stop()
-        try:
-            error = ended.exception()
-        except BaseException:  # Ctrl-C again
-            self._hurried = True
-            self._wakeup.set()
-            error = ended.exception()
-            raise
+        error = ended.exception()
         if error is not None:
             logger.warning("%s", error)
 
@@ -246,6 +243,8 @@ class ShardedConsumer(Closeable):
     # -- the reading thread -----------------------------------------------------------------------------
 
     def _run(self, ended: Future[Progress]) -> None:
+        if not ended.set_running_or_notify_cancel():
+            return
         try:
             if self._readers is None:
                 assert self._consumer is not None
