@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -236,6 +237,21 @@ def test_messages_that_waited_too_long_are_dropped_and_reported(
     assert told.count == 3
     assert str(told) == "dropped 3 messages for a subscriber to t: they had waited longer than 5 s, up to 6.0 s"
     assert subscriber.get(0) is None
+
+
+@pytest.mark.parametrize("policy", ["drop_oldest", "block"])
+def test_a_descriptor_tells_of_nothing_once_all_was_dropped(
+    chappe_world: World, pair: tuple[Endpoint, Endpoint], policy: str
+) -> None:
+    here, there = pair
+    subscriber = there.subscribe("t", max_age_s=5.0, on_stale="drop", on_full=policy)  # type: ignore[arg-type]
+    chappe_world.wait_until(lambda: here.core.peer_subscriptions())
+    descriptor = subscriber.fd()
+    publish(chappe_world, here, subscriber, 0, 1)
+    assert select.select([descriptor], [], [], 0)[0]
+    chappe_world.advance(6.0)
+    assert subscriber.get_many(10, 0) == []
+    assert not select.select([descriptor], [], [], 0)[0]
 
 
 def test_what_the_endpoint_did_not_take_for_a_subscriber_counts_beside_what_was_too_old(

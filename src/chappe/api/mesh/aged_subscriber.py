@@ -91,6 +91,8 @@ class AgedSubscriber(Subscriber):
                 raise self._ended
             super()._take(stale)
             self._stale.drop(stale, age_s)
+            self._waiting.changed()  # though nothing may be left to be taken
+            self._node.turns.tell()  # and those that are held back may go on
         found = super()._take(n)
         self._trim()
         return found
