@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -20,8 +21,8 @@ from tests.subscribers import working
 from tests.subscribers.conftest import Place
 from tests.waiting import PATIENCE_S, Clock, interrupt, until
 
-from chappe import Consumer, Producer, ShardedConsumer
-from chappe.errors import Closed, TimedOut, UsageError, WorkerFailed
+from chappe import Consumer, Producer, ShardedConsumer, errors
+from chappe.errors import ChappeError, Closed, TimedOut, TooSlow, UsageError, WorkerFailed
 from chappe.log.batch import encode_batch, encode_headers
 from chappe.subscribers import Progress, readers, sharded, workers
 from chappe.subscribers.shares import Shares
@@ -402,6 +403,21 @@ def test_an_error_of_one_reader_ends_all(place: Place) -> None:
         with pytest.raises(WorkerFailed, match=r"offset 0 of topic 't.1'.*ValueError: cannot do that"):
             consumer.run()
         assert pids(consumer) == []
+
+
+KINDS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, ChappeError)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_of_a_reader_is_the_same_with_who_started_it(kind: type[ChappeError]) -> None:
+    error = TooSlow("why", 1.5, 7) if kind is TooSlow else kind("why")
+    found = readers.error_of(json.loads(readers.line_of(readers.facts_of(error))))
+    assert (type(found), str(found), vars(found)) == (kind, "why", vars(error))
+
+
+def test_an_error_of_a_reader_that_is_none_of_ours_is_named() -> None:
+    found = readers.error_of(readers.facts_of(ValueError("why")))
+    assert (type(found), str(found)) == (WorkerFailed, "a reader ended: ValueError: why")
 
 
 def test_readers_end_with_the_program_that_started_them(place: Place) -> None:

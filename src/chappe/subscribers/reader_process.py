@@ -14,12 +14,11 @@ from datetime import datetime
 from types import FrameType
 from typing import Any, Final
 
-from chappe.subscribers.readers import LINE_MAX, TELL_S, line_of
+from chappe.subscribers.readers import LINE_MAX, TELL_S, facts_of, line_of
 from chappe.subscribers.sharded import Progress, ShardedConsumer
 from chappe.subscribers.work import Calling
 
 TERMINATED: Final = 128 + signal.SIGTERM
-TEXT_MAX: Final = 2000  # of an error, so that a line is written in one piece
 
 
 def main() -> int:
@@ -53,7 +52,7 @@ def main() -> int:
             finally:
                 counts = made.progress()
     except Exception as error:
-        facts = {"end": type(error).__name__, "text": str(error)[:TEXT_MAX]}
+        facts = facts_of(error)
     if hurried:
         facts = {}  # it did not end by itself: whoever has not sent the signal replaces it
     with suppress(BrokenPipeError):

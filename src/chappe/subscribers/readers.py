@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chappe import errors
 from chappe.data.topic import Filter
-from chappe.errors import ChappeError, UsageError, WorkerFailed
+from chappe.errors import ChappeError, TooSlow, UsageError, WorkerFailed
 from chappe.subscribers.work import Calling, Running
 from chappe.subscribers.workers import how_ended, pause_s
 from chappe.system.machine import Wakeup
@@ -40,6 +40,7 @@ WELL_S: Final = 60.0  # one that lived so long may have had nothing to do
 LAST_S: Final = 30.0  # readers get so long to end: they wait for their workers
 HURRIED_S: Final = 5.0  # ... and so long to end these at once
 LINE_MAX: Final = 1 << 16
+TEXT_MAX: Final = 2000  # of an error, so that a line is written in one piece
 COUNTS: Final = ("read", "done", "again", "replaced")
 
 
@@ -206,7 +207,7 @@ class Readers:
         if reader.last is not None:
             reader.over = True
             if reader.last["end"] is not None:
-                raise _error(reader.last["end"], reader.last["text"])
+                raise error_of(reader.last)
             return
         if reader.lives >= self._tries:
             raise WorkerFailed(
@@ -256,14 +257,20 @@ def _plain(topic: str) -> str:
     return sha256(topic.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
-def _error(name: str, text: str) -> ChappeError:
-    """The exception that ended a reader, by its name, if it is one of chappe that takes a text."""
+def facts_of(error: Exception) -> dict[str, Any]:
+    """What a reader says last that was ended by this."""
+    more = {"age_s": error.age_s, "count": error.count} if isinstance(error, TooSlow) else {}
+    return {"end": type(error).__name__, "text": str(error)[:TEXT_MAX], **more}
+
+
+def error_of(fact: dict[str, Any]) -> ChappeError:
+    """The exception that ended a reader, if it is one of chappe."""
+    name, text = fact["end"], fact["text"]
+    if name == TooSlow.__name__:
+        return TooSlow(text, fact["age_s"], fact["count"])
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, ChappeError):
-        try:
-            return kind(text)
-        except TypeError:
-            return ChappeError(text)
+        return kind(text)
     return WorkerFailed(f"a reader ended: {name}: {text}")
 
 
