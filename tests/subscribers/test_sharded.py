@@ -231,6 +231,33 @@ def test_a_consumer_that_begins_with_the_newest_of_each_key_commits_all(place: P
     assert position(place, partition) == len(SOME)
 
 
+def test_the_end_waits_for_one_worker_though_another_is_not_started_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharded, "LAST_S", PATIENCE_S)
+    asked: list[float] = []
+    place.send((ONE, "1"), (TWO, "1"))
+    with made(place, working.note_when_let, workers=2, until_end=False) as consumer, running(consumer):
+        place.wait_at(ONE)
+        place.wait_at(TWO)
+        inner = consumer._workers
+        assert inner is not None
+        select = inner._selector.select
+
+        def note(timeout_s: float | None = None) -> Any:
+            if consumer._stopped and not consumer._shares.sent_to(0):
+                assert timeout_s is not None
+                asked.append(timeout_s)
+            return select(timeout_s)
+
+        monkeypatch.setattr(inner._selector, "select", note)
+        consumer.stop()
+        os.kill(pids(consumer)[0], signal.SIGKILL)
+        until(lambda: len(asked) > 2)
+        place.go()
+    assert 0.0 not in asked
+
+
 def test_what_is_not_done_is_not_committed(place: Place) -> None:
     partition = place.send((ONE, "1"), (TWO, "1"), (ONE, "2"), (TWO, "2"))
     options: dict[str, Any] = {"workers": 2, "identity": "me"}

@@ -312,7 +312,7 @@ class ShardedConsumer(Closeable):
         try:
             while self._shares.sent and time.monotonic() < until and not self._hurried:
                 try:
-                    workers.step(min(LOOK_S, max(until - time.monotonic(), 0.0)))
+                    workers.step(min(LOOK_S, max(until - time.monotonic(), 0.0)), feeding=False)
                 except WorkerFailed as error:
                     if not failed:  # one error is told, which the others often have too
                         logger.warning("%s", error)

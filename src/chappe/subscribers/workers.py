@@ -196,15 +196,18 @@ class Workers:
         elif not worker.to_write and worker.into in self._selector.get_map():
             self._selector.unregister(worker.into)
 
-    def step(self, timeout_s: float) -> None:
+    def step(self, timeout_s: float, *, feeding: bool = True) -> None:
         """Hear workers, and write to those that have room; waits at most so long.
+
+        Args:
+            feeding: ``feed`` comes next, so it waits no longer than until a worker may be started.
 
         Raises:
             WorkerFailed: So many workers as may have ended with one record; or no worker can do it.
         """
         now = time.monotonic()
         for number, at in enumerate(self._start_at):
-            if self._workers[number] is None and self._shares.waits(number):
+            if feeding and self._workers[number] is None and self._shares.waits(number):
                 timeout_s = min(timeout_s, max(at - now, 0.0))
         for key, mask in self._selector.select(timeout_s):
             worker: _Worker | None = key.data
