@@ -65,6 +65,27 @@ def state_of(client: Client) -> str:
 # -- slow links --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("slow_s", [3.5, 7.0, 14.0])
+def test_updates_that_take_long_come_over_a_slow_link(slow_s: float) -> None:
+    rig = SlowRig()
+    server, slow = rig.server(), rig.client("slow")
+    rig.slow_s = 0.1
+    while slow.core.state != "active" or rig.line:
+        rig.pass_one()
+    rig.slow_s = slow_s
+    server.update([b"/large", bytes(8), b"", b"", bytes(15_000_000)])
+    for number in range(10):
+        server.update([b"/%d" % number, bytes(8), b"", b"", bytes(200_000)])
+    passed = 0
+    while len(slow.contents()) < 11:
+        rig.pass_one()
+        passed += 1
+        assert passed < 100
+
+    assert slow.contents() == server.contents()
+    assert len([each for _, each in server.sent if len(each[-1]) > 15_000_000]) <= 3
+
+
 def test_a_hundred_thousand_keys_come_whole_over_a_slow_link_while_others_write() -> None:
     rig = SlowRig()
     server = rig.server()

@@ -32,7 +32,8 @@ PEER_TAKEN_S: Final = 0.2  # ... and the other of two servers, which waits for i
 ANSWER_S: Final = 5.0  # a server of chappe that did not answer is asked so often; over a slow link it takes long
 BUSY_S: Final = 3.0  # a server that others keep busy is asked so often: that keeps our place
 STILL_S: Final = 15.0  # a server that lives, and sends nothing of its snapshot for so long, is given up
-LAG_S: Final = 3.0  # a stream on which nothing comes for so long, though the server has news, begins anew
+LAG_S: Final = 3.0  # a stream on which nothing comes for so long, though the server has news, begins anew; ...
+LAG_MAX_S: Final = 96.0  # ... twice as long after each time in vain: a link may be so slow, or a value so large
 
 State = Literal["idle", "joining", "asked", "taking", "following"]
 
@@ -100,6 +101,7 @@ class Source:
         self._told_sequence = 0
         self._taken_at = -math.inf
         self._stream_heard_at = -math.inf
+        self._lag_s = LAG_S
         self._progress_at = -math.inf
         self._knock_at = math.inf
         self._join_at = math.inf
@@ -181,10 +183,13 @@ class Source:
             elif not self.alive(now):
                 return f"it was not heard for {self.silent_s:g} s"
             if self._lags(now):
+                self._lag_s = min(2 * self._lag_s, LAG_MAX_S)
                 self._hello(now, actions)
         elif now >= self._lost_at():
             return "it does not answer"
         if now >= self._knock_at:
+            if not self.refused:
+                self._lag_s = min(2 * self._lag_s, LAG_MAX_S)
             self._hello(now, actions)
         if now >= self._ask_at or (self.state == "joining" and now >= self._join_at):
             self._ask(now, actions)
@@ -312,8 +317,14 @@ class Source:
         return 0 if found is None else found // 1_000_000
 
     def _streamed(self, message: say.FromServer, now: float, actions: list[Action]) -> None:
-        if message.stream != self._stream or self.state in ("idle", "joining"):
+        if self.state in ("idle", "joining"):
             return
+        if message.stream != self._stream:
+            if self.state == "asked" and not self.refused:  # the answer is behind what else is on its way
+                self.heard_at = self._progress_at = now
+                self._knock_at = now + max(ANSWER_S, self._lag_s)
+            return
+        silent_s = now - self._stream_heard_at
         self.heard_at = self._stream_heard_at = now
         if isinstance(message, say.Refused):
             self._refuse(message, now, actions)
@@ -325,6 +336,7 @@ class Source:
         self._number += 1
         try:
             if isinstance(message, say.Changes):
+                self._lag_s = max(LAG_S, min(self._lag_s, 2 * silent_s))
                 self._changes(message, now, actions)
             elif isinstance(message, say.Piece):
                 self._piece(message, now)
@@ -419,7 +431,7 @@ class Source:
         self._number = self._told = 0
         self._epoch = b""
         self._stream_heard_at = now
-        self._knock_at = now + ANSWER_S
+        self._knock_at = now + max(ANSWER_S, self._lag_s)
         epoch, sequence = target.position
         hello = say.Hello(
             self._stream, self._session, self._subtrees, epoch, sequence, target.done, self._peer, self._map
@@ -455,7 +467,7 @@ class Source:
         return JOIN_S + MAP_SILENT_S if self.state == "joining" else MAP_SILENT_S
 
     def _lags(self, now: float) -> bool:
-        if not self.chappe or self.beat is None or now < self._stream_heard_at + LAG_S:
+        if not self.chappe or self.beat is None or now < self._stream_heard_at + self._lag_s:
             return False
         return self.beat.sequence > self._target.position[1]
 
