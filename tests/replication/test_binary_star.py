@@ -83,6 +83,18 @@ def test_two_that_hear_each_other_need_no_client_and_no_wait() -> None:
     assert of(Confirm, pair.done[PRIMARY]) == [Confirm("alone", 0)]
 
 
+def test_a_term_that_a_client_has_made_up_parts_nobody() -> None:
+    pair = Pair()
+    pair.pair()
+    for role in (PRIMARY, BACKUP, PRIMARY):
+        pair.ask(role, TERM_MAX)
+        pair.run(1.0)
+
+    assert pair.cores[PRIMARY].serving
+    assert pair.cores[PRIMARY].confirms == "paired"
+    assert pair.cores[PRIMARY].term == pair.cores[BACKUP].seen == 1
+
+
 def test_the_backup_takes_over_after_three_heartbeats_when_a_client_asks() -> None:
     pair = Pair()
     pair.pair()

@@ -77,6 +77,7 @@ from chappe.replication.binary_star.messages import (
     encode_claim,
 )
 
+CLIENT_AHEAD_MAX: Final = 1 << 20  # a client that knows of a term so much higher than ours has made it up
 CLAIM_AGAIN: Final = 4  # times in a heartbeat a claim that is not answered is repeated at most
 
 
@@ -238,7 +239,8 @@ class BinaryStar:
             now: Monotonic seconds.
         """
         actions = self._wake(now)
-        self._learn(known)
+        if known <= self.seen + CLIENT_AHEAD_MAX:
+            self._learn(known)
         self._decide(now, actions, vote=True)
         return self._answer(now, actions)
 
