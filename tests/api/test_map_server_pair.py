@@ -264,6 +264,20 @@ def test_garbage_on_the_fourth_port_harms_nobody(addresses: tuple[str, str]) -> 
             shared.set("/a", "1", timeout=PATIENCE_S)
 
 
+def test_nobody_unsubscribes_the_partner(addresses: tuple[str, str]) -> None:
+    one, two = addresses
+    host, _, port = one.partition(":")
+    with MapServer(one, partner=two, role="primary") as server, zmq.Context() as context:
+        for _ in range(3):
+            server._node._on_listener([b"\0*"])  # type: ignore[attr-defined]
+            server._node._on_listener([b"\0"])  # type: ignore[attr-defined]
+        for prefix in (b"*", b""):
+            with context.socket(zmq.SUB) as sock:
+                sock.setsockopt(zmq.SUBSCRIBE, prefix)
+                sock.connect(f"tcp://{host}:{int(port) + 3}")
+                assert sock.poll(int(PATIENCE_S * 1000))
+
+
 @pytest.mark.process
 def test_the_file_of_a_pair_is_not_served_alone(addresses: tuple[str, str], tmp_path: Path) -> None:
     one, two = addresses

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -52,7 +52,8 @@ class PairedServerNode(MapServerNode):
         on_report: Callable[[Any], None],
     ) -> None:
         super().__init__(address, core, backend=backend, peer=peer, published=published, on_report=on_report)
-        self._listeners: Counter[bytes] = Counter()  # to what is told of this server, by prefix
+        self._beats = False  # somebody has subscribed to heartbeats: they are told ever after
+        self._originals = 0  # so many have subscribed to everything
         self.table |= {Tell: self._tell, Ask: self._ask}
         try:
             self._link = PairSockets(link, witness)
@@ -67,15 +68,19 @@ class PairedServerNode(MapServerNode):
     def _on_listener(self, frames: Frames) -> Sequence[object]:
         if len(frames) != 1 or frames[0][:1] not in (b"\0", b"\1"):
             raise ProtocolError("a message to a publishing socket")
-        self._listeners[frames[0][1:]] += 1 if frames[0][0] else -1
+        on, prefix = frames[0][:1] == b"\1", frames[0][1:]
+        if prefix == BEAT:  # anybody may unsubscribe, also from what he never subscribed to
+            self._beats |= on
+        elif not prefix:
+            self._originals = max(0, self._originals + (1 if on else -1))
         return ()
 
     def _tell(self, action: Tell) -> None:
         """An original subscribes to everything, an end of chappe to heartbeats by their name."""
         telling = self._link.telling
-        if self._listeners[BEAT] > 0:
+        if self._beats:
             telling.send(action.beat, _NOBLOCK)
-        if self._listeners[b""] > 0 and action.state:
+        if self._originals and action.state:
             telling.send(action.state, _NOBLOCK)
         self.used(telling)
 
