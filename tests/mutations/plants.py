@@ -1749,7 +1749,6 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "kv/chp/streams.py",
         "        self._batches.clear()  # what follows may be another history, whose sequences begin again\n",
         "",
-        "what was confirmed survives",
     ),
     Plant(
         "map-snapshot-brings-writers-of-a-later-moment",
