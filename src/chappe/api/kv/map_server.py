@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from chappe.api.faces import Closeable
 from chappe.api.kv.attaching import open_backend
+from chappe.api.kv.map_host import MapHost
 from chappe.api.kv.map_values import check_name
 from chappe.defaults import MAP_PORT, TOWER_HOST
 from chappe.errors import UsageError
@@ -24,13 +22,7 @@ from chappe.replication.binary_star.messages import BACKUP, NAME_BYTES_MAX, NAME
 from chappe.runtime.map_node import MapServerNode
 from chappe.runtime.map_pair_node import PairedServerNode
 from chappe.system import time
-from chappe.system.forking import own
 from chappe.transports.maps import MapAddress
-
-logger = logging.getLogger("chappe")
-
-EVENTS_MAX: Final = 1_000
-_GOOD: Final = (MapActive, MapPassive, MapCopied, BecameActive, BecamePassive, PartnerFound, Paired)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +53,13 @@ class MapServerStatus:
     pair: PairStatus | None = None
 
 
-class MapServer(Closeable):
+class MapServer(MapHost):
     """Orders what is written to a shared map, and serves it to any number of ``SharedMap`` and programs of the Guide's.
 
     Args:
-        listen: ``HOST:PORT``; the two ports behind it are used too. Loopback and the Guide's port 5556 by default; port
-        0:
-            three free ones in a row. There is no encryption and no access control: whoever reaches the ports may
-            read and write.
+        listen: ``HOST:PORT``; the two ports behind it are used too. Loopback and the Guide's port 5556 by default;
+            port 0: three free ones in a row. There is no encryption and no access control: whoever reaches the ports
+            may read and write.
         backend: Where the map is kept: ``memory`` (while this is open), ``sqlite`` or ``rocksdb``.
         path: Of the backend's file or folder; made if it is not there. One server at a time.
         model: How programs of the Guide's write: 5, they push to one server, or 6, they publish to a pair. By default 6
@@ -86,6 +77,9 @@ class MapServer(Closeable):
         StorageError: The path cannot be used.
     """
 
+    _good = (MapActive, MapPassive, MapCopied, BecameActive, BecamePassive, PartnerFound, Paired)
+    _node: MapServerNode
+
     def __init__(
         self,
         listen: str = f"{TOWER_HOST}:{MAP_PORT}",
@@ -100,12 +94,11 @@ class MapServer(Closeable):
         link: tuple[str, str] | None = None,
         name: str = "",
     ) -> None:
-        own(self)
+        super().__init__()
         if model not in (None, 5, 6):
             raise UsageError(f"the Guide's models with servers like this one are 5 and 6, not {model!r}")
         address = MapAddress.parse(listen)
         paired = _paired(address, partner, role, pair, witness, link)
-        self._events: deque[object] = deque(maxlen=EVENTS_MAX)
         opened = open_backend(backend, {} if path is None else {"path": path})
         try:
             loaded = None if opened is None else opened.load()
@@ -127,7 +120,6 @@ class MapServer(Closeable):
             if opened is not None:
                 opened.close()
             raise
-        self._node: MapServerNode
         if paired is None:
             self._node = MapServerNode(address, single, backend=opened, published=model == 6, on_report=self._report)
         else:
@@ -137,11 +129,6 @@ class MapServer(Closeable):
                 on_report=self._report,
             )  # fmt: skip
         self._node.start()
-
-    def _report(self, event: object) -> None:
-        good = isinstance(event, _GOOD)
-        logger.log(logging.INFO if good else logging.WARNING, "%s", event)
-        self._events.append(event)
 
     @property
     def address(self) -> str:
@@ -162,31 +149,6 @@ class MapServer(Closeable):
                 self._node.malformed,
                 _pair_status(core.star) if isinstance(core, PairedMapServer) else None,
             )
-
-    def events(self) -> list[object]:
-        """What happened since the last call: refused commits and the like (``chappe.kv.chp.events``).
-
-        Raises MemberStopped if nothing did, because it met a defect.
-        """
-        with self._node.lock:
-            found = list(self._events)
-            self._events.clear()
-        if not found:
-            self._node.turns.check()
-        return found
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Wait while it runs, at most ``timeout`` seconds (None: for ever; Ctrl-C ends the wait).
-
-        Raises:
-            MemberStopped: It met a defect, and serves nobody any more.
-        """
-        self._node.halt_event.wait(timeout)
-        self._node.turns.check()
-
-    def close(self) -> None:
-        """Finish the commits under way, and stop. Safe to call twice."""
-        self._node.close()
 
     def __repr__(self) -> str:
         return f"<MapServer {self.address}>"

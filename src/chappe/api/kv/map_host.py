@@ -1,0 +1,56 @@
+"""What a map server and a witness have in common as their users hold them: events, waiting and the end."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import ClassVar, Final
+
+from chappe.api.faces import Closeable
+from chappe.runtime.map_node import MapNode
+from chappe.system.forking import own
+
+logger = logging.getLogger("chappe")
+
+EVENTS_MAX: Final = 1_000
+
+
+class MapHost(Closeable):
+    """Serves in this process until it is closed."""
+
+    _good: ClassVar[tuple[type, ...]]  # events that are not worth a warning
+    _node: MapNode
+
+    def __init__(self) -> None:
+        own(self)
+        self._events: deque[object] = deque(maxlen=EVENTS_MAX)
+
+    def _report(self, event: object) -> None:
+        logger.log(logging.INFO if isinstance(event, self._good) else logging.WARNING, "%s", event)
+        self._events.append(event)
+
+    def events(self) -> list[object]:
+        """What happened since the last call: what was granted, refused commits and the like.
+
+        The events are those of ``chappe.kv.chp.events`` and ``chappe.replication.binary_star.events``. Raises
+        MemberStopped if nothing happened, because it met a defect.
+        """
+        with self._node.lock:
+            found = list(self._events)
+            self._events.clear()
+        if not found:
+            self._node.turns.check()
+        return found
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait while it runs, at most ``timeout`` seconds (None: for ever; Ctrl-C ends the wait).
+
+        Raises:
+            MemberStopped: It met a defect, and serves nobody any more.
+        """
+        self._node.halt_event.wait(timeout)
+        self._node.turns.check()
+
+    def close(self) -> None:
+        """Finish the commits under way, and stop. Safe to call twice."""
+        self._node.close()
