@@ -179,9 +179,8 @@ def watch(
         raise UsageError("give a key or --subtree, not both")
     if key is not None:
         check_key(key)
-    wanted = {} if key is None else {"key": key}
     try:
-        with where.of(subtrees if key is None else [_around(key)]) as shared, shared.watch(**wanted) as watching:  # type: ignore[arg-type]
+        with where.of(subtrees if key is None else [_around(key)]) as shared, shared.watch(key=key) as watching:
             say(f"watching the map at {where.servers}, {len(shared):,} keys")
             try:
                 for found in mesh.batches(watching.get_many, count, seconds):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from typing import Any, Generic, Literal, overload
+from collections.abc import AsyncIterator
+from typing import Any, Generic, Literal, Unpack, overload
 
-from chappe.api.faces import AsyncCloseable, Seconds, Steps, awaited, run_async
+from chappe.api.faces import AsyncCloseable, Seconds, Steps, T, awaited, run_async
 from chappe.api.kv.map_member import MapMember
-from chappe.api.kv.map_values import MapChange, V
+from chappe.api.kv.map_values import MapChange, MapOptions, V
 from chappe.api.kv.map_watch import MapWatch
 from chappe.api.kv.shared_map import ReadableMap, SharedMap
-from chappe.api.mesh.arguments import MISSING
 from chappe.api.mesh.loop_watch import Watch
 from chappe.defaults import SUBSCRIBER_MESSAGES_MAX
 from chappe.system.forking import own
@@ -25,41 +24,16 @@ class AsyncSharedMap(AsyncCloseable, ReadableMap[V]):
     """
 
     @overload
-    def __init__(
-        self: AsyncSharedMap[bytes],
-        *servers: str,
-        subtree: str | Iterable[str] = "",
-        model: Literal[5, 6] | None = None,
-        name: str = "",
-    ) -> None: ...
+    def __init__(self: AsyncSharedMap[bytes], *servers: str, **options: Unpack[MapOptions]) -> None: ...
     @overload
     def __init__(
-        self: AsyncSharedMap[Any],
-        *servers: str,
-        subtree: str | Iterable[str] = "",
-        values: Literal["json"],
-        model: Literal[5, 6] | None = None,
-        name: str = "",
+        self: AsyncSharedMap[Any], *servers: str, values: Literal["json"], **options: Unpack[MapOptions]
     ) -> None: ...
     @overload
-    def __init__(
-        self,
-        *servers: str,
-        subtree: str | Iterable[str] = "",
-        values: type[V],
-        model: Literal[5, 6] | None = None,
-        name: str = "",
-    ) -> None: ...
-    def __init__(
-        self,
-        *servers: str,
-        subtree: str | Iterable[str] = "",
-        values: Any = bytes,
-        model: Literal[5, 6] | None = None,
-        name: str = "",
-    ) -> None:
+    def __init__(self, *servers: str, values: type[V], **options: Unpack[MapOptions]) -> None: ...
+    def __init__(self, *servers: str, values: Any = bytes, **options: Unpack[MapOptions]) -> None:
         own(self)
-        self.member = MapMember(servers, subtree, values, model, name)
+        self.member = MapMember(servers, values, **options)
         self._watch = Watch(self.member.node.turns)
 
     async def __aenter__(self) -> AsyncSharedMap[V]:
@@ -86,7 +60,7 @@ class AsyncSharedMap(AsyncCloseable, ReadableMap[V]):
     def watch(
         self,
         *,
-        key: object = MISSING,
+        key: str | None = None,
         prefix: str | None = None,
         on_full: Literal["drop_oldest", "disconnect"] = "drop_oldest",
         messages_max: int = SUBSCRIBER_MESSAGES_MAX,
@@ -103,7 +77,7 @@ class AsyncSharedMap(AsyncCloseable, ReadableMap[V]):
     def __repr__(self) -> str:
         return f"<AsyncSharedMap of {', '.join(self.member.core.servers)}, {self.state}, {len(self):,} keys>"
 
-    async def _run(self, steps: Steps[Any]) -> Any:
+    async def _run(self, steps: Steps[T]) -> T:
         return await run_async(steps, self._watch.wait)
 
 

@@ -23,7 +23,6 @@ from chappe.api.kv.map_values import (
     encode_ttl,
 )
 from chappe.api.kv.map_watch import MapWatch, Watching
-from chappe.api.mesh.arguments import MISSING
 from chappe.api.mesh.waiting import Asked, deadline_after, time_left
 from chappe.defaults import MAP_STEP_BYTES_MAX, MAP_SUBTREE_BYTES_MAX
 from chappe.errors import BufferFull, Closed, InvalidData, NoMaster, RecordTooLarge, UsageError
@@ -54,8 +53,15 @@ _TOO_LATE: Final = "the write to the map is not confirmed yet; it may still be d
 class MapMember(Generic[V]):
     """See ``SharedMap`` for the arguments."""
 
-    def __init__(self, servers: Sequence[str], subtree: str | Iterable[str], values: Any, model: int | None,
-                 name: str) -> None:  # fmt: skip
+    def __init__(
+        self,
+        servers: Sequence[str],
+        values: Any,
+        *,
+        subtree: str | Iterable[str] = "",
+        model: int | None = None,
+        name: str = "",
+    ) -> None:
         own(self)
         addresses = [MapAddress.parse(each) for each in servers] or [MapAddress.parse("")]
         if model not in (None, 5, 6):
@@ -329,18 +335,17 @@ class MapMember(Generic[V]):
 
     # -- watching ----------------------------------------------------------------------------------------------------
 
-    def watch(self, key: object, prefix: str | None, messages_max: int, on_full: str) -> MapWatch[V]:
+    def watch(self, key: str | None, prefix: str | None, messages_max: int, on_full: str) -> MapWatch[V]:
         """See ``SharedMap.watch``."""
         if on_full not in ("drop_oldest", "disconnect"):
             raise UsageError(f"on_full is drop_oldest or disconnect, not {on_full!r}")
         if messages_max < 1:
             raise UsageError("a watch needs room for one change at least")
-        if key is not MISSING and prefix is not None:
+        if key is not None and prefix is not None:
             raise UsageError("watch a key or a prefix, not both")
         wanted: Callable[[bytes], bool]
-        if key is not MISSING:
-            name = encode_key(key)  # type: ignore[arg-type]
-            wanted = name.__eq__
+        if key is not None:
+            wanted = encode_key(key).__eq__
         else:
             begins = _subtree(prefix or "")
             wanted = lambda found: found.startswith(begins)  # noqa: E731

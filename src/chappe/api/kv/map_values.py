@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypedDict, TypeVar
 
 import msgspec
 
@@ -14,6 +14,14 @@ from chappe.kv.chp import messages as chp
 
 V = TypeVar("V")
 TTL_S_MAX: Final = chp.TTL_MS_MAX / 1000
+
+
+class MapOptions(TypedDict, total=False):
+    """What a map may be told beside its servers and what its values are; see ``SharedMap``."""
+
+    subtree: str | Iterable[str]
+    model: Literal[5, 6] | None
+    name: str
 
 
 @dataclass(frozen=True, slots=True)

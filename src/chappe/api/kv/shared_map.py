@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, MutableMapping, ValuesView
-from typing import Any, Final, Generic, Literal, overload
+from typing import Any, Final, Generic, Literal, Unpack, overload
 
-from chappe.api.faces import Closeable, Seconds, Steps, run
+from chappe.api.faces import Closeable, Seconds, Steps, T, run
 from chappe.api.kv.map_member import MapMember
-from chappe.api.kv.map_values import MapChange, V
+from chappe.api.kv.map_values import MapChange, MapOptions, V
 from chappe.api.kv.map_watch import MapWatch
 from chappe.api.mesh.arguments import MISSING
 from chappe.defaults import SUBSCRIBER_MESSAGES_MAX
 from chappe.kv.chp.client import MapState
+from chappe.kv.chp.stream import Step
 from chappe.system.forking import own
 
 WAIT_S: Final = 10.0  # a write waits this long for its outcome, and a new map for its server
 
 
-class ReadableMap(ABC, Generic[V]):
+class ReadableMap(Generic[V]):
     """The half of ``SharedMap`` and ``AsyncSharedMap`` that never waits, and what both write by."""
 
     member: MapMember[V]
-
-    @abstractmethod
-    def _run(self, steps: Steps[Any]) -> Any:
-        """Wait for each step in the way of the face."""
 
     # -- what it is --------------------------------------------------------------------------------------------------
 
@@ -85,7 +81,7 @@ class ReadableMap(ABC, Generic[V]):
         """The properties that were written with a key, without its ttl. Raises KeyError."""
         return self.member.properties(key)
 
-    def _done(self, step: Any, wait: bool, timeout: Seconds) -> Steps[None]:
+    def _done(self, step: Step, wait: bool, timeout: Seconds) -> Steps[None]:
         yield from self.member.writing(step, wait, timeout)
 
 
@@ -101,10 +97,10 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
     cannot do.
 
     Args:
-        servers: ``HOST:PORT`` of one server or several, of which one is followed. subtree: Only keys that begin so, one
-        or several; by convention ``/a/b/``. values: What values are: ``bytes``, ``str``, ``"json"`` for anything that
-        JSON has, or a type that msgspec knows,
-            kept as JSON.
+        servers: ``HOST:PORT`` of one server or several, of which one is followed.
+        subtree: Only keys that begin so, one or several; by convention ``/a/b/``.
+        values: What values are: ``bytes``, ``str``, ``"json"`` for anything that JSON has, or a type that msgspec
+            knows, kept as JSON.
         model: Of the Guide's programs where servers are such: 5 (one server) or 6 (a pair, the default for several).
         name: Of the map, if there are several: a server of chappe's with another name is not followed.
         timeout: How long to wait for the first snapshot; None: for ever, 0: not at all.
@@ -122,32 +118,19 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
 
     @overload
     def __init__(
-        self: SharedMap[bytes],
-        *servers: str,
-        subtree: str | Iterable[str] = "",
-        model: Literal[5, 6] | None = None,
-        name: str = "",
-        timeout: Seconds = WAIT_S,
+        self: SharedMap[bytes], *servers: str, timeout: Seconds = WAIT_S, **options: Unpack[MapOptions]
     ) -> None: ...
     @overload
     def __init__(
         self: SharedMap[Any],
         *servers: str,
-        subtree: str | Iterable[str] = "",
         values: Literal["json"],
-        model: Literal[5, 6] | None = None,
-        name: str = "",
         timeout: Seconds = WAIT_S,
+        **options: Unpack[MapOptions],
     ) -> None: ...
     @overload
     def __init__(
-        self,
-        *servers: str,
-        subtree: str | Iterable[str] = "",
-        values: type[V],
-        model: Literal[5, 6] | None = None,
-        name: str = "",
-        timeout: Seconds = WAIT_S,
+        self, *servers: str, values: type[V], timeout: Seconds = WAIT_S, **options: Unpack[MapOptions]
     ) -> None: ...
     def __init__(
         self,
@@ -159,7 +142,7 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
         timeout: Seconds = WAIT_S,
     ) -> None:
         own(self)
-        self.member = MapMember(servers, subtree, values, model, name)
+        self.member = MapMember(servers, values, subtree=subtree, model=model, name=name)
         self._turns = self.member.node.turns
         if timeout != 0:
             try:
@@ -185,11 +168,11 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
         For the rest, and for what all writes raise, see the class.
         """
         step = self.member.single_step(key, value, ttl, properties)
-        return self._run(self._done(step, wait, timeout))  # type: ignore[no-any-return]
+        return self._run(self._done(step, wait, timeout))
 
     def delete(self, key: str, *, wait: bool = True, timeout: Seconds = WAIT_S) -> None:
         """Remove a key, if it is there."""
-        return self._run(self._done(self.member.step({key: None}), wait, timeout))  # type: ignore[no-any-return]
+        return self._run(self._done(self.member.step({key: None}), wait, timeout))
 
     def set_many(
         self, items: Mapping[str, V] | Iterable[tuple[str, V]], *, ttl: Seconds = None, timeout: Seconds = None
@@ -197,7 +180,7 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
         """Set many values, each for itself, much faster than one by one; raises the first error when all are done."""
         pairs = items.items() if isinstance(items, Mapping) else items
         steps = self.member.single_steps(pairs, ttl)
-        return self._run(self.member.writing_many(steps, timeout))  # type: ignore[no-any-return]
+        return self._run(self.member.writing_many(steps, timeout))
 
     def step(
         self,
@@ -219,7 +202,7 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
         Raises:
             InvalidOperation: The server is not one of chappe, which alone can do this.
         """
-        return self._run(self.member.writing(self.member.step(sets, expected, ttl, properties), True, timeout))  # type: ignore[no-any-return]
+        return self._run(self.member.writing(self.member.step(sets, expected, ttl, properties), True, timeout))
 
     def compare_and_set(
         self, key: str, expected: V | None, value: V | None, *, ttl: Seconds = None, timeout: Seconds = WAIT_S
@@ -230,7 +213,7 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
             InvalidOperation: The server is not one of chappe, which alone can do this.
         """
         step = self.member.step({key: value}, {key: expected}, ttl)
-        return self._run(self.member.writing(step, True, timeout))  # type: ignore[no-any-return]
+        return self._run(self.member.writing(step, True, timeout))
 
     def wait_for(
         self,
@@ -247,11 +230,11 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
         """
         if until is None:
             until = (lambda found: found is not None) if value is MISSING else (lambda found: found == value)
-        return self._run(self.member.awaiting(key, until, timeout))  # type: ignore[no-any-return]
+        return self._run(self.member.awaiting(key, until, timeout))
 
     def wait_ready(self, timeout: Seconds = WAIT_S) -> None:
         """Wait for the first snapshot. Raises NoMaster if there was none in time."""
-        return self._run(self.member.awaiting_ready(timeout))  # type: ignore[no-any-return]
+        return self._run(self.member.awaiting_ready(timeout))
 
     def __setitem__(self, key: str, value: V) -> None:
         self.set(key, value)
@@ -294,7 +277,7 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
     def watch(
         self,
         *,
-        key: object = MISSING,
+        key: str | None = None,
         prefix: str | None = None,
         callback: Callable[[MapChange[V]], object] | None = None,
         on_full: Literal["drop_oldest", "disconnect"] = "drop_oldest",
@@ -320,5 +303,5 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
     def __repr__(self) -> str:
         return f"<SharedMap of {', '.join(self.member.core.servers)}, {self.state}, {len(self):,} keys>"
 
-    def _run(self, steps: Steps[Any]) -> Any:
+    def _run(self, steps: Steps[T]) -> T:
         return run(steps, self._turns.wait)
