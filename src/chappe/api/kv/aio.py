@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from chappe.api.faces import AsyncCloseable, Seconds, Steps, awaited, run_async
+from chappe.api.faces import AsyncCloseable, Seconds, Steps, T, awaited, run_async
 from chappe.api.kv.data_store import WAIT_S, DataStore
 from chappe.api.kv.proxy import DataStoreProxy
 from chappe.api.kv.reading import ReadableStore
@@ -41,7 +41,7 @@ class AsyncDataStore(AsyncCloseable, ReadableStore):
     erase = awaited(DataStore.erase)
     clear = awaited(DataStore.clear)
 
-    async def _run(self, steps: Steps[Any]) -> Any:
+    async def _run(self, steps: Steps[T]) -> T:
         return await run_async(steps, self._watch.wait)
 
     # -- waiting and watching -------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from chappe.api.faces import Closeable, Seconds, Steps, run
+from chappe.api.faces import Closeable, Seconds, Steps, T, run
 from chappe.api.kv.attached import AttachedStore, Items
 from chappe.api.kv.proxy import DataStoreProxy
 from chappe.api.kv.reading import ReadableStore
@@ -84,7 +84,7 @@ class DataStore(Closeable, ReadableStore):
 
     def put_many(self, items: Items, *, expiry_s: Seconds = None, timeout: Seconds = None) -> None:
         """Set many values, much faster than one by one; returns when all are done, or raises the first error then."""
-        return self._run(self.attached.putting(items, expiry_s, timeout))  # type: ignore[no-any-return]
+        return self._run(self.attached.putting(items, expiry_s, timeout))
 
     def increment(
         self, key: object, by: object = 1, *, expiry_s: Seconds = None, wait: bool = True, timeout: Seconds = WAIT_S
@@ -227,7 +227,7 @@ class DataStore(Closeable, ReadableStore):
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _run(self, steps: Steps[Any]) -> Any:
+    def _run(self, steps: Steps[T]) -> T:
         return run(steps, self._turns.wait)
 
 
