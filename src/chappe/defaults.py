@@ -264,7 +264,6 @@ GATEWAY_DEPTH_MAX: Final = 128  # gateways between a domain and the root of thei
 
 # -- shared maps (Clustered Hashmap Protocol) ------------------------------------------------------
 MAP_PORT: Final = 5556  # snapshots; updates are published on the next one, and written on the one after
-MAP_BACKUP_PORT: Final = 5566  # of the second of two servers, as in the Guide
 WITNESS_PORT: Final = 5576  # of pairs of servers
 MAP_KEY_BYTES_MAX: Final = 16 * KIB  # the Guide's programs tell keys apart up to 255
 MAP_SUBTREE_BYTES_MAX: Final = 480  # what a subscription can be (SUBSCRIPTION_BYTES_MAX), with what ZeroMQ adds

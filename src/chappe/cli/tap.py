@@ -197,7 +197,7 @@ class Picture:
         self._topics: dict[bytes, _Topic] = {}
         self._wants: dict[tuple[str, bytes], tuple[str, ...]] = {}
         self._last: deque[Passed] = deque(maxlen=LAST)
-        self._seen = self._missed = self._beyond = 0
+        self._seen = self._missed = 0
 
     def add(self, shown: Shown, now: float) -> None:
         """Something was seen."""
@@ -214,7 +214,6 @@ class Picture:
             self._seen += each.count
             self._last.append(each)
             if each.topic not in self._topics and len(self._topics) >= TOPICS_MAX:
-                self._beyond += each.count
                 continue
             topic = self._topics.setdefault(each.topic, _Topic(now))
             topic.messages += each.count

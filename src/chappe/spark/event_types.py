@@ -291,8 +291,8 @@ def _node(value: Value) -> Node:
     if value is None:
         return None
     kind = type(value)
-    if kind is Count:
-        return t.LongType() if value <= INTEGER_MAX else _LARGE  # type: ignore[operator]
+    if isinstance(value, Count):
+        return t.LongType() if value <= INTEGER_MAX else _LARGE
     if isinstance(value, tuple) and kind is tuple:
         return _Container(tuple, tuple(map(_node, value)))
     if isinstance(value, Set):

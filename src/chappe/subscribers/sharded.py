@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -135,17 +135,15 @@ class ShardedConsumer(Closeable):
         self._readers: Readers | None = None
         self._consumer: Consumer | None = None
         self.closed = False
-        reach = {"tower": tower, "listen": listen, "forwarders": forwarders}
-        aged = {"max_age_s": max_age_s, "on_stale": on_stale}
+        shared: dict[str, Any] = {"tower": tower, "listen": listen, "forwarders": forwarders}
+        shared |= {"max_age_s": max_age_s, "on_stale": on_stale}
         try:
             if reader_per_topic:
-                options = {"by": by, "until_end": until_end, "timeout": timeout, "tries": tries, **reach, **aged}
+                options = {"by": by, "until_end": until_end, "timeout": timeout, "tries": tries, **shared}
                 options |= {"patience_s": patience_s, "directory": None if directory is None else str(directory)}
                 self._readers = Readers(self._work, topics, workers, identity, options, reset, tries, self._wakeup)
             else:
-                self._consumer = Consumer(
-                    *topics, reset=reset, identity=identity, directory=directory, **reach, **aged  # type: ignore[arg-type]
-                )  # fmt: skip
+                self._consumer = Consumer(*topics, reset=reset, identity=identity, directory=directory, **shared)
                 self._consumer.on_ready = self._wakeup.set
         except BaseException:
             self._wakeup.close()

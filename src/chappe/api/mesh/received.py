@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from enum import Enum
+from typing import Any, Final
 from uuid import UUID
 
 from chappe.data.binary import decode
 from chappe.data.convert import to_python
 from chappe.data.values import Value
 from chappe.mesh.messages import NOBODY, Message
+
+
+class _Undecoded(Enum):
+    """Stands for a value that nobody has looked at yet: None is one."""
+
+    UNDECODED = 0
+
+
+_UNDECODED: Final = _Undecoded.UNDECODED
 
 
 class Received:
@@ -35,7 +45,7 @@ class Received:
         found = self._data
         if found is _UNDECODED:
             found = self._data = decode(self.message.payload)
-        return found  # type: ignore[return-value]
+        return found
 
     @property
     def value(self) -> Any:
@@ -69,10 +79,3 @@ class Received:
 
     def __repr__(self) -> str:
         return f"Received({self.topic!r}, {len(self.payload)} bytes)"
-
-
-class _Undecoded:
-    """Stands for a value that nobody looked at yet: None is one."""
-
-
-_UNDECODED = _Undecoded()

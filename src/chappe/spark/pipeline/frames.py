@@ -10,6 +10,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -56,7 +57,7 @@ def prepare(spark: SparkSession, pipeline: Pipeline, towers: str) -> list[Prepar
 
     inputs: dict[str, DataFrame] = {}
     for each in pipeline.inputs:
-        frame = attempt(("inputs", each.name), lambda each=each: _input(spark, pipeline, each, towers))  # type: ignore[misc]
+        frame = attempt(("inputs", each.name), partial(_input, spark, pipeline, each, towers))
         if frame is not None:
             frame.createOrReplaceTempView(each.name)
             inputs[each.name] = frame
@@ -66,10 +67,10 @@ def prepare(spark: SparkSession, pipeline: Pipeline, towers: str) -> list[Prepar
     prepared = []
     for query in pipeline.queries if not problems else ():
         keys = (*query.at, "output")
-        rows = made[query.name] if made is not None else attempt(query.at, lambda query=query: _sql(spark, query))  # type: ignore[misc]
+        rows = made[query.name] if made is not None else attempt(query.at, partial(_sql, spark, query))
         if rows is None:
             continue
-        records = attempt(keys, lambda query=query, rows=rows: _checked(query, rows))  # type: ignore[misc]
+        records = attempt(keys, partial(_checked, query, rows))
         if records is not None:
             prepared.append(Prepared(query, rows, records))
     if problems:
