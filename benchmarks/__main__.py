@@ -29,6 +29,7 @@ from benchmarks.readiness import readiness
 from benchmarks.settings import Settings
 from benchmarks.sharded import sharded
 from benchmarks.stored import acknowledged, catch_up
+from benchmarks.strangers import strangers
 
 PATHS: dict[str, Callable[[Settings], list[Line]]] = {
     "batches": batches,
@@ -46,6 +47,7 @@ PATHS: dict[str, Callable[[Settings], list[Line]]] = {
     "maps": maps,
     "many": many,
     "sharded": sharded,
+    "strangers": strangers,
 }
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 DISK_BYTES = 10 << 30  # what a full run may take for a while

@@ -360,6 +360,21 @@ def test_a_connection_that_never_becomes_a_client_is_closed(place: Place, monkey
     assert receive(client)["data"] == 1  # the time is for those who are no clients yet
 
 
+def test_of_connections_that_say_nothing_the_oldest_gives_way(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HANDSHAKES_MAX", 2)
+    server = place.serve()
+    client = place.join("/a")
+    with ExitStack() as connections:
+        first, *_ = [
+            connections.enter_context(socket.create_connection(("127.0.0.1", server.port), PATIENCE_S * 3))
+            for _ in range(3)
+        ]
+        with suppress(ConnectionError):
+            assert first.recv(1) == b""
+        place.peer.publish("/a", Count(1))
+        assert receive(client)["data"] == 1
+
+
 def test_a_client_that_has_spoken_stays_when_all_are_of_one_host(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WEBSOCKET_CLIENTS_MAX", 1)
     place.serve()

@@ -4,8 +4,9 @@ A browser lets any page of the web open a WebSocket to any address, this machine
 where the page came from: its origin. Pages of this machine may connect, and those that were named; no others. Programs
 that are not browsers send no origin and may connect: they could send any.
 
-A client that has not sent its first frame gives way to any that comes. Where all have, one of the host that has the
-most gives way to a client of a host that has fewer; so nobody can keep all others out.
+Of the connections that are no clients yet the oldest gives way where there are too many. A client that has not sent
+its first frame gives way to any that comes. Where all have, one of the host that has the most gives way to a client of
+a host that has fewer; so nobody can keep all others out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, Protocol, Self
 from urllib.parse import urlsplit
 
@@ -26,7 +28,13 @@ from chappe.api.mesh.aio import AsyncEndpoint
 from chappe.api.mesh.arguments import OnFull, as_policy, check_bounds
 from chappe.api.mesh.endpoint import Endpoint
 from chappe.api.serving import server_tls
-from chappe.defaults import WEBSOCKET_BYTES_MAX, WEBSOCKET_CLIENTS_MAX, WEBSOCKET_MESSAGES_MAX, WEBSOCKET_SPEAK_S
+from chappe.defaults import (
+    HANDSHAKES_MAX,
+    WEBSOCKET_BYTES_MAX,
+    WEBSOCKET_CLIENTS_MAX,
+    WEBSOCKET_MESSAGES_MAX,
+    WEBSOCKET_SPEAK_S,
+)
 from chappe.errors import AddressInUse, ChappeError, UsageError
 from chappe.security import is_loopback
 from chappe.system.forking import own
@@ -131,14 +139,35 @@ class Room:
 
 
 class BriefHttp(H11Protocol):
-    """A connection that is closed if it is not a WebSocket by ``WEBSOCKET_SPEAK_S``."""
+    """A connection that is closed if it is not a WebSocket by ``WEBSOCKET_SPEAK_S``, or there are too many like it.
+
+    ``waiting`` are all that are no WebSocket yet, the oldest first.
+    """
+
+    def __init__(self, waiting: dict[BriefHttp, None], **given: Any) -> None:
+        super().__init__(**given)
+        self._waiting = waiting
 
     def connection_made(self, transport: Any) -> None:
         """See asyncio."""
         super().connection_made(transport)
+        if len(self._waiting) >= HANDSHAKES_MAX:
+            next(iter(self._waiting))._end()
+        self._waiting[self] = None
         asyncio.get_running_loop().call_later(WEBSOCKET_SPEAK_S, self._end)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        self._waiting.pop(self, None)
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        """See uvicorn."""
+        self._waiting.pop(self, None)
+        super().handle_websocket_upgrade(event)
+
     def _end(self) -> None:
+        self._waiting.pop(self, None)
         if self.transport.get_protocol() is self:
             self.transport.abort()
 
@@ -229,7 +258,7 @@ class WebSocketServer:
         tls = self._tls
         return uvicorn.Config(
             Starlette(routes=[WebSocketRoute(PATH, self._serve)], lifespan=self._lifespan),
-            http=BriefHttp,
+            http=partial(BriefHttp, {}),  # type: ignore[arg-type]  # uvicorn calls it
             ws="websockets-sansio",
             lifespan="on",
             log_config=None,
