@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from tests.endpoints import make as make
+from tests.towers import store as store
+from tests.towers import tower as tower
 from tests.waiting import Clock
 
 settings.register_profile("chappe", deadline=None)  # a busy machine is no bug

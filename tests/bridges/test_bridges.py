@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from tests.waiting import PATIENCE_S, until
 
-from chappe import Consumer, Endpoint, Player, Producer, Record, Recorder, Store, Subscriber, Tower, read_batches
+from chappe import Consumer, Endpoint, Player, Producer, Record, Recorder, Store, Subscriber, read_batches
 from chappe.bridges.form import ROW_BYTES, SENDER, fits, pack, unpack
 from chappe.data.binary import decode, encode
 from chappe.defaults import RECORD_BYTES_MAX
@@ -20,18 +19,6 @@ from chappe.log.batch import Batch, encode_batch
 from chappe.mesh.messages import Message
 
 ME = bytes(range(16))
-
-
-@pytest.fixture
-def tower() -> Iterator[str]:
-    with Tower("127.0.0.1:0") as made:
-        yield made.address
-
-
-@pytest.fixture
-def store(tower: str, tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path / "store", tower=tower) as made:
-        yield made
 
 
 class Recording:

@@ -12,7 +12,7 @@ import pytest
 from tests.ports import free_address
 from tests.waiting import PATIENCE_S, until
 
-from chappe import DataStoreToTopic, MapServer, Producer, SharedMap, Store, TopicToDataStore, Tower, read_topic
+from chappe import DataStoreToTopic, MapServer, Producer, SharedMap, Store, TopicToDataStore, read_topic
 from chappe.api.kv.map_store import MARKS, MapStore
 from chappe.bridges.kv_form import POSITION, QUERY, entry_of, is_mark
 from chappe.data.scalars import Count
@@ -34,18 +34,6 @@ def server() -> Iterator[MapServer]:
 def shared(server: MapServer) -> Iterator[SharedMap[str]]:
     with SharedMap(server.address, values=str) as held:
         yield held
-
-
-@pytest.fixture
-def tower() -> Iterator[str]:
-    with Tower("127.0.0.1:0") as made:
-        yield made.address
-
-
-@pytest.fixture
-def log(tower: str, tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path / "log", tower=tower) as made:
-        yield made
 
 
 def changes(tower: str) -> list[tuple[Any, Any, bool]]:

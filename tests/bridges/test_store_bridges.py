@@ -15,7 +15,7 @@ import pytest
 from tests.endpoints import endpoint_of
 from tests.waiting import PATIENCE_S, until
 
-from chappe import Consumer, DataStore, DataStoreToTopic, Endpoint, Producer, Record, Store, TopicToDataStore, Tower
+from chappe import Consumer, DataStore, DataStoreToTopic, Endpoint, Producer, Record, Store, TopicToDataStore
 from chappe.bridges.kv_form import EXPIRES, VERSION, Row, entry_of, fits, is_mark, pack, row_of
 from chappe.data.binary import decode, encode
 from chappe.data.scalars import Count, Timestamp
@@ -26,18 +26,6 @@ from chappe.log.batch import Batch
 
 KILLED = Path(__file__).with_name("killed_bridge.py")
 KILLS = 3
-
-
-@pytest.fixture
-def tower() -> Iterator[str]:
-    with Tower("127.0.0.1:0") as made:
-        yield made.address
-
-
-@pytest.fixture
-def log(tower: str, tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path / "log", tower=tower) as made:
-        yield made
 
 
 @pytest.fixture

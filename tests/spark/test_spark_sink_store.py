@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from chappe.api.log.store import Store
-from chappe.api.log.tower import Tower
 
 pytest.importorskip("pyspark")
 
@@ -18,12 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.process]
-
-
-@pytest.fixture
-def tower() -> Iterator[str]:
-    with Tower("127.0.0.1:0") as made:
-        yield made.address
 
 
 @pytest.fixture

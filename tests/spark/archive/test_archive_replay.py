@@ -18,7 +18,6 @@ from tests.waiting import PATIENCE_S
 
 from chappe.api.log.consumer import Consumer
 from chappe.api.log.store import Store
-from chappe.api.log.tower import Tower
 from chappe.api.pace import Pace
 from chappe.errors import UnknownTopic, UsageError
 from chappe.log.batch import Record
@@ -37,12 +36,6 @@ from chappe.spark.archive.replay import Order, Progress, Replay
 from chappe.spark.archive.tasks import FileWriter
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def tower() -> Iterator[str]:
-    with Tower("127.0.0.1:0") as made:
-        yield made.address
 
 
 @pytest.fixture
