@@ -9,8 +9,7 @@ from typing import Any
 from chappe.log.forwarder import LogForwarder
 from chappe.log.forwarders import Forwarders
 from chappe.log.messages import Message, StoreInfo
-from chappe.log.storage import Retention
-from chappe.sim.host import Host, Member
+from chappe.sim.host import Member
 from chappe.sim.pubsub import Link
 from chappe.sim.scenarios.log.faults import LogFaults
 from chappe.sim.scenarios.log.node import NodeHost
@@ -111,17 +110,7 @@ class Forward(Log):
 
     def add_store(self) -> Member:
         """A forwarder with a disk of its own."""
-        disk = self.cores.disk(f"forwarder-{len(self.disks)}")
-        disk.rng = self.more_rng
-        self.disks.append(disk)
-        policies: Sequence[tuple[str, Retention]] = [(t, Retention(records=n)) for t, n in self.retained.items()]
-
-        def make(name: str) -> Host:
-            if disk.parts:
-                disk.restarted(scrub=self.rng.random() < 0.5)
-            return ForwarderHost(self, name, disk, policies)
-
-        return self.join("forwarder", make)
+        return self.keeper("forwarder", ForwarderHost)
 
     # -- who dials whom -----------------------------------------------------------------------------------
 

@@ -76,7 +76,11 @@ class PopulatedLog(LogWorld):
 
     def add_store(self) -> Member:
         """A store with a disk of its own."""
-        disk = self.cores.disk(f"store-{len(self.disks)}")
+        return self.keeper("store", StoreHost)
+
+    def keeper(self, kind: str, host: type[StoreHost]) -> Member:
+        """One that keeps records on a disk of its own."""
+        disk = self.cores.disk(f"{kind}-{len(self.disks)}")
         disk.rng = self.more_rng
         self.disks.append(disk)
         policies: Sequence[tuple[str, Retention]] = [(t, Retention(records=n)) for t, n in self.retained.items()]
@@ -84,9 +88,9 @@ class PopulatedLog(LogWorld):
         def make(name: str) -> Host:
             if disk.parts:
                 disk.restarted(scrub=self.rng.random() < 0.5)
-            return StoreHost(self, name, disk, policies)
+            return host(self, name, disk, policies)
 
-        return self.join("store", make)
+        return self.join(kind, make)
 
     def add_producer(self) -> Member:
         """A producer; with a journal it resumes its partition, without one each life has its own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from chappe.defaults import MESH_BATCH_BYTES_MAX
@@ -111,17 +112,22 @@ class Storms(Checker[MeshWorld]):
 
     def on_written(self, side: Side, frames: list[bytes]) -> None:
         """Look at messages between endpoints of chappe."""
-        if not isinstance(side.host, EndpointHost):
-            return
-        for frame in frames:
-            if len(frame) < PREFIX + HEAD_BYTES or frame[PREFIX + KIND_AT] not in FLOWS:
-                continue
-            origin, number, tree, _ = parse_head(frame[PREFIX:])
+        for _, origin, number, tree in _flowing(side, frames):
             key = (id(side), origin, number, tree)
             if key in self._crossed:
                 self.fail(f"{side.host.name} sends {number} of {origin.hex()} to {side.other.host.name} twice")
             self._crossed.add(key)
             self._sides.append(side)  # so that its id is not given again
+
+
+def _flowing(side: Side, frames: list[bytes]) -> Iterator[tuple[EndpointHost, bytes, int, int]]:
+    """Each numbered message that an endpoint of chappe has written: the endpoint, the origin, number and tree."""
+    host = side.host
+    if isinstance(host, EndpointHost):
+        for frame in frames:
+            if len(frame) >= PREFIX + HEAD_BYTES and frame[PREFIX + KIND_AT] in FLOWS:
+                origin, number, tree, _ = parse_head(frame[PREFIX:])
+                yield host, origin, number, tree
 
 
 class LinkOrder(Checker[MeshWorld]):
@@ -135,15 +141,10 @@ class LinkOrder(Checker[MeshWorld]):
 
     def on_written(self, side: Side, frames: list[bytes]) -> None:
         """Look at the numbers of what comes from the writer itself."""
-        if not isinstance(side.host, EndpointHost):
-            return
-        for frame in frames:
-            if len(frame) < PREFIX + HEAD_BYTES or frame[PREFIX + KIND_AT] not in FLOWS:
-                continue
-            origin, number, _, _ = parse_head(frame[PREFIX:])
-            if origin == side.host.own_id:
+        for host, origin, number, _ in _flowing(side, frames):
+            if origin == host.own_id:
                 if number < self._last.get(side, -1):  # the same comes again where two ways begin with one link
-                    self.fail(f"{side.host.name} sends {number} behind {self._last[side]}")
+                    self.fail(f"{host.name} sends {number} behind {self._last[side]}")
                 self._last[side] = number
 
 
