@@ -33,8 +33,11 @@ _LARGE: Final = 512  # members or characters; smaller values are not counted
 _MEMBER_BYTES: Final = 8  # of what refers to a member; members are shared by all that a container was
 
 
-class Entry(msgspec.Struct, eq=False):
-    """One key and its value; replaced as a whole, never changed. Two are never equal."""
+class Entry(msgspec.Struct, eq=False, gc=False):
+    """One key and its value; replaced as a whole, never changed. Two are never equal.
+
+    Values hold no entries, so the garbage collector has nothing to find here, and is spared looking at all of them.
+    """
 
     key: Value
     value: Value

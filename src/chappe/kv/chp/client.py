@@ -15,6 +15,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, Literal
 
+import msgspec
+
 from chappe.core import Report
 from chappe.errors import BackendFailure, BufferFull, ChappeError, InvalidOperation, WriteUnknown
 from chappe.kv.actions import Resolve
@@ -42,6 +44,14 @@ class _Asked:
         self.ticket = ticket
         self.left = 0  # that are not confirmed
         self.outcome: bool | ChappeError = True
+
+
+class _Pending(msgspec.Struct, frozen=True, gc=False):
+    """A step that is not confirmed."""
+
+    step: say.Step
+    size: int
+    asked: _Asked
 
 
 class MapClientCore:
@@ -75,7 +85,7 @@ class MapClientCore:
         self._limits = limits
         self._current = self.sources[0]
         self._found: Source | None = None  # that was reported
-        self._pending: dict[int, tuple[say.Step, int, _Asked]] = {}  # steps by number, with their sizes
+        self._pending: dict[int, _Pending] = {}  # steps by number
         self._pending_bytes = 0
         self._echoes: OrderedDict[int, float] = OrderedDict()  # those sent to other programs, and when they are due
         self.done = 0  # the last of the steps up to which all outcomes are known
@@ -163,7 +173,7 @@ class MapClientCore:
             else:
                 counts = say.step_size(step)
             size += counts
-            pending[number] = (step, counts, asked)
+            pending[number] = _Pending(step, counts, asked)
         written = asked.left = number - self._last
         self._last = number
         self._pending_bytes = size
@@ -253,11 +263,15 @@ class MapClientCore:
 
     def answered(self, applied: int, failed: Sequence[tuple[int, int, str]], now: float, actions: list[Action]) -> None:
         """See ``Target``."""
+        last = min(applied, self._last)
+        if not failed and not self._echoes:
+            self._resolve_all(last, actions)
+            return
         outcomes: dict[int, bool | ChappeError] = {}
         for number, code, text in failed:
             outcomes[number] = False if code == CONFLICT else _error(code, text)
-        for number in range(self.done + 1, min(applied, self._last) + 1):
-            self._resolve(number, outcomes.get(number, True) if outcomes else True, actions)
+        for number in range(self.done + 1, last + 1):
+            self._resolve(number, outcomes.get(number, True), actions)
 
     def refused(self, failed: Sequence[tuple[bytes, int, int, str]], now: float, actions: list[Action]) -> None:
         """See ``Target``: this is for servers."""
@@ -287,10 +301,10 @@ class MapClientCore:
             size = 0
             while self._next <= last and size < self._limits.piece_bytes:
                 pending = self._pending.get(self._next)
-                size += 0 if pending is None else pending[1]
+                size += 0 if pending is None else pending.size
                 if size > self._limits.piece_bytes and steps:  # a large one goes alone
                     break
-                steps.append(say.Step(()) if pending is None else pending[0])
+                steps.append(say.Step(()) if pending is None else pending.step)
                 self._next += 1
             self._current.send(first, steps, actions)
 
@@ -301,7 +315,7 @@ class MapClientCore:
             pending = self._pending.get(number)
             if pending is None or number in self._echoes:
                 continue
-            step = pending[0]
+            step = pending.step
             if step.expected or len(step.sets) != 1:
                 server = self.servers[self._current.server]
                 problem = InvalidOperation(
@@ -319,27 +333,45 @@ class MapClientCore:
             if not key.startswith(self.subtrees):
                 self._resolve(number, True, actions)  # it does not come back
 
+    def _resolve_all(self, last: int, actions: list[Action]) -> None:
+        """All steps up to there are done."""
+        pending = self._pending
+        for number in range(self.done + 1, last + 1):
+            found = pending.pop(number, None)
+            if found is None:
+                continue
+            self._pending_bytes -= found.size
+            asked = found.asked
+            asked.left -= 1
+            if not asked.left and asked.ticket is not None:
+                actions.append(Resolve(asked.ticket, asked.outcome))
+        self.done = max(self.done, last)
+        self._skip_known()
+
     def _resolve(self, number: int, outcome: bool | ChappeError, actions: list[Action]) -> None:
         pending = self._pending.pop(number, None)
         if pending is None:
             return
-        step, size, asked = pending
-        self._pending_bytes -= size
+        asked = pending.asked
+        self._pending_bytes -= pending.size
         if self._echoes:
             self._echoes.pop(number, None)
         if number == self.done + 1:
             self.done = number
-            while self.done < self._last and self.done + 1 not in self._pending:
-                self.done += 1
+            self._skip_known()
         asked.left -= 1
         if outcome is not True:
             if isinstance(asked.outcome, bool):
                 asked.outcome = outcome
             if asked.ticket is None:
-                keys = ", ".join([each[0].decode("utf-8", "replace") for each in step.sets[:5]])
+                keys = ", ".join([each[0].decode("utf-8", "replace") for each in pending.step.sets[:5]])
                 actions.append(Report(MapWriteFailed(keys, str(outcome) if outcome else "another value was there")))
         if not asked.left and asked.ticket is not None:
             actions.append(Resolve(asked.ticket, asked.outcome))
+
+    def _skip_known(self) -> None:
+        while self.done < self._last and self.done + 1 not in self._pending:
+            self.done += 1
 
     def _lose(self, reason: str, now: float, actions: list[Action]) -> None:
         if self._found is not None:

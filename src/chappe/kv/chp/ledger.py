@@ -52,12 +52,14 @@ def key_of(raw: bytes) -> Value:
         return raw
 
 
-def pairs_of(told: Sequence[Told]) -> list[tuple[Value, Value]]:
+def pairs_of(told: Sequence[Told]) -> Iterator[tuple[Value, Value]]:
     """Keys and values as the engine has them, of updates that neither delete nor expire."""
+    keys: list[Value]
     try:
-        return [(key.decode(), (body, uuid, properties)) for key, body, uuid, properties, _ in told]
+        keys = [each[0].decode() for each in told]
     except UnicodeDecodeError:
-        return [(key_of(key), (body, uuid, properties)) for key, body, uuid, properties, _ in told]
+        keys = [key_of(each[0]) for each in told]
+    return zip(keys, [each[1:4] for each in told], strict=True)
 
 
 def raw_key(key: Value) -> bytes:

@@ -65,7 +65,7 @@ class Taken(msgspec.Struct, frozen=True, array_like=True, tag=2):
     sequence: Number
 
 
-class Step(msgspec.Struct, frozen=True, array_like=True):
+class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One write of one or several keys, done wholly or not at all.
 
     ``sets`` are key, body (empty: delete), milliseconds to live and properties; ``expected`` what must be there: key
