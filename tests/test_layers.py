@@ -16,7 +16,14 @@ import pytest
 SOURCE: Final = Path(__file__).parent.parent / "src"
 
 # Each part of the tree, by its longest matching name, and the parts that it may import besides itself.
-BASE: Final = {"chappe.errors", "chappe.defaults", "chappe.limits", "chappe.security", "chappe.data"}
+BASE: Final = {
+    "chappe.errors",
+    "chappe.defaults",
+    "chappe.limits",
+    "chappe.security",
+    "chappe.data",
+    "chappe.permissions",
+}
 CONTRACT: Final = {*BASE, "chappe.core", "chappe.deadlines"}
 PURE: Final = {
     "chappe.channel": CONTRACT,

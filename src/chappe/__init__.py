@@ -2,7 +2,7 @@
 
 The public names are here; the tree below, from the bottom up:
 
-    errors, defaults, security, data   what everything uses
+    errors, defaults, security, permissions, data   what everything uses
     core                        the contract of protocol cores
     log                         the cores of the durable log (Dafka): no I/O
     mesh, gateway               the cores of the mesh (Zeek Broker), and of what joins two of them: no I/O
@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from chappe.log.storage import Retention as Retention
     from chappe.reading.topic import read_batches as read_batches
     from chappe.reading.topic import read_topic as read_topic
+    from chappe.security import Keys as Keys
     from chappe.security import Tls as Tls
     from chappe.subscribers.sharded import ShardedConsumer as ShardedConsumer
 
@@ -115,7 +116,7 @@ _MODULES = {
     "log.batch": "Record",
     "log.storage": "Retention",
     "reading.topic": "read_batches read_topic",
-    "security": "Tls",
+    "security": "Keys Tls",
     "subscribers.sharded": "ShardedConsumer",
 }
 _HOMES = {name: f"chappe.{module}" for module, names in _MODULES.items() for name in names.split()}

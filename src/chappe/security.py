@@ -6,6 +6,7 @@
 None            plain, and only on this machine: other addresses are refused until a choice is made
 ``"plain"``     plain everywhere: for networks where everybody may read, forge and join
 ``Tls(...)``    TLS 1.3, both sides with a certificate of the same authority; ``chappe keys`` makes them
+``Keys(...)``   the same, with all files that ``chappe keys`` made for an identity
 ``"anonymous"`` TLS 1.2 without certificates, as an unconfigured original: keeps out passive listeners only
 =============== ===========================================================================================
 """
@@ -28,7 +29,7 @@ ID_PREFIX: Final = "urn:uuid:"  # how a certificate names an endpoint id, among 
 class Tls:
     """Mutual TLS 1.3.
 
-    A certificate that names an endpoint id, as ``chappe keys make`` makes them, is bound to it: the endpoint that uses
+    A certificate that names an endpoint id, as ``chappe keys add`` makes them, is bound to it: the endpoint that uses
     it has that id, a peer that states another one is refused whatever ``check`` is, and so is one that states this id
     and whose certificate does not name it. Certificates that name none, as those of originals, whose ids are random,
     may be used with any id that no certificate has named here; the first that uses it keeps it. Where all certificates
@@ -56,19 +57,52 @@ class Tls:
 
     @classmethod
     def of(cls, directory: str | Path, name: str, *, passphrase: str | None = None, check: Check = "host") -> Tls:
-        """The files that ``chappe keys make NAME --directory DIRECTORY`` made."""
+        """The files that ``chappe keys add NAME --directory DIRECTORY`` made."""
         home = Path(directory)
         return cls(certificate_file(home, name), key_file(home, name), authority_file(home), passphrase, check)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """An identity that ``chappe keys`` made: its certificate, its keys, and the permissions that it goes by.
+
+    Args:
+        place: ``DIRECTORY/NAME``: where ``authority.pem``, ``permissions.toml``, ``NAME.pem`` and ``NAME.key`` are.
+        passphrase: Of an encrypted key.
+    """
+
+    place: str | Path
+    passphrase: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise UsageError(f"an identity is DIRECTORY/NAME, not {str(self.place)!r}")
+
+    @property
+    def directory(self) -> Path:
+        """Where its files are."""
+        return Path(self.place).parent
+
+    @property
+    def name(self) -> str:
+        """Of the identity."""
+        return Path(self.place).name
+
+    def tls(self, check: Check = "host") -> Tls:
+        """What an endpoint of the mesh takes."""
+        return Tls.of(self.directory, self.name, passphrase=self.passphrase, check=check)
 
 
 Security: TypeAlias = Tls | Literal["plain", "anonymous"] | None
 
 
-def check_security(security: Security) -> Security:
-    """``security`` itself, or UsageError."""
+def check_security(security: Security | Keys) -> Security:
+    """What ``security`` is to an endpoint, or UsageError."""
+    if isinstance(security, Keys):
+        return security.tls()
     if security is None or isinstance(security, Tls) or security in ("plain", "anonymous"):
         return security
-    raise UsageError(f"security is None, 'plain', 'anonymous' or Tls(...), not {security!r}")
+    raise UsageError(f"security is None, 'plain', 'anonymous', Tls(...) or Keys(...), not {security!r}")
 
 
 def check_reach(security: Security, host: str) -> None:
@@ -106,3 +140,8 @@ def certificate_file(directory: Path, name: str) -> Path:
 def key_file(directory: Path, name: str) -> Path:
     """Where ``chappe keys`` keeps the private key of an endpoint."""
     return directory / f"{name}.key"
+
+
+def permissions_file(directory: Path) -> Path:
+    """Where ``chappe keys`` keeps who may do what."""
+    return directory / "permissions.toml"

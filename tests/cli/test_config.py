@@ -30,6 +30,7 @@ def test_every_setting_can_stand_in_the_file(tmp_path: Path) -> None:
         tower = "10.0.0.1:6000"
         listen = "10.0.0.2"
         forwarders = "a,b:7000"
+        identity = "keys/me"
         [store]
         directory = "/data"
         [forward]
@@ -55,6 +56,7 @@ def test_every_setting_can_stand_in_the_file(tmp_path: Path) -> None:
         "tower": "10.0.0.1:6000",
         "listen": "10.0.0.2",
         "forwarders": "a,b:7000",
+        "identity": "keys/me",
         "store.directory": "/data",
         "forward.at": "*:7000",
         "forward.peers": "b",

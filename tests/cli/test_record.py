@@ -93,7 +93,7 @@ def test_it_dials_until_somebody_is_there(shell: Shell) -> None:
         (("replay", "t", "--from", "dir"), b"give either a TOPIC that `chappe record` made"),
         (("replay", "t", "--to", "u", "--anew"), b"--to and --anew can only be given with an archive, --from DIR"),
         (("replay", "--from", "dir", "--peer", "localhost:1"), b"--peer can only be given with a recorded TOPIC"),
-        (("replay", "t", "--peer", "192.0.2.1"), b"192.0.2.1 is not this machine: give --tls DIRECTORY NAME"),
+        (("replay", "t", "--peer", "192.0.2.1"), b"192.0.2.1 is not this machine: give --as DIRECTORY/NAME"),
         (("replay", "t", "--peer", "localhost:1", "--start", "latest"), b"after the latest there is nothing yet"),
         (("replay", "t", "--peer", "localhost:1", "--end", "5"), b"--end is a time such as"),
     ],

@@ -216,7 +216,7 @@ def test_a_certificate_of_another_authority_is_refused_in_both_roles(keys: Path,
 def test_an_expired_certificate_is_refused_in_both_roles(keys: Path) -> None:
     ours = tls(keys, "one")
     dialler, acceptor = lost_of(ours, unchecked(keys, "expired"))
-    assert "the certificate has expired: make a new one with `chappe keys make`" in dialler
+    assert "the certificate has expired: make a new one with `chappe keys renew`" in dialler
     assert "it has expired" in acceptor
     dialler, acceptor = lost_of(unchecked(keys, "expired"), ours)
     assert "it has expired" in dialler
@@ -317,7 +317,7 @@ def test_own_ids_are_read_from_the_own_certificate(keys: Path) -> None:
         ("encrypted", None, "is encrypted: give its passphrase"),
         ("encrypted", "wrong", "the passphrase is not that of"),
         ("expired", None, "our own certificate is no use: the certificate has expired"),
-        ("absent", None, "does not exist: `chappe keys make NAME`"),
+        ("absent", None, "does not exist: `chappe keys add NAME`"),
     ],
 )
 def test_what_is_wrong_with_our_own_files_is_said_at_once(

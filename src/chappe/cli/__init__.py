@@ -20,7 +20,8 @@ kv.py         kv; kv_serve.py is its serve and watch
 maps.py       map; maps_files.py is its dump and load, maps_serve.py its serve
 ping.py       ping
 benchmark.py  mesh generate, benchmark
-keys.py       keys authority, make
+keys.py       keys init, add, renew, revoke, list
+permissions.py  permissions check, show, sign
 doctor.py     doctor
 archive.py    archive
 record.py     record, replay

@@ -22,6 +22,7 @@ from chappe.cli import (
     maps_files,
     members,
     node,
+    permissions,
     ping,
     pipeline,
     produce,
@@ -102,6 +103,7 @@ for function in (
     app.command(cls=values.Command if function is publish.publish else None)(function)
 app.add_typer(pipeline.app)
 app.add_typer(keys.app)
+app.add_typer(permissions.app)
 app.add_typer(kv.app)
 for name, function in (("dump", maps_files.dump), ("load", maps_files.load)):
     maps.app.command(name)(function)

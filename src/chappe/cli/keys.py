@@ -1,75 +1,165 @@
-"""``chappe keys``: an authority, and certificates for endpoints."""
+"""``chappe keys``: an authority, and the identities of programs."""
 
 from __future__ import annotations
 
+import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer import Argument, Option
 
 from chappe.cli import options
 from chappe.cli.console import tell
-from chappe.security import authority_file, authority_key_file, key_file
+from chappe.cli.options import PASSPHRASE
+from chappe.errors import UsageError
+from chappe.security import authority_file, authority_key_file, certificate_file, key_file, permissions_file
+
+if TYPE_CHECKING:
+    from chappe.permissions.rules import Identity
 
 DIRECTORY: Final = Path("keys")
-PASSPHRASE: Final = "CHAPPE_KEY_PASSPHRASE"
+SOON: Final = timedelta(days=30)  # before its end an identity is shown as one to renew
 
 app = typer.Typer(
     name="keys",
-    help="Make an authority and certificates, so that only your own endpoints may peer.",
+    help="Make an authority and an identity for each program, so that only your own may take part.",
     no_args_is_help=True,
 )
 
+Place = Annotated[Path, Argument(envvar="CHAPPE_KEYS", metavar="DIRECTORY", help="Where the files are kept.")]
 Directory = Annotated[
     Path, Option("--directory", envvar="CHAPPE_KEYS", metavar="DIRECTORY", help="Where the files are kept.")
 ]
+Hosts = Annotated[
+    list[str] | None,
+    Option("--host", metavar="HOST", help="A name or address by which others dial it; this machine by default."),
+]
+Name = Annotated[str, Argument(metavar="NAME", help="Of the identity, and of its files.")]
+Role = Annotated[str, Option(metavar="ROLE", help="What it may do: administrator, server, producer, consumer, member.")]
+Days = Annotated[float, Option(min=1, help="How long it is valid.")]
 
 
 @app.command()
-def authority(
-    directory: Annotated[Path, Argument(envvar="CHAPPE_KEYS", metavar="DIRECTORY")] = DIRECTORY,
-    days: Annotated[float, Option(min=1, help="How long it is valid.")] = 3650,
+def init(
+    directory: Place = DIRECTORY,
+    name: Annotated[str, Option(metavar="NAME", help="Of the first identity.")] = "admin",
+    role: Role = "administrator",
+    host: Hosts = None,
+    days: Annotated[float, Option(min=1, help="How long the authority is valid.")] = 3650,
     as_json: options.Json = False,
 ) -> None:
-    """Make an authority: authority.pem for every endpoint, and authority.key, which signs: keep it safe."""
-    from chappe.api.keys import make_authority
+    """Make an authority, the file of permissions, and a first identity."""
+    from chappe.api import permissions
 
-    made = make_authority(directory, days=days)
-    key = str(authority_key_file(directory))
-    following = f"now make a certificate for each endpoint: chappe keys make NAME --host HOST --directory {directory}"
-    tell(as_json, {"authority": str(made), "key": key}, f"made {made} and {key}\n{following}")
+    made = permissions.init(directory, name, role, hosts=_hosts(host), days=days)
+    facts: dict[str, Any] = {"authority": str(authority_file(directory)), "key": str(authority_key_file(directory))}
+    facts |= {"permissions": str(permissions_file(directory)), "identity": _facts(made, directory)}
+    text = f"made an authority in {directory}: authority.key signs, keep it here and safe\n"
+    text += f"made {directory / made.name}, {made.role}; who may do what: {permissions_file(directory)}\n"
+    tell(as_json, facts, text + f"now one for each program: chappe keys add NAME --role ROLE --directory {directory}")
 
 
 @app.command()
-def make(
-    name: Annotated[str, Argument(metavar="NAME", help="Name of the endpoint, and of its files.")],
+def add(
+    name: Name,
+    role: Role,
     directory: Directory = DIRECTORY,
-    host: Annotated[
-        list[str] | None,
-        Option(metavar="HOST", help="A name or address by which others dial it; this machine by default."),
-    ] = None,
+    host: Hosts = None,
     with_id: Annotated[
         bool, Option("--id/--no-id", help="Bind it to an endpoint id of its own; without one, several may share it.")
     ] = True,
-    days: Annotated[float, Option(min=1, help="How long it is valid.")] = 397,
+    days: Days = 397,
     encrypt: Annotated[bool, Option("--encrypt", help=f"Encrypt the key; asks, or takes {PASSPHRASE}.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Make the certificate and key of an endpoint: NAME.pem and NAME.key."""
-    import os
-    from uuid import uuid4
-
-    from chappe.api.keys import make_certificate
+    """Make an identity: NAME.pem and NAME.key, and a place in the permissions."""
+    from chappe.api import permissions
 
     passphrase = None
     if encrypt:
         passphrase = os.environ.get(PASSPHRASE) or typer.prompt("Passphrase", hide_input=True, confirmation_prompt=True)
-    hosts = host if host is not None else ["localhost", "127.0.0.1", "::1"]
-    endpoint_id = str(uuid4()) if with_id else None
-    made = make_certificate(directory, name, hosts=hosts, id=endpoint_id, days=days, passphrase=passphrase)
-    key = str(key_file(directory, name))
-    facts = {"certificate": str(made), "key": key, "id": endpoint_id, "hosts": hosts}
-    text = f"made {made} and {key} for {', '.join(hosts)}{f', id {endpoint_id}' if with_id else ''}\n"
-    text += f"in Python: Endpoint(security=Tls.of({str(directory)!r}, {name!r}))"
-    tell(as_json, {**facts, "authority": str(authority_file(directory))}, text)
+    endpoint = "new" if with_id else None
+    hosts = _hosts(host)
+    made = permissions.add(directory, name, role, hosts=hosts, endpoint=endpoint, days=days, passphrase=passphrase)
+    text = f"made {directory / name}, {role}, for {', '.join(hosts)}; its machine needs:\n  "
+    text += " ".join(str(each) for each in _needed(directory, name))
+    tell(as_json, {**_facts(made, directory), "hosts": list(hosts)}, text)
+
+
+@app.command()
+def renew(name: Name, directory: Directory = DIRECTORY, days: Days = 397, as_json: options.Json = False) -> None:
+    """Have an identity expire later, with the same keys and endpoint id."""
+    from chappe.api import permissions
+
+    made = permissions.renew(directory, name, days=days)
+    text = f"{name} expires on {made.expires:%Y-%m-%d}; its machine needs the new {certificate_file(directory, name)}"
+    tell(as_json, _facts(made, directory), f"{text}, and all machines the new {permissions_file(directory)}")
+
+
+@app.command()
+def revoke(name: Name, directory: Directory = DIRECTORY, as_json: options.Json = False) -> None:
+    """Have an identity be nobody any more."""
+    from chappe.api import permissions
+
+    made = permissions.revoke(directory, name)
+    text = f"revoked {name}; every machine needs the new {permissions_file(directory)}"
+    tell(as_json, _facts(made, directory), text)
+
+
+@app.command(name="list")
+def list_(directory: Directory = DIRECTORY, as_json: options.Json = False) -> None:
+    """Show all identities, and when they expire."""
+    from chappe.api import permissions
+
+    found = permissions.read(directory)
+    rows = [_facts(each, directory) for each in found.identities.values()]
+    if as_json:
+        tell(True, {"version": found.version, "expires": found.expires.isoformat(), "identities": rows}, "")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("name", "role", "state", "expires", "endpoint id", box=None)
+    for row in rows:
+        table.add_row(row["name"], row["role"], row["state"], row["expires"][:10], row["endpoint"] or "any")
+    Console().print(table)
+
+
+def state(identity: Identity, now: datetime) -> str:
+    """In a word or two."""
+    if identity.revoked is not None:
+        return "revoked"
+    if now >= identity.expires:
+        return "expired"
+    return "expires soon" if now >= identity.expires - SOON else "valid"
+
+
+def _facts(made: Identity, directory: Path) -> dict[str, Any]:
+    from chappe.permissions.text import z85
+
+    return {
+        "name": made.name,
+        "role": made.role,
+        "state": state(made, datetime.now(UTC)),
+        "expires": made.expires.isoformat(),
+        "revoked": made.revoked.isoformat() if made.revoked is not None else None,
+        "endpoint": str(made.endpoint) if made.endpoint is not None else None,
+        "curve": z85(made.curve),
+        "files": [str(each) for each in _needed(directory, made.name)],
+    }
+
+
+def _needed(directory: Path, name: str) -> tuple[Path, ...]:
+    """What the machine of an identity has to have."""
+    own = (certificate_file(directory, name), key_file(directory, name))
+    return (authority_file(directory), permissions_file(directory), *own)
+
+
+def _hosts(given: list[str] | None) -> tuple[str, ...]:
+    if given is None:
+        return ("localhost", "127.0.0.1", "::1")
+    if not all(given):
+        raise UsageError("a host is empty: --host HOST")
+    return tuple(given)

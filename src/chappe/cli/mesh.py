@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias, Ty
 
 from typer import Option
 
+from chappe.cli import options
 from chappe.cli.console import check_reader, say, warn
-from chappe.cli.keys import PASSPHRASE
+from chappe.cli.options import PASSPHRASE
 from chappe.defaults import MESH_PORT
 from chappe.errors import ChappeError, UsageError
 from chappe.security import Tls, is_loopback
@@ -65,6 +66,7 @@ class Trust:
     plain: Annotated[
         bool, Option("--plain", help="No TLS beyond this machine either: everybody on the way may read and forge.")
     ] = False
+    acting: options.Acting = None  # the words above say otherwise, if one is given
 
     def security(self) -> Security:
         """What they ask for; raises UsageError if they contradict each other."""
@@ -72,7 +74,10 @@ class Trust:
             raise UsageError("give only one of --tls, --anonymous and --plain")
         if self.tls is not None:
             return Tls.of(*self.tls, passphrase=os.environ.get(PASSPHRASE))
-        return "anonymous" if self.anonymous else "plain" if self.plain else None
+        if self.anonymous or self.plain:
+            return "anonymous" if self.anonymous else "plain"
+        keys = options.keys_of(self.acting)
+        return keys.tls() if keys is not None else None
 
 
 def addresses(security: Security, texts: Iterable[str]) -> list[tuple[str, int]]:
@@ -81,7 +86,7 @@ def addresses(security: Security, texts: Iterable[str]) -> list[tuple[str, int]]
     for host, _ in found:
         if security is None and not is_loopback(host):
             raise UsageError(
-                f"{host} is not this machine: give --tls DIRECTORY NAME (`chappe keys` makes the certificates), or "
+                f"{host} is not this machine: give --as DIRECTORY/NAME (`chappe keys` makes identities), or "
                 "--plain if everybody on the way may read and forge"
             )
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
@@ -11,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_type_hints
 from typer import Option
 
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
+from chappe.security import Keys
 
 TOWER: Final = f"{TOWER_HOST}:{TOWER_SUB_PORT}"
 LISTEN: Final = TOWER_HOST
@@ -33,6 +35,13 @@ OnStale: TypeAlias = Annotated[
     Literal["end", "drop"],
     Option(help="What is older than --max-age ends the command with a failure, or is left out and counted."),
 ]
+Acting: TypeAlias = Annotated[
+    str | None,
+    Option(
+        "--as", envvar="CHAPPE_IDENTITY", metavar="DIRECTORY/NAME", help="The identity to be, as `chappe keys` made it."
+    ),
+]
+PASSPHRASE: Final = "CHAPPE_KEY_PASSPHRASE"
 Json: TypeAlias = Annotated[bool, Option("--json", help="Print JSON for a machine.")]
 
 
@@ -65,6 +74,11 @@ class Reach:
     def command(self) -> str:
         """What starts who keeps records."""
         return "chappe forward" if self.forwarders else "chappe store DIRECTORY"
+
+
+def keys_of(acting: str | None) -> Keys | None:
+    """What ``--as`` names; its passphrase comes from the environment."""
+    return None if acting is None else Keys(acting, os.environ.get(PASSPHRASE))
 
 
 def with_groups(function: Callable[..., None]) -> Callable[..., None]:

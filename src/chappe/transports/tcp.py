@@ -196,7 +196,7 @@ class Link:
         self.named = named_ids(wire.tls)
         self.key = key_of(wire.tls)
         if self._check_id and not self.named:
-            raise LinkLost("the peer's certificate names no endpoint id: make one with `chappe keys make NAME --id`")
+            raise LinkLost("the peer's certificate names no endpoint id: make one with `chappe keys add`")
 
     def _send_alert(self, wire: Wire) -> None:
         """Let the peer know why; it is no use to wait for it."""

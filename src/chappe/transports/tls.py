@@ -18,6 +18,7 @@ from uuid import UUID
 from chappe.defaults import BINDINGS_MAX
 from chappe.errors import UsageError
 from chappe.security import ID_PREFIX, Security, Tls
+from chappe.storage.key_files import check_private
 
 ANONYMOUS_CIPHER: Final = "AECDH-AES256-SHA@SECLEVEL=0"
 ANONYMOUS_CURVE: Final = "secp384r1"
@@ -31,7 +32,7 @@ _VERSION: Final = 0xA0
 _EXPIRED: Final = 10
 _NOT_YET_VALID: Final = 9
 _WRONG_HOST: Final = (62, 64)  # of a name, of an address
-_MEND_EXPIRED: Final = "make a new one with `chappe keys make`"
+_MEND_EXPIRED: Final = "make a new one with `chappe keys renew`"
 _OUR_FAULT: Final = "the peer refused our certificate"
 
 # What OpenSSL calls it, and what it means here.
@@ -134,7 +135,7 @@ def contexts(security: Security) -> Contexts | None:
         if security.check == "id" and not named:
             raise UsageError(
                 f"{security.certificate} names no endpoint id, which check='id' asks of all: make one with "
-                "`chappe keys make NAME --id`"
+                "`chappe keys add NAME --role ROLE`"
             )
         return found
     if security == "anonymous":
@@ -161,7 +162,7 @@ def _load_authority(made: ssl.SSLContext, authority: Path) -> None:
         else:
             made.load_verify_locations(cafile=authority)
     except FileNotFoundError:
-        raise UsageError(f"{authority} does not exist: `chappe keys authority` makes one") from None
+        raise UsageError(f"{authority} does not exist: `chappe keys init` makes one") from None
     except (OSError, ssl.SSLError):
         raise UsageError(f"{authority} does not hold the certificate of an authority in PEM form") from None
 
@@ -174,7 +175,8 @@ def _load_own(made: ssl.SSLContext, security: Tls) -> None:
 
     for file in (security.certificate, security.key):
         if not Path(file).is_file():
-            raise UsageError(f"{file} does not exist: `chappe keys make NAME` makes a certificate and its key")
+            raise UsageError(f"{file} does not exist: `chappe keys add NAME` makes a certificate and its key")
+    check_private(Path(security.key))
     try:
         made.load_cert_chain(security.certificate, security.key, passphrase)
     except ssl.SSLError as error:
@@ -280,7 +282,7 @@ NOT_NAMED: Final = "the peer states another endpoint id than its certificate nam
 NAMED_ELSEWHERE: Final = "the peer states an endpoint id that another certificate names"
 CLAIMED: Final = (
     "the peer states an endpoint id that is used with another certificate: give each its own id, or certificates that"
-    " name one (`chappe keys make`)"
+    " name one (`chappe keys add`)"
 )
 
 

@@ -50,7 +50,7 @@ from chappe.mesh.forwarding.boxes import Inbox
 from chappe.mesh.network import Network
 from chappe.mesh.policy import Policy
 from chappe.runtime.tap_node import TapNode
-from chappe.security import Security, check_reach, check_security
+from chappe.security import Keys, Security, check_reach, check_security
 from chappe.system import time
 from chappe.transports.tcp import READ_BYTES
 
@@ -93,7 +93,7 @@ class Endpoint(Closeable, Host):
         self,
         *,
         id: str | UUID | None = None,
-        security: Security = None,
+        security: Security | Keys = None,
         forwarding: bool = True,
         paths: int = 1,
         on_full: OnFull = "block",

@@ -21,7 +21,7 @@ from chappe.gateway.announcement import MARKED
 from chappe.gateway.core import Action, GatewayCore, Publish, SideOptions, SideStatus, Subscribe
 from chappe.gateway.summary import as_chosen
 from chappe.mesh.messages import NOBODY
-from chappe.security import Security
+from chappe.security import Keys, Security
 from chappe.system import machine, time
 from chappe.system.forking import own
 
@@ -51,7 +51,7 @@ class GatewaySide:
     domain: str
     passes: Sequence[str] = ()
     id: str | UUID | None = None
-    security: Security = None
+    security: Security | Keys = None
     on_full: OnFull = "block"
     gateways: Iterable[str | UUID] | None = None
 

@@ -1,0 +1,108 @@
+"""``chappe permissions``: what the file says, whether it allows something, and its signature after a change."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from typer import Argument, Option
+
+from chappe.cli import options
+from chappe.cli.console import tell
+from chappe.cli.keys import DIRECTORY, Directory
+from chappe.errors import UsageError
+from chappe.security import permissions_file
+
+app = typer.Typer(
+    name="permissions",
+    help="Who may do what with which topics: look, ask, and sign what you have changed.",
+    no_args_is_help=True,
+)
+
+REFUSED: Final = 1  # exit code of a no
+
+
+@app.command()
+def check(
+    identity: Annotated[str, Argument(metavar="IDENTITY", help="Its name.")],
+    verb: Annotated[str, Argument(metavar="VERB", help="Such as produce, consume, publish, subscribe.")],
+    topic: Annotated[str, Argument(metavar="TOPIC", help="A topic, or `prefix*` for all that begin so.")] = "*",
+    directory: Directory = DIRECTORY,
+    as_json: options.Json = False,
+) -> None:
+    """Say whether an identity may do something, and which line decides; exit code 1 is no."""
+    from chappe.api import permissions
+    from chappe.permissions.rules import VERBS
+
+    if verb not in VERBS:
+        raise UsageError(f"there is no verb {verb!a}; there are {', '.join(VERBS)}")
+    path = permissions_file(directory)
+    found = permissions.read(directory)
+    subtree = topic.endswith("*")
+    decision = found.decide(identity, verb, topic.removesuffix("*"), datetime.now(UTC), subtree=subtree)
+    facts = {"identity": identity, "verb": verb, "topic": topic, "allowed": decision.allowed, "why": decision.why}
+    where = f" ({path}, line {decision.line})" if decision.line else f" ({path})"
+    line = decision.line or None
+    text = f"{'yes' if decision.allowed else 'no'}: {decision.why}{where}"
+    if as_json:
+        tell(True, {**facts, "line": line, "file": str(path), "version": found.version}, "")
+    else:
+        print(text)
+    if not decision.allowed:
+        raise typer.Exit(REFUSED)
+
+
+@app.command()
+def show(directory: Directory = DIRECTORY, as_json: options.Json = False) -> None:
+    """Show the rules in force, in their order."""
+    from chappe.api import permissions
+
+    found = permissions.read(directory)
+    if as_json:
+        rules = [
+            {
+                "allow": each.allow,
+                "verbs": sorted(each.verbs),
+                "roles": sorted(each.roles),
+                "names": sorted(each.names),
+                "topics": list(each.topics),
+                "line": each.line or None,
+            }
+            for each in found.rules
+        ]
+        dates = {"issued": found.issued.isoformat(), "expires": found.expires.isoformat()}
+        tell(True, {"version": found.version, **dates, "identities": len(found.identities), "rules": rules}, "")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    refusal = found.refusal(datetime.now(UTC))
+    print(f"version {found.version}, until {found.expires:%Y-%m-%d}, {len(found.identities)} identities")
+    if refusal:
+        print(f"not in force: {refusal}")
+    table = Table("line", "", "verbs", "roles", "names", "topics", box=None)
+    for each in found.rules:
+        listed = [", ".join(sorted(part)) for part in (each.verbs, each.roles, each.names)]
+        table.add_row(str(each.line or ""), "allow" if each.allow else "deny", *listed, ", ".join(each.topics))
+    Console().print(table)
+
+
+@app.command()
+def sign(
+    file: Annotated[
+        Path | None, Argument(metavar="FILE", help="What to sign; permissions.toml in the directory of keys.")
+    ] = None,
+    directory: Annotated[
+        Path, Option("--directory", envvar="CHAPPE_KEYS", metavar="DIRECTORY", help="Where the authority's key is.")
+    ] = DIRECTORY,
+    as_json: options.Json = False,
+) -> None:
+    """Sign a file of permissions that you have changed, as the next version."""
+    from chappe.api import permissions
+
+    path = permissions_file(directory) if file is None else file
+    made = permissions.sign(path)
+    text = f"signed {path}: version {made.version}, {len(made.rules)} rules; every machine needs it"
+    tell(as_json, {"file": str(path), "version": made.version, "rules": len(made.rules)}, text)

@@ -1,0 +1,166 @@
+"""Identities and rules: who may do what with which topics.
+
+The first rule that fits decides, so the most special stands first; what no rule fits is denied. A rule fits a verb, an
+identity by name or role, and a topic, which its patterns name as retention does: ``orders``, or ``orders/*`` for all
+that begin so. Whoever asks for all topics that begin alike (a subscription of the mesh) is allowed if a rule allows all
+of them and no rule before it denies some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+PRODUCE: Final = "produce"
+CONSUME: Final = "consume"
+STORE: Final = "store"
+INTRODUCE: Final = "introduce"
+VERBS: Final[Mapping[str, str]] = {
+    PRODUCE: "write records into a topic of the log",
+    CONSUME: "read records of a topic of the log",
+    STORE: "keep a topic's records, and answer who reads them",
+    INTRODUCE: "run a tower",
+    "administer": "ask members how they are, and change what they do",
+    "publish": "publish messages into the mesh",
+    "subscribe": "subscribe to topics of the mesh",
+    "forward": "pass on messages of others in the mesh",
+    "attach-master": "hold a data store's master",
+    "attach-clone": "hold a data store's clone, or read it",
+    "write": "write to a data store",
+}
+EVERYTHING: Final = "everything"  # all verbs, those to come included
+EVERYBODY: Final = "*"
+CLOCK_SKEW: Final = timedelta(hours=1)  # not all clocks agree
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A program that has keys.
+
+    Attributes:
+        curve: The public key of its ZeroMQ sockets, 32 bytes.
+        endpoint: The id that its certificate names; None if it names none.
+        revoked: When it was revoked; from then on it may nothing, whatever the hour.
+        line: Where the file has it; 0 if that is not known.
+    """
+
+    name: str
+    role: str
+    curve: bytes
+    endpoint: UUID | None
+    expires: datetime
+    revoked: datetime | None = None
+    line: int = 0
+
+    def refusal(self, now: datetime) -> str:
+        """Why it may nothing at all any more; empty if it may."""
+        if self.revoked is not None:
+            return f"{self.name} was revoked on {self.revoked:%Y-%m-%d}"
+        if now >= self.expires:
+            return f"{self.name} expired on {self.expires:%Y-%m-%d}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Allows or denies ``verbs`` with ``topics`` to ``roles`` and ``names``."""
+
+    allow: bool
+    verbs: frozenset[str]
+    roles: frozenset[str]
+    names: frozenset[str]
+    topics: tuple[str, ...]
+    line: int = 0
+
+    def concerns(self, identity: Identity, verb: str) -> bool:
+        """Whether it is about what this identity does there."""
+        if verb not in self.verbs and EVERYTHING not in self.verbs:
+            return False
+        return EVERYBODY in self.names or identity.name in self.names or identity.role in self.roles
+
+    def covers(self, topic: str, subtree: bool = False) -> bool:
+        """Whether it is about this topic, or if ``subtree`` about all that begin so."""
+        for pattern in self.topics:
+            if pattern.endswith("*"):
+                if topic.startswith(pattern[:-1]):
+                    return True
+            elif pattern == topic and not subtree:
+                return True
+        return False
+
+    def touches(self, prefix: str) -> bool:
+        """Whether it is about some topic that begins so."""
+        return self.covers(prefix, subtree=True) or any(
+            pattern.removesuffix("*").startswith(prefix) for pattern in self.topics
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Yes or no, and why; ``line`` is what decides in the file, 0 if it is what is not there."""
+
+    allowed: bool
+    why: str
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """What a file says.
+
+    Attributes:
+        version: Grows with each file that is signed; of two the higher counts.
+        issued, expires: When it is in force. Before and after nobody may do anything.
+    """
+
+    version: int
+    issued: datetime
+    expires: datetime
+    identities: Mapping[str, Identity]
+    rules: tuple[Rule, ...]
+    by_curve: Mapping[bytes, Identity]
+
+    def refusal(self, now: datetime) -> str:
+        """Why the file is not in force; empty if it is."""
+        if now < self.issued - CLOCK_SKEW:
+            return f"the permissions begin on {self.issued:%Y-%m-%d %H:%M} UTC: compare the clocks of both machines"
+        if now >= self.expires:
+            return f"the permissions expired on {self.expires:%Y-%m-%d}: sign them again"
+        return ""
+
+    def holder(self, curve: bytes, now: datetime) -> Identity | str:
+        """The identity that has this CURVE key, or why there is none that may do anything."""
+        found = self.by_curve.get(curve)
+        if found is None:
+            return "a key that the permissions do not name"
+        return self.refusal(now) or found.refusal(now) or found
+
+    def decide(self, name: str, verb: str, topic: str, now: datetime, *, subtree: bool = False) -> Decision:
+        """Whether an identity may do this with a topic, or if ``subtree`` with all topics that begin so."""
+        identity = self.identities.get(name)
+        if identity is None:
+            return Decision(False, f"there is no identity {name}")
+        refusal = self.refusal(now) or identity.refusal(now)
+        if refusal:
+            return Decision(False, refusal, 0 if self.refusal(now) else identity.line)
+        for rule in self.rules:
+            if not rule.concerns(identity, verb):
+                continue
+            if rule.covers(topic, subtree):
+                return Decision(rule.allow, f"the rule {'allows' if rule.allow else 'denies'} it", rule.line)
+            if subtree and not rule.allow and rule.touches(topic):
+                return Decision(False, "the rule denies some of these topics", rule.line)
+        return Decision(False, "no rule allows it")
+
+    def may_somewhere(self, identity: Identity, verb: str) -> bool:
+        """Whether there may be a topic with which it may do this: what the role of a server is told by."""
+        for rule in self.rules:
+            if rule.concerns(identity, verb):
+                if rule.allow:
+                    return True
+                if rule.covers("", subtree=True):
+                    return False
+        return False

@@ -1,0 +1,191 @@
+"""Files of keys, read: a private key that only its owner may read, and permissions that the authority has signed.
+
+Secrets are handed to who needs them and stand in no text: not in errors, not in ``repr``, not in logs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from chappe.errors import ChappeError, ConfigError, UsageError
+from chappe.permissions.rules import Identity, Permissions
+from chappe.permissions.text import FILE_BYTES_MAX, Check, verified
+from chappe.security import Keys, authority_file, key_file, permissions_file
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
+logger = logging.getLogger(__name__)
+
+KEY_FILE_BYTES_MAX: Final = 1 << 16
+PEM_END: Final = b"-----END "
+NEEDS: Final = "keys need the package cryptography: pip install 'chappe[tls]'"
+
+
+@dataclass(frozen=True, slots=True)
+class CurveKeys:
+    """The two keys of a ZeroMQ socket, 32 bytes each."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+
+
+def check_private(path: Path) -> None:
+    """Raise UsageError if others than its owner can read a file; a group may if it is root's, as for services."""
+    try:
+        found = path.stat()
+    except OSError:
+        return  # whoever reads it says so
+    forbidden = 0o037 if found.st_uid == 0 and os.geteuid() != 0 else 0o077
+    if stat.S_IMODE(found.st_mode) & forbidden:
+        raise UsageError(f"{path} is a private key that others can read: chmod 600 {path}")
+
+
+def read_private(path: Path) -> bytes:
+    """What a private file holds. Raises UsageError if others can read it, or we cannot."""
+    check_private(path)
+    return _read(path, KEY_FILE_BYTES_MAX, "`chappe keys add` makes keys")
+
+
+def read_permissions(directory: Path) -> Permissions:
+    """The permissions in a directory of keys, if its authority has signed them.
+
+    Raises:
+        UsageError: There are none.
+        ConfigError: They are not signed so, too large or malformed.
+        ChappeError: The package cryptography is missing.
+    """
+    path = permissions_file(directory)
+    authority = authority_file(directory)
+    try:
+        check = authority_check(_read(authority, KEY_FILE_BYTES_MAX, "`chappe keys init` makes one"))
+    except ValueError:
+        raise UsageError(f"{authority} does not hold the certificate of an authority in PEM form") from None
+    raw = _read(path, FILE_BYTES_MAX + 1, "`chappe keys init` makes it")
+    try:
+        return verified(raw, check)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def authority_check(certificates: bytes) -> Check:
+    """What tells signatures of an authority, or of one of several; each counts as long as its certificate is valid.
+
+    Raises:
+        ValueError: These are no certificates in PEM form.
+        ChappeError: The package cryptography is missing.
+    """
+    try:
+        from cryptography import x509
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError:
+        raise ChappeError(NEEDS) from None
+    found = x509.load_pem_x509_certificates(certificates)
+    keys = [(each.public_key(), each.not_valid_before_utc, each.not_valid_after_utc) for each in found]
+
+    def check(signature: bytes, text: bytes) -> bool:
+        now = datetime.now(UTC)
+        for key, begin, end in keys:
+            if not begin <= now < end or not isinstance(key, ec.EllipticCurvePublicKey):
+                continue
+            try:
+                key.verify(signature, text, ec.ECDSA(hashes.SHA256()))
+                return True
+            except InvalidSignature:
+                pass
+        return False
+
+    return check
+
+
+def curve_keys(keys: Keys) -> CurveKeys:
+    """The keys of an identity's ZeroMQ sockets: the second in its private file.
+
+    Raises:
+        UsageError: There are none, others can read them, or the passphrase is wrong or missing.
+    """
+    path = key_file(keys.directory, keys.name)
+    _, _, rest = read_private(path).partition(PEM_END)
+    at = rest.find(b"-----BEGIN ")
+    if at < 0:
+        raise UsageError(f"{path} has no key for the log: make it anew with `chappe keys add`")
+    secret = _load(rest[at:], keys.passphrase, path)
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    if not isinstance(secret, X25519PrivateKey):
+        raise UsageError(f"{path} has no key for the log: make it anew with `chappe keys add`")
+    return CurveKeys(secret.public_key().public_bytes_raw(), secret.private_bytes_raw())
+
+
+def _load(pem: bytes, passphrase: str | None, path: Path) -> PrivateKeyTypes:
+    try:
+        from cryptography.hazmat.primitives import serialization
+    except ImportError:
+        raise ChappeError(NEEDS) from None
+    encrypted = b"ENCRYPTED" in pem.partition(b"\n")[0]
+    if encrypted and passphrase is None:
+        raise UsageError(f"{path} is encrypted: give its passphrase")
+    try:
+        return serialization.load_pem_private_key(pem, passphrase.encode() if encrypted and passphrase else None)
+    except (ValueError, TypeError):
+        wrong = f"{path} holds no private key in PEM form"
+        raise UsageError(f"the passphrase is not that of {path}, or {wrong}" if encrypted else wrong) from None
+
+
+def _read(path: Path, bytes_max: int, hint: str) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(bytes_max)
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist: {hint}") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+
+
+class WatchedPermissions:
+    """The permissions in a directory, looked at again whenever their file has changed.
+
+    Versions only grow: a file that is older than the one in force, or not signed, changes nothing and is logged once.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._stamp = self._look()
+        self.permissions = read_permissions(directory)
+
+    def refresh(self) -> bool:
+        """Look whether there is another file; returns whether its permissions are in force now."""
+        stamp = self._look()
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            found = read_permissions(self.directory)
+        except ChappeError as error:
+            logger.warning("%s; what was in force stays so", error)
+            return False
+        if found.version < self.permissions.version:
+            path, former = permissions_file(self.directory), self.permissions.version
+            logger.warning("%s has version %d and version %d is in force: it stays so", path, found.version, former)
+            return False
+        self.permissions = found
+        return True
+
+    def holder(self, public: bytes) -> Identity | str:
+        """The identity that has this CURVE key now, or why there is none that may do anything."""
+        return self.permissions.holder(public, datetime.now(UTC))
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            found = permissions_file(self.directory).stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino

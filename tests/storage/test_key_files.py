@@ -1,0 +1,105 @@
+"""Permissions that are watched, and files that are not what they should be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chappe.api import permissions
+from chappe.errors import ConfigError, UsageError
+from chappe.security import Keys
+from chappe.storage.key_files import CurveKeys, WatchedPermissions, curve_keys, read_permissions
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("authority")
+    permissions.init(home)
+    permissions.add(home, "one", "member")
+    return home
+
+
+@pytest.fixture
+def home(made: Path, tmp_path: Path) -> Path:
+    """A directory of keys for each test."""
+    for each in made.iterdir():
+        (tmp_path / each.name).write_bytes(each.read_bytes())
+        (tmp_path / each.name).chmod(each.stat().st_mode)
+    return tmp_path
+
+
+def test_a_newer_file_is_in_force_as_soon_as_it_is_looked_at(home: Path) -> None:
+    watched = WatchedPermissions(home)
+    public = curve_keys(Keys(home / "one")).public
+    found = watched.holder(public)
+    assert not isinstance(found, str)
+    assert found.name == "one"
+    assert not watched.refresh()
+
+    permissions.revoke(home, "one")
+
+    assert watched.refresh()
+    assert "one was revoked" in str(watched.holder(public))
+
+
+def test_an_older_file_is_not_believed_again(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = home / "permissions.toml"
+    former = path.read_bytes()
+    permissions.revoke(home, "one")
+    watched = WatchedPermissions(home)
+
+    path.write_bytes(former)
+
+    assert not watched.refresh()
+    assert watched.permissions.identities["one"].revoked is not None
+    assert "has version 3 and version 4 is in force" in caplog.text
+
+
+def test_what_is_not_signed_changes_nothing(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = home / "permissions.toml"
+    watched = WatchedPermissions(home)
+    before = watched.permissions
+
+    path.write_bytes(path.read_bytes() + b"# mine\n")
+    assert not watched.refresh()
+    assert not watched.refresh()
+    path.unlink()
+    assert not watched.refresh()
+
+    assert watched.permissions is before
+    assert [("not signed" in each.message, "does not exist" in each.message) for each in caplog.records] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+def test_permissions_of_another_authority_are_none(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("other")
+    permissions.init(other)
+    (home / "permissions.toml").write_bytes((other / "permissions.toml").read_bytes())
+
+    with pytest.raises(ConfigError, match="not as the authority signed it"):
+        read_permissions(home)
+
+    both = (home / "authority.pem").read_bytes() + (other / "authority.pem").read_bytes()
+    (home / "authority.pem").write_bytes(both)  # while an authority is replaced
+    assert read_permissions(home).version == 2
+
+
+def test_files_that_are_no_keys_are_named(home: Path) -> None:
+    (home / "one.key").write_bytes(b"nonsense")
+    with pytest.raises(UsageError, match=r"one\.key has no key for the log"):
+        curve_keys(Keys(home / "one"))
+    (home / "authority.pem").write_bytes(b"nonsense")
+    with pytest.raises(UsageError, match=r"authority\.pem does not hold the certificate"):
+        read_permissions(home)
+    with pytest.raises(UsageError, match="an identity is DIRECTORY/NAME"):
+        Keys("")
+
+
+def test_secrets_are_not_shown(home: Path) -> None:
+    found = curve_keys(Keys(home / "one"))
+
+    assert repr(found) == f"CurveKeys(public={found.public!r})"
+    assert isinstance(found, CurveKeys)
