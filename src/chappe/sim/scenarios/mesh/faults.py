@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 from chappe.sim.faults import Schedule
 from chappe.sim.scenarios.mesh.base import MeshHost
@@ -18,6 +19,8 @@ FLOOD_PAUSE_S = 0.1  # ... so often
 FLOOD_S = 12.0  # enough that what waits in kernels takes longer than a peer may be silent
 FLOODED_READ_S = (0.05, 0.1)
 FLOODED_SIPS = (10.0, 100.0)  # messages per second
+LAST_MESSAGES = 60  # what somebody publishes before it leaves ...
+LAST_BYTES = 2_000  # ... each of about this size
 TRICKLE_READ_S = 0.4
 TRICKLE_WINDOWS_BYTES = (32_768,)  # longer on their way than a peer may be silent, and opening often enough
 
@@ -32,6 +35,7 @@ class MeshFaults(Schedule):
         self._flooding = False
         self._reader = ""  # who takes little
         self._more = world.flood_rng
+        self._last = Random(f"last {world.seed}")
 
     def plan(self, until: float) -> float:
         """Spread faults over the time until then; returns when they are to be healed."""
@@ -260,8 +264,18 @@ class MeshFaults(Schedule):
         if isinstance(host, EndpointHost) and host.alive and not host.frozen:
             self.world.trace(host, "unpeers %s", two)
             self._unlink(one, two)
+            self._say_more(host)
             host.unpeer((two, self.world.hosts[two].address[1]))
             self.world.clock.after(self.rng.choice((0.001, 0.1, 4.0)), self._peer_again, one)
+
+    def _say_more(self, host: EndpointHost) -> None:
+        """Somebody who is about to leave publishes more than a connection takes at once, as far as there is room."""
+        if self.world.settings.plain or self._last.random() < 0.5:
+            return
+        topic = self._last.choice(TOPICS)
+        for _ in range(LAST_MESSAGES):
+            if self.world.publish(host, topic, LAST_BYTES) is None:
+                break
 
     def _peer_again(self, name: str) -> None:
         host = self.world.hosts[name]
