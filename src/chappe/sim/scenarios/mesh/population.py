@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 from chappe.defaults import PEER_BYTES_MAX, TTL
@@ -19,6 +20,7 @@ from chappe.sim.scenarios.mesh.world import TOPICS, MeshWorld
 PREFIXES = (b"", b"/a", b"/a/x", b"/b", b"/c")
 BYTES_MAX = (8_192, 32_768, PEER_BYTES_MAX)  # that wait for one peer
 TWO_WAYS = 0.3  # of the endpoints publish in two ways
+ORIGINALS_ALONE = 0.5  # of the worlds where originals close a loop have nobody else publish
 RETRY_S = (0.3, 1.0)
 SET_BACK = (300, 1_000_000)  # microseconds: more than a life changes its link state, and a second
 
@@ -81,6 +83,7 @@ class PopulatedMesh(MeshWorld):
                 self.wires.add((name, other) if rng.random() < 0.5 else (other, name))
         if "o1" in self.hosts and rng.random() < 0.25:
             self.loops = True
+            self.originals_alone = not self.settings.plain and Random(f"alone {self.seed}").random() < ORIGINALS_ALONE
             self.wires.add(("o0", "o1"))
 
     def _make(
@@ -170,7 +173,7 @@ class PopulatedMesh(MeshWorld):
 
     def _publish_some(self, name: str) -> None:
         host = self.hosts[name]
-        if not self.publishing or not host.alive:
+        if not self.publishing or not host.alive or (self.originals_alone and not host.original):
             return
         if not host.frozen:
             for _ in range(self.rng.choice((1, 1, 1, 2, 3, 20))):

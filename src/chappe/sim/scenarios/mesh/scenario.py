@@ -60,7 +60,8 @@ class Mesh(PopulatedMesh):
         self.calm = True
         self.see("on_quiet")
         topics = TOPICS if self.settings.plain else (*TOPICS, MANY[7] + b"x")
-        sent = [self.publish(host, topic) for host in self.hosts.values() for topic in topics]
+        publishers = [host for host in self.hosts.values() if host.original or not self.originals_alone]
+        sent = [self.publish(host, topic) for host in publishers for topic in topics]
         if not self.settings.plain:
             self.pass_time(self.now + 2.0)  # small memories do not take so many at once
         for host in self.alive(EndpointHost) if not self.settings.plain else ():

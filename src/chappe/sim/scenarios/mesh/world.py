@@ -112,6 +112,7 @@ class MeshWorld(World):
         self.thawed: dict[str, float] = {}  # life: goes on since
         self.cuts: set[frozenset[str]] = set()  # pairs of lives between which a connection was cut
         self.loops = False  # originals are linked with each other, so that nobody sees the loops
+        self.originals_alone = False  # they alone publish, so that only what they say shows a loop
         self.dues = 0  # deliveries that were checked
         self.calm = False  # since a while nothing has changed
         self.quiet_since: float | None = None
