@@ -300,8 +300,12 @@ class Ledger:
 
     def _copy(self, told: Sequence[Told], name: bytes, number: int, sequence: int, now: float,
               actions: list[Action]) -> None:  # fmt: skip
-        doing = Doing(self._apply(told, now), tuple(told), name, number, sequence=sequence, copied=True,
-                      order=self._order)  # fmt: skip
+        if self.durable or not all(each[1] and not each[4] for each in told):
+            changes = self._apply(told, now)
+        else:  # nobody asks what was there before
+            changes = ()
+            self.engine.put_all(pairs_of(told))
+        doing = Doing(changes, tuple(told), name, number, sequence=sequence, copied=True, order=self._order)
         self._finish(doing, actions)
 
     def refuse(self, refusals: Sequence[Refusal], now: float) -> None:
@@ -482,15 +486,13 @@ class Ledger:
 
 def _runs(told: Sequence[Told]) -> Iterator[tuple[bytes, int, Sequence[Told]]]:
     """Updates that come together and are of one writer of chappe: its name, the number of its last step; or of none."""
-    first = 0
-    while first < len(told):
+    first, end = 0, len(told)
+    while first < end:
         uuid = told[first][2]
         written = chp.writer_of(uuid)
         name = b"" if written is None else written[0]
         place = first + 1
-        while place < len(told) and (
-            told[place][2].startswith(name) if name else chp.writer_of(told[place][2]) is None
-        ):
+        while place < end and (told[place][2].startswith(name) if name else chp.writer_of(told[place][2]) is None):
             place += 1
         written = chp.writer_of(told[place - 1][2])
         yield name, 0 if written is None else written[1], told[first:place]

@@ -47,10 +47,15 @@ class Pending:
 
     def from_active(self, entries: list[Entry], now: float) -> None:
         """The active server has passed on updates."""
-        for entry in entries:
-            twin = _twin(entry)
-            if not self._forget(twin):
-                self._passed[twin] = now
+        passed = self._passed
+        if not self._waiting:
+            for entry in entries:
+                passed[entry[2] or _twin(entry)] = now
+        else:
+            for entry in entries:
+                twin = _twin(entry)
+                if not self._forget(twin):
+                    passed[twin] = now
         while len(self._passed) > self._limits.pending_max:
             self._passed.popitem(last=False)
         self.heard(now)
