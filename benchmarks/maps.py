@@ -12,10 +12,12 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.children import Child, Children
-from benchmarks.outcome import Line, Rate, per_second, times
+from benchmarks.maps_members import MEMBERS
+from benchmarks.maps_pairs import failover, paired_updates
+from benchmarks.maps_rates import line, rate
+from benchmarks.outcome import Line, Rate
 from benchmarks.settings import Settings
 
-MEMBERS = "benchmarks.maps_members"
 GUIDE = "CHAPPE_GUIDE"  # names the directory of the Guide's C programs
 GUIDE_PORT = 5556
 UPDATES = 300_000
@@ -32,27 +34,7 @@ def _plain_rate(settings: Settings, children: Children, publisher: int, collecto
     """Updates a second of a client that speaks the protocol only, until they have come back."""
     client = children.start(MEMBERS, "plain", publisher=publisher, collector=collector)
     client.hear()
-    return _rate(settings, partial(client.ask), settings.count(PLAIN_UPDATES))
-
-
-def _rate(settings: Settings, ask: partial[dict[str, float]], count: int) -> Rate:
-    ask(count=max(count // 10, 1))  # warm
-    found = [ask(count=count) for _ in range(settings.repeats)]
-    rates = tuple([count / (each["end"] - each["start"]) * 1e9 for each in found])
-    return Rate(rates, {"client": median(1e6 * each["cpu_s"] / count for each in found)})
-
-
-def _line(path: str, rate: Rate, target: float | None = None, beside: tuple[str, Rate] | None = None) -> Line:
-    return Line(
-        path,
-        str(rate),
-        "" if target is None else f">= {per_second(target)}",
-        "" if beside is None else f"{beside[0]}: {beside[1]}",
-        "" if beside is None else times(rate.median / beside[1].median),
-        met=None if target is None else rate.median >= target,
-        note=rate.note(),
-        numbers=rate.numbers("chappe"),
-    )
+    return rate(settings, partial(client.ask), settings.count(PLAIN_UPDATES))
 
 
 def limits(settings: Settings) -> tuple[Rate, Rate | None]:
@@ -79,11 +61,12 @@ def updates(settings: Settings) -> list[Line]:
     raw, guide = limits(settings)
     count = settings.count(UPDATES)
     with Children(settings.work / "maps") as children:
-        port = children.start(MEMBERS, "server").hear()["port"]
+        server = children.start(MEMBERS, "server")
+        port = server.hear()["port"]
         writer = children.start(MEMBERS, "client", port=port)
         writer.hear()
-        one = _rate(settings, partial(writer.ask, do="set many"), count)
-        gets = _rate(settings, partial(writer.ask, do="get"), max(settings.count(GETS), 20_000))
+        one = rate(settings, partial(writer.ask, do="set many"), count, {"server": server})
+        gets = rate(settings, partial(writer.ask, do="get"), max(settings.count(GETS), 20_000))
         plain = _plain_rate(settings, children, port + 1, port + 2)
         others = [children.start(MEMBERS, "client", port=port) for _ in range(CLIENTS - 1)]
         for each in others:
@@ -91,10 +74,10 @@ def updates(settings: Settings) -> list[Line]:
         ten = Rate(tuple([_deliveries(writer, others, count, number) for number in range(settings.repeats + 1)][1:]))
     beside = ("the Guide's server in C", guide) if guide is not None else ("ZeroMQ alone, in Python", raw)
     return [
-        _line("map: updates of one client, confirmed", one, UPDATE_TARGET, beside),
-        _line(f"map: deliveries of updates to {CLIENTS} clients", ten, DELIVERY_TARGET),
-        _line("map: updates of a client of the Guide's protocol", plain, None, beside),
-        _line("map: get", gets, GET_TARGET),
+        line("map: updates of one client, confirmed", one, UPDATE_TARGET, beside),
+        line(f"map: deliveries of updates to {CLIENTS} clients", ten, DELIVERY_TARGET),
+        line("map: updates of a client of the Guide's protocol", plain, None, beside),
+        line("map: get", gets, GET_TARGET),
     ]
 
 
@@ -135,4 +118,4 @@ def snapshots(settings: Settings) -> list[Line]:
 
 def maps(settings: Settings) -> list[Line]:
     """All of it."""
-    return [*updates(settings), *snapshots(settings)]
+    return [*updates(settings), *paired_updates(settings), *failover(settings), *snapshots(settings)]

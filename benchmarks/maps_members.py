@@ -13,6 +13,7 @@ import zmq
 from benchmarks.link import Meter, orders, say, tether
 from chappe import MapServer, SharedMap
 
+MEMBERS = "benchmarks.maps_members"
 KEYS = 10_000  # written again and again
 VALUE = b"20 bytes, as measured"[:20]
 LAST = "/last"
@@ -22,15 +23,18 @@ Options = dict[str, Any]
 
 
 def server(options: Options) -> None:
-    """A server without a backend."""
-    with MapServer("127.0.0.1:0") as made:
+    """A server without a backend; every order: what it may confirm, as one of a pair, and its clients."""
+    with MapServer(f"127.0.0.1:{options.get('port', 0)}", **options.get("pair", {})) as made:
         say(port=int(made.address.rpartition(":")[2]))
-        sys.stdin.read()
+        for _ in orders():
+            status = made.status()
+            say(confirms="" if status.pair is None else status.pair.confirms, clients=status.clients)
 
 
 def client(options: Options) -> None:
     """A client; each order of those below."""
-    with SharedMap(f"127.0.0.1:{options['port']}") as shared:
+    ports = options["ports"] if "ports" in options else [options["port"]]
+    with SharedMap(*[f"127.0.0.1:{port}" for port in ports]) as shared:
         say(ready=True)
         for order in orders():
             meter = Meter()
@@ -45,7 +49,26 @@ def client(options: Options) -> None:
                     shared.wait_for(LAST, str(order["round"]).encode(), timeout=SILENCE_S)
                 case "get":
                     _get(shared, order["count"])
+                case "write on":
+                    say(server=shared.server)
+                    say(**_longest(shared, order["seconds"]))
+                    continue
             say(**meter.facts())
+
+
+def _longest(shared: SharedMap[bytes], seconds: float) -> dict[str, int]:
+    """Write for so long, one after the other; between which two confirmations it took longest."""
+    before = time.monotonic_ns()
+    until = before + int(seconds * 1e9)
+    begin = end = number = 0
+    while before < until:
+        shared.set("/one", b"%d" % number, timeout=SILENCE_S)
+        number += 1
+        now = time.monotonic_ns()
+        if now - before > end - begin:
+            begin, end = before, now
+        before = now
+    return {"begin": begin, "end": end, "writes": number}
 
 
 def newcomer(options: Options) -> None:
