@@ -16,6 +16,7 @@ from benchmarks import report
 from benchmarks.children import ROOT, ChildFailed
 from benchmarks.data_stores import data_stores
 from benchmarks.durable import durable
+from benchmarks.forwarding import forwarding
 from benchmarks.latency import latency
 from benchmarks.live import batches, records
 from benchmarks.many import many
@@ -37,6 +38,7 @@ PATHS: dict[str, Callable[[Settings], list[Line]]] = {
     "stored": acknowledged,
     "durable": durable,
     "catch-up": catch_up,
+    "forward": forwarding,
     "latency": latency,
     "readiness": readiness,
     "partitions": partitions,

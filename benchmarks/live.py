@@ -15,7 +15,8 @@ SINGLES_TARGET = 1e6
 RAW_SHARE = 1 / 3
 
 
-def _members(children: Children, *, single: bool) -> Pair:
+def members(children: Children, *, single: bool) -> Pair:
+    """A producer and a consumer that have met."""
     address = tower(children)
     sender = children.member("producer", tower=address, single=single, acks=0)
     receiver = children.member("consumer", tower=address, single=single)
@@ -24,7 +25,7 @@ def _members(children: Children, *, single: bool) -> Pair:
     return Pair(sender, receiver)
 
 
-def _measure(settings: Settings, pairs: list[tuple[Pair, int]]) -> None:
+def measure(settings: Settings, pairs: list[tuple[Pair, int]]) -> None:
     """Rounds of all pairs in turn, so that a busy moment of the machine meets all of them."""
     for pair, _ in pairs:
         pair.warm_up()
@@ -36,10 +37,10 @@ def _measure(settings: Settings, pairs: list[tuple[Pair, int]]) -> None:
 def batches(settings: Settings) -> list[Line]:
     """Batches to Arrow, beside raw frames of the same bytes and raw single messages."""
     with Children(settings.work / "batches") as children:
-        ours = _members(children, single=False)
+        ours = members(children, single=False)
         frames = raw_pair(children, single=False)
         singles = raw_pair(children, single=True)
-        _measure(settings, [(ours, BATCHES), (frames, BATCHES), (singles, RAW_SINGLES)])
+        measure(settings, [(ours, BATCHES), (frames, BATCHES), (singles, RAW_SINGLES)])
     rate, raw, single = ours.rate(), frames.rate(), singles.rate()
     ratio = rate.median / raw.median
     return [
@@ -69,9 +70,9 @@ def batches(settings: Settings) -> list[Line]:
 def records(settings: Settings) -> list[Line]:
     """A Python loop over single records on both sides, beside pyzmq's own."""
     with Children(settings.work / "records") as children:
-        ours = _members(children, single=True)
+        ours = members(children, single=True)
         singles = raw_pair(children, single=True)
-        _measure(settings, [(ours, SINGLES), (singles, RAW_SINGLES)])
+        measure(settings, [(ours, SINGLES), (singles, RAW_SINGLES)])
     rate, single = ours.rate(), singles.rate()
     return [
         Line(

@@ -24,7 +24,7 @@ from benchmarks.link import (
     stamped,
     tether,
 )
-from chappe import ConsumedBatch, Consumer, Producer, Retention, Store, Tower
+from chappe import ConsumedBatch, Consumer, Forwarder, Producer, Retention, Store, Tower
 from chappe.api.identity import new_address
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.storage import Append
@@ -71,6 +71,19 @@ def store(options: Options) -> None:
             )
 
 
+def forwarder(options: Options) -> None:
+    """Answers every order with what it has stored."""
+    with Forwarder(options["directory"], listen="127.0.0.1:0") as found:
+        say(forwarder=found.address)
+        for _ in orders():
+            say(records=found.status().written_records)
+
+
+def _where(options: Options) -> Options:
+    """Through what a member meets others."""
+    return {each: options[each] for each in ("tower", "forwarders") if each in options}
+
+
 def filler(options: Options) -> None:
     """Order ``topics``, ``partitions`` (of each) and ``records`` (of each): put them into a store's directory.
 
@@ -106,7 +119,7 @@ def _send(producer: Producer, count: int, single: bool) -> None:
 def producer(options: Options) -> None:
     """Order ``count``: send so many records, and wait until they are stored if there is a store."""
     acks: int = options["acks"]
-    with Producer(TOPIC, tower=options["tower"], min_acks=acks) as found:
+    with Producer(TOPIC, **_where(options), min_acks=acks) as found:
         say(ready=True)
         for order in orders():
             meter = Meter()
@@ -202,7 +215,7 @@ class _Reader:
 def consumer(options: Options) -> None:
     """Order ``count``: take so many records."""
     _load_arrow()
-    with Consumer(TOPIC, tower=options["tower"], reset="earliest") as found:
+    with Consumer(TOPIC, **_where(options), reset="earliest") as found:
         reader = _Reader(found, options["single"])
         say(ready=True)
         for order in orders():
@@ -284,6 +297,7 @@ ROLES: dict[str, Callable[[Options], None]] = {
     for each in (
         tower,
         store,
+        forwarder,
         filler,
         producer,
         endless_producer,

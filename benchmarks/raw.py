@@ -75,6 +75,19 @@ def publisher(options: Options) -> None:
         say(**meter.facts())
 
 
+def proxy(options: Options) -> None:
+    """ZeroMQ's own forwarder between a publisher and those who subscribe here; it keeps nothing."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+    taking, passing = context.socket(zmq.XSUB), context.socket(zmq.XPUB)
+    for each in (taking, passing):
+        each.set_hwm(SINGLES_QUEUED if options["single"] else FRAMES_QUEUED)
+    passing.setsockopt(zmq.XPUB_NODROP, 1)
+    taking.connect(options["endpoint"])
+    port = passing.bind_to_random_port("tcp://127.0.0.1")
+    say(endpoint=f"tcp://127.0.0.1:{port}")
+    zmq.proxy(taking, passing)
+
+
 def subscriber(options: Options) -> None:
     """Order ``count``: take what ``publisher`` sends for the same order."""
     sock = _subscriber(options)
@@ -125,7 +138,7 @@ def writer(options: Options) -> None:
 
 
 ROLES: dict[str, Callable[[Options], None]] = {
-    each.__name__: each for each in (publisher, subscriber, paced_publisher, timing_subscriber, writer)
+    each.__name__: each for each in (publisher, proxy, subscriber, paced_publisher, timing_subscriber, writer)
 }
 
 if __name__ == "__main__":

@@ -82,6 +82,16 @@ def raw_pair(children: Children, *, single: bool) -> Pair:
     return Pair(sender, receiver)
 
 
+def raw_proxied(children: Children) -> Pair:
+    """The same in frames, through ZeroMQ's own proxy."""
+    sender = children.raw("publisher", single=False)
+    proxy = children.raw("proxy", single=False, endpoint=sender.hear()["endpoint"])
+    receiver = children.raw("subscriber", single=False, endpoint=proxy.hear()["endpoint"])
+    receiver.hear()
+    sender.hear()
+    return Pair(sender, receiver, {"proxy": proxy})
+
+
 def tower(children: Children) -> str:
     """A new tower's address."""
     address: str = children.member("tower").hear()["tower"]
