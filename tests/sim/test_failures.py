@@ -9,8 +9,11 @@ from chappe import channel, core, member
 from chappe.channel import messages
 from chappe.gateway import core as gateway
 from chappe.kv import actions as kv
+from chappe.kv.chp import actions as chp
 from chappe.log import actions as log
 from chappe.mesh import actions as mesh
+from chappe.replication.binary_star import actions as star
+from chappe.replication.binary_star import witness
 from chappe.sim.scenarios.registry import SCENARIOS
 
 # What lies outside of the member can fail, and does in some world.
@@ -34,6 +37,16 @@ CAN: Final[dict[type, str]] = {
     mesh.Close: "the peer does not take the rest",
     kv.Send: "the message is lost",
     kv.Commit: "the backend is full, or the master dies before it hears of it",
+    chp.Offer: "the client is not there, its queue is full, or the connection breaks with it",
+    chp.Publish: "the connection breaks with it",
+    chp.Listen: "the connection breaks with it",
+    chp.Ask: "the connection breaks with it, or nobody is there",
+    chp.Write: "the connection breaks with it, or nobody is there",
+    star.Persist: "the disk is full",
+    star.Tell: "the connection breaks with it, or nobody is there",
+    star.Ask: "the connection breaks with it, or nobody is there",
+    witness.Keep: "the disk is full, or the witness dies before it hears of it",
+    witness.Reply: "the connection breaks with it, or nobody is there",
     gateway.Publish: "the domain falls into parts, or who gets it is gone",
     channel.ToAll: "the message is lost",
     channel.ToConsumer: "the message is lost",
@@ -57,6 +70,13 @@ CANNOT: Final[dict[type, str]] = {
     mesh.Resolve: HERE,
     kv.Notify: HERE,
     kv.Resolve: HERE,
+    chp.Withdraw: HERE,
+    chp.Reopen: "closing a socket needs nobody",
+    chp.Told: HERE,
+    star.Lead: HERE,
+    star.Follow: HERE,
+    star.Rest: HERE,
+    star.Confirm: HERE,
     gateway.Subscribe: HERE,
     channel.Consume: HERE,
     channel.Lost: HERE,
@@ -69,6 +89,9 @@ PLAYED: Final = (
     ("log", log),
     ("mesh", mesh),
     ("kv-lossy", kv),
+    ("maps", chp),
+    ("maps", star),
+    ("maps", witness),
     ("channel", messages),
     ("gateway", gateway),
 )
@@ -79,7 +102,7 @@ def all_actions() -> set[type]:
     """The classes in the unions that the cores' modules declare."""
     unions: tuple[Any, ...] = (
         log.Action, mesh.Action, kv.Action, member.Action, gateway.Action, messages.ProducerAction,
-        messages.ConsumerAction,
+        messages.ConsumerAction, chp.Action, star.Action, witness.WitnessAction,
     )  # fmt: skip
     return {get_origin(each) or each for union in unions for each in get_args(union)}
 

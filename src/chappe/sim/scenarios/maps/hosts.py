@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -12,11 +13,12 @@ from chappe.errors import ChappeError, StorageError, StorageFull
 from chappe.kv.actions import Commit, Resolve
 from chappe.kv.chp import actions as chp
 from chappe.kv.chp.client import MapClientCore
+from chappe.kv.chp.messages import HUGZ
 from chappe.kv.chp.pair import PairedMapServer
 from chappe.kv.chp.stream import MARK, Step, Welcome, from_server
 from chappe.replication.binary_star import actions as star
 from chappe.replication.binary_star.messages import BACKUP, PRIMARY
-from chappe.replication.binary_star.witness import Keep, Reply, WitnessCore
+from chappe.replication.binary_star.witness import Keep, Reply, WitnessAction, WitnessCore
 from chappe.sim.backends import SimBackend
 from chappe.sim.host import Host
 from chappe.sim.scenarios.maps.lines import Deliver
@@ -101,12 +103,18 @@ class MapHost(Host):
     def _listen(self, action: chp.Listen) -> None:
         had = self.prefixes[action.server]
         (had.append if action.on else had.remove)(action.prefix)
-        prefix, on = action.prefix, action.on
+        self._subscribe(self.servers[action.server], action.prefix, action.on)
 
+    def _subscribe(self, server: str, prefix: bytes, on: bool) -> None:
         def deliver(host: Any) -> None:
             host.call(host.core.handle_subscription, prefix, on, host.now)
 
-        self.world.lines.send(self.name, self.servers[action.server], "listen", deliver)
+        self.world.lines.send(self.name, server, chp.Listen, deliver)
+
+    def listen_again(self, server: str) -> None:
+        """The connection broke by which it listens: the next one says what it wants."""
+        for prefix in self.prefixes[self.servers.index(server)]:
+            self._subscribe(server, prefix, True)
 
     def _ask(self, action: chp.Ask) -> None:
         client, place, frames = self.name, action.server, action.frames
@@ -115,7 +123,7 @@ class MapHost(Host):
         def deliver(host: Any) -> None:
             host.call(host.core.handle_request, f"{client}/{place}/{number}/{host.life}".encode(), frames, host.now)
 
-        self.world.lines.send(client, self.servers[place], "ask", deliver, kept=True)
+        self.world.lines.send(client, self.servers[place], chp.Ask, deliver, kept=True)
 
     def reconnect(self, server: str) -> None:
         """A connection broke, with what was on it: the next one is another client to the server."""
@@ -132,6 +140,15 @@ class MapHost(Host):
         """A server has sent something to this host alone."""
 
 
+class _Box:
+    """What waits for one client of a server."""
+
+    def __init__(self) -> None:
+        self.messages: deque[list[bytes]] = deque()
+        self.ask = False
+        self.waits = False  # for room
+
+
 class ServerHost(MapHost):
     """One server of the pair."""
 
@@ -139,6 +156,7 @@ class ServerHost(MapHost):
         super().__init__(world, name)
         self.life = world.next_life()
         self.backend = backend
+        self._boxes: dict[bytes, _Box] = {}
         place = SERVERS.index(name)
         self.follow((SERVERS[1 - place],))
         self.core = PairedMapServer(
@@ -146,7 +164,7 @@ class ServerHost(MapHost):
             limits=world.limits, witness=world.witnessed, now=self.now, wall_ns=world.clock.wall_us * 1000,
         )  # fmt: skip
         self.table |= {
-            chp.Offer: self._offer, chp.Withdraw: lambda action: None, chp.Publish: self._publish,
+            chp.Offer: self._offer, chp.Withdraw: self._withdraw, chp.Publish: self._publish,
             Commit: self._commit, star.Tell: self._tell, star.Ask: self._claim,
         }  # fmt: skip
 
@@ -163,18 +181,40 @@ class ServerHost(MapHost):
                     self.call(self.core.handle_subscription, prefix, True, self.now)
 
     def _offer(self, action: chp.Offer) -> None:
-        name, place, number, life = action.client.decode().split("/")
-        if int(life) != self.life or name not in self.world.hosts or not self.world.hosts[name].alive:
-            self.world.clock.after(0.0, self._call_soon, "handle_unroutable", action.client)
+        box = self._boxes.setdefault(action.client, _Box())
+        box.messages += action.messages
+        box.ask |= action.ask
+        if not box.waits:
+            self._send(action.client, box)
+
+    def _withdraw(self, action: chp.Withdraw) -> None:
+        self._boxes.pop(action.client, None)
+
+    def _send(self, client: bytes, box: _Box) -> None:
+        """Send what waits for a client, unless it takes nothing just now."""
+        if not self.alive or self._boxes.get(client) is not box:
             return
-        for frames in action.messages:
-            self.world.lines.send(self.name, name, "answer", self._answer(int(place), int(number), frames))
-        if action.ask:
-            self.world.clock.after(0.001, self._call_soon, "handle_taken", action.client)
+        name, place, number, life = client.decode().split("/")
+        if int(life) != self.life or name not in self.world.hosts or not self.world.hosts[name].alive:
+            self.world.failed[chp.Offer] += 1
+            del self._boxes[client]
+            self.world.clock.after(0.0, self._call_soon, "handle_unroutable", client)
+            return
+        until = self.world.stuffed.get((self.name, name), 0.0)
+        box.waits = until > self.world.now
+        if box.waits:
+            self.world.failed[chp.Offer] += 1
+            self.world.clock.at(until, self._send, client, box)
+            return
+        del self._boxes[client]
+        for frames in box.messages:
+            self.world.lines.send(self.name, name, chp.Offer, self._answer(int(place), int(number), frames))
+        if box.ask:
+            self.world.clock.after(0.001, self._call_soon, "handle_taken", client)
 
     def _call_soon(self, method: str, client: bytes) -> None:
-        if not self.frozen:
-            self.call(getattr(self.core, method), client, self.now)
+        if self.alive:
+            self.take(lambda host: host.call(getattr(host.core, method), client, host.now))
 
     def _answer(self, place: int, number: int, frames: list[bytes]) -> Deliver:
         life = self.life
@@ -191,7 +231,7 @@ class ServerHost(MapHost):
         for host in self.world.alive(MapHost):
             for place, server in enumerate(host.servers):
                 if server == self.name and any(frames[0].startswith(each) for each in host.prefixes[place]):
-                    self.world.lines.send(self.name, host.name, "pub", _publication(place, frames))
+                    self.world.lines.send(self.name, host.name, chp.Publish, _publication(place, frames))
 
     def _tell(self, action: star.Tell) -> None:
         beat = action.beat
@@ -199,11 +239,11 @@ class ServerHost(MapHost):
         def deliver(host: Any) -> None:
             host.call(host.core.handle_state, [beat], host.now)
 
-        self.world.lines.send(self.name, self.servers[0], "state", deliver)
+        self.world.lines.send(self.name, self.servers[0], star.Tell, deliver)
 
     def _claim(self, action: star.Ask) -> None:
         source, life, payload = self.name, self.life, action.payload
-        self.world.lines.send(source, WITNESS, "claim", lambda host: host.claim(source, life, payload), kept=True)
+        self.world.lines.send(source, WITNESS, star.Ask, lambda host: host.claim(source, life, payload), kept=True)
 
     def _commit(self, action: Commit) -> None:
         self.world.clock.after(self.world.commit_s * self.world.rng.random(), self._committed, action)
@@ -217,7 +257,7 @@ class ServerHost(MapHost):
             self.backend.commit(action.operations)
         except StorageFull as problem:
             error = problem
-            self.world.failed[Commit] += 1
+            self.world.failed[Commit if action.number > 0 else star.Persist] += 1
 
         def deliver(host: Any) -> None:
             host.call(host.core.handle_committed, action.number, error, host.now)
@@ -238,17 +278,28 @@ def _publication(place: int, frames: list[bytes]) -> Deliver:
 
 
 class WitnessHost(MapHost):
-    """The witness; what it has granted lasts."""
+    """The witness; what it has granted lasts. A claim waits until what the one before it changed is on disk."""
 
     def __init__(self, world: Any, name: str) -> None:
         super().__init__(world, name)
         self.life = world.next_life()
         self.core = WitnessCore(world.granted)
         self.table = {Report: self._report}
+        self._claims: deque[tuple[str, int, bytes]] = deque()
+        self._keeping: Keep | None = None
 
     def start(self) -> None:
         """What servers have asked meanwhile comes."""
         self.world.lines.begun(self.name)
+
+    def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
+        """What was on its way to the disk may be there."""
+        super().die(goodbye=goodbye, notice_s=notice_s)
+        keep = self._keeping
+        if keep is not None:
+            self.world.failed[Keep] += 1
+            if self.world.rng.random() < 0.5:
+                self.world.granted[keep.pair] = keep.held
 
     def due(self) -> float:
         """It has no time of its own."""
@@ -256,20 +307,44 @@ class WitnessHost(MapHost):
 
     def claim(self, server: str, life: int, payload: bytes) -> None:
         """A server claims."""
-        for action in self.core.handle_claim(payload):
+        self._claims.append((server, life, payload))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._claims and self._keeping is None:
+            server, life, payload = self._claims.popleft()
+            self._carry_out(server, life, self.core.handle_claim(payload))
+
+    def _carry_out(self, server: str, life: int, actions: Sequence[WitnessAction]) -> None:
+        for place, action in enumerate(actions):
             if isinstance(action, Keep):
-                self.world.granted[action.pair] = action.held
-            elif isinstance(action, Reply):
+                self._keeping = action
+                seconds = self.world.commit_s * self.world.rng.random()
+                self.world.clock.after(seconds, self._kept, action, server, life, actions[place + 1 :])
+                return
+            if isinstance(action, Reply):
                 self._reply(server, life, action.payload)
             else:
                 self.table[Report](action)
+
+    def _kept(self, action: Keep, server: str, life: int, rest: Sequence[WitnessAction]) -> None:
+        if not self.alive:
+            return
+        self._keeping = None
+        if self.world.witness_full:
+            self.world.failed[Keep] += 1
+            self.core.handle_not_kept(action.pair)
+        else:
+            self.world.granted[action.pair] = action.held
+            self._carry_out(server, life, rest)
+        self._go_on()
 
     def _reply(self, server: str, life: int, payload: bytes) -> None:
         def deliver(host: Any) -> None:
             if host.life == life:
                 host.call(host.core.handle_witness, [payload], host.now)
 
-        self.world.lines.send(self.name, server, "answer", deliver)
+        self.world.lines.send(self.name, server, Reply, deliver)
 
 
 @dataclass
@@ -328,7 +403,7 @@ class ClientHost(MapHost):
             host.call(host.core.handle_update, frames, host.now)
 
         for server in self.servers:
-            self.world.lines.send(self.name, server, "update", deliver)
+            self.world.lines.send(self.name, server, chp.Write, deliver)
 
     def _told(self, action: chp.Told) -> None:
         if self.shown.get(action.key, b"") != action.before:
@@ -349,3 +424,11 @@ class ClientHost(MapHost):
             if isinstance(message, Welcome):
                 self.world.see("on_welcome", self, self.servers[place], message.epoch)
         self.call(self.core.handle_answer, place, frames, self.now)
+
+
+class GuideHost(ClientHost):
+    """One that takes the servers for those of the Guide's model 6, as it does not hear that they are more."""
+
+    def published(self, place: int, frames: list[bytes]) -> None:
+        """A server has published something."""
+        super().published(place, [HUGZ, frames[1], b"", b"", b""] if frames[0] == HUGZ else frames)

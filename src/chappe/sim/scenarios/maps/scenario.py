@@ -1,4 +1,5 @@
-"""Worlds of a pair of map servers: kills, standing still, cuts in one direction, full disks, clocks that drift.
+"""Worlds of a pair of map servers: kills, standing still, cuts in one direction, full disks and queues, clocks that
+drift.
 
 Promises: no two servers are active in one term, as clients see it; what was confirmed is in the map in the end, and
 what was refused never was; each write is done once; and when all is well both servers and all clients have the same.
@@ -19,7 +20,17 @@ from chappe.replication.binary_star.witness import Held
 from chappe.sim.backends import SimBackend
 from chappe.sim.faults import Schedule
 from chappe.sim.host import Member
-from chappe.sim.scenarios.maps.hosts import COMMITS_S, SERVERS, WITNESS, ClientHost, ServerHost, WitnessHost, Written
+from chappe.sim.scenarios.maps.hosts import (
+    COMMITS_S,
+    SERVERS,
+    WITNESS,
+    ClientHost,
+    GuideHost,
+    MapHost,
+    ServerHost,
+    WitnessHost,
+    Written,
+)
 from chappe.sim.scenarios.maps.lines import Lines
 from chappe.sim.world import Checker, Settings, World
 
@@ -49,6 +60,8 @@ class MapWorld(World):
             )  # fmt: skip
         self.lines = Lines(self)
         self.granted: dict[bytes, Held] = {}
+        self.witness_full = False  # its disk
+        self.stuffed: dict[tuple[str, str], float] = {}  # server and client, and until when that takes nothing
         self.backends = {name: SimBackend() if self.durable else None for name in SERVERS}
         self.written: list[Written] = []
         self.working = True
@@ -172,6 +185,8 @@ class Convergence(Checker[MapWorld]):
         for client in world.alive(ClientHost):
             if client.core.state != "active" or client.core.pending:
                 return f"{client.name} is {client.core.state}, {client.core.pending} writes are not confirmed"
+            if isinstance(client, GuideHost):
+                continue  # what a cut took from it does not come again
             if _contents(client) != contents or client.shown != contents:
                 return f"{client.name} has something else"
         return None
@@ -202,6 +217,8 @@ class Maps(MapWorld):
             self._places[WITNESS] = Member(self, WITNESS, lambda: WitnessHost(self, WITNESS))
         for _ in range(self.few(self.rng.choice((1, 2, 4)))):
             self.join("client", lambda name: ClientHost(self, name))
+        if not self.settings.plain and self.rng.random() < 0.3:
+            self.join("guide", lambda name: GuideHost(self, name))
         self.clock.after(0.0, self._work)
 
     def plan(self, until: float) -> float:
@@ -216,9 +233,11 @@ class Maps(MapWorld):
             self.freeze,
             self.kill_client,
             self.freeze_client,
+            self.stuff,
         ]
         if self.witnessed:
             kinds += [self.kill_both, self.cut, self.cut, self.part, self.part, self.kill_witness, self.cut_witness]
+            kinds.append(self.fill_witness)
         elif self._parts:
             kinds += [self.part, self.cut]
         else:
@@ -235,6 +254,8 @@ class Maps(MapWorld):
         self._schedule.on = False
         self.working = False
         self.lines.mend()
+        self.stuffed.clear()
+        self.witness_full = False
         for backend in self.backends.values():
             if backend is not None:
                 backend.full = False
@@ -344,13 +365,17 @@ class Maps(MapWorld):
             self._cut(self.rng.choice(clients).name, self._pick())
 
     def cut_witness(self) -> None:
-        """A server and the witness do not reach each other."""
-        self._cut(WITNESS, self._pick())
+        """A server and the witness do not reach each other; perhaps just when it is asked."""
+        seconds = None
+        if self.rng.random() < 0.5:
+            seconds = 3.0
+            self._cut(*SERVERS, seconds)
+        self._cut(WITNESS, self._pick(), seconds)
 
-    def _cut(self, one: str, two: str) -> None:
+    def _cut(self, one: str, two: str, seconds: float | None = None) -> None:
         if not self.witnessed:
             self._survival.excused = 10**9
-        until = self.now + self.rng.choice((0.3, 1.0, 3.0))
+        until = self.now + (seconds or self.rng.choice((0.3, 1.0, 3.0)))
         lost = self.rng.random() < 0.5
         way = self.rng.choice((1, 2, 3))
         self.trace(None, "%s and %s are parted %s", one, two, ("", "one way", "the other way", "wholly")[way])
@@ -379,8 +404,24 @@ class Maps(MapWorld):
             self._freeze(self.rng.choice(clients))
 
     def fill(self) -> None:
-        """A disk is full for a while."""
-        backend = self.backends[self._pick()]
+        """A disk is full for a while; perhaps just when its server should take over."""
+        name = self._pick()
+        backend = self.backends[name]
         assert backend is not None
         backend.full = True
-        self.clock.after(self.rng.choice((0.1, 1.0)), setattr, backend, "full", False)
+        self.clock.after(self.rng.choice((0.1, 1.0, 3.0)), setattr, backend, "full", False)
+        if self.rng.random() < 0.5 and (self.witnessed or self._calm()):
+            other = SERVERS[1 - SERVERS.index(name)]
+            self._kill(other)
+            self.clock.after(self.rng.choice((0.1, 1.0, 3.0)), self._places[other].restart)
+
+    def fill_witness(self) -> None:
+        """The witness's disk is full for a while."""
+        self.witness_full = True
+        self.clock.after(self.rng.choice((0.1, 1.0)), setattr, self, "witness_full", False)
+
+    def stuff(self) -> None:
+        """What a server has for one of those who follow it finds a full queue for a while."""
+        server = self._pick()
+        follower = self.rng.choice([each for each in self.alive(MapHost) if server in each.servers])
+        self.stuffed[server, follower.name] = self.now + self.rng.choice((0.1, 1.0, 4.0))
