@@ -27,7 +27,7 @@ class ChappeError(Exception):
 
 
 class UsageError(ChappeError):
-    """The caller asked for something that cannot be."""
+    """The caller asked for something impossible."""
 
 
 class OffsetOutOfRange(UsageError):
@@ -63,9 +63,9 @@ class BufferFull(ChappeError):
 
 
 class TooSlow(ChappeError):
-    """A message was older than ``max_age_s`` when it was taken: whoever takes is too slow, and hears no more.
+    """A message was older than ``max_age_s`` when it was taken: the reader is too slow, and gets no more.
 
-    ``age_s`` is how old it was, and ``count`` how many that waited were too old, itself among them.
+    ``age_s`` is how old it was, and ``count`` how many of those waiting were too old, itself included.
     """
 
     def __init__(self, text: str, age_s: float, count: int) -> None:
@@ -75,7 +75,7 @@ class TooSlow(ChappeError):
 
 
 class WorkerFailed(ChappeError):
-    """Workers that share what a reader reads do not get done with a record, or cannot be started."""
+    """The workers of a reader cannot finish a record, or cannot be started."""
 
 
 class Unreachable(ChappeError):
@@ -97,7 +97,7 @@ class Forked(ChappeError):
 
 
 class MemberStopped(ChappeError):
-    """A member met a defect and serves nobody any more."""
+    """A member met a defect and no longer serves anybody."""
 
     definite = False
 
@@ -127,7 +127,7 @@ class Fenced(ChappeError):
 
 
 class StagedRowsMissing(ChappeError):
-    """A store does not have all rows that a commit names; nothing is committed, the batch is to be run again."""
+    """A store does not have all rows that a commit names; nothing is committed; run the batch again."""
 
 
 class StoreError(ChappeError):
@@ -180,7 +180,7 @@ class WriteUnknown(StoreError):
 
 
 class MasterExists(StoreError):
-    """A master of that name is in reach already, or this endpoint holds the store in another role."""
+    """A master of that name is already in reach, or this endpoint holds the store in another role."""
 
     code = 7
 
@@ -188,7 +188,7 @@ class MasterExists(StoreError):
 class PeeringError(ChappeError):
     """A peering did not come about, or could not be ended; ``code`` is the number that the original has for it.
 
-    ``address`` is host and port, as dialled; ``peer_id`` is known if the handshake came so far.
+    ``address`` is host and port, as dialled; ``peer_id`` is known if the handshake got that far.
     """
 
     code = 1

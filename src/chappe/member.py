@@ -140,7 +140,7 @@ class KvPart:
         return bool(self._full) is full
 
     def close(self, now: float, wall_ns: int) -> list[Action]:
-        """Take no part any more."""
+        """Stop taking part."""
         self.halt()
         actions = self._publish(self.role.leave(), now)
         self._member.parts.pop(self.number, None)
@@ -195,7 +195,7 @@ class KvPart:
         """The messages whose sender can have sent them; others are refused, and reported now and then.
 
         A clone takes only those of who is still in reach, or whom an original brought that is: what a master said last
-        is read after its link has ended, and is no sign of life.
+        is read after its link has ended, and is not a sign of life.
         """
         topology = self._router.topology
         seeks = self.role.kind == "clone"

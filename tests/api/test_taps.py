@@ -291,7 +291,7 @@ def test_who_looks_where_there_is_no_tap_is_told(stack: ExitStack, monkeypatch: 
             with pytest.raises(TimedOut):
                 tap.look(0.05)
             stranger.send_multipart([stranger.recv_multipart()[0], b"hello"])
-            with pytest.raises(ChappeError, match="is no tap"):
+            with pytest.raises(ChappeError, match="is not a tap"):
                 tap.look(PATIENCE_S)
     with pytest.raises(UsageError):
         Tap("127.0.0.1", port, ["x"] * 100)

@@ -45,7 +45,7 @@ def test_everything_that_the_original_explains_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "problem"),
     [
-        ("a = 1\nb = hello", 2, "'hello' is no number; text stands in quotes"),
+        ("a = 1\nb = hello", 2, "'hello' is not a number; text is written in quotes"),
         ('a = "x\nb = 1', 1, "a quote is not closed"),
         ("a = <tcp://x", 1, "a quote is not closed"),
         ("a {\n b = 1\n", 3, "section that begins in line 1"),

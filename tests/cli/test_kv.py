@@ -191,7 +191,7 @@ def test_without_a_master_one_sentence_says_so(
     [
         (("get", "users", "a", "--peer", "127.0.0.1:1"), 1, b"cannot peer with 127.0.0.1:1"),
         (("get", "users", "a", "--peer", "10.0.0.1"), 2, b"is not this machine"),
-        (("get", "users", "count:x"), 2, b"is no whole number"),
+        (("get", "users", "count:x"), 2, b"is not a whole number"),
         (("put", "users", "a", "{b}"), 2, b"is not the JSON that it looks like"),
         (("put", "users", "a", "1", "--expiry", "soon"), 2, b"is not an age"),
         (("watch", "users", "a", "--key", "b"), 2, b"not both"),

@@ -287,7 +287,7 @@ def test_nothing_is_loaded_where_a_line_is_wrong(
 ) -> None:
     done = shell.run("map", "load", stdin=b'{"key":"good","value":"1"}\n\n' + line + b"\n")
     assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.startswith(b"chappe: line 3 is no entry as `chappe map dump` writes it: ")
+    assert done.stderr.startswith(b"chappe: line 3 is not an entry as `chappe map dump` writes it: ")
     assert text in done.stderr
     assert done.stderr.count(b"\n") == 1
     assert shared.snapshot() == {}

@@ -114,7 +114,7 @@ def test_publishing_to_nobody_says_so(shell: Shell) -> None:
         (("publish", "/t", "1", "--peer", "10.0.0.1"), 2, b"is not this machine"),
         (("publish", "/t", "1", "--peer", "nonsense:port"), 2, b"is not an address"),
         (("publish", "/t", "1", "--type", "number"), 2, b"there is no type 'number'"),
-        (("publish", "/t", "x", "--type", "count"), 2, b"is no whole number"),
+        (("publish", "/t", "x", "--type", "count"), 2, b"is not a whole number"),
         (("publish", "-", "1"), 2, b"needs --format json"),
         (("publish", "/t", "1", "--tls", "nowhere", "one"), 2, b"does not exist"),
         (("publish", "/t", "1", "--plain", "--anonymous"), 2, b"only one of"),

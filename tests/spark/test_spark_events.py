@@ -177,7 +177,7 @@ def test_events_by_name(spark: SparkSession) -> None:
     df = recorded(spark, [*values, b"\xff"])
     assert args_of(decode_events(df, event="a")) == [(1,), (2,), None]
     assert types_of(decode_events(df, event="b")) == "struct<_1:string>"
-    with pytest.raises(UsageError, match="different events: a, b, values that are no events; choose one with event="):
+    with pytest.raises(UsageError, match="different events: a, b, values that are not events; choose one with event="):
         decode_events(df)
     with pytest.raises(UsageError, match="no event c among 6 records"):
         decode_events(df, event="c")

@@ -15,7 +15,7 @@ WAYS: Final = ("end", "drop")
 
 
 def check_age(max_age_s: float | None, on_stale: OnStale) -> None:
-    """Raise UsageError for arguments that are none."""
+    """Raise UsageError for arguments that make no sense."""
     if on_stale not in WAYS:
         raise UsageError(f"on_stale is 'end' or 'drop', not {on_stale!r}")
     if max_age_s is None:

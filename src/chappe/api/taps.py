@@ -159,7 +159,7 @@ class Tap(Closeable):
 
         Raises:
             TimedOut: There was no answer within ``timeout_s``.
-            ChappeError: Others look already, or what answers is no tap.
+            ChappeError: Others look already, or what answers is not a tap.
         """
         deadline = time.monotonic() + timeout_s
         if self._asked_at is None:
@@ -194,7 +194,7 @@ class Tap(Closeable):
                 raise ProtocolError("an answer to no question")
         except ProtocolError as error:
             self._asked_at = None
-            raise ChappeError(f"what answers at {self._where} is no tap: {error}") from None
+            raise ChappeError(f"what answers at {self._where} is not a tap: {error}") from None
         if isinstance(answer, Refused):
             self._asked_at = None
             raise ChappeError(f"the tap at {self._where} refuses: {answer.reason}")

@@ -40,13 +40,13 @@ def read(directory: Path, warn: Callable[[str], None] = lambda text: None) -> Re
 
     Raises:
         StorageError: Something is missing, or cannot be read.
-        StorageFormat: Something in it is no part of a recording.
+        StorageFormat: Something in it does not belong to a recording.
     """
     if not directory.is_dir():
         raise StorageError(f"{directory} is not a folder: give those that endpoints recorded into")
     missing = [each for each in (ID_FILE, MESSAGES_FILE, PEERS_FILE, TOPICS_FILE) if not (directory / each).is_file()]
     if missing:
-        raise StorageError(f"{directory} is no recording: it has no {' and no '.join(missing)}")
+        raise StorageError(f"{directory} is not a recording: it has no {' and no '.join(missing)}")
     found = Recording(
         name=directory.resolve().name,
         id=_text(directory / ID_FILE).strip(),

@@ -6,7 +6,7 @@ A file is keys with values, and sections, which hold the same::
     nodes {
       earth {
         id = <tcp://127.0.0.1:8000>   ; an address
-        topics = ["/a", '/b', ]       ; a list; text stands in quotes
+        topics = ["/a", '/b', ]       ; a list; text is written in quotes
         num-inputs = 5                ; a number; also true, false, and times such as 10ms
       }
     }
@@ -137,7 +137,7 @@ class _Reader:
                 pass
         if _TIME.fullmatch(word):
             return word
-        raise self._wrong(token.line, f"{word!r} is no number; text stands in quotes")
+        raise self._wrong(token.line, f"{word!r} is not a number; text is written in quotes")
 
     def _take(self) -> _Token:
         token = self._next

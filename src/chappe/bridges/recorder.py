@@ -33,7 +33,7 @@ class Recorded:
     stored: int = 0  # records that enough stores have, of this run and what an earlier one had left
     left: int = 0  # records that they do not have yet; those are in the journal
     bytes: int = 0  # of values
-    waiting: int = 0  # messages that came and are no records yet
+    waiting: int = 0  # messages that came and are not records yet
     dropped: int = 0  # messages that were lost: more came at once than twice the bounds, or larger than a record can be
     seconds: float = 0.0  # since it began
 

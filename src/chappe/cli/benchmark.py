@@ -91,7 +91,9 @@ def benchmark(
     if file == STDIN:
         text = sys.stdin.buffer.read(config.FILE_BYTES_MAX + 1).decode("utf-8", "surrogateescape")
         if len(text) > config.FILE_BYTES_MAX:
-            raise ConfigError(f"standard input has more than {config.FILE_BYTES_MAX:,} bytes: this is no configuration")
+            raise ConfigError(
+                f"standard input has more than {config.FILE_BYTES_MAX:,} bytes: this is not a configuration"
+            )
     nodes = config.load(Path(file), text)
     wanted = FILES_EACH * len(nodes) + FILES_MORE
     if allow_files(wanted) < wanted:

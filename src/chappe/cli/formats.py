@@ -110,7 +110,7 @@ def consumed_lines(chunks: Iterable[bytes]) -> Iterator[list[Item]]:
 
 
 class Base64(msgspec.Struct, forbid_unknown_fields=True):
-    """Bytes that are no text."""
+    """Bytes that are not text."""
 
     base64: str
 

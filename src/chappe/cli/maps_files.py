@@ -128,7 +128,7 @@ def _entries(source: IO[bytes]) -> Iterator[tuple[str, bytes, dict[str, str]]]:
             encode_properties(found.properties)
             check(value)
         except (ChappeError, msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
-            raise UsageError(f"line {number} is no entry as `chappe map dump` writes it: {problem}") from None
+            raise UsageError(f"line {number} is not an entry as `chappe map dump` writes it: {problem}") from None
         yield key, value, found.properties
 
 

@@ -166,7 +166,7 @@ def _read_subnet(data: bytes, pos: int, depth: int) -> tuple[Value, int]:
     network = _new_bytes(Address, data[pos : pos + 16])
     length = bits - 96 if network.is_v4 else bits
     if length < 0 or bits > 128 or mask(network, bits) != network:
-        raise InvalidData(f"{network} with a prefix of {bits} of 128 bits at byte {pos} is no subnet")
+        raise InvalidData(f"{network} with a prefix of {bits} of 128 bits at byte {pos} is not a subnet")
     return _new_tuple(Subnet, (network, length)), pos + 17
 
 

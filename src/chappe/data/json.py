@@ -9,7 +9,7 @@ A value is ``{"@data-type": T, "data": D}`` without spaces, T being a name of ``
     real        a number with six decimals     table       an array of {"key": ..., "value": ...}, in order
 
 Strings, enum values, addresses, subnets and ports are JSON strings, the last three in their text form.
-``chappe.data.quirks`` lists where this loses precision or is no legal JSON; ``legal=True`` avoids all of it, and the
+``chappe.data.quirks`` lists where this loses precision or is not legal JSON; ``legal=True`` avoids all of it, and the
 original reads that too.
 
 ``loads`` reads both. It also takes an integer for a real, which the original refuses, because JavaScript writes 1.0 as
@@ -67,7 +67,7 @@ def dumps_message(topic: str, value: object, *, legal: bool = False) -> str:
 def dumps_plain(value: object) -> str:
     """The JSON that ``loads_plain`` reads as this value, typed only where plain JSON has no such type.
 
-    It is one line of what can be printed; of the numbers only NaN and infinities are no legal JSON.
+    It is one line of what can be printed; of the numbers only NaN and infinities are not legal JSON.
     """
     return _plain_text(to_value(value), 0)
 

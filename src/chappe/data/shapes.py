@@ -43,7 +43,7 @@ class CutOff(InvalidData):
 def add_shape(data: bytes, start: int, shape: bytearray) -> int:
     """Append the shape of the value that begins at ``start``; returns where the value ends.
 
-    What the contents are is not looked at. Raises InvalidData for what is no value, or one beyond the bounds.
+    The contents are not looked at. Raises InvalidData for anything but a value within the bounds.
     """
     pos = start
     seen = 0
@@ -81,7 +81,7 @@ def add_shape(data: bytes, start: int, shape: bytearray) -> int:
 
 
 def skip_shape(shape: bytes, start: int) -> int:
-    """Where the shape that begins at ``start`` ends; raises InvalidData for what is no shape, or beyond the bounds.
+    """Where the shape that begins at ``start`` ends; raises InvalidData for anything but a shape within the bounds.
 
     CutOff if that is all that is wrong.
     """

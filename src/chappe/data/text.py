@@ -32,7 +32,7 @@ UNITS_NS: Final = {
 _DIGITS_MAX: Final = 20  # of a 64-bit number; longer ones are refused before they are converted
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _TIMESPAN: Final = re.compile(r"([+-]?[0-9]+)(ns|us|ms|s|min|m|h|d)", re.ASCII)
-_NO_TIMESPAN: Final = f"is no duration such as 5ns or 90s; units are {', '.join(UNITS_NS)}"
+_NO_TIMESPAN: Final = f"is not a duration such as 5ns or 90s; units are {', '.join(UNITS_NS)}"
 _ADDRESS: Final = re.compile(r"[0-9a-fA-F]*[:.][0-9a-fA-F:.]+", re.ASCII)
 _WORD: Final = re.compile(r"(?:(?!, | -> )[^(){}])*", re.DOTALL)  # a scalar in a container
 
@@ -135,7 +135,7 @@ _Form: TypeAlias = tuple[re.Pattern[str], str, Callable[[re.Match[str]], Value]]
 _FORMS: Final[dict[str | None, _Form]] = {
     "none": (re.compile("nil"), "is not nil", lambda found: None),
     "boolean": (re.compile("[TF]"), "is neither T nor F", lambda found: found[0] == "T"),
-    "integer": (_INTEGER, "is no whole number", lambda found: to_value(_whole(found[0]))),
+    "integer": (_INTEGER, "is not a whole number", lambda found: to_value(_whole(found[0]))),
     "real": (
         re.compile(r"[+-]?(?:[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|inf|nan)", re.ASCII),
         "is not a real number such as 1.5, inf or nan",
@@ -149,10 +149,10 @@ _FORMS: Final[dict[str | None, _Form]] = {
     ),
     "subnet": (
         re.compile(r"([0-9a-fA-F:.]+)/([0-9]{1,3})", re.ASCII),
-        "is no subnet such as 10.0.0.0/8",
+        "is not a subnet such as 10.0.0.0/8",
         lambda found: Subnet(Address(found[1]), int(found[2])),
     ),
-    "count": (_INTEGER, "is no whole number", lambda found: Count(_whole(found[0]))),
+    "count": (_INTEGER, "is not a whole number", lambda found: Count(_whole(found[0]))),
     "timestamp": (_TIMESPAN, _NO_TIMESPAN, lambda found: Timestamp(_nanoseconds(found))),
 }
 _GUESSED: Final = tuple(_FORMS)[: tuple(_FORMS).index("subnet") + 1]

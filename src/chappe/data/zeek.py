@@ -218,7 +218,7 @@ class Batch:
         """The batch that some bytes are; raises InvalidData for anything else."""
         found = parse(data)
         if not isinstance(found, Batch):
-            raise InvalidData(f"a {type(found).__name__} is no batch")
+            raise InvalidData(f"a {type(found).__name__} is not a batch")
         return found
 
     @classmethod

@@ -36,7 +36,7 @@ from chappe.limits import GATEWAY_LIMITS, GatewayLimits
 from chappe.mesh.filters import NOTHING, Filter, matches, minimal
 from chappe.mesh.messages import NOBODY, Message
 
-NO_GATEWAY: Final = "marked by who is no gateway, or in no form that is known"
+NO_GATEWAY: Final = "marked by somebody who is not a gateway, or in an unknown form"
 CIRCLE: Final = "which had come before, or had passed too many gateways"
 NOT_PASSING: Final = "as another gateway passes by now"
 

@@ -63,7 +63,7 @@ class Backend(Protocol):
     """Where a master's entries last."""
 
     def load(self) -> Loaded:
-        """All of it; raises StorageError (Damaged for bytes that are no values)."""
+        """All of it; raises StorageError (Damaged for bytes that are not values)."""
 
     def commit(self, operations: Sequence[Operation]) -> None:
         """Do all of them durably; raises StorageError, StorageFull for a full disk, and then none is done."""

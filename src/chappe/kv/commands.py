@@ -353,7 +353,7 @@ def _parse_pairs(raw: bytes) -> list[Pair]:
 
 
 class _Field(NamedTuple):
-    """A field without a fixed size, or that is no number: its bytes, and what it is at a position and where it ends."""
+    """A field without a fixed size, or that is not a number: its bytes, and at a position what it is and its end."""
 
     pack: Callable[[Any], bytes]
     read: Callable[[bytes, int], tuple[Any, int]]

@@ -134,7 +134,7 @@ class CommitFailed(StoreEvent):
 
 @dataclass(frozen=True, slots=True)
 class CommandRefused(StoreEvent):
-    """A master or clone: a peer sent what it may not, or bytes that are no command."""
+    """A master or clone: a peer sent what it may not send, or bytes that are not a command."""
 
     _text = "store {0.store!r} has refused a message: {0.reason}"
 

@@ -72,7 +72,7 @@ class Receiving:
         self._uplink.send(cmd.SnapshotTaken(self.offer.snapshot, self.taken, again), self.master, actions)
 
     def handle_piece(self, piece: cmd.SnapshotPiece, now: float) -> bool:
-        """Some entries have come; whether they were the next ones. Raises ProtocolError for what is no piece of it."""
+        """Some entries have come; whether they were the next ones. Raises ProtocolError for anything else."""
         if piece.snapshot != self.offer.snapshot or piece.first < self.taken:
             return False
         if piece.first > self.taken:

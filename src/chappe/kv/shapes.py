@@ -45,7 +45,7 @@ _PLAIN: Final = {"n": ENTITY_BYTES, "q": 8, "h": 2, "b": 1}  # bytes of fields t
 
 
 def add_command_shape(payload: bytes, shape: bytearray) -> None:
-    """Append the shape of a command; raises InvalidData for what is none, or one that only ends of chappe send."""
+    """Append the shape of a command; raises InvalidData for other bytes, or a command that only ends of chappe send."""
     try:
         kind = payload[_HEAD]
         pos = _HEAD + 1
@@ -75,7 +75,7 @@ def add_command_shape(payload: bytes, shape: bytearray) -> None:
 
 
 def skip_command_shape(shape: bytes, start: int) -> int:
-    """Where the shape of a command ends; raises InvalidData for what is none, CutOff if it goes on behind the end."""
+    """Where the shape of a command ends; raises InvalidData for other bytes, CutOff if it goes on behind the end."""
     if start >= len(shape):
         raise _cut_off(shape)
     pos = start + 1

@@ -132,7 +132,7 @@ class Snapshots:
                 self._views.remove(taker.view)
 
     def taken(self, clone: Entity, command: cmd.SnapshotTaken, now: float) -> list[cmd.SnapshotPiece]:
-        """A taker says how far it is: the pieces that follow. With everything it is no taker any more."""
+        """A taker says how far it is: the pieces that follow. Once it has everything it is no longer a taker."""
         taker = self.takers[clone]
         if taker.view.number != command.snapshot or command.entries > len(taker.view.entries):
             return []

@@ -89,7 +89,7 @@ class Answering:
         return actions
 
     def gone(self, requester: str) -> None:
-        """A member left: it wants no answers any more."""
+        """A member left: it no longer wants answers."""
         for key in [each for each in self._waiting if each[0] == requester]:
             del self._waiting[key]
 

@@ -5,8 +5,8 @@ within milliseconds.
 
 A node carries any number of partitions, or of consumers, and its beacon has an address of its own. That begins with
 what the node does: nodes that produce do not connect to each other, nor do those that consume. Every other address is
-connected to. Who goes on with an identity claims it with a beacon of its own, which is no node and only looked at by
-who claims the same.
+connected to. A member that goes on with an identity claims it with a beacon of its own, which is
+not that of a node, and which only those look at that claim the same.
 
 Source: Dafka's beacon actor. Departures: the clock is monotonic; members are not dropped while no tower is
 heard (the original then drops everybody); an endpoint taken over by another member counts as new; a member

@@ -333,5 +333,5 @@ class Delivery:
             yield f"{self.gaps.held_bytes} held bytes are counted, and {held} are held"
         if self.queued_bytes < 0:
             yield f"{self.queued_bytes} bytes are queued"
-        yield from (f"{key} is open, and is no partition" for key in self.gaps.open if key not in self.partitions)
+        yield from (f"{key} is open, and is not a partition" for key in self.gaps.open if key not in self.partitions)
         yield from (f"{key} is settled, and not" for key in self.settled if key in self.partitions)

@@ -45,7 +45,7 @@ class _Part:
     name: str
     next: int  # everything before it was looked at
     records: dict[int, _Last] = field(default_factory=dict)
-    offsets: list[int] = field(default_factory=list)  # in order; some of them are no more
+    offsets: list[int] = field(default_factory=list)  # in order; some of them are gone
 
     def add(self, offset: int, record: _Last) -> None:
         self.records[offset] = record

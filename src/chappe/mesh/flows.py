@@ -142,7 +142,7 @@ def pack_batch(origin: bytes, last: int, label: int, topic: bytes, payloads: Seq
 def run_of(payloads: Sequence[bytes], at: int, messages_max: int, bytes_max: int) -> Sequence[bytes]:
     """Return those of ``payloads`` from ``at`` on that may be one batch within these bounds.
 
-    That is one at least, which then is no batch, but goes as a message of its own.
+    That is one at least, which then is not a batch, but goes as a message of its own.
     """
     likely = 1 + bytes_max // (len(payloads[at]) + 1)  # as a rule they are of about one size
     run = payloads[at : at + max(1, min(messages_max, likely))]
@@ -182,7 +182,7 @@ def parse_detour(body: bytes) -> tuple[int, bytes]:
     """Return how often the body within the DETOUR ``body`` was sent another way before, and that body."""
     inner = body[HEAD_BYTES:]
     if len(inner) < HEAD_BYTES or inner[KIND_AT] not in PUBLICATIONS:
-        raise ProtocolError("what is sent another way is no publication")
+        raise ProtocolError("what is sent another way is not a publication")
     return body[KIND_AT + 1], inner
 
 

@@ -106,7 +106,7 @@ class LinkStates:
         return known if known is not None and known.outdoes(version, payload) else None
 
     def is_old(self, peer: bytes, origin: bytes, version: int, payload: bytes) -> bool:
-        """Whether it is no news that ``peer`` brings, so that it need not be looked into."""
+        """Whether what ``peer`` brings is known already, so that it need not be looked into."""
         if self.believed(origin, version, payload) is not None:
             return True
         doubts = self._doubts.get(peer)
@@ -118,7 +118,7 @@ class LinkStates:
 
         Args:
             believed: It came from where its endpoint is, or that is nowhere.
-            limit: Of its version, if that is no small step.
+            limit: Of its version, if that is not a small step.
         """
         sound = may_follow(made.state.version, self.version(made.state.origin), limit)
         if sound and not believed:

@@ -376,7 +376,7 @@ class Topology:
     def _hear_own(self, state: LinkState, now: float) -> None:
         """Outdo what an earlier life of this id told, which others would believe rather than us.
 
-        In a ring what we told last comes back whenever the way around is faster than a link. It is no news: to answer
+        In a ring what we told last comes back whenever the way around is faster than a link. It is not news: to answer
         it with a new version would be answered by another round, for ever. Two endpoints with one id do answer each
         other for ever, so this is done now and then only.
         """

@@ -287,7 +287,7 @@ class Where:
 
     @classmethod
     def parse(cls, tower: str, listen: str, forwarders: str | Sequence[str] | None) -> Where:
-        """Raises UsageError for what is no address."""
+        """Raises UsageError for anything that is not an address."""
         if forwarders is not None:
             found = ForwarderAddress.parse_many(forwarders)
             if not found:

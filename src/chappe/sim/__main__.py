@@ -35,7 +35,7 @@ def _settings(text: str) -> Settings:
     try:
         return from_json(json.loads(text))
     except (ValueError, TypeError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r} are no settings: {error}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} are not settings: {error}") from None
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -212,7 +212,7 @@ def _sampled(df: DataFrame, sample: DataFrame | int, event: str | None) -> t.Str
         what = "no message of the mesh" if event is None else f"no event {event}"
         raise UsageError(f"{what} among {len(rows)} records: give decode_events a schema")
     if len(found) > 1:
-        names = ", ".join(sorted(str(name or "values that are no events") for name in found)[:_NAMED])
+        names = ", ".join(sorted(str(name or "values that are not events") for name in found)[:_NAMED])
         raise UsageError(f"there are different events: {names}; choose one with event='NAME', or give a schema")
     (samples,) = found.values()
     wanted = inferred(samples)

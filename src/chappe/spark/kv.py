@@ -202,7 +202,7 @@ def write_store(
         df: A batch, or a stream in append or update mode.
         store: A master or a clone that the driver holds, or a shared map.
         key: One or several columns.
-        delete: A boolean column, which is no part of the value: rows where it is true erase their key.
+        delete: A boolean column, which is not part of the value: rows where it is true erase their key.
         expiry_s: Rows expire so long after they are written.
         checkpoint: Of a stream: where Spark keeps how far it is (``checkpointLocation``).
 

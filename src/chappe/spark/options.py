@@ -91,7 +91,7 @@ class Options:
 
 
 def refuse_unknown(options: Mapping[str, str], names: Sequence[str], elsewhere: Mapping[str, str]) -> None:
-    """Raise UsageError for the first option that is none of ``names``, with what ``elsewhere`` says of it."""
+    """Raise UsageError for the first option that is not in ``names``, with what ``elsewhere`` says of it."""
     known = {name.lower(): name for name in names}
     for name in options:
         if name in known:

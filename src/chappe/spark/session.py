@@ -236,7 +236,7 @@ def await_master(master: str) -> None:
     """See that something listens at ``spark://host:port,host:port``; Spark would go on trying for a minute.
 
     Raises:
-        UsageError: It is no such address.
+        UsageError: It is not such an address.
         SparkUnavailable: Nobody answers.
     """
     if not _SPARK.fullmatch(master):

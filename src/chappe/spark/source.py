@@ -74,7 +74,7 @@ def created(options: Mapping[str, str]) -> StructType:
 
 
 def reading_options(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
-    """Those of a table, and what ``WITH`` gives, which wins; ``given`` if it is no table. Raises UsageError."""
+    """Those of a table, and what ``WITH`` gives, which wins; ``given`` if it is not a table. Raises UsageError."""
     kept = _kept(schema)
     if kept is not None:
         return _for_reading(_joined(kept, given))

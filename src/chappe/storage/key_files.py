@@ -78,7 +78,7 @@ def authority_check(certificates: bytes) -> Check:
     """What tells signatures of an authority, or of one of several; each counts as long as its certificate is valid.
 
     Raises:
-        ValueError: These are no certificates in PEM form.
+        ValueError: These are not certificates in PEM form.
         ChappeError: The package cryptography is missing.
     """
     try:

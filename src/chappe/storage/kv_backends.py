@@ -97,7 +97,7 @@ class SqliteBackend(_Backend):
         UsageError: An option that does not exist.
         StorageLocked: Another process has the file open.
         StorageFormat: It was written by a newer chappe, or has other tables.
-        Damaged: It is no database, or a damaged one.
+        Damaged: It is not a database, or a damaged one.
         StorageError: Anything else that keeps it from being opened.
     """
 

@@ -87,7 +87,7 @@ def _made(order: dict[str, Any]) -> ShardedConsumer:
 
 
 def _tell_until_end(source: int, out: int, made: ShardedConsumer) -> None:
-    """Tell how far it is, and end it with the input, as with who is told."""
+    """Report how far it is, and end it when the input ends."""
     try:
         while not made.closed and not select.select([source], [], [], TELL_S)[0]:
             os.write(out, line_of(asdict(made.progress())))

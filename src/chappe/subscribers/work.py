@@ -287,7 +287,7 @@ def _main_module(file: str) -> ModuleType:
     """The program that was started, as a module: what stands behind ``if __name__ == "__main__"`` is not run."""
     spec = importlib.util.spec_from_file_location(MAIN, file)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is no file of Python")
+        raise ImportError(f"{file} is not a Python file")
     made = importlib.util.module_from_spec(spec)
     sys.modules[MAIN] = made
     spec.loader.exec_module(made)

@@ -126,7 +126,11 @@ def test_a_python_file_has_the_same_in_its_comments(tmp_path: Path) -> None:
     [
         ("def pipeline(spark", "def pipelin(spark", "line 1: no function `pipeline(spark, ...)`"),
         ("spark, readings", "readings, spark", "line 11: the first parameter of `pipeline` is `spark`"),
-        ("spark, readings", "spark, reading", "line 11: parameter `reading` is no input of the pipeline: there are"),
+        (
+            "spark, readings",
+            "spark, reading",
+            "line 11: parameter `reading` is not an input of the pipeline: there are",
+        ),
         ("return ", "return (", "line 12: not Python: '(' was never closed"),
         ("# kind", "# kin", "line 7: unknown key `output.kin`: did you mean `kind`?"),
         ("# /// chappe", "# ///", "line 1: no comment block"),

@@ -294,7 +294,7 @@ class MapMember(Generic[V]):
 
     def _encode_set(self, value: V) -> bytes:
         if value is None:  # which deletes in a step
-            raise UsageError("None is no value of a map: use delete")
+            raise UsageError("None is not a value of a map: use delete")
         return self.codec.encode(value)
 
     def _encode(self, value: V | None) -> bytes:

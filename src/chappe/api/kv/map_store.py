@@ -9,7 +9,7 @@ value, of anything else      what the JSON is: string, integer, real, boolean, n
 ============================ ==========================================================================================
 
 On the way back a string is its bytes where the map has bytes or str, and anything else is JSON, typed as Broker's
-where JSON has no such type. A key that is no string is JSON too.
+where JSON has no such type. A key that is not a string is JSON too.
 
 Marks, which say how far something was written into a store, are keys of their own that begin with ``chappe/``: a map
 that is to have them must hold these.

@@ -58,11 +58,11 @@ class Codec(Generic[V]):
             self._encode, self._decode = msgspec.json.Encoder().encode, decoder.decode
 
     def encode(self, value: V) -> bytes:
-        """Raises UsageError for what is no such value, or nothing at all."""
+        """Raises UsageError for anything that is not such a value, or that is empty."""
         try:
             raw = self._encode(value)
         except (TypeError, ValueError, UnicodeError) as error:
-            raise UsageError(f"{value!r:.80} is no value of this map: {error}") from None
+            raise UsageError(f"{value!r:.80} is not a value of this map: {error}") from None
         if not raw:
             raise UsageError("an empty value means in the protocol that the key is deleted: use delete")
         if len(raw) > MAP_BODY_BYTES_MAX:
@@ -70,7 +70,7 @@ class Codec(Generic[V]):
         return raw
 
     def decode(self, raw: bytes) -> V:
-        """Raises InvalidData for what others have written that is no such value."""
+        """Raises InvalidData if others have written something that is not such a value."""
         try:
             found: V = self._decode(raw)
         except (msgspec.MsgspecError, ValueError) as error:

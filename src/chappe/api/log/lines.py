@@ -45,7 +45,7 @@ def as_json(record: Record, *, with_headers: bool = True) -> bytes:
 
 
 def json_value(raw: bytes | None) -> Any:
-    """Bytes as JSON has them: text, or base64 for what is none."""
+    """Bytes as JSON has them: text, or base64 where they are not text."""
     if raw is None:
         return None
     try:

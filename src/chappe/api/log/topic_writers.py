@@ -290,7 +290,9 @@ class TopicWriter:
         if not self._quiet:
             self._node.gathered(self, began + HELD_S)
         common = self._common
-        self._left_at = common.sent_at = time.monotonic()  # after the work: a fast sequence of records is no silence
+        self._left_at = common.sent_at = (
+            time.monotonic()
+        )  # after the work: a fast sequence of records does not count as silence
         if self._journal is not None and gathered and self._quiet:
             common.sync_s = common.sent_at - began
             common.silence_s = min(max(IDLE_S, common.sync_s), BUSY_S)

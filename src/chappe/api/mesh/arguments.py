@@ -128,7 +128,7 @@ def as_recording(directory: str | Path | None, messages_max: int | None) -> Reco
 
 
 def check_bounds(messages_max: int, bytes_max: int) -> None:
-    """Raise UsageError if these are no bounds of a queue."""
+    """Raise UsageError if these cannot be the bounds of a queue."""
     if messages_max < 1 or bytes_max < 1:
         raise UsageError("bounds of a queue are at least 1")
 

@@ -242,7 +242,7 @@ class Endpoint(Closeable, Host):
         """Have a direct peer answer; returns the seconds that it took, there and back.
 
         Raises:
-            PeerInvalid: It is no direct peer.
+            PeerInvalid: It is not a direct peer.
             PeerUnavailable: The peering ended meanwhile.
             TimedOut: It has not answered yet.
         """

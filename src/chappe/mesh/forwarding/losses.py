@@ -86,7 +86,7 @@ class Loss:
         """The loss in ``payload``; ProtocolError if there is none."""
         size = _LOSS.size
         if not size <= len(payload) <= size + _TOPIC_BYTES_MAX or payload[size - 1] not in _REASONS:
-            raise ProtocolError("that is no report of a loss")
+            raise ProtocolError("that is not a report of a loss")
         towards, origin, count, why = _LOSS.unpack_from(payload)
         return cls(towards, origin, count, Why(why), payload[size:])
 

@@ -42,7 +42,7 @@ class Outboxes:
         return taken
 
     def put_control(self, link: Link, frame: bytes) -> None:
-        """Put what is no message."""
+        """Put a frame that is not a message."""
         if not link.outbox.put_control(frame):
             self.overflowed[link.conn] = link
 

@@ -8,7 +8,7 @@ takes bytes again is a sign of life, for instance while a single large message i
 
 Pings go before what waits. The answer to one confirms what was sent before it: so what is lost with a link is known.
 
-While the driver does not read, because a subscriber has no room, silence is no sign of anything.
+While the driver does not read, because a subscriber has no room, silence means nothing.
 """
 
 from __future__ import annotations

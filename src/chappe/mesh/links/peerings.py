@@ -355,7 +355,7 @@ class Peerings:
                 if not link.outbox.put_control(pack_ping(self.own_id, peer_id, asked)):
                     self.router.outboxes.overflowed[link.conn] = link
                 return [link.flush]
-        return [Resolve(ticket, PeerInvalid(f"{UUID(bytes=peer_id)} is no direct peer", None, peer_id))]
+        return [Resolve(ticket, PeerInvalid(f"{UUID(bytes=peer_id)} is not a direct peer", None, peer_id))]
 
     def peers(self) -> list[PeerInfo]:
         """The direct peers, then what is being dialled."""

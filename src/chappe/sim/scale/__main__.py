@@ -167,7 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     unknown = [each for each in options.shapes if each not in SHAPES]
     if unknown:
-        parser.error(f"{unknown[0]!r} is no shape: choose from {', '.join(SHAPES)}")
+        parser.error(f"{unknown[0]!r} is not a shape: choose from {', '.join(SHAPES)}")
     if any(each < 2 for each in options.endpoints or ()):
         parser.error("a network has at least 2 endpoints")
     if options.made:

@@ -36,7 +36,7 @@ class Alone:
 
 
 def measure_alone(shape: str, endpoints: int, seed: int = 1) -> Alone:
-    """Measure an endpoint in the middle of the numbers, which is no special place in any shape."""
+    """Measure an endpoint in the middle of the numbers, which is not a special place in any shape."""
     edges = make(shape, endpoints, seed)
     beside = neighbours(edges, endpoints)
     centre = endpoints // 2

@@ -267,7 +267,7 @@ class ConsumerEnd(Host):
         self.silent = True
 
     def perform(self, actions: Any) -> None:
-        """Carry out actions in order; what follows a loss is of a core that is no more."""
+        """Carry out actions in order; what follows a loss belongs to a core that is gone."""
         core = self.core
         for action in actions:
             if core is not self.core:

@@ -86,7 +86,7 @@ class ArchiveJob:
         """Archive; returns what was done.
 
         Raises:
-            UnknownTopic: There is no such topic, and nothing is to be waited for.
+            UnknownTopic: There is no such topic, and there is nothing to wait for.
             OffsetOutOfRange: Retention took records before they were archived.
             TimedOut: No store answers.
             UsageError, StorageError, ChappeError: As the text says. What was committed stays; run it again.

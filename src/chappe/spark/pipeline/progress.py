@@ -159,7 +159,7 @@ class Tracker:
 
 
 def _lengths(offsets: object) -> dict[str, dict[str, int]]:
-    """Offsets as the source writes them; nothing for what is no offsets of ours, such as a symbol or null."""
+    """Offsets as the source writes them; nothing for anything but offsets of ours, such as a symbol or null."""
     try:
         given = json.loads(offsets) if isinstance(offsets, str) else offsets
     except ValueError:

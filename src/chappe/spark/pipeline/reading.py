@@ -17,7 +17,7 @@ from chappe.spark.pipeline.model import PipelineInvalid, Problem
 from chappe.spark.pipeline.tables import Complaints, Table
 from chappe.spark.session import check_master
 
-FILE_BYTES_MAX: Final = 1 << 20  # a larger file is no pipeline
+FILE_BYTES_MAX: Final = 1 << 20  # a larger file is not a pipeline
 DIRECTORY: Final = "chappe-data/pipelines"  # of checkpoints, beside the file
 FUNCTION: Final = "pipeline"
 
@@ -72,7 +72,7 @@ def _read(file: Path) -> tuple[str, bool]:
 def _text(file: Path) -> str:
     try:
         if file.stat().st_size > FILE_BYTES_MAX:
-            raise PipelineInvalid([Problem(file, 1, f"larger than {FILE_BYTES_MAX} bytes: this is no pipeline")])
+            raise PipelineInvalid([Problem(file, 1, f"larger than {FILE_BYTES_MAX} bytes: this is not a pipeline")])
         return file.read_bytes().decode()
     except OSError as error:
         raise PipelineInvalid([Problem(file, 1, f"cannot be read: {error.strerror}")]) from error
@@ -110,7 +110,7 @@ def _function_problems(file: Path, text: str, pipeline: model.Pipeline) -> Itera
     for name in names[1:]:
         if name not in inputs:
             known = f"there are {', '.join(inputs)}" if inputs else "there are none"
-            yield Problem(file, functions[-1].lineno, f"parameter `{name}` is no input of the pipeline: {known}")
+            yield Problem(file, functions[-1].lineno, f"parameter `{name}` is not an input of the pipeline: {known}")
 
 
 class _Reader:

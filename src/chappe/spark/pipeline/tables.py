@@ -79,7 +79,7 @@ class Table:
         return tuple(dict.fromkeys(each.strip() for each in given))
 
     def choice(self, name: str, known: Sequence[str], default: str | None = None) -> str | None:
-        """One of a few words; what is none of them counts as missing, with a complaint."""
+        """One of a few words; any other counts as missing, with a complaint."""
         value = self.text(name)
         if value is None:
             return default

@@ -63,7 +63,7 @@ class Encoder:
         """The entry of a message, behind that of its topic if that is new.
 
         Raises:
-            InvalidData: The payload is no value and no command, or the file has as many topics as it can have.
+            InvalidData: The payload is neither a value nor a command, or the file has as many topics as it can have.
         """
         number = self._topics.get(topic)
         made = bytearray()
@@ -93,10 +93,10 @@ def entries(raw: bytes, torn: Callable[[str], None] | None = None) -> Iterator[E
             then. Without it that is an error, too.
 
     Raises:
-        InvalidData: It is no recording; the text names the byte.
+        InvalidData: It is not a recording; the text names the byte.
     """
     if raw[:4] not in _HEADERS:
-        raise InvalidData("this is no recording: it does not begin with the magic number")
+        raise InvalidData("this is not a recording: it does not begin with the magic number")
     if len(raw) < len(HEADER) or raw[4] != VERSION:
         said = f"version {raw[4]}" if len(raw) >= len(HEADER) else "no version"
         raise InvalidData(f"it has {said} of the format, only {VERSION} can be read")

@@ -188,7 +188,7 @@ def _block_at(window: _Window, at: int, seed: int) -> Block | None:
 class Scan:
     """The blocks in the first ``size`` bytes of segment ``number``, open as ``fd``, in the order of their positions.
 
-    Bytes that are no block are skipped up to the next header whose checksum is right. ``fresh``: read from the disk
+    Bytes that are not a block are skipped up to the next header whose checksum is right. ``fresh``: read from the disk
     even what the system has in memory.
     """
 

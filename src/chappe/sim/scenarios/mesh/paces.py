@@ -143,7 +143,7 @@ class Pace(Checker[MeshWorld]):
             self._told[host.life, event.topic] += event.count
 
     def on_tick(self) -> None:
-        """What waits for who is slow is what was on its way when it had no room any more."""
+        """What waits for a slow one is what was on its way when its room ran out."""
         plan, slow, world = self._plan, self._plan.slow, self.world
         if not isinstance(slow, EndpointHost) or not plan.sips or not slow.waiting or world.now >= plan.until:
             return

@@ -47,7 +47,7 @@ TOPICS: Final = (b"/a", b"/b", b"/c/long/topic", b"<$>")
 
 
 class RogueHost(MeshHost):
-    """One rogue. It is no host of its world: nobody is to reach it, and nothing of it is owed to anybody."""
+    """One rogue. It is not a host of its world: nobody is meant to reach it, and nothing it sends has to arrive."""
 
     world: MeshWorld
 
