@@ -25,10 +25,12 @@ from chappe.log.actions import (
 )
 from chappe.log.batch import encode_batch
 from chappe.log.consumer import EARLIEST, LogConsumer
-from chappe.log.member import AT_ONCE, REQUESTS, ConsumingMember, ProducingMember
+from chappe.log.consuming import ConsumingMember
+from chappe.log.member import AT_ONCE, REQUESTS
 from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, Head, RecordMessage, Stored, StoreInfo
 from chappe.log.producer import GREET_S, LogProducer
 from chappe.log.producers import LogProducers
+from chappe.log.producing import ProducingMember
 from chappe.log.queries import ErrorAnswer, HeadsAnswer, HeadsRequest
 from chappe.log.sources import ANSWER_S
 

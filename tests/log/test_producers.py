@@ -9,10 +9,10 @@ import pytest
 from chappe.defaults import HEAD_INTERVAL_S
 from chappe.log.actions import Action, Progress, Publish, Subscribe
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.member import ProducingMember
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, RecordMessage, Stored
 from chappe.log.producer import GREET_S, LogProducer
 from chappe.log.producers import LogProducers
+from chappe.log.producing import ProducingMember
 
 NOW = 100.0
 WALL = 1_700_000_000_000_000

@@ -564,7 +564,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "who-comes-later-hears-of-no-store",
         "members",
-        "log/member.py",
+        "log/consuming.py",
         (
             "        for info in self._stores.values():\n"
             "            actions += self._tell(part, part.handle_message, info, now, 0, now=now)\n"
@@ -575,7 +575,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "answer-goes-to-another-part",
         "members",
-        "log/member.py",
+        "log/consuming.py",
         "        part = self._numbered.get(request_id // REQUESTS)\n",
         "        part = next(iter(self._numbered.values()), None)\n",
         "consumers have what is stored",
@@ -583,7 +583,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "others-wait-for-ever-for-who-is-paused",
         "members",
-        "log/member.py",
+        "log/consuming.py",
         ("            self._waited_for.clear(part.address)\n            carried += self._resume()\n"),
         "            self._waited_for.clear(part.address)\n",
         "consumers have what is stored",
@@ -601,7 +601,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "one-of-the-topics-hears-of-a-listener",
         "members",
-        "log/member.py",
+        "log/producing.py",
         "            found += self._topics[raw].values()\n",
         "            found = list(self._topics[raw].values())\n",
     ),

@@ -21,10 +21,11 @@ from chappe.defaults import FULL_PEER_WAIT_LIVE_S, FULL_PEER_WAIT_S
 from chappe.errors import MemberStopped, TimedOut, UsageError
 from chappe.log.actions import Action, Broken, Of
 from chappe.log.consumer import LogConsumer
+from chappe.log.consuming import ConsumingMember
 from chappe.log.events import IdentityClash, Stopped
-from chappe.log.member import ConsumingMember, ProducingMember
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
+from chappe.log.producing import ProducingMember
 from chappe.log.subscriptions import Subscriptions
 from chappe.runtime.log_node import Gatherer, Node
 from chappe.runtime.meeting import AtForwarders, AtTowers, Meeting

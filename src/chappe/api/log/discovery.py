@@ -10,7 +10,7 @@ from chappe.api.identity import new_address
 from chappe.data.topic import encode_topic
 from chappe.defaults import TOWER_HOST
 from chappe.log.actions import Action, Subscribe
-from chappe.log.member import ConsumingMember
+from chappe.log.consuming import ConsumingMember
 from chappe.log.messages import Message, StoreInfo
 from chappe.runtime.log_node import Node
 from chappe.runtime.log_seats import Where

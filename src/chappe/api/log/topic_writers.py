@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from chappe.defaults import DISK_RETRY_S, IDLE_S, PRODUCER_TOPICS_MAX
 from chappe.errors import BufferFull, StorageError, UsageError
 from chappe.log.batch import Batch, Headers, encode_batch, encode_record
-from chappe.log.member import ProducingMember
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
+from chappe.log.producing import ProducingMember
 from chappe.runtime.log_node import wall_us
 from chappe.runtime.log_seats import Seat
 from chappe.storage.journal import Journal, Journals

@@ -14,11 +14,12 @@ from chappe.errors import StorageError
 from chappe.log.actions import Action, Deliver, Of, Persist, Publish, Trim
 from chappe.log.batch import Batch
 from chappe.log.consumer import EARLIEST, LogConsumer, Reset
+from chappe.log.consuming import ConsumingMember
 from chappe.log.events import IdentityRolledBack
-from chappe.log.member import ConsumingMember, ProducingMember
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, Message, RecordMessage, Stored
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
+from chappe.log.producing import ProducingMember
 from chappe.log.sources import Key
 from chappe.sim.host import Host
 from chappe.sim.journals import Gathered, Journal

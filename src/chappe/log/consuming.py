@@ -1,0 +1,274 @@
+"""The consumers of one node: who of them wants a topic, who keeps up, and who asks stores what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Final
+
+from chappe.data.topic import encode_topic
+from chappe.deadlines import Deadlines
+from chappe.defaults import FULL_PEER_WAIT_LIVE_S, POLL_HEADS_S
+from chappe.limits import LOG_LIMITS, LogLimits
+from chappe.log.actions import Action, Ask, Resume
+from chappe.log.batch import Batch
+from chappe.log.beacon import CONSUMING
+from chappe.log.consumer import LogConsumer
+from chappe.log.member import REQUESTS, Carrying
+from chappe.log.messages import BatchMessage, Head, Message, RecordMessage, StoreHello, StoreInfo
+from chappe.log.queries import Answer, HeadsAnswer, HeadsRequest
+from chappe.log.sources import ANSWER_S
+
+MATCHING_MAX: Final = 10_000  # topics whose consumers are remembered
+
+
+@dataclass(slots=True)
+class _News:
+    """Whether a store has something new for consumers that do not ask it themselves."""
+
+    version: int  # up to which each of them knows all that concerns it
+    asked: tuple[int, int, float] | None = None  # a question under way: its number, since which version, when
+
+
+class ConsumingMember(Carrying[LogConsumer]):
+    """Carries consumers; no other node has its ``name``.
+
+    One whose application does not keep up is not handed more. Alone in its node it leaves messages in the queue, and
+    whoever sends them waits as for every full peer. Beside others it only notes how far partitions go, and reads from
+    stores later what it let pass; if it knows no store, the others wait for it a little first.
+
+    A consumer asks every store once a second what is new. Where there are many, the node asks for all: those who want
+    what is new then ask for themselves, as do all if the answer is long, or does not come.
+    """
+
+    def __init__(self, name: str, limits: LogLimits = LOG_LIMITS) -> None:
+        super().__init__(CONSUMING + name)
+        self._stores_max = limits.stores_max
+        self._apart_max = limits.apart_max
+        self._exact: dict[str, dict[str, LogConsumer]] = {}  # by the topic that they want
+        self._named: dict[str, list[str]] = {}  # under which topics one is found there, whatever it wants by now
+        self._prefixed: dict[str, LogConsumer] = {}  # those that want topics by their beginning
+        self._matching: dict[str, list[str]] = {}  # who wants a topic, as found before
+        self._stores: dict[str, StoreInfo] = {}  # what a consumer that comes later is told
+        self._listening: dict[bytes, int] = {}  # likewise: subscriptions of stores of the original
+        self._paused: dict[str, None] = {}
+        self._waited_for: Deadlines[str] = Deadlines()  # paused ones, and until when the others wait
+        self._left = False  # messages were left in the queue
+        self._news: dict[str, _News] = {}  # by store
+        self._polls: Deadlines[str] = Deadlines()  # when a store is to be asked, or should have answered
+        self._asked = 0  # how many questions the node itself asked
+        self._common: bytes | None = b""  # how all wanted topics begin; None: to be found out
+
+    # -- the parts ------------------------------------------------------------------------------------
+
+    def add(self, part: LogConsumer, now: float) -> list[Action]:
+        """Carry one more consumer; it hears what was told before it came."""
+        self._matching.clear()
+        self._common = None
+        for each in part.filters:
+            if each.prefix:
+                self._prefixed[part.address] = part
+            else:
+                self._exact.setdefault(each.name, {})[part.address] = part
+                self._named.setdefault(part.address, []).append(each.name)
+        if len(self._parts) >= self._apart_max:
+            for each in (part, *(self._parts.values() if len(self._parts) == self._apart_max else ())):
+                each.listen_for_news()
+        actions = self._begin(part, now)
+        for prefix in self._listening:
+            actions += self._tell(part, part.handle_subscription, prefix, True, now, now=now)
+        for info in self._stores.values():
+            actions += self._tell(part, part.handle_message, info, now, 0, now=now)
+        return actions + self._resume()  # it may be that only others here have no room
+
+    def remove(self, address: str, now: float) -> list[Action]:
+        """See ``Carrying.remove``."""
+        self._matching.clear()
+        self._common = None
+        self._prefixed.pop(address, None)
+        for name in self._named.pop(address, ()):
+            named = self._exact.get(name, {})
+            named.pop(address, None)
+            if not named:
+                self._exact.pop(name, None)
+        self._paused.pop(address, None)
+        self._waited_for.clear(address)
+        return super().remove(address, now) + self._resume()
+
+    def carry(self, part: LogConsumer, actions: Sequence[Action]) -> list[Action]:
+        """See ``Carrying.carry``; a consumer may have had enough by now, or want more again."""
+        carried = super().carry(part, actions)
+        if part.paused and part.address in self._parts:
+            if part.address not in self._paused:
+                self._paused[part.address] = None
+                if not part.stores:
+                    self._waited_for.set(part.address, self._now + FULL_PEER_WAIT_LIVE_S)
+        elif part.address in self._paused:
+            del self._paused[part.address]
+            self._waited_for.clear(part.address)
+            carried += self._resume()
+        return carried
+
+    @property
+    def paused(self) -> bool:
+        """Whether messages are to be left in the queue. Ask before each: one that is full lets go of the next."""
+        self._left = bool(self._paused) and (len(self._paused) == len(self._parts) or len(self._waited_for) > 0)
+        return self._left
+
+    def _resume(self) -> list[Action]:
+        return [Resume()] if self._left and not self.paused else []
+
+    # -- the world ------------------------------------------------------------------------------------
+
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+        """Somebody listens to us: stores of the original are to be told what is wanted."""
+        if prefix[:1] != b"W" and prefix != b"G":
+            return []
+        count = self._listening.get(prefix, 0) + (1 if on else -1)
+        if count > 0:
+            self._listening[prefix] = count
+        else:
+            self._listening.pop(prefix, None)
+        return self._tell_all(lambda part: part.handle_subscription(prefix, on, now), now) if on else []
+
+    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+        """Something a peer published. Raises ProtocolError for a malformed batch."""
+        if isinstance(message, (BatchMessage, RecordMessage, Head)):
+            if message.direct:
+                return self._hand([message.topic], message, now, wall_us)
+            return self._hand(self._who_wants(message.subject), message, now, wall_us)
+        if isinstance(message, StoreHello):
+            return self._hand([message.topic], message, now, wall_us)
+        if not isinstance(message, StoreInfo):
+            return []
+        if message.address in self._stores or len(self._stores) < self._stores_max:
+            self._stores[message.address] = message
+        return self._tell_all(lambda part: part.handle_message(message, now, wall_us), now)
+
+    def handle_answer(self, request_id: int, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
+        """A store answered one of the consumers."""
+        if request_id < REQUESTS:
+            return self._news_answered(request_id, answer, now)
+        part = self._numbered.get(request_id // REQUESTS)
+        if part is None:
+            return []
+        actions = self._tell(part, part.handle_answer, request_id % REQUESTS, answer, batches, now, now=now)
+        for store, version in part.take_rested().items():
+            news = self._news.setdefault(store, _News(version))
+            news.version = min(news.version, version)
+            if store not in self._polls:
+                self._polls.set(store, now + POLL_HEADS_S)
+        return actions
+
+    def handle_gone(self, address: str, now: float) -> list[Action]:
+        """A node left."""
+        self._forget_news(address)
+        if self._stores.pop(address, None) is None and len(self._stores) < self._stores_max:
+            return []
+        return self._tell_all(lambda part: part.handle_gone(address, now), now)
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """See ``Carrying.handle_timeout``."""
+        self._waited_for.due(now)
+        actions = super().handle_timeout(now) + self._resume()
+        for store in self._polls.due(now):
+            actions += self._ask_for_news(store, now)
+        return actions
+
+    def next_timeout(self) -> float:
+        """When something of a part is due, a store is to be asked, or nobody is waited for any longer."""
+        return min(self._due.next, self._waited_for.next, self._polls.next)
+
+    # -- news -----------------------------------------------------------------------------------------
+
+    def _ask_for_news(self, store: str, now: float) -> list[Action]:
+        news, info = self._news[store], self._stores.get(store)
+        if news.asked or info is None or not self._parts:
+            return self._ask_themselves(store, now)
+        if self._common is None:
+            names = [each.name for part in self._parts.values() for each in part.filters]
+            if not names:  # all were ended: whoever comes or wants something again asks for itself first
+                self._forget_news(store)
+                return []
+            self._common = encode_topic(_common(min(names), max(names)))
+        self._asked += 1
+        news.asked = (self._asked, news.version, now)
+        self._polls.set(store, now + ANSWER_S)
+        return [Ask(info.endpoint, self._asked, HeadsRequest(self._common, news.version))]
+
+    def _news_answered(self, number: int, answer: Answer, now: float) -> list[Action]:
+        store = next((each for each, news in self._news.items() if news.asked and news.asked[0] == number), None)
+        if store is None:
+            return []
+        news = self._news[store]
+        assert news.asked is not None
+        _, since, at = news.asked
+        if not isinstance(answer, HeadsAnswer) or answer.more:
+            return self._ask_themselves(store, now)
+        if news.version == since:  # else somebody has come to it meanwhile who knows less
+            news.version = answer.version
+        news.asked = None
+        self._polls.set(store, at + POLL_HEADS_S)
+        concerned = dict.fromkeys(address for info in answer.infos() for address in self._who_wants(info.topic))
+        return self._tell_news(store, concerned, now)
+
+    def _ask_themselves(self, store: str, now: float) -> list[Action]:
+        """Nothing is known of what is new: all ask, and leave it to the node again when they know."""
+        self._forget_news(store)
+        return self._tell_news(store, list(self._parts), now)
+
+    def _forget_news(self, store: str) -> None:
+        self._news.pop(store, None)
+        self._polls.clear(store)
+
+    def _tell_news(self, store: str, addresses: Iterable[str], now: float) -> list[Action]:
+        actions: list[Action] = []
+        for address in addresses:
+            part = self._parts.get(address)
+            if part is not None:
+                actions += self._tell(part, part.handle_news, store, now, now=now)
+        return actions
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _tell_all(self, method: Callable[[LogConsumer], list[Action]], now: float) -> list[Action]:
+        actions: list[Action] = []
+        for part in list(self._parts.values()):
+            actions += self._tell(part, method, part, now=now)
+        return actions
+
+    def _hand(self, addresses: Iterable[str], message: Message, now: float, wall_us: int) -> list[Action]:
+        actions: list[Action] = []
+        for address in addresses:
+            part = self._parts.get(address)
+            if part is not None:
+                taken = _told_of(message) if part.paused else message
+                actions += self._tell(part, part.handle_message, taken, now, wall_us, now=now)
+        return actions
+
+    def _who_wants(self, topic: str) -> list[str]:
+        found = self._matching.get(topic)
+        if found is None:
+            if len(self._matching) >= MATCHING_MAX:
+                self._matching.clear()
+            matching = dict(self._exact.get(topic, {}))
+            matching |= {address: part for address, part in self._prefixed.items() if part.wants(topic)}
+            found = self._matching[topic] = list(matching)
+        return found
+
+
+def _common(one: str, other: str) -> str:
+    """How both begin; of several texts it is enough to look at the first and the last in order."""
+    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _told_of(message: Message) -> Message:
+    """What a message tells without its records: how far the partition goes."""
+    if isinstance(message, BatchMessage):
+        last = Batch.parse(message.body, check=False).next - 1
+    elif isinstance(message, RecordMessage):
+        last = message.sequence
+    else:
+        return message
+    return Head(message.topic, message.address, message.subject, last, message.direct)

@@ -1,0 +1,99 @@
+"""The producers of one node: who of them an acknowledgement, a request or a listener concerns."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+from chappe.data.topic import encode_topic
+from chappe.log.actions import Action, Claim, Disclaim
+from chappe.log.beacon import PRODUCING
+from chappe.log.member import Carrying
+from chappe.log.messages import Ack, Fetch, Message, Stored
+from chappe.log.producer import STORES, LogProducer
+from chappe.log.producers import LogProducers
+from chappe.log.subscriptions import Subscriptions
+
+
+class ProducingMember(Carrying[LogProducers]):
+    """Carries producers; no other node has its ``name``."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(PRODUCING + name)
+        self.subscriptions = Subscriptions()  # to be given to each producer
+        self._topics: dict[bytes, dict[str, LogProducer]] = {}  # topic -> its partitions here, by address
+        self._sorted: list[bytes] = []  # these topics
+        self._identities: dict[str, None] = {}
+
+    # -- the parts ------------------------------------------------------------------------------------
+
+    def add(self, part: LogProducers, now: float, identity: bool = False) -> list[Action]:
+        """Carry one more producer; if it goes on with an identity, others are told so."""
+        assert part.subscriptions is self.subscriptions
+        actions = self._begin(part, now)
+        if not identity:
+            return actions
+        self._identities[part.address] = None
+        return [*actions, Claim(part.address)]
+
+    def add_topic(self, part: LogProducers, partition: LogProducer, now: float) -> list[Action]:
+        """A producer writes one more topic."""
+        raw = encode_topic(partition.topic)
+        if raw not in self._topics:
+            self._topics[raw] = {}
+            insort(self._sorted, raw)
+        self._topics[raw][part.address] = partition
+        return self.carry(part, part.add(partition, now))
+
+    def remove(self, address: str, now: float) -> list[Action]:
+        """See ``Carrying.remove``."""
+        part = self._parts.get(address)
+        for partition in () if part is None else part.partitions():
+            raw = encode_topic(partition.topic)
+            del self._topics[raw][address]
+            if not self._topics[raw]:
+                del self._topics[raw]
+                del self._sorted[bisect_left(self._sorted, raw)]
+        actions = super().remove(address, now)
+        if address in self._identities:
+            del self._identities[address]
+            actions.append(Disclaim(address))
+        return actions
+
+    # -- the world ------------------------------------------------------------------------------------
+
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+        """A listener came or went."""
+        self.subscriptions.change(prefix, on)
+        if prefix[:1] == b"R" and on:
+            concerned = self._starting(prefix[1:])
+        elif prefix in (b"", b"M", STORES) or (prefix[:1] == b"W" and on):
+            concerned = self._starting(b"")
+        else:
+            return []
+        actions: list[Action] = []
+        for partition in concerned:
+            part = self._parts[partition.address]
+            actions += self._tell(part, partition.handle_listener, prefix, on, now, now=now)
+        return actions
+
+    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+        """An acknowledgement, or a request for what somebody missed."""
+        match message:
+            case Stored() | Ack() | Fetch():
+                part = self._parts.get(message.topic)
+                return [] if part is None else self._tell(part, part.handle_message, message, now, wall_us, now=now)
+        return []
+
+    def handle_gone(self, address: str, now: float) -> list[Action]:
+        """A node left: its subscriptions end by themselves."""
+        return []
+
+    def _starting(self, prefix: bytes) -> list[LogProducer]:
+        """All partitions of topics that start so."""
+        found: list[LogProducer] = []
+        for index in range(bisect_left(self._sorted, prefix), len(self._sorted)):
+            raw = self._sorted[index]
+            if not raw.startswith(prefix):
+                break
+            found += self._topics[raw].values()
+        return found
