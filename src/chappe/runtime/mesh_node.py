@@ -22,9 +22,9 @@ from chappe.mesh.actions import Close, Deliver, Dial, Flush, Resolve
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import EndpointHalted
 from chappe.mesh.links.greetings import DropConn, Fault, Hello, VersionSelect, parse_greeting
+from chappe.runtime.dials import Dials
 from chappe.runtime.listening import Listeners, listening_socket
 from chappe.runtime.turns import Ready, Turns
-from chappe.runtime.worker import LOOK_UPS, run_once
 from chappe.system import time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
@@ -67,7 +67,7 @@ class MeshNode:
         self._perform: dict[type, Callable[[Any], None]] = {
             Flush: self._flush,
             Close: self._close_link,
-            Dial: self._dial,
+            Dial: lambda action: self._dials.begin(action.dial, action.host, action.port),
             Serve: self._serve,
             **perform,
         }
@@ -75,7 +75,6 @@ class MeshNode:
         self._links: dict[int, Link] = {}
         self._closing: dict[int, Link] = {}  # being flushed; the core has forgotten them
         self._young: dict[int, float] = {}  # accepted, not established: since when, the oldest first
-        self._dials: dict[int, Dialling] = {}  # being connected
         self._held: dict[int, Link] = {}  # not read, as what they bring has nowhere to go ...
         self._held_look_at = math.inf  # ... for now
         self._turned = 0  # how often publishers were to wait or to go on, when it was looked last
@@ -83,6 +82,7 @@ class MeshNode:
         self._drained_at = -math.inf  # ... since then
         self.unfinished = Unfinished()
         self._listeners = Listeners(self.turns, self._room_for_more, self._accepted)
+        self._dials = Dials(self.turns, self._dialled, self._not_dialled)
         self._next_conn = 1
         self.turns.start()
 
@@ -165,14 +165,12 @@ class MeshNode:
                     link.close()
                 self._links.clear()
                 self._closing.clear()
-                for dial in self._dials.values():
-                    dial.abandon()
+                self._dials.close()
                 self.turns.release()
 
     def _open_no_more(self) -> None:
         self._listeners.close()
-        for dial in list(self._dials.values()):
-            self._give_up(dial)
+        self._dials.close()
 
     def _halted(self, reason: str) -> None:
         """A defect stopped us; the lock is held. Peers see at once that we are gone, data stores refuse every call."""
@@ -392,6 +390,17 @@ class MeshNode:
             self._young[link.number] = time.monotonic()
             self._begin(link, self._ask(self.core.handle_accepted, link.number, (address[0], address[1])))
 
+    def _dialled(self, dial: Dialling, sock: socket.socket) -> None:
+        link = self._add(sock, dial.host)
+        if link is None:
+            dial.reason = "the connection broke"
+            self._not_dialled(dial)
+        else:
+            self._begin(link, self._ask(self.core.handle_dialled, link.number, dial.number, (dial.host, dial.port)))
+
+    def _not_dialled(self, dial: Dialling) -> None:
+        self.perform(self._ask(self.core.handle_dial_failed, dial.number, dial.reason))
+
     def _make_room(self, now: float) -> bool:
         """Give up the connection that is the longest in its handshake, if that is long for one."""
         number, since = next(iter(self._young.items()))
@@ -465,50 +474,6 @@ class MeshNode:
         """The handshake of a connection is complete."""
         self._young.pop(conn, None)
 
-    # -- dialling -------------------------------------------------------------------------------------
-
-    def _dial(self, action: Dial) -> None:
-        dial = Dialling(action.dial, action.host, action.port, self.turns.machine)
-        self._dials[action.dial] = dial
-        if dial.is_resolved():
-            self._connect(dial)
-        else:
-            run_once(LOOK_UPS, self.turns.run, dial.look_up, lambda _: self._resolved(dial))
-
-    def _resolved(self, dial: Dialling) -> None:
-        if self._dials.get(dial.number) is dial:
-            self._connect(dial)
-
-    def _connect(self, dial: Dialling) -> None:
-        if dial.connect_next(time.monotonic()):
-            sock = dial.sock
-            assert sock is not None
-            self.turns.register(sock, _WRITE, lambda mask: self._connected(dial, sock))
-            self.turns.look_again()
-        else:
-            self._dials.pop(dial.number, None)
-            self.perform(self._ask(self.core.handle_dial_failed, dial.number, dial.reason))
-
-    def _connected(self, dial: Dialling, sock: socket.socket) -> None:
-        if dial.sock is not sock:
-            return  # given up by what was handled just before
-        self.turns.unregister(sock)
-        if dial.finish() is None:
-            self._connect(dial)
-            return
-        del self._dials[dial.number]
-        link = self._add(sock, dial.host)
-        if link is None:
-            self.perform(self._ask(self.core.handle_dial_failed, dial.number, "the connection broke"))
-        else:
-            self._begin(link, self._ask(self.core.handle_dialled, link.number, dial.number, (dial.host, dial.port)))
-
-    def _give_up(self, dial: Dialling) -> None:
-        if dial.sock is not None:
-            self.turns.unregister(dial.sock)
-        dial.abandon()
-        self._dials.pop(dial.number, None)
-
     # -- time -----------------------------------------------------------------------------------------
 
     def _due(self) -> float:
@@ -518,9 +483,8 @@ class MeshNode:
         due = min(self._listeners.due, self._held_look_at, self.gatherer.due)
         if self.unfinished.links:
             due = min(due, self.unfinished.due())
-        for dial in self._dials.values():
-            if dial.sock is not None:
-                due = min(due, dial.until)
+        if self._dials.under_way:
+            due = min(due, self._dials.due())
         for link in self._closing.values():
             due = min(due, link.closing_at or 0.0)
         return due
@@ -534,10 +498,6 @@ class MeshNode:
             self._look_at_held(now)
         for link in self.unfinished.too_late(now):
             self._lose(link, f"it has begun a message and not finished it in {now - (link.begun_at or now):.0f} s")
-        for dial in [each for each in self._dials.values() if each.sock is not None and now >= each.until]:
-            assert dial.sock is not None
-            self.turns.unregister(dial.sock)
-            dial.reason = "it does not answer"
-            self._connect(dial)
+        self._dials.handle_timeout(now)
         for link in [each for each in self._closing.values() if now >= (each.closing_at or 0.0)]:
             self._drop(link)
