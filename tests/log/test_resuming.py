@@ -116,6 +116,30 @@ def test_a_store_of_the_original_that_was_told_may_acknowledge_what_it_was_told(
     assert producer.stored == 61
 
 
+def test_what_another_store_says_is_no_answer_of_an_original_that_listens() -> None:
+    """A store of ours may have been asked in an earlier life, and be about to come; an original never says anything."""
+    producer = resumed()
+    producer.handle_subscription(b"WORIGINAL", True, NOW)
+    send(producer)
+    stored(producer, 40, "S")
+    assert flush(producer) == []
+
+    producer.handle_subscription(b"F", True, NOW + 1)
+    assert stored(producer, 100, "T", NOW + 1) == rolled_back(100)
+
+
+def test_acknowledgements_without_a_name_are_no_answer() -> None:
+    """An original says where it is on its way; one of ours says the same again by name, and would count twice."""
+    producer = resumed(stores=2)
+    send(producer)
+    producer.handle_message(Ack("P", "hello", 39), NOW, WALL)
+    stored(producer, 40, "S")
+    assert flush(producer) == []
+
+    stored(producer, 40, "T")
+    assert published(flush(producer)) == [(60, 61)]
+
+
 def test_a_store_that_comes_late_is_asked_before_it_hears_of_what_others_were_sent_meanwhile() -> None:
     late = NOW + 10
     producer = resumed(stores=0)

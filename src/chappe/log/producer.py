@@ -454,7 +454,8 @@ class LogProducer:
             return []
         if self._resuming.beyond(next_, self.published):
             return self._is_rolled_back(next_) if self._journaled else []
-        self._resuming.answered(store, self._subscriptions.count(STORES))
+        if store != ORIGINAL_STORES and not self._subscriptions.original_stores():  # of those that listen all answer
+            self._resuming.answered(store, self._subscriptions.count(STORES))
         if next_ <= self._acks.get(store, 0):
             return []
         if store not in self._acks and len(self._acks) >= self._limits.stores_max:
