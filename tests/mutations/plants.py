@@ -743,15 +743,15 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "earlier-life-not-outdone",
         "mesh",
-        "mesh/topology.py",
-        "            self._version = max(self._version, self._outdo)\n",
+        "mesh/telling.py",
+        "            self.version = max(self.version, self._outdo)\n",
         "",
         "everybody knows who is there",
     ),
     Plant(
         "numbers-of-an-earlier-life-used-again",
         "mesh",
-        "mesh/topology.py",
+        "mesh/telling.py",
         "            self.numbers_from = self._outdo + LIFE_NUMBERS\n",
         "",
         "exactly once while a path stands",

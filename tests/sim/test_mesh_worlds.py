@@ -108,7 +108,7 @@ def test_not_telling_the_filter_after_the_handshake_is_caught() -> None:
                 found: list[Action] = link_up(link, wanted, announced, now)
             finally:
                 router.topology.tell, router.topology.others = tell, others
-                router.topology.tell_at = inf
+                router.topology.telling.tell_at = inf
             return found
 
         router.link_up = without_states

@@ -12,9 +12,6 @@ Link states of endpoints that cannot be reached are kept for a while. They do no
 an endpoint may seem to be gone only until a third one's is here, and its own would not be sent again. Which of them are
 believed is said in ``link_states``; what another endpoint publishes is likewise taken only from where that endpoint is.
 
-What is told in an endpoint's name by an earlier life of it, or by somebody else, travels to the endpoint itself, which
-outdoes it with the next version.
-
 Source: link-state routing as OSPF has it (RFC 2328). Departures: every way begins at who publishes, not at each hop;
 link states are believed by where they come from.
 """
@@ -25,25 +22,19 @@ from collections.abc import Iterable
 from math import inf
 
 from chappe.defaults import (
-    DOUBT_S,
     ENDPOINTS_MAX,
     EXPIRE_S,
     FILTER_BYTES_MAX,
     FILTERS_TOPICS_MAX,
-    LIFE_NUMBERS,
-    LINK_STATE_AHEAD,
     LINK_STATE_KEPT_S,
-    NUMBER_MAX,
-    TELL_FEW,
-    TELL_PAUSE_MAX_S,
-    TELL_PAUSE_S,
 )
 from chappe.limits import MESH_LIMITS, MeshLimits
 from chappe.mesh.filters import EVERYTHING, NOTHING, Filter, matches, union
 from chappe.mesh.keys import attested, is_foreign
-from chappe.mesh.link_states import Known, LinkStates, Verdict, may_follow
+from chappe.mesh.link_states import Known, LinkStates, Verdict
 from chappe.mesh.messages import NOBODY, LinkState, Neighbour, pack_filter
 from chappe.mesh.network import Facts
+from chappe.mesh.telling import Telling
 from chappe.mesh.ways import Ways
 
 _NO_PEERS: frozenset[bytes] = frozenset()
@@ -74,20 +65,10 @@ class Topology:
     def __init__(
         self, own: bytes, forwards: bool, version: int, now: float = 0.0, limits: MeshLimits = MESH_LIMITS
     ) -> None:
-        self._first_version = version
-        self._born = now
         self.own = own
         self.changed = False  # since the last ``settle``
-        self.numbers_from = 0  # publications of an earlier life may have numbers up to this
+        self.telling = Telling(version, now)
         self._forwards = forwards
-        self._version = version
-        self.tell_at = inf  # when our link state, which changed since ``tell``, is to be told
-        self.outdo_at = inf  # when what somebody else told in our name is to be outdone
-        self._outdo = 0  # the version of that
-        self._outdone_at = -inf
-        self._told: LinkState | None = None  # what ``tell`` returned last
-        self._told_at = -inf
-        self._recent = 0  # links that came or went shortly after another
         self._filter: Filter = NOTHING
         self._links: dict[bytes, Filter] = {}  # endpoints of chappe beside us; the filter of the handshake
         self._keys: dict[bytes, bytes] = {}  # of these, as far as they have certificates
@@ -128,7 +109,7 @@ class Topology:
         """What this endpoint wants."""
         self._filter = wanted
         self.changed = True
-        self.tell_at = -inf
+        self.telling.change(urgent=True)
 
     def set_original_filter(self, peer: bytes, wanted: Filter) -> None:
         """What an original beside us wants; nothing if it is blocked."""
@@ -139,11 +120,11 @@ class Topology:
     def learn(self, state: LinkState, frame: bytes, peer: bytes, now: float) -> Verdict | None:
         """A link state came from the neighbour ``peer``; ``frame`` is what passes it on. None if it is our own."""
         if state.origin == self.own:
-            self._hear_own(state, now)
+            self.changed = self.telling.hear(state, now) or self.changed
             return None
         former = self._known.get(state.origin)
         made = Known(state, frame)
-        verdict = self.states.learn(made, peer, self._believes(peer, state.origin), self._limit(now))
+        verdict = self.states.learn(made, peer, self._believes(peer, state.origin), self.telling.limit(now))
         if verdict is Verdict.NEWS:
             self._note(made, former, now)
         return verdict
@@ -163,30 +144,7 @@ class Topology:
 
     def tell(self, now: float) -> LinkState | None:
         """Our link state if it changed since the last time, or others told one, and it is time for it."""
-        if now >= self.outdo_at:
-            self._outdone_at, self.outdo_at = now, inf
-            self.numbers_from = self._outdo + LIFE_NUMBERS
-            self._version = max(self._version, self._outdo)
-        elif now < self.tell_at:
-            return None
-        self.tell_at = inf
-        if now > self._told_at + TELL_PAUSE_MAX_S:
-            self._recent = 0
-        self._told_at = now
-        self._version += 1
-        self._told = self.state()
-        return self._told
-
-    def hurry(self) -> None:
-        """What is untold is needed now."""
-        if self.tell_at < inf:
-            self.tell_at = -inf
-
-    def holds_until(self, now: float) -> float:
-        """Until when link states of others are to wait as several links of ours come or go; ``now`` if they are not."""
-        pause = min(TELL_PAUSE_MAX_S, TELL_PAUSE_S * self._recent)
-        told_at = self._told_at if self.tell_at == inf else self.tell_at
-        return max(now, told_at + pause) if pause else now
+        return self.telling.tell(now, self.state)
 
     def state(self) -> LinkState:
         """Our link state."""
@@ -195,7 +153,7 @@ class Topology:
         if sum(len(pack_filter(each)) for each in wanted.values()) > _ORIGINALS_BYTES_MAX:
             wanted = dict.fromkeys(wanted, EVERYTHING)  # we look again before anything goes to them
         originals = [Neighbour(each, True, wanted[each]) for each in sorted(wanted)]
-        return LinkState(self.own, self._version, self._forwards, self._filter, (*chappe, *originals))
+        return LinkState(self.own, self.telling.version, self._forwards, self._filter, (*chappe, *originals))
 
     def others(self, peer: bytes, now: float) -> list[bytes]:
         """The frames that a new neighbour is to be told besides: what we have of itself, which an earlier life of it
@@ -320,10 +278,6 @@ class Topology:
         """The endpoints whose link states are kept, those out of reach included."""
         return frozenset(self._known)
 
-    def number_limit(self, now: float) -> int:
-        """What the numbers of publications are below, by our own clock, which gave us our first one."""
-        return min(NUMBER_MAX, self._limit(now) + LIFE_NUMBERS)
-
     def reaches(self, endpoint: bytes) -> bool:
         """Whether there is a path to an endpoint."""
         return endpoint in self._reachable
@@ -369,33 +323,9 @@ class Topology:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _limit(self, now: float) -> int:
-        """How high versions may be by our own clock, which gave us our first one."""
-        return self._first_version + int((now - self._born) * 1e6) + LINK_STATE_AHEAD
-
-    def _hear_own(self, state: LinkState, now: float) -> None:
-        """Outdo what an earlier life of this id told, which others would believe rather than us.
-
-        In a ring what we told last comes back whenever the way around is faster than a link. It is not news: to answer
-        it with a new version would be answered by another round, for ever. Two endpoints with one id do answer each
-        other for ever, so this is done now and then only.
-        """
-        if state.version < self._version or state == self._told:
-            return
-        if not may_follow(state.version, self._version, self._limit(now)):
-            return
-        self._outdo = max(self._outdo, state.version)
-        self.outdo_at = max(now, self._outdone_at + DOUBT_S)
-        self.changed = self.changed or self.outdo_at <= now
-
     def _touch(self, urgent: bool = True) -> None:
         self.changed = self._anew = True
-        if urgent:
-            self.tell_at = -inf
-        elif self.tell_at > -inf:
-            self._recent += 1
-            many = max(self._recent, len(self._links) if len(self._links) > TELL_FEW else 0)
-            self.tell_at = self._told_at + min(TELL_PAUSE_MAX_S, TELL_PAUSE_S * many)
+        self.telling.change(urgent, len(self._links))
 
     def _believes(self, peer: bytes, origin: bytes) -> bool:
         """Whether ``origin`` is where ``peer`` is, or nowhere, as of the last ``settle``."""

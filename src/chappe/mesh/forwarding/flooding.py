@@ -90,7 +90,7 @@ class Flooding:
         """When ``tell`` has something to do."""
         if self._behind and self._catch_up_at == inf:
             return -inf
-        told_at = min(self._topology.tell_at, self._topology.outdo_at)
+        told_at = min(self._topology.telling.tell_at, self._topology.telling.outdo_at)
         return min(told_at, self._held_until, self._compare_at, self._catch_up_at)
 
     def link_up(self, link: Link, reached: bool, now: float) -> None:
@@ -124,7 +124,7 @@ class Flooding:
                 link.told = True
             actions += self._send(self._told, [link for link in self._links.values() if link.chappe])
         if now >= self._held_until:  # while more links came, it became longer
-            self._held_until = min(self._topology.holds_until(now), self._held_since + TELL_PAUSE_MAX_S)
+            self._held_until = min(self._topology.telling.holds_until(now), self._held_since + TELL_PAUSE_MAX_S)
             if now >= self._held_until:
                 actions += self._pass_on_held()
         if now >= self._compare_at:
@@ -137,7 +137,7 @@ class Flooding:
 
     def hurry(self, now: float) -> list[Action]:
         """A message is about to pass: tell all that waits, as others take it only from where they know it to be."""
-        self._topology.hurry()
+        self._topology.telling.hurry()
         return [*self._pass_on_held(), *self.tell(now)]
 
     def reconsider(self, now: float) -> list[Action]:
@@ -179,7 +179,7 @@ class Flooding:
         known = topology.states.known[origin]
         if origin == link.peer_id and former is not None:
             actions += self._send_missed(link, former.chappe - known.chappe)
-        holds_until = topology.holds_until(now)
+        holds_until = topology.telling.holds_until(now)
         if holds_until > now and (former is None or known.wants_as(former)):
             if not self.held:
                 self._held_since, self._held_until = now, holds_until

@@ -221,7 +221,7 @@ class Published(Kept):
 
     def outdo(self, number: int, now: float) -> None:
         """Somebody takes what we publish for old up to this number: go on above, if all would take that."""
-        highest = self._topology.number_limit(now) - LINK_STATE_STEP_MAX
+        highest = self._topology.telling.number_limit(now) - LINK_STATE_STEP_MAX
         if self.number < number < highest and now >= self._outdone_at + DOUBT_S:
             self._outdone_at = now
             self.number_from(number)

@@ -267,7 +267,7 @@ class Router:
         elif not route.ready:
             self.routes.make_ready(route, topic)
         told: Sequence[Action] = ()
-        if self.topology.tell_at < inf or self.flooding.held:  # others take what they know to be here
+        if self.topology.telling.tell_at < inf or self.flooding.held:  # others take what they know to be here
             told = self.flooding.hurry(now)
         if route.tree is not None:
             self.trees.publish(route.tree, kind, receiver, topic, payload)
@@ -569,7 +569,7 @@ class Router:
             self.originals.handle_control(link, message)
         elif message.kind in (LINK_STATE, LINK_STATES_HAD):
             turn.actions += self.flooding.take(link, message, now)
-            self.trees.number_from(self.topology.numbers_from)
+            self.trees.number_from(self.topology.telling.numbers_from)
         else:
             self.trees.handle_control(link, message, now)
 
@@ -611,7 +611,7 @@ class Router:
             self._take_early(turn, now)
             turn.close()
             settled += turn.actions
-        self.trees.number_from(self.topology.numbers_from)
+        self.trees.number_from(self.topology.telling.numbers_from)
         return [*settled, *self.drops.handle_timeout(now), *told, *self._flushes(), *reports]
 
     def next_timeout(self) -> float:

@@ -123,7 +123,7 @@ class Trees(Published):
         if number <= branch.came:
             return None
         if number >= self._number_max:
-            self._number_max = self._topology.number_limit(now)
+            self._number_max = self._topology.telling.number_limit(now)
             if number >= self._number_max:
                 raise ProtocolError(f"{number} is not a number of a publication")
         if len(body) > _BODY_MAX and kind != DETOUR:
