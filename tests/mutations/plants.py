@@ -698,7 +698,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "link-that-one-side-tells",
         "mesh",
-        "mesh/topology.py",
+        "mesh/sides.py",
         "                if beyond is None or at not in beyond.chappe:",
         "                if beyond is None:",
         "reachable is who has a path",

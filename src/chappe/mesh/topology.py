@@ -34,24 +34,12 @@ from chappe.mesh.keys import attested, is_foreign
 from chappe.mesh.link_states import Known, LinkStates, Verdict
 from chappe.mesh.messages import NOBODY, LinkState, Neighbour, pack_filter
 from chappe.mesh.network import Facts
+from chappe.mesh.sides import Side
 from chappe.mesh.telling import Telling
 from chappe.mesh.ways import Ways
 
 _NO_PEERS: frozenset[bytes] = frozenset()
 _ORIGINALS_BYTES_MAX = FILTER_BYTES_MAX // 4  # of filters of originals in one link state; beyond it: everything
-
-
-class _Side:
-    """What can be reached through one neighbour, and through others that it reaches."""
-
-    __slots__ = ("endpoints", "filter", "forwarding", "listed", "originals")
-
-    def __init__(self) -> None:
-        self.forwarding: set[bytes] = set()
-        self.endpoints: set[bytes] = set()  # those too that do not forward
-        self.listed: set[bytes] = set()  # whom those that forward name as neighbours, whether it is confirmed or not
-        self.originals: dict[bytes, dict[bytes, Filter]] = {}  # original: who is linked to it, and what it wants
-        self.filter: Filter = NOTHING
 
 
 class Topology:
@@ -75,7 +63,7 @@ class Topology:
         self._originals: dict[bytes, Filter] = {}  # originals beside us, and what they want
         self.states = LinkStates(limits)
         self._known = self.states.known
-        self._sides: dict[bytes, _Side] = {}  # by neighbour; those that reach each other have the same
+        self._sides: dict[bytes, Side] = {}  # by neighbour; those that reach each other have the same
         self._ways: Ways | None = None  # once somebody asks
         self._wishes: list[tuple[bytes, Filter]] | None = None  # see ``receivers``, once somebody asks
         self._designated: dict[bytes, bytes] = {}  # original: who speaks with it for all of us
@@ -345,7 +333,7 @@ class Topology:
         elif made.gone_since is None:
             made.gone_since = now
 
-    def _note_moved(self, former: dict[bytes, _Side], now: float) -> None:
+    def _note_moved(self, former: dict[bytes, Side], now: float) -> None:
         pairs = {(id(side), id(self._sides[peer])): peer for peer, side in former.items() if peer in self._sides}
         until = now + LINK_STATE_KEPT_S
         for peer in pairs.values():
@@ -371,7 +359,7 @@ class Topology:
         added: set[bytes] = set()
         for side in {id(each): each for each in self._sides.values()}.values():
             for origin, former, made in news:
-                found = self._add_to(side, origin, made)
+                found = side.add(origin, made)
                 if any(each in self._links or known[each].originals for each in found):
                     return None  # two sides become one, or there are originals
                 for each in (origin, *found):
@@ -398,57 +386,15 @@ class Topology:
         self._reachable |= added
         return added
 
-    def _add_to(self, side: _Side, origin: bytes, made: Known) -> set[bytes]:
-        """What can be reached on a side besides, with a link state that only adds."""
-        found: set[bytes] = set()
-        if origin not in side.endpoints:
-            if not any(origin in self._known[each].chappe for each in made.chappe & side.forwarding):
-                return found
-            found.add(origin)
-            side.endpoints.add(origin)
-            if made.state.forwards:
-                side.forwarding.add(origin)
-        return found | self._go_on(side, origin, made) if origin in side.forwarding else found
-
     def _find_sides(self) -> None:
         self._sides = {}
         for peer in sorted(self._links):
             if peer in self._sides:
                 continue
-            side = self._explore(peer)
+            side = Side(peer, self.own, self._known)
             self._sides[peer] = side
             for other in side.forwarding.intersection(self._links):
                 self._sides[other] = side
-
-    def _explore(self, peer: bytes) -> _Side:
-        side = _Side()
-        side.endpoints.add(peer)
-        known = self._known.get(peer)
-        if known is not None and known.state.forwards:
-            side.forwarding.add(peer)
-            self._go_on(side, peer, known)
-        return side
-
-    def _go_on(self, side: _Side, at: bytes, known: Known) -> set[bytes]:
-        """Add what can be reached over an endpoint of a side that forwards; returns whom."""
-        found: set[bytes] = set()
-        edge = [(at, known)]
-        while edge:
-            at, known = edge.pop()
-            side.listed |= known.chappe
-            for original, wanted in known.originals:
-                if original != self.own:
-                    side.originals.setdefault(original, {})[at] = wanted
-            for each in known.chappe - side.endpoints:
-                beyond = self._known.get(each)
-                if beyond is None or at not in beyond.chappe:
-                    continue
-                side.endpoints.add(each)
-                found.add(each)
-                if beyond.state.forwards:
-                    side.forwarding.add(each)
-                    edge.append((each, beyond))
-        return found
 
     def ways(self) -> Ways:
         """The ways from here to all others, as of the last settle."""
@@ -469,7 +415,7 @@ class Topology:
                     found.append((speaker, linked[speaker]))
         return [(each, wanted) for each, wanted in found if wanted and each != self.own and self.has_way(each)]
 
-    def _find_designated(self, sides: Iterable[_Side], with_us: bool) -> dict[bytes, bytes]:
+    def _find_designated(self, sides: Iterable[Side], with_us: bool) -> dict[bytes, bytes]:
         found = dict.fromkeys(self._originals, self.own) if with_us else {}
         for side in sides:
             for original, linked in side.originals.items():
@@ -477,7 +423,7 @@ class Topology:
                 found[original] = min(first, found.get(original, first))
         return found
 
-    def _speaker(self, side: _Side, original: bytes) -> bytes | None:
+    def _speaker(self, side: Side, original: bytes) -> bytes | None:
         """Who speaks with an original that somebody on a side is linked to."""
         linked = side.originals.get(original)
         if linked is None:
@@ -485,7 +431,7 @@ class Topology:
         # If nothing passes through us, every side has one of its own.
         return self._designated[original] if self._forwards else min(linked)
 
-    def _wanted_beyond(self, side: _Side, without: bytes | None = None) -> Filter:
+    def _wanted_beyond(self, side: Side, without: bytes | None = None) -> Filter:
         wanted: list[Filter] = []
         for endpoint in side.endpoints:
             known = self._known.get(endpoint)
