@@ -21,7 +21,7 @@ from chappe.system.limits import EXHAUSTED, TEXT
 _HEARTBEAT: Final = ((zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000)), (zmq.HEARTBEAT_TIMEOUT, int(3 * HEARTBEAT_S * 1000)))
 # A SUB that is not read for a while does not see the answers to its pings either. It would redial, and libzmq then
 # ends the process with "Assertion failed: _input_stopped" (its issue 3937). The kernel's probes know no such wait.
-_KEEPALIVE: Final = (
+KEEPALIVE: Final = (
     (zmq.TCP_KEEPALIVE, 1),
     (zmq.TCP_KEEPALIVE_IDLE, int(HEARTBEAT_S)),
     (zmq.TCP_KEEPALIVE_INTVL, int(HEARTBEAT_S)),
@@ -59,7 +59,7 @@ def open_socket(kind: int) -> zmq.Socket[bytes]:
         (zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX),
         (zmq.RECONNECT_IVL, int(RECONNECT_S * 1000)),
         (zmq.RECONNECT_IVL_MAX, int(RECONNECT_MAX_S * 1000)),
-        *(_KEEPALIVE if kind == zmq.SUB else _HEARTBEAT),
+        *(KEEPALIVE if kind == zmq.SUB else _HEARTBEAT),
     ):
         made.setsockopt(option, value)
     return made
