@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 ROOT = Path(__file__).resolve().parent.parent
 ORIGINAL = "CHAPPE_BROKER"  # names the directory of the original Broker's Python bindings
@@ -87,10 +87,10 @@ class Child:
         self.order(**what)
         return self.hear()
 
-    def rss_mib(self) -> float:
-        """Resident memory; Linux only."""
+    def rss_mib(self, which: Literal["VmRSS", "VmHWM"] = "VmRSS") -> float:
+        """Resident memory, now or at most so far; Linux only."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
+            if line.startswith(which):
                 return int(line.split()[1]) / 1024
         return 0.0
 
