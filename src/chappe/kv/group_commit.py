@@ -80,7 +80,8 @@ class Committing(Generic[T]):
         self._under_way: list[T] = []
         self._number = 0
         self._waiting_bytes = 0
-        self._forgotten: list[Operation] = []
+        self._forgotten: list[Operation] = []  # of whom nothing is to be kept any more
+        self._leaving: list[Operation] = []  # of them, those that went with the commit under way
 
     @property
     def count(self) -> int:
@@ -119,7 +120,8 @@ class Committing(Generic[T]):
         """
         if self._under_way or not self._waiting:
             return None
-        operations, self._forgotten = self._forgotten, []
+        self._leaving, self._forgotten = self._forgotten, []
+        operations = list(self._leaving)
         gathered: list[Row] = []
         size = 0
         limits = self._limits
@@ -145,12 +147,15 @@ class Committing(Generic[T]):
     def committed(self, number: int) -> list[T]:
         """The commit is durable: what can now be told."""
         assert number == self._number
+        self._leaving = []
         done, self._under_way = self._under_way, []
         return done
 
     def failed(self, number: int, engine: Engine) -> list[T]:
         """The commit was refused: it and all after it are undone in the engine and returned."""
         assert number == self._number
+        self._forgotten = self._leaving + self._forgotten
+        self._leaving = []
         undone = [*self._under_way, *(each[0] for each in self._waiting)]
         for done in reversed(undone):
             for change in reversed(done.changes):
