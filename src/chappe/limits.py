@@ -90,6 +90,11 @@ class KvLimits:
     snapshot_bytes_near: int = defaults.STORE_SNAPSHOT_BYTES_NEAR
     snapshots_bytes_max: int = defaults.STORE_SNAPSHOTS_BYTES_MAX
 
+    # -- one of a pair of masters
+    pair_part_bytes: int = defaults.PAIR_PART_BYTES
+    pair_window: int = defaults.PAIR_WINDOW
+    pair_queue_bytes: int = defaults.PAIR_QUEUE_BYTES
+
     # -- clone
     window: int = defaults.CLONE_WINDOW
     writes_max: int = defaults.CLONE_WRITES_MAX

@@ -25,11 +25,10 @@ from chappe.core import Report
 from chappe.defaults import CHANNEL_TICK_S, MASTER_CONFLICT_S
 from chappe.errors import BufferFull, Closed, StorageError
 from chappe.kv.actions import Action as KvAction
-from chappe.kv.actions import Commit, Notify, Resolve, Send
+from chappe.kv.actions import AskWitness, Commit, Notify, Resolve, Send
 from chappe.kv.commands import from_far, sender_endpoint, to_far
 from chappe.kv.engine import Entry, Index
 from chappe.kv.events import CommandRefused
-from chappe.kv.master import KvMaster
 from chappe.kv.role import Hear, KvRole
 from chappe.kv.topics import check_name, master_topic
 from chappe.mesh.actions import Action as MeshAction
@@ -46,7 +45,7 @@ class Serve(msgspec.Struct, frozen=True):
     """Do what the data store ``number`` asks for, in order."""
 
     number: int
-    actions: list[Notify | Resolve | Commit | Report]
+    actions: list[Notify | Resolve | Commit | AskWitness | Report]
 
 
 Action: TypeAlias = MeshAction | Serve
@@ -178,11 +177,13 @@ class KvPart:
 
     def handle_committed(self, number: int, error: StorageError | None, now: float, wall_ns: int) -> list[Action]:
         """A ``Commit`` is durable, or was refused because of ``error``."""
-        master = self.role
-        assert isinstance(master, KvMaster)
         if error is None:
-            return self._answer(master.handle_committed(number, now, wall_ns), now, wall_ns)
-        return self._answer(master.handle_commit_failed(number, error, now), now, wall_ns)
+            return self._answer(self.role.handle_committed(number, now, wall_ns), now, wall_ns)
+        return self._answer(self.role.handle_commit_failed(number, error, now), now, wall_ns)
+
+    def handle_witness(self, frame: bytes, now: float, wall_ns: int) -> list[Action]:
+        """The witness of a pair of masters has answered."""
+        return self._answer(self.role.handle_witness(frame, now, wall_ns), now, wall_ns)
 
     def halt(self) -> None:
         """Nothing can be read or written any more."""
@@ -237,7 +238,7 @@ class KvPart:
 
     def _publish(self, actions: Sequence[KvAction], now: float) -> list[Action]:
         """Publish what is to be sent; what else was answered is for the driver, before the sockets are written to."""
-        rest: list[Notify | Resolve | Commit | Report] = []
+        rest: list[Notify | Resolve | Commit | AskWitness | Report] = []
         flushes: dict[int, Flush] = {}
         record, tapped = self._member.record, self._member.tapped
         for action in actions:

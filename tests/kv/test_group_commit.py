@@ -12,18 +12,20 @@ from chappe.limits import KV_LIMITS
 CLONE = chappe_entity(b"c" * 16, 1)
 
 
-def test_who_was_to_be_forgotten_with_a_commit_that_failed_is_forgotten_with_the_next():
+def test_who_was_to_be_forgotten_with_a_commit_that_failed_is_forgotten_with_the_next() -> None:
     engine = Engine()
     commits: Committing[Done] = Committing(KV_LIMITS)
     commits.forget(CLONE)
     for refused in (True, True, False):
         commits.add(Done(cmd.Put("k", 1, None, NOBODY), (engine.put("k", 1),), (), None))
         commit = commits.start(lambda entity: None)
-        assert commit is not None and commit.operations.count(ForgetWriter(CLONE)) == 1
+        assert commit is not None
+        assert commit.operations.count(ForgetWriter(CLONE)) == 1
         if refused:
             commits.failed(commit.number, engine)
         else:
             commits.committed(commit.number)
     commits.add(Done(cmd.Put("k", 2, None, NOBODY), (engine.put("k", 2),), (), None))
     commit = commits.start(lambda entity: None)
-    assert commit is not None and ForgetWriter(CLONE) not in commit.operations
+    assert commit is not None
+    assert ForgetWriter(CLONE) not in commit.operations

@@ -15,6 +15,7 @@ SCENARIOS: Final = {
     "kv": ("kv", "kv-lossy"),
     "members": ("log", "mix", "kv"),
     "maps": ("maps",),
+    "kv-pair": ("kv-pair",),
 }
 TESTS: Final = {
     "log": ("tests/log",),
@@ -28,6 +29,7 @@ TESTS: Final = {
     "kv": ("tests/kv",),
     "members": ("tests/log/test_member.py", "tests/log/test_producers.py", "tests/test_mesh_member.py"),
     "maps": ("tests/kv/test_map_pair.py", "tests/kv/test_map_server_and_client.py", "tests/kv/test_map_originals.py"),
+    "kv-pair": ("tests/kv/test_kv_pair.py",),
 }
 
 
@@ -1546,8 +1548,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "undone-in-the-wrong-order",
         "kv",
         "kv/group_commit.py",
-        "        for done in reversed(undone):",
-        "        for done in undone:",
+        "    for done in reversed(dones):",
+        "    for done in dones:",
         "what is refused is not done",
     ),
     Plant(
@@ -1793,10 +1795,26 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "map-term-is-not-kept",
         "maps",
-        "kv/chp/pair.py",
+        "kv/star_rows.py",
         "            return Memory(row.applied, Record(*row.outcomes[0]))",
         "            return Memory()",
         "no two servers are active in one term",
+    ),
+    Plant(
+        "pair-confirms-what-the-partner-lacks",
+        "kv-pair",
+        "kv/pair/active.py",
+        "            return feed is not None and feed.life == life and feed.taken >= self._commit[0]",
+        "            return True",
+        "what was confirmed survives the death of either master",
+    ),
+    Plant(
+        "pair-forgets-who-wrote",
+        "kv-pair",
+        "kv/pair/standby.py",
+        "                self.rows[row.entity] = row",
+        "                pass",
+        "a write is done once",
     ),
     Plant(
         "map-server-follows-who-has-less",

@@ -59,7 +59,7 @@ def keeps_no_writers(patch: pytest.MonkeyPatch) -> None:
 
 
 def keeps_no_term(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pair, "_memory", lambda loaded: Memory())
+    patch.setattr(pair, "memory_of", lambda loaded: Memory())
 
 
 @pytest.mark.parametrize(

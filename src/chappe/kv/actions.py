@@ -55,4 +55,10 @@ class Commit(msgspec.Struct, frozen=True):
     operations: tuple[Operation, ...]
 
 
-Action: TypeAlias = Send | Notify | Resolve | Commit | Report
+class AskWitness(msgspec.Struct, frozen=True):
+    """Send this to the witness of a pair, and call ``handle_witness`` with what it answers."""
+
+    payload: bytes
+
+
+Action: TypeAlias = Send | Notify | Resolve | Commit | AskWitness | Report

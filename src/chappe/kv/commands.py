@@ -27,9 +27,11 @@ kind name               fields
 131  SnapshotOffer      u64 snapshot, u64 offset, u16 heartbeat in ticks, u64 entries: from a master of chappe
 132  SnapshotPiece      u64 snapshot, u64 first entry, u32 crc32c of what follows, list of (key, value): likewise
 133  SnapshotTaken      u64 snapshot, u64 entries, u8 again: from a clone of chappe to a master of chappe
+134  MasterSilent       entity of a master: from the other one of its pair, or from itself, to all clones
 ==== ================== ========================================================================================
 
-The last six never reach an original: they are sent to one receiver, whose entity has chappe's mark. A master of chappe
+From 128 to 133 they never reach an original: they are sent to one receiver, whose entity has chappe's mark. The last
+one does, and an original drops it, as every command that it does not know. A master of chappe
 also tells what was added to a string or container, or taken from it, as Add and Subtract, if all its clones are of
 chappe; otherwise, as the original does, with a Put of all that came out.
 """
@@ -223,11 +225,20 @@ class SnapshotTaken(msgspec.Struct, frozen=True):
     again: bool = False
 
 
+class MasterSilent(msgspec.Struct, frozen=True):
+    """One of a pair of masters: ``master`` is not heard any more, or is master no more if it says so itself.
+
+    A clone that follows it, and has not heard of it either, looks for another one.
+    """
+
+    master: Entity
+
+
 Action: TypeAlias = Put | PutUnique | PutUniqueResult | Erase | Expire | Add | Subtract | Clear
 Told: TypeAlias = Action | Changed
 Command: TypeAlias = (
     Action | AttachWriter | Keepalive | CumulativeAck | MissingEvents | AckClone | RetransmitFailed | WriterState
-    | Settled | Leave | SnapshotOffer | SnapshotPiece | SnapshotTaken
+    | Settled | Leave | SnapshotOffer | SnapshotPiece | SnapshotTaken | MasterSilent
 )  # fmt: skip
 ACTIONS: Final = (Put, PutUnique, PutUniqueResult, Erase, Expire, Add, Subtract, Clear)
 
@@ -434,5 +445,6 @@ _LAYOUTS: Final[dict[int, tuple[Callable[..., Command], tuple[_Field | Struct, .
     131: (SnapshotOffer, (_U64, _U64, _U16, _U64)),
     132: (SnapshotPiece, (_U64, _U64, _U32, _REST)),
     133: (SnapshotTaken, (_U64, _U64, _FLAG)),
+    134: (MasterSilent, (_ENTITY,)),
 }
 _WRITERS: Final = {made: (kind, fields) for kind, (made, fields) in _LAYOUTS.items()}

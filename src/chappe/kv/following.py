@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from chappe.channel import Consume, ConsumerAction, Lost, ToProducer
 from chappe.core import Report
-from chappe.defaults import CHANNEL_NACK_S, CHANNEL_TICK_S, MASTER_SILENT_S
+from chappe.defaults import CHANNEL_HEARTBEAT_S, CHANNEL_NACK_S, CHANNEL_TICK_S, MASTER_SILENT_S, STAR_MISSED_MAX
 from chappe.errors import ProtocolError, StaleData, StoreError
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action
@@ -59,6 +59,8 @@ class Following:
         self.lost_at = now
         self._stale_from = now  # its data is as old as that; infinity while it is up to date
         self._heard_at = now
+        self._heard_of: Entity | None = None  # another master, which is there while none is followed
+        self._heartbeat_s = CHANNEL_HEARTBEAT_S  # its longest silence, as it says
         self._search_at = now
         self._search_s = CHANNEL_NACK_S
         self._resumed = False  # the master is there again, and it is not known yet whether changes were missed
@@ -116,6 +118,9 @@ class Following:
     def handle(self, message: cmd.Message, size: int, now: float, actions: list[Action]) -> None:
         """A message of ``size`` bytes for this clone or for all; raises ProtocolError."""
         command, sender = message.command, message.sender
+        if isinstance(command, cmd.MasterSilent):
+            self._doubt(sender, command.master, now, actions)
+            return
         known = sender == self.master
         alone = message.receiver == self._entity
         if isinstance(command, cmd.SnapshotOffer):
@@ -137,6 +142,9 @@ class Following:
         if not known:
             if self.connected:
                 self._conflict(sender, now, actions)
+            elif sender.is_chappe and sender != self._heard_of:
+                self._heard_of = sender
+                self.hurry(now)
             return
         self._heard_at = now
         if not self.connected:
@@ -250,6 +258,20 @@ class Following:
         if now >= self._writes.refuse_at(now):
             self._writes.refuse(actions)
 
+    def _doubt(self, sender: Entity, master: Entity, now: float, actions: list[Action]) -> None:
+        """The other one of a pair does not hear our master, or that one gives it up: who hears it well stays."""
+        if not self.connected or master != self.master:
+            return
+        if sender == master:
+            self._lose("it is master no more", now, actions)
+        elif now >= self._heard_at + STAR_MISSED_MAX * self._heartbeat_s:
+            self._lose("its partner does not hear it either", now, actions)
+        else:
+            return
+        self._probe = False
+        if self._searches:
+            self._search(now, actions)
+
     def _follow(self, master: Entity) -> None:
         """It is there, again or for the first time, and writes go to it."""
         self.connected = True
@@ -292,6 +314,7 @@ class Following:
         if not (again and self._input.initialized and command.offset < self._input.next - 1):
             # Otherwise an original sends the offset that it once gave; what lies between has come already.
             self._input = new_input(self._limits, now)
+        self._heartbeat_s = command.ticks * CHANNEL_TICK_S
         staged = Staged(self._engine)
         for key, value in pairs:
             staged.add(key, value)
@@ -375,6 +398,7 @@ class Following:
         again = master == self.master
         self._input = receiving.input
         self._heard_at = now
+        self._heartbeat_s = receiving.offer.ticks * CHANNEL_TICK_S
         self._become(master, receiving.staged, actions)
         if not again:
             actions += self._writes.pending.settle(None)[1]  # shown by now

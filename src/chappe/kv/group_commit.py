@@ -11,7 +11,7 @@ with every member, so that n insertions into one set cost as many encodings of i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -156,14 +156,24 @@ class Committing(Generic[T]):
         assert number == self._number
         self._forgotten = self._leaving + self._forgotten
         self._leaving = []
-        undone = [*self._under_way, *(each[0] for each in self._waiting)]
-        for done in reversed(undone):
-            for change in reversed(done.changes):
-                engine.revert(change)
-        self._under_way = []
+        waiting = self.drop_waiting(engine)
+        return self.end(engine, kept=False) + waiting
+
+    def drop_waiting(self, engine: Engine) -> list[T]:
+        """What no commit has taken yet is undone in the engine and returned."""
+        undone = [each[0] for each in self._waiting]
+        _revert(undone, engine)
         self._waiting.clear()
         self._waiting_bytes = 0
         return undone
+
+    def end(self, engine: Engine, kept: bool) -> list[T]:
+        """Nothing follows the commit under way: what it holds is returned, and unless it is ``kept`` undone."""
+        assert not self._waiting
+        ended, self._under_way = self._under_way, []
+        if not kept:
+            _revert(ended, engine)
+        return ended
 
     def _rows(self, done: T) -> tuple[tuple[Row, ...], int]:
         """What is to be kept of an operation, and about how many bytes it is."""
@@ -183,6 +193,12 @@ class Committing(Generic[T]):
             rows.append(row)
             size += len(row.key) + (len(row.value) if isinstance(row, PutRow) else 0)
         return tuple(rows), size
+
+
+def _revert(dones: Sequence[Undurable], engine: Engine) -> None:
+    for done in reversed(dones):
+        for change in reversed(done.changes):
+            engine.revert(change)
 
 
 def _encoded(change: Change) -> PutRow | EraseRow:

@@ -16,10 +16,11 @@ from collections.abc import Iterable
 from chappe.core import Report
 from chappe.data.convert import to_value
 from chappe.defaults import CHANNEL_HEARTBEAT_S, CHANNEL_TICK_S
-from chappe.errors import ProtocolError, StorageError
+from chappe.errors import ProtocolError, StorageError, TimedOut
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action
-from chappe.kv.backend import Loaded
+from chappe.kv.actions import Action, Resolve
+from chappe.kv.backend import Loaded, WriterRow
+from chappe.kv.engine import Engine, Entry
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused, TwoMasters
 from chappe.kv.followers import Followers
@@ -42,6 +43,7 @@ class KvMaster(KvRole):
         entity: Who this master is; made by ``entity.chappe_entity``, new in each life.
         durable: Whether there is a backend, to be asked by ``Commit``.
         loaded: What the backend had.
+        engine: The data, if they are in memory already; of ``loaded`` only the writers are taken then.
         notify: Whether changes are told to watchers.
     """
 
@@ -56,6 +58,7 @@ class KvMaster(KvRole):
         wall_ns: int,
         durable: bool = False,
         loaded: Loaded | None = None,
+        engine: Engine | None = None,
         heartbeat_s: float = CHANNEL_HEARTBEAT_S,
         notify: bool = True,
         limits: KvLimits = KV_LIMITS,
@@ -63,7 +66,7 @@ class KvMaster(KvRole):
         raw = check_name(name)
         self.hears = {master_topic(raw): self.handle_messages, clone_topic(raw): self.handle_masters}
         notices = Notices(notify)
-        super().__init__(name, entity, notices, NOBODY, immediate=not durable)
+        super().__init__(name, entity, notices, NOBODY, immediate=not durable, engine=engine)
         self._writers = Writers(loaded.writers if loaded is not None else (), limits)
         self._followers = Followers(
             name, entity, self._writers, lambda: self._ordering.frozen(), limits, now=now, heartbeat_s=heartbeat_s
@@ -74,7 +77,7 @@ class KvMaster(KvRole):
         self._taking = Taking(name, self._writers, self._ordering, self._followers, limits, now=now)
         self._gone: set[bytes] = set()  # endpoints out of reach
         self._conflicts = Conflicts()
-        for key, value, expires_ns in loaded.entries if loaded is not None else ():
+        for key, value, expires_ns in loaded.entries if loaded is not None and engine is None else ():
             self.engine.put(key, value, expires_ns)
 
     # -- looks --------------------------------------------------------------------------------------------------
@@ -133,6 +136,30 @@ class KvMaster(KvRole):
         ):
             return ordering.put_alone(to_value(key), to_value(value), now, wall_ns)
         return ordering.do(cmd.Put(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now, wall_ns)
+
+    def do(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
+        """A write of this master's own."""
+        return self._ordering.do(command, ticket, now, wall_ns)
+
+    # -- of a pair ----------------------------------------------------------------------------------------------
+
+    def frozen(self) -> list[Entry]:
+        """All entries that are durable, as they are now and stay."""
+        return self._ordering.frozen()
+
+    def writer_rows(self) -> tuple[WriterRow, ...]:
+        """What is known of clones that write, as far as it is durable."""
+        return self._writers.rows()
+
+    def drop_waiting(self) -> list[Action]:
+        """It is master no more: what no commit has taken yet is undone; ``end`` follows."""
+        return self._ordering.drop_waiting()
+
+    def end(self, kept: bool, now: float) -> list[Action]:
+        """The last: what the commit under way holds, if there is one, stays here or is undone; nobody else is told."""
+        actions = self._ordering.end(kept, now)
+        actions += [Resolve(ticket, TimedOut(f"store {self.name!r} went to another master")) for ticket in self._waits]
+        return actions
 
     # -- world --------------------------------------------------------------------------------------------------
 
@@ -246,7 +273,7 @@ class KvMaster(KvRole):
         self._taking.confirm(actions)
 
     def _write(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
-        return self._ordering.do(command, ticket, now, wall_ns)
+        return self.do(command, ticket, now, wall_ns)
 
     def _plan(self, now: float) -> None:
         at = min([self._followers.next_timeout(), self._taking.next_timeout(), *self._waits.values()])

@@ -19,7 +19,7 @@ import msgspec
 from chappe.core import Report
 from chappe.data.values import Value
 from chappe.defaults import DISK_RETRY_S, STORE_ENTRY_BYTES_MAX
-from chappe.errors import BackendFailure, InvalidOperation, RecordTooLarge, StorageError, StoreError
+from chappe.errors import BackendFailure, InvalidOperation, RecordTooLarge, StorageError, StoreError, WriteUnknown
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Resolve
 from chappe.kv.engine import Change, Engine, Entry
@@ -151,6 +151,27 @@ class Ordering:
             self._outcome(done, failure)
             self._release(Done(done.command, (), (), failure, done.ticket, done.writer, done.seq), now, actions)
         self.catch_up()
+
+    def drop_waiting(self) -> list[Action]:
+        """This is the master no more: what no commit has taken yet is undone."""
+        return self._unknown(self.commits.drop_waiting(self._engine))
+
+    def end(self, kept: bool, now: float) -> list[Action]:
+        """What the commit under way holds stays, or is undone. Whether the next master has it is not known."""
+        dones = self.commits.end(self._engine, kept)
+        actions = self._unknown(dones)
+        if kept:
+            for done in dones:
+                for change in done.changes:
+                    expiry_ns = getattr(done.command, "expiry_ns", None)
+                    self.notices.tell(change, expiry_ns, done.command.publisher, actions)
+                if done.writer is not None:
+                    self._writers.apply(done.writer, done.seq)
+        return actions
+
+    def _unknown(self, dones: list[Done]) -> list[Action]:
+        lost = "another master took over before the write was confirmed; read the key to see whether it was done"
+        return [Resolve(done.ticket, WriteUnknown(lost)) for done in dones if done.ticket is not None]
 
     def catch_up(self) -> None:
         """With nothing on its way to the disk, all that was taken from clones is applied."""

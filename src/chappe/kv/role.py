@@ -11,7 +11,7 @@ from chappe.channel import ChannelConsumer
 from chappe.data.convert import to_value
 from chappe.data.values import Value
 from chappe.defaults import CONFLICTS_MAX, MASTER_CONFLICT_S
-from chappe.errors import StaleData, TimedOut
+from chappe.errors import StaleData, StorageError, TimedOut
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Notify, Resolve
 from chappe.kv.engine import Change, Engine
@@ -68,15 +68,19 @@ class KvRole(ABC):
     Args:
         author: Who asks for the answer to a put_unique apart; nobody for a master.
         immediate: Whether a write is done when its call returns.
+        engine: The data, if there are some already.
     """
 
     kind: Literal["master", "clone"]
     hears: dict[bytes, Hear]  # the topics that it subscribes to, and what takes their messages
 
-    def __init__(self, name: str, entity: Entity, notices: Notices, author: Entity, *, immediate: bool) -> None:
+    def __init__(
+        self, name: str, entity: Entity, notices: Notices, author: Entity, *, immediate: bool,
+        engine: Engine | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
         self.entity = entity
-        self.engine = Engine()
+        self.engine = engine if engine is not None else Engine()
         self.immediate = immediate
         self._notices = notices
         self._author = author
@@ -112,6 +116,11 @@ class KvRole(ABC):
     @abstractmethod
     def settled(self) -> bool:
         """Whether nothing that was written here waits: for a backend, or for a master that is in reach."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether its own writes are done here, in the moment of the call."""
+        return self.kind == "master"
 
     @property
     def unconfirmed(self) -> int:
@@ -202,6 +211,18 @@ class KvRole(ABC):
     def handle_network(self, holders: frozenset[bytes], reaches: Reaches, now: float) -> list[Action]:
         """The network has changed: ``holders`` are all that may have the master."""
         return []
+
+    def handle_committed(self, number: int, now: float, wall_ns: int) -> list[Action]:
+        """A ``Commit`` is durable."""
+        raise AssertionError(f"a {self.kind} asks for no commits")
+
+    def handle_commit_failed(self, number: int, error: StorageError, now: float) -> list[Action]:
+        """A ``Commit`` was refused."""
+        raise AssertionError(f"a {self.kind} asks for no commits")
+
+    def handle_witness(self, frame: bytes, now: float, wall_ns: int) -> list[Action]:
+        """The witness has answered an ``AskWitness``."""
+        raise AssertionError(f"a {self.kind} asks no witness")
 
     @abstractmethod
     def handle_timeout(self, now: float, wall_ns: int) -> list[Action]:

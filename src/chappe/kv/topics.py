@@ -9,6 +9,7 @@ from chappe.errors import UsageError
 
 MASTER_SUFFIX: Final = b"/<$>/data/master"
 CLONE_SUFFIX: Final = b"/<$>/data/clone"
+PAIR_SUFFIX: Final = b"/<$>/data/pair"
 EVENTS_PREFIX: Final = b"<$>/local/data/store-events/"
 
 
@@ -31,3 +32,8 @@ def master_topic(name: bytes) -> bytes:
 def clone_topic(name: bytes) -> bytes:
     """Where the clones of a store listen."""
     return name + CLONE_SUFFIX
+
+
+def pair_topic(name: bytes) -> bytes:
+    """Where the two masters of a pair tell each other what is theirs alone."""
+    return name + PAIR_SUFFIX

@@ -91,6 +91,14 @@ class Writers:
         each = self.known.get(entity)
         return None if each is None else WriterRow(entity, each.taken, tuple(each.outcomes.items()), each.heard_ns)
 
+    def rows(self) -> tuple[WriterRow, ...]:
+        """What is known of all, as far as it is durable."""
+        found = []
+        for each in self.known.values():
+            outcomes = tuple([outcome for outcome in each.outcomes.items() if outcome[0] <= each.applied])
+            found.append(WriterRow(each.entity, each.applied, outcomes, each.heard_ns))
+        return tuple(found)
+
     def apply(self, entity: Entity, seq: int) -> None:
         """Its write ``seq`` may be confirmed."""
         writer = self.known.get(entity)

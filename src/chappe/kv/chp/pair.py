@@ -24,22 +24,21 @@ from chappe.core import Report
 from chappe.defaults import STAR_HEARTBEAT_S, STAR_ORIGINAL_SILENT_S
 from chappe.errors import ProtocolError, StorageError
 from chappe.kv.actions import Commit
-from chappe.kv.backend import Loaded, WriterRow
+from chappe.kv.backend import Loaded
 from chappe.kv.chp import actions as chp_actions
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.ledger import Ledger
 from chappe.kv.chp.server import MapServerCore
 from chappe.kv.engine import Engine
-from chappe.kv.entity import ENDPOINT_BYTES, Entity
+from chappe.kv.star_rows import memory_of, row_of, without_star
 from chappe.limits import MAP_LIMITS, MapLimits
 from chappe.replication.binary_star import actions as star
 from chappe.replication.binary_star.actions import Memory, Persist
 from chappe.replication.binary_star.core import BinaryStar
-from chappe.replication.binary_star.messages import ACTIVE, BEAT, LEADER, TERM_MAX, Record
+from chappe.replication.binary_star.messages import ACTIVE, BEAT, TERM_MAX
 
 _HELD_MAX: Final = 10_000  # messages of clients that wait until it is known who is active; further ones are dropped
-_ROW: Final = Entity(b"\xff" * ENDPOINT_BYTES, 0)  # what Binary Star wants kept
 _HELLO: Final = b"\x01"  # the second byte of its payload: the number of the message
 
 Action: TypeAlias = chp_actions.Action | star.Tell | star.Ask
@@ -72,10 +71,10 @@ class PairedMapServer:
         wall_ns: int,
         name: str = "",
     ) -> None:
-        memory = None if loaded is None else _memory(loaded)
+        memory = None if loaded is None else memory_of(loaded)
         self._kept = memory or Memory()
         if loaded is not None:
-            loaded = Loaded(loaded.entries, tuple([each for each in loaded.writers if each.entity != _ROW]))
+            loaded = without_star(loaded)
         self.star = BinaryStar(
             role, _life(chp.session_of(epoch[-chp.SESSION_BYTES :])), now=now, pair=pair, heartbeat_s=heartbeat_s,
             memory=memory, witness=witness,
@@ -304,7 +303,7 @@ class PairedMapServer:
         if isinstance(action, Persist):
             self._keeping = action.memory
             self._commits -= 1
-            self._done.append(Commit(self._commits, (_row(action.memory),)))
+            self._done.append(Commit(self._commits, (row_of(action.memory),)))
         elif isinstance(action, star.Lead):
             if action.term == self.star.term:
                 self._done += core.go_active(self._epoch(action.term), now)
@@ -328,23 +327,6 @@ class PairedMapServer:
         return term if term <= TERM_MAX else 0
 
 
-def is_of_a_pair(loaded: Loaded) -> bool:
-    """Whether a backend was that of one of two servers."""
-    return any(row.entity == _ROW for row in loaded.writers)
-
-
 def _life(session: bytes) -> int:
     """The number of a life, of the session by which its server follows another one."""
     return int.from_bytes(session[-8:])
-
-
-def _row(memory: Memory) -> WriterRow:
-    return WriterRow(_ROW, memory.term, ((memory.record.term, memory.record.rank),), 0)
-
-
-def _memory(loaded: Loaded) -> Memory:
-    for row in loaded.writers:
-        if row.entity == _ROW:
-            return Memory(row.applied, Record(*row.outcomes[0]))
-    # What a single server has left is worth more than nothing.
-    return Memory(0, Record(0, LEADER)) if loaded.entries else Memory()

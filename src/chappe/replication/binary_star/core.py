@@ -175,6 +175,16 @@ class BinaryStar:
         return "alone" if self._alone and self._doubt_until == -math.inf else "nothing"
 
     @property
+    def paired_life(self) -> int:
+        """The life of the partner without which nothing is confirmed, or 0."""
+        return self._paired_life
+
+    @property
+    def partner_life(self) -> int:
+        """The life of the partner that was heard last, or 0."""
+        return 0 if self._peer is None else self._peer.life
+
+    @property
     def partner(self) -> Literal["unknown", "here", "silent"]:
         """What is known of the partner."""
         if self._linked:

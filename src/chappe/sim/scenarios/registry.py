@@ -6,6 +6,7 @@ from typing import Final
 
 from chappe.sim.scenarios.channel import Channel
 from chappe.sim.scenarios.gateways import Gateways
+from chappe.sim.scenarios.kv.pair_scenario import KvPair
 from chappe.sim.scenarios.kv.scenario import Kv, KvLossy
 from chappe.sim.scenarios.log.forwarding import Forward
 from chappe.sim.scenarios.log.scenario import Log, Sink
@@ -21,6 +22,7 @@ SCENARIOS: Final[dict[str, type[World]]] = {
     "mesh": Mesh,
     "kv": Kv,
     "kv-lossy": KvLossy,
+    "kv-pair": KvPair,
     "maps": Maps,
     "channel": Channel,
     "mix": Mix,

@@ -1,0 +1,282 @@
+"""The two masters of a pair, and clones of their store, on connections that are cut one way, late or lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final
+
+from chappe.core import Report
+from chappe.data.order import VECTOR
+from chappe.data.scalars import Count
+from chappe.errors import BufferFull, StorageError, StoreError
+from chappe.kv.actions import AskWitness, Commit, Notify, Resolve, Send
+from chappe.kv.clone import KvClone
+from chappe.kv.engine import index_of
+from chappe.kv.entity import chappe_entity
+from chappe.kv.events import MasterFound
+from chappe.kv.pair.core import PairedMaster
+from chappe.replication.binary_star.messages import BACKUP, PRIMARY
+from chappe.sim.backends import SimBackend
+from chappe.sim.host import Host
+from chappe.sim.scenarios.maps.hosts import WITNESS, WitnessHost
+from chappe.sim.scenarios.maps.lines import Deliver
+
+MASTERS: Final = ("master0", "master1")
+STORE: Final = "s"
+NOTICES_S: Final = (0.0, 0.0, 0.3, 20.0)  # how long until others hear that an endpoint is gone
+COUNTERS: Final = ("counter a", "counter b")
+LISTS: Final = ("list a", "list b")
+_ERRORS: Final = (StoreError, BufferFull)
+
+
+@dataclass
+class Written:
+    """One write, and what became of it."""
+
+    what: str
+    key: str
+    value: Any
+    host: str
+    life: int
+    outcome: Any = None
+    told: bool = False
+
+
+class PartHost(Host):
+    """A master or a clone with a clock of its own, that takes what comes when it stands still no more."""
+
+    role: Any
+
+    def __init__(self, world: Any, name: str) -> None:
+        super().__init__(world, name)
+        self.rate = 1.0 + world.drift * (world.rng.random() - 0.5)
+        self.life = world.next_life()
+        self.endpoint: bytes = world.random(16)
+        self.shown: dict[Any, Any] = {}  # what who watches has been told
+        self.written: dict[int, Written] = {}
+        self._offset = world.rng.random() * 1_000
+        self._inbox: list[Deliver] = []
+        self.table = {
+            Send: self._send, Resolve: self._resolve, Notify: self._notify, Report: self._report,
+            Commit: self._commit, AskWitness: self._ask,
+        }  # fmt: skip
+
+    @property
+    def now(self) -> float:
+        """The time on its own clock."""
+        return float(self._offset + self.world.now * self.rate)
+
+    @property
+    def wall_ns(self) -> int:
+        """The time of day."""
+        return int(self.world.clock.wall_us * 1000)
+
+    def start(self) -> None:
+        """Begin; others hear that it is there."""
+        self.call(self.role.start, self.now, self.wall_ns)
+        self.world.lines.begun(self.name)
+        self.world.clock.after(0.01, self.world.network_changed)
+
+    def due(self) -> float:
+        """When the core wants to be called, on the world's clock."""
+        at = self.role.next_timeout(self.now, self.wall_ns)
+        return float((at - self._offset) / self.rate) if at < inf else inf
+
+    def handle_due(self) -> None:
+        """Have it do what is due."""
+        if self.now >= self.role.next_timeout(self.now, self.wall_ns):
+            self.call(self.role.handle_timeout, self.now, self.wall_ns)
+
+    def call(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
+        """Make one call into the core, and look at what it is like then."""
+        super().call(method, *args, **options)
+        if self.alive:
+            for found in self.role.invariants():
+                self.world.fail("invariants", f"{self.name}: {found}")
+
+    def take(self, deliver: Deliver) -> None:
+        """A message has come."""
+        if self.frozen:
+            self._inbox.append(deliver)
+        else:
+            deliver(self)
+
+    def resume(self) -> None:
+        """It goes on; what came meanwhile may be looked at first, or the time."""
+        if not self.alive:
+            return
+        self.stalled_until = 0.0
+        if self.world.rng.random() < 0.5:
+            self.wake()
+        inbox, self._inbox = self._inbox, []
+        for deliver in inbox:
+            if self.alive:
+                deliver(self)
+        self.wake()
+
+    def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
+        """Stop; others hear of it, or do not for long."""
+        if goodbye:
+            self.perform(self.role.leave())
+        super().die()
+        endpoint = self.endpoint
+        for other in self.world.alive(PartHost):
+            self.world.clock.after(self.world.rng.choice(NOTICES_S), _notice, other, endpoint)
+
+    # -- the application
+
+    def write(self, what: str, key: str, value: Any) -> None:
+        """Make one write, if there is room."""
+        if self.frozen or not self.role.room:
+            return
+        world = self.world
+        ticket = len(world.written) + 1
+        written = world.noted(Written(what, key, value, self.name, self.life))
+        self.written[ticket] = written
+        arguments = (key, value, VECTOR if key in LISTS else 2) if what == "add" else (key, value)
+        world.trace(self, "writes %d: %s %r %r", ticket, what, key, value)
+        try:
+            self.call(
+                getattr(self.role, what), *arguments, now=self.now, wall_ns=self.wall_ns, ticket=ticket,
+                expiry_ns=int(world.rng.choice((0.3, 3.0)) * 1e9) if key == "living" else None,
+            )  # fmt: skip
+        except _ERRORS as error:
+            self._resolve(Resolve(ticket, error))
+
+    def _resolve(self, action: Resolve) -> None:
+        written = self.written.pop(action.ticket)
+        written.outcome, written.told = action.outcome, True
+        self.world.trace(self, "is told of %d: %r", action.ticket, action.outcome)
+
+    def _notify(self, action: Notify) -> None:
+        index = index_of(action.key)
+        if self.shown.get(index) != action.before:
+            self.world.fail("watches", f"{self.name} is told {action}, and knew {self.shown.get(index)!r}")
+        if action.kind in ("insert", "update"):
+            self.shown[index] = action.value
+        else:
+            del self.shown[index]
+
+    def _report(self, action: Report) -> None:
+        self.world.trace(self, "%s", action.event)
+        if isinstance(action.event, MasterFound):
+            self.world.see("on_found", self, action.event.master)
+
+    # -- the world
+
+    def _send(self, action: Send) -> None:
+        world = self.world
+        for other in world.alive(PartHost):
+            if other is self or action.topic not in other.role.hears:
+                continue
+            if action.receiver is not None and action.receiver != other.endpoint:
+                continue
+            if world.rng.random() < world.loss:
+                world.failed[Send] += 1
+                continue
+            topic, payload, endpoint = action.topic, action.payload, other.endpoint
+
+            def deliver(host: Any, topic: bytes = topic, payload: bytes = payload, endpoint: bytes = endpoint) -> None:
+                if host.endpoint == endpoint:
+                    host.call(host.role.hears[topic], [payload], host.now, host.wall_ns)
+
+            world.lines.send(self.name, other.name, "mesh", deliver)
+
+    def _ask(self, action: AskWitness) -> None:
+        if self.world.rng.random() < self.world.loss:
+            self.world.failed[AskWitness] += 1
+            return
+        source, life, payload = self.name, self.life, action.payload
+        self.world.lines.send(source, WITNESS, "claim", lambda host: host.claim(source, life, payload), kept=True)
+
+    def _commit(self, action: Commit) -> None:
+        raise NotImplementedError
+
+
+def _notice(host: PartHost, endpoint: bytes) -> None:
+    if host.alive and not host.frozen:
+        host.call(host.role.handle_gone, endpoint, host.now)
+
+
+class MasterHost(PartHost):
+    """One of the two."""
+
+    def __init__(self, world: Any, name: str, backend: SimBackend | None) -> None:
+        super().__init__(world, name)
+        self.backend = backend
+        role = (PRIMARY, BACKUP)[MASTERS.index(name)]
+        self.role = PairedMaster(
+            STORE, chappe_entity(self.endpoint, self.life), role, self.life, now=self.now, wall_ns=self.wall_ns,
+            durable=backend is not None, loaded=None if backend is None else backend.load(), witness=world.witnessed,
+            limits=world.limits,
+        )  # fmt: skip
+        self.shown = {index: entry.value for index, entry in self.role.engine.entries.items()}
+
+    def call(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
+        """Also look at whether it is master."""
+        super().call(method, *args, **options)
+        active = self.role.active
+        if self.alive and active is not None:
+            self.world.see("on_active", self, active.master.entity, self.role.star.term)
+
+    def _commit(self, action: Commit) -> None:
+        self.world.clock.after(self.world.commit_s * self.world.rng.random(), self._committed, action)
+
+    def _committed(self, action: Commit) -> None:
+        if not self.alive:
+            return
+        assert self.backend is not None
+        error: StorageError | None = None
+        try:
+            self.backend.commit(action.operations)
+        except StorageError as problem:
+            error = problem
+            self.world.failed[Commit] += 1
+
+        def deliver(host: Any) -> None:
+            if host is not self:
+                return
+            if error is None:
+                host.call(host.role.handle_committed, action.number, host.now, host.wall_ns)
+            else:
+                host.call(host.role.handle_commit_failed, action.number, error, host.now)
+
+        self.take(deliver)
+
+
+class CloneHost(PartHost):
+    """A clone that writes."""
+
+    def __init__(self, world: Any, name: str) -> None:
+        super().__init__(world, name)
+        self.role = KvClone(
+            STORE, chappe_entity(self.endpoint, self.life), now=self.now, resync_s=world.rng.choice((0.2, 1.0, 10.0)),
+            limits=world.limits,
+        )  # fmt: skip
+
+
+class PairWitness(WitnessHost):
+    """The witness, which answers masters."""
+
+    def _reply(self, server: str, life: int, payload: bytes) -> None:
+        def deliver(host: Any) -> None:
+            if host.life == life:
+                host.call(host.role.handle_witness, payload, host.now, host.wall_ns)
+
+        self.world.lines.send(self.name, server, "answered", deliver)
+
+
+def any_write(rng: Any, serial: int) -> tuple[str, str, Any]:
+    """What to write: mostly what tells whether it was done twice."""
+    return rng.choice(  # type: ignore[no-any-return]
+        (
+            ("add", rng.choice(COUNTERS), Count(1)),
+            ("add", rng.choice(LISTS), serial),
+            ("put", f"set {serial}", serial),
+            ("put", f"set {serial}", serial),
+            ("put", "living", serial),
+            ("put_unique", f"unique {serial // 20}", serial),
+        )
+    )

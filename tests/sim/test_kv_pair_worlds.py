@@ -1,0 +1,97 @@
+"""Seeded worlds of a pair of masters; and masters broken on purpose, whose faults some seed among few must show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chappe.kv.pair import core
+from chappe.kv.pair.active import Active
+from chappe.kv.pair.core import PairedMaster
+from chappe.kv.pair.standby import Standby
+from chappe.replication.binary_star.actions import Memory
+from chappe.replication.binary_star.witness import WitnessCore
+from chappe.sim.scenarios.kv.pair_scenario import KvPair
+from chappe.sim.world import Settings
+
+CHUNK = 10
+SEEDS = 20  # the command plays more of them
+TRIED = 60  # and of these one finds each fault
+SHORT = Settings(minutes=0.1)
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_every_promise_is_kept(first: int) -> None:
+    failed = {seed: found for seed in range(first, first + CHUNK) if (found := KvPair(seed).play().failure) is not None}
+
+    assert failed == {}  # replay with: python -m chappe.sim --scenario kv-pair --seed N -v
+
+
+def test_a_seed_plays_the_same_world_every_time() -> None:
+    assert KvPair(7, SHORT).play() == KvPair(7, SHORT).play()
+
+
+def test_where_nothing_goes_wrong_nobody_takes_over() -> None:
+    world = KvPair(1, Settings(disturb=False))
+    assert world.play().failure is None
+    assert max(each.role.star.term for each in world.masters()) == 1
+
+
+def confirms_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Active, "_may", lambda self, confirms, life: confirms != "nothing")
+
+
+def grants_everything(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WitnessCore, "_may", lambda self, claim, held: True)
+
+
+def keeps_no_writers(patch: pytest.MonkeyPatch) -> None:
+    become = Standby._become
+
+    def forgetful(self: Standby, *unit: Any) -> Any:
+        known = dict(self.rows)
+        answer = become(self, *unit)
+        self.rows = known
+        return answer
+
+    patch.setattr(Standby, "_become", forgetful)
+
+
+def keeps_no_term(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(core, "memory_of", lambda loaded: Memory())
+
+
+def acknowledges_what_its_disk_refused(patch: pytest.MonkeyPatch) -> None:
+    kept = Standby.handle_kept
+    patch.setattr(Standby, "handle_kept", lambda self, error, now: kept(self, None, now))
+
+
+def writes_to_the_new_master_anew(patch: pytest.MonkeyPatch) -> None:
+    """What waited at a standby that takes over is done as if it had never been sent."""
+    begin = PairedMaster._lead
+
+    def lead(self: PairedMaster, term: int, now: float) -> None:
+        self._standby.rows.pop(self.entity, None)
+        begin(self, term, now)
+
+    patch.setattr(PairedMaster, "_lead", lead)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        confirms_at_once,
+        grants_everything,
+        keeps_no_writers,
+        keeps_no_term,
+        acknowledges_what_its_disk_refused,
+        writes_to_the_new_master_anew,
+    ],
+)
+def test_a_broken_master_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch)
+
+    assert any(KvPair(seed).play().failure for seed in range(TRIED))
