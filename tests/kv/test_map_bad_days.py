@@ -18,6 +18,7 @@ from chappe.kv.chp.actions import Offer, Withdraw
 from chappe.kv.chp.client import MapClientCore
 from chappe.kv.chp.events import MapRefused, MapServerFound, MapServerLost
 from chappe.kv.chp.server import MapServerCore
+from chappe.kv.chp.source import JOIN_S
 from chappe.limits import MAP_LIMITS, MapLimits
 
 SMALL = replace(MAP_LIMITS, piece_bytes=400, window=4, takers_max=3, recent_max=20)
@@ -501,6 +502,24 @@ def test_what_was_written_to_a_server_before_it_was_known_is_not_written_again()
     assert client.core.sources[0].chappe
     assert isinstance(client.outcomes[ticket], WriteUnknown)
     assert client.contents() == server.contents() == {"/a": b"2"}
+
+
+def test_a_step_that_is_for_servers_of_chappe_waits_until_it_is_known_what_the_server_is() -> None:
+    rig = Rig()
+    server = rig.server()
+    rig.lose = lambda source, target, frames: target == "client" and frames[0] == b"HUGZ"  # it stood still
+    client = rig.client()
+    rig.run(JOIN_S + 0.2)
+    assert state_of(client) == "active"
+    assert client.core.sources[0].chappe is None
+    ticket = client.write((b"/a", b"1"), expected=((b"/a", b""),))
+    rig.run(0.1)
+    rig.lose = lambda source, target, frames: False
+    rig.run(1)
+
+    assert client.core.sources[0].chappe
+    assert client.outcomes[ticket] is True
+    assert client.contents() == server.contents() == {"/a": b"1"}
 
 
 # -- the Guide's servers -----------------------------------------------------------------------------------------------

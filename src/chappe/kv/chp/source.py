@@ -105,6 +105,7 @@ class Source:
         self._progress_at = -math.inf
         self._knock_at = math.inf
         self._join_at = math.inf
+        self._known_at = math.inf  # a server that answers as others do was silent until then: it is not chappe's
         self._staged: Staged | None = None
         self._count = self._checksum = 0
         self._queued: deque[chp.Update] = deque()
@@ -127,6 +128,7 @@ class Source:
         self.refused = ""
         self._progress_at = now
         self._join_at = now + JOIN_S
+        self._known_at = math.inf
         self._staged = None
         self._queued.clear()
         if self.chappe and self.alive(now):
@@ -143,7 +145,12 @@ class Source:
         self.state = "idle"
         self._staged = None
         self._queued.clear()
-        self._knock_at = self._join_at = self._ask_at = math.inf
+        self._knock_at = self._join_at = self._ask_at = self._known_at = math.inf
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether it is followed as any other, and may be a server of chappe that stood still: no HUGZ has come yet."""
+        return self.chappe is None and self._known_at < math.inf
 
     def alive(self, now: float) -> bool:
         """Whether it was heard of lately."""
@@ -166,7 +173,7 @@ class Source:
         if self.state == "idle":
             return math.inf
         due = self.heard_at + self.silent_s if self.state == "following" else self._lost_at()
-        due = min(due, self._knock_at, self._ask_at)
+        due = min(due, self._knock_at, self._ask_at, self._known_at)
         if self.state == "joining":
             return min(due, self._join_at)
         if self.chappe and self.state in ("taking", "following"):
@@ -177,6 +184,8 @@ class Source:
         """Do what is due; why it is lost, if it is."""
         if self.state == "idle":
             return ""
+        if now >= self._known_at:
+            self._known_at = math.inf
         if self.state == "following":
             if not self.alive(now) and not self._has_beat:  # a model 5 server is asked anew: it answers if it lives
                 self._ask(now, actions)
@@ -295,6 +304,7 @@ class Source:
         self._target.position = (b"", sequence)
         self._target.replaced(staged, (), now, actions)
         self.state = "following"
+        self._known_at = now + JOIN_S
         queued = tuple(self._queued)
         self._queued.clear()
         self._update(queued, now, actions)
