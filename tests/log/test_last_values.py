@@ -310,6 +310,23 @@ def test_a_consumer_begins_with_the_newest_and_goes_on() -> None:
     assert world.core.wrong() == []
 
 
+def test_nothing_comes_again_after_long_without_news_or_stores() -> None:
+    rig = StoreRig()
+    keep(rig, 0, ("a", "1"), ("b", "1"), ("a", "2"), ("", "x"))
+    keep(rig, 0, ("", "x"), partition="Q")
+    world = World([rig])
+    world.meet()
+    world.wait(1.0)
+    world.carry(world.core.handle_gone(rig.core.address, world.now))
+    for _ in range(2):
+        world.now += LOG_LIMITS.settled_s
+        world.carry(world.core.handle_timeout(world.now))
+
+    world.live("P", 0, ("a", "1"), ("b", "1"), ("a", "2"), ("", "x"), ("a", "3"))
+    world.live("Q", 0, ("", "x"), ("a", "4"))
+    assert world.places == [("P", 1), ("P", 2), ("P", 4), ("Q", 1)]
+
+
 def test_what_comes_live_meanwhile_waits_its_turn() -> None:
     rig = StoreRig()
     keep(rig, 0, ("a", "1"), ("a", "2"))

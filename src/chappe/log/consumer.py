@@ -394,6 +394,7 @@ class LogConsumer:
         over, self._last.over = self._last.over, []
         for key, offset in begins:
             part = self._delivery.find(key) or self._delivery.add(key, UNDECIDED)
+            part.delivered = True
             if part.gap.next == UNDECIDED:
                 actions += self._begin_at(key, part, offset, now)
         for key in over:

@@ -78,7 +78,7 @@ class Partition:
     """One partition."""
 
     gap: Gap
-    delivered: bool = False  # a record of it came
+    delivered: bool = False  # a record of it came, or a store told its newest: its position outlives the store
     strict: bool = False  # an offset the user named: out of range is an error, not a reset
     told: int = UNDECIDED  # the offset that was reported as missing
     passed_at: float = -math.inf  # when a gap was passed over last
