@@ -177,6 +177,26 @@ def test_the_table_not_asked_for_longest_makes_room() -> None:
     assert rig.core._last.held_bytes <= 100_000
 
 
+def test_tables_that_have_no_room_beside_each_other_are_told_one_after_the_other() -> None:
+    limits = replace(LOG_LIMITS, last_bytes_max=100_000, last_piece_bytes=1_000, read_bytes=1_000)
+    rig = StoreRig(limits=limits)
+    for topic in ("one", "two"):
+        body = encode_batch(0, [b"x" * 300] * 100, WALL, keys=[b"k%d" % number for number in range(100)])
+        rig.storage.publish(rig.storage.write([Append(topic, "P", 0, 100, WALL, WALL, body)]))
+    found = {b"one": 0, b"two": 0}
+    requests = {topic: LastRequest(topic) for topic in found}
+    for _ in range(2_000):
+        for wanted, request in list(requests.items()):
+            answer, bodies = ask(rig, request)
+            assert isinstance(answer, LastAnswer)
+            found[wanted] = found[wanted] + len(bodies) if request.table else len(bodies)
+            requests[wanted] = LastRequest(wanted, answer.table, answer.part, answer.offset)
+            if answer.table and not answer.more:
+                del requests[wanted]
+        rig.wait(0.01)
+    assert (found, requests) == ({b"one": 100, b"two": 100}, {})
+
+
 def test_a_table_that_is_gone_is_asked_for_from_the_beginning() -> None:
     rig = small(read_bytes=100)
     keep(rig, 0, *[(f"k{number}", "v") for number in range(10)])

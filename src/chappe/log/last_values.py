@@ -9,7 +9,8 @@ Within a partition the higher offset is the newer record; among partitions the l
 Records without a key are not in a table, and a key whose newest record is a tombstone has none.
 
 Tables are bounded together, in bytes; the one not asked for longest goes first, and one that alone has more is refused.
-So is a topic of which something is damaged here: others may have it.
+One that somebody waits for, or is reading, goes last, the newest of those first: else two that have no room beside each
+other would take it from each other for ever. A topic of which something is damaged here is refused: others may have it.
 
 Source: the ZeroMQ Guide's last value cache.
 """
@@ -67,7 +68,12 @@ class _Table:
     bytes: int = 0
     asked_at: float = -math.inf
     fresh_at: float = -math.inf
+    told: bool = False  # to its end, to who asked last
     refused: str = ""
+
+    def wanted(self, now: float) -> bool:
+        """Whether somebody waits for it, or is reading it."""
+        return not self.told and now - self.asked_at < ASKED_S
 
 
 class LastValues:
@@ -93,14 +99,14 @@ class LastValues:
             self._number += 1
             table = _Table(topic, self._number)
         self._tables[topic] = table
-        table.asked_at = now
+        table.asked_at, table.told = now, False
         if not request.table and not table.goals and now - table.fresh_at > FRESH_S:
             self._look_for_news(table)
             self._read(table, now)
         if table.refused:
             self._drop(topic)
             return ErrorAnswer(table.refused), ()
-        if table.goals:
+        if table.goals or topic not in self._tables:
             self.due = min(self.due, now + PAUSE_S)
             return LastAnswer(request.topic, 0, busy=True), ()
         self.due = min(self.due, now + FORGET_S)
@@ -169,7 +175,7 @@ class LastValues:
                 return
         if not table.goals:
             table.fresh_at = now
-        self._shrink(table)
+        self._shrink(table, now)
 
     def _take(self, table: _Table, part: _Part, batch: Batch) -> None:
         """Enter the newest record of each key."""
@@ -196,13 +202,16 @@ class LastValues:
             self._grow(table, ENTRY_BYTES + len(key) + len(value or b"") + len(header))
             part.add(offset, (key, stamp, value, header))
 
-    def _shrink(self, kept: _Table) -> None:
-        """Let go of tables beyond the bound, ``kept`` last."""
-        while self.held_bytes > self._limits.last_bytes_max and len(self._tables) > 1:
-            self._drop(next(topic for topic, each in self._tables.items() if each is not kept))
-        if kept.bytes > self._limits.last_bytes_max:
+    def _shrink(self, read: _Table, now: float) -> None:
+        """Let go of tables beyond the bound, after one was read."""
+        if read.bytes > self._limits.last_bytes_max:
             mib = self._limits.last_bytes_max >> 20
-            kept.refused = f"the newest records of topic {kept.topic!r} have more than {mib} MiB"
+            read.refused = f"the newest records of topic {read.topic!r} have more than {mib} MiB"
+            return
+        while self.held_bytes > self._limits.last_bytes_max:
+            wanted = {each.topic: each.number for each in self._tables.values() if each.wanted(now)}
+            idle = next((topic for topic in self._tables if topic not in wanted and topic != read.topic), None)
+            self._drop(idle or max(wanted, key=lambda topic: wanted[topic]))
 
     def _grow(self, table: _Table, size: int) -> None:
         table.bytes += size
@@ -239,4 +248,5 @@ class LastValues:
                 bodies.append(body)
                 size += len(body)
             index, after = index + 1, -1
+        table.told = True
         return LastAnswer(request.topic, table.number, list(cuts), names, index, after), (*bodies,)
