@@ -33,6 +33,7 @@ from chappe.mesh.forwarding.kept import inner
 from chappe.mesh.forwarding.losses import Drops, Loss, Losses, Why
 from chappe.mesh.forwarding.outboxes import Outboxes
 from chappe.mesh.forwarding.routes import Route, Routes
+from chappe.mesh.forwarding.turn import Turn
 from chappe.mesh.forwarding.version1 import Originals
 from chappe.mesh.forwarding.version2 import Trees
 from chappe.mesh.links.link import EndpointOptions, Link
@@ -58,42 +59,6 @@ Contain = Callable[[Link, Exception, bytes, float], Sequence[Action]]
 
 _NOBODY_ELSE: Final[frozenset[bytes]] = frozenset()
 _LAST_KIND: Final = COMMAND  # kinds up to this are messages of applications
-
-
-class _Turn:
-    """What the frames of one call lead to: gathered, so that a subscriber is called once."""
-
-    __slots__ = ("actions", "boxes", "flushes")
-
-    def __init__(self) -> None:
-        self.actions: list[Action] = []
-        self.boxes: dict[int, list[Message]] = {}
-        self.flushes: dict[int, Flush] = {}
-
-    def deliver(self, subscribers: tuple[int, ...], message: Message) -> None:
-        boxes = self.boxes
-        for subscriber in subscribers:
-            if subscriber in boxes:
-                boxes[subscriber].append(message)
-            else:
-                boxes[subscriber] = [message]
-
-    def deliver_all(self, subscribers: tuple[int, ...], messages: list[Message]) -> None:
-        boxes = self.boxes
-        for subscriber in subscribers:
-            if subscriber in boxes:
-                boxes[subscriber] += messages
-            else:
-                boxes[subscriber] = messages.copy()
-
-    def close(self) -> None:
-        """Put what was gathered into the actions: what follows happened later."""
-        if self.boxes:
-            self.actions += [Deliver(subscriber, messages) for subscriber, messages in self.boxes.items()]
-            self.boxes = {}
-        if self.flushes:
-            self.actions += self.flushes.values()
-            self.flushes = {}
 
 
 class Router:
@@ -337,7 +302,7 @@ class Router:
     def handle_frames(self, link: Link, frames: Sequence[bytes], now: float) -> list[Action]:
         """Frames of an established link."""
         link.received += len(frames)
-        turn = _Turn()
+        turn = Turn()
         chappe = link.chappe
         self.outboxes.source = link, now
         for body in frames:
@@ -384,7 +349,7 @@ class Router:
             turn.actions += self._flushes()
         return turn.actions
 
-    def _take_early(self, turn: _Turn, now: float) -> None:
+    def _take_early(self, turn: Turn, now: float) -> None:
         """What came before the news of its origin."""
         source = self.outboxes.source
 
@@ -417,7 +382,7 @@ class Router:
         if first.kind != LOSS:
             self.losses.add(self._own, first.origin, first.topic, Why.EARLY, _NOBODY_ELSE, count)
 
-    def _route(self, topic: bytes, turn: _Turn, now: float) -> Route:
+    def _route(self, topic: bytes, turn: Turn, now: float) -> Route:
         route = self.routes.known.get(topic)
         if route is None or self.topology.changed:
             if self.topology.changed:
@@ -426,7 +391,7 @@ class Router:
             route = self.routes.find(topic)
         return route
 
-    def _take_from_chappe(self, link: Link, body: bytes, turn: _Turn, now: float) -> None:
+    def _take_from_chappe(self, link: Link, body: bytes, turn: Turn, now: float) -> None:
         """A message of version 2 came; what is for us, or for originals that we speak with, may have come before."""
         if self.topology.changed:
             turn.close()
@@ -452,7 +417,7 @@ class Router:
             else:  # nearly always
                 turn.deliver(route.data if kind == DATA else route.commands, found)
 
-    def _take_several(self, link: Link, messages: list[Message], turn: _Turn, now: float) -> None:
+    def _take_several(self, link: Link, messages: list[Message], turn: Turn, now: float) -> None:
         """All of them of one origin, kind and topic, with consecutive numbers."""
         first, last = messages[0], messages[-1]
         if not self.seen.is_new_run(first.origin, range(first.sequence, last.sequence + 1)):
@@ -480,7 +445,7 @@ class Router:
                 self.losses.add(self._own, message.origin, message.topic, Why.FULL, _NOBODY_ELSE, count)
         return tuple(found)
 
-    def _take_message(self, link: Link, message: Message, turn: _Turn, now: float) -> None:
+    def _take_message(self, link: Link, message: Message, turn: Turn, now: float) -> None:
         topic, receiver, kind = message.topic, message.receiver, message.kind
         if kind == LOSS:
             self._take_loss(message, now)
@@ -504,7 +469,7 @@ class Router:
                     if each in self._full_here:
                         self.holds.is_for(each, self._along, 1, now)
 
-    def _take_from_original(self, link: Link, message: Message, turn: _Turn, now: float) -> None:
+    def _take_from_original(self, link: Link, message: Message, turn: Turn, now: float) -> None:
         topic, payload, receiver = message.topic, message.payload, message.receiver
         route = self._route(topic, turn, now)
         if route.refused or receiver not in (NOBODY, self._own):
@@ -555,14 +520,14 @@ class Router:
         self._pass_to_originals(route.originals, message, message.ttl - 1, link, turn, now)
 
     def _pass_to_originals(
-        self, links: tuple[Link, ...], message: Message, ttl: int, but: Link, turn: _Turn, now: float
+        self, links: tuple[Link, ...], message: Message, ttl: int, but: Link, turn: Turn, now: float
     ) -> None:
         for link in self.originals.pass_on(links, message, ttl, but, now):
             turn.flushes[link.conn] = link.flush
 
     # -- control ----------------------------------------------------------------------------------
 
-    def _handle_control(self, link: Link, message: Message, turn: _Turn, now: float) -> None:
+    def _handle_control(self, link: Link, message: Message, turn: Turn, now: float) -> None:
         if message.kind in (PING, PONG):
             turn.actions += self._control(link, message, now)
         elif not link.chappe:
@@ -607,7 +572,7 @@ class Router:
         told = [action for each, missing in losses for action in self._tell_loss(each, missing)]
         settled = [*self.settle(now), *self.flooding.tell(now)]
         if self._early.is_due(self.settled):
-            turn = _Turn()
+            turn = Turn()
             self._take_early(turn, now)
             turn.close()
             settled += turn.actions
