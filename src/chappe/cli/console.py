@@ -201,11 +201,11 @@ def host_and_ports(address: str) -> tuple[str, int, int]:
     return host, first, numbers[1] if len(numbers) > 1 else first + 1
 
 
-def answers(address: str, timeout_s: float = CONNECT_S) -> bool:
+def answers(address: str) -> bool:
     """Whether anything accepts connections at the address of a tower, or of one of several."""
     for each in address.split(","):
         try:
-            with socket.create_connection(host_and_ports(each)[:2], timeout_s):
+            with socket.create_connection(host_and_ports(each)[:2], CONNECT_S):
                 return True
         except (OSError, OverflowError, UnicodeError):
             continue

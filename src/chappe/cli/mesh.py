@@ -92,14 +92,14 @@ def addresses(security: Security, texts: Iterable[str]) -> list[tuple[str, int]]
     return found
 
 
-def address(text: str, port_max: int = 65535) -> tuple[str, int]:
+def address(text: str) -> tuple[str, int]:
     """Host and port of ``HOST``, ``HOST:PORT``, ``:PORT`` or ``[IPV6]:PORT``; raises UsageError."""
     host, colon, port = text.rpartition(":")
     if not colon or (text.endswith("]") and text.startswith("[")) or (text.count(":") > 1 and not text.startswith("[")):
         host, port = text, str(MESH_PORT)
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    if not port.isascii() or not port.isdecimal() or len(port) > 5 or int(port) > port_max or "/" in host:
+    if not port.isascii() or not port.isdecimal() or len(port) > 5 or int(port) > 65535 or "/" in host:
         raise UsageError(f"{text!r} is not an address: HOST:PORT is wanted, such as {HERE}")
     return host or "127.0.0.1", int(port)
 

@@ -226,7 +226,7 @@ def parse_speed(text: str) -> float | None:
     return factor
 
 
-def _play(run: Player | Replay, bar: Bar, show: Callable[[Any], None], interrupted: Callable[[], str]) -> int:
+def _play(run: Player | Replay, show: Callable[[Any], None], interrupted: Callable[[], str]) -> int:
     """Run to the end; ``interrupted`` is called on Ctrl-C, and says what to tell. Returns the exit code."""
     run.show = show
     try:
@@ -280,7 +280,7 @@ def _replay_archive(
         run = ending.enter_context(Replay(source, order, tower=tower, listen=listen, anew=what.anew))
         if run.resumed:
             say(f"going on after {run.progress.earlier:,} records that an earlier run has sent (--anew starts again)")
-        code = _play(run, bar, show, interrupted)
+        code = _play(run, show, interrupted)
     done = run.progress
     records = done.sent - done.earlier
     rate = f"{done.seconds:.1f} s ({rate_of(records, done.seconds):,.0f} records/s)"
@@ -326,7 +326,7 @@ def _replay_topic(
                 endpoint.peer(host, port, retry_s=mesh.RETRY_S, timeout=PEER_S)
             except TimedOut:
                 raise TimedOut(f"no endpoint of the mesh answers at {mesh.shown((host, port))}") from None
-        code = _play(player, bar, show, interrupted)
+        code = _play(player, show, interrupted)
     done = player.progress
     rate = rate_of(done.sent, done.seconds)
     text = f"published {done.sent:,} messages in {done.seconds:.1f} s ({rate:,.0f} messages/s)"

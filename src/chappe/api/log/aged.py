@@ -26,7 +26,7 @@ class Aged:
 
     def is_old(self, batch: ConsumedBatch) -> bool:
         """Whether records of a batch are too old; it is looked into only if some may be."""
-        before = self._before(batch.partition)
+        before = self._before()
         return batch.batch.timestamp_min < before and _count(batch, before) > 0
 
     def drop(self, batch: ConsumedBatch) -> tuple[ConsumedBatch | None, ConsumedBatch | None]:
@@ -35,12 +35,12 @@ class Aged:
         What is too old in front of either is counted. The time that it takes is that of what it goes past: young and
         old may take turns all through a batch.
         """
-        before, base, end = self._before(batch.partition), batch.batch.base, batch.next
+        before, base, end = self._before(), batch.batch.base, batch.next
         raw = batch.batch.timestamp_bytes()
         if batch.batch.timestamp_min >= before:
             return batch, None
         if raw is None:
-            self.stale.drop(len(batch), self._age_s(batch.partition, batch.batch.timestamp_min))
+            self.stale.drop(len(batch), _age_s(batch.batch.timestamp_min))
             return None, None
         stamps = raw.cast("q")
 
@@ -51,7 +51,7 @@ class Aged:
             after = run(start, young=False)
             if after > start:
                 oldest = min(stamps[start - base : after - base])
-                self.stale.drop(after - start, self._age_s(batch.partition, oldest))
+                self.stale.drop(after - start, _age_s(oldest))
             return after
 
         first = skip(batch.first)
@@ -64,10 +64,10 @@ class Aged:
 
     def drop_old(self, record: Record) -> bool:
         """Whether a record is too old now; if what is too old is dropped, it is counted."""
-        if record.timestamp >= self._before(record.partition):
+        if record.timestamp >= self._before():
             return False
         if not self.stale.ends:
-            self.stale.drop(1, self._age_s(record.partition, record.timestamp))
+            self.stale.drop(1, _age_s(record.timestamp))
         return True
 
     def error(self, waiting: Iterable[ConsumedBatch]) -> TooSlow:
@@ -76,15 +76,16 @@ class Aged:
         first = batches[0]
         oldest = min(first.batch.timestamps()[first.first - first.batch.base :])
         what = f"a record of topic {first.topic!r}, partition {shown(first.partition)},"
-        count = sum(_count(each, self._before(each.partition)) for each in batches)
-        return self.stale.error(what, self._age_s(first.partition, oldest), count)
+        count = sum(_count(each, self._before()) for each in batches)
+        return self.stale.error(what, _age_s(oldest), count)
 
-    def _before(self, partition: str) -> int:
+    def _before(self) -> int:
         """Records with an earlier time are too old."""
         return wall_us() - self._max_us
 
-    def _age_s(self, partition: str, timestamp: int) -> float:
-        return (self._max_us + self._before(partition) - timestamp) / 1e6
+
+def _age_s(timestamp: int) -> float:
+    return (wall_us() - timestamp) / 1e6
 
 
 def _count(batch: ConsumedBatch, before: int) -> int:
