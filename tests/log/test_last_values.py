@@ -197,6 +197,23 @@ def test_tables_that_have_no_room_beside_each_other_are_told_one_after_the_other
     assert (found, requests) == ({b"one": 100, b"two": 100}, {})
 
 
+def test_a_topic_with_more_than_the_bound_is_refused_while_another_one_is_asked_for() -> None:
+    rig = StoreRig(limits=replace(LOG_LIMITS, last_bytes_max=100_000, last_piece_bytes=1))
+    for topic, base in (("large", 0), ("large", 100), ("small", 0)):
+        keys: list[bytes | None] = [b"k%d" % (base + number) for number in range(100)]
+        body = encode_batch(base, [b"x" * 300] * 100, WALL, keys=keys)
+        rig.storage.publish(rig.storage.write([Append(topic, "P", base, 100, WALL, WALL, body)]))
+    for _ in range(10):
+        answer, _ = ask(rig, LastRequest(b"large"))
+        if isinstance(answer, ErrorAnswer):
+            break
+        rig.wait(0.1)
+        ask(rig, LastRequest(b"small"))
+        rig.wait(0.1)
+    assert isinstance(answer, ErrorAnswer)
+    assert len(told(rig, b"small")) == 100
+
+
 def test_a_table_that_is_gone_is_asked_for_from_the_beginning() -> None:
     rig = small(read_bytes=100)
     keep(rig, 0, *[(f"k{number}", "v") for number in range(10)])

@@ -168,10 +168,10 @@ class LastValues:
                     left -= len(raw)
                     self._take(table, part, Batch.parse(raw, check=False))
             except ChappeError as error:
-                table.refused = str(error)
+                self._refuse(table, str(error))
                 return
             if not read.batches:
-                table.refused = f"records of topic {table.topic!r} are damaged at this store"
+                self._refuse(table, f"records of topic {table.topic!r} are damaged at this store")
                 return
         if not table.goals:
             table.fresh_at = now
@@ -206,12 +206,18 @@ class LastValues:
         """Let go of tables beyond the bound, after one was read."""
         if read.bytes > self._limits.last_bytes_max:
             mib = self._limits.last_bytes_max >> 20
-            read.refused = f"the newest records of topic {read.topic!r} have more than {mib} MiB"
+            self._refuse(read, f"the newest records of topic {read.topic!r} have more than {mib} MiB")
             return
         while self.held_bytes > self._limits.last_bytes_max:
             wanted = {each.topic: each.number for each in self._tables.values() if each.wanted(now)}
             idle = next((topic for topic in self._tables if topic not in wanted and topic != read.topic), None)
             self._drop(idle or max(wanted, key=lambda topic: wanted[topic]))
+
+    def _refuse(self, table: _Table, reason: str) -> None:
+        """It takes no room until somebody who waits for it has heard that."""
+        table.refused = reason
+        self._grow(table, -table.bytes)
+        table.parts, table.newest, table.goals = {}, {}, {}
 
     def _grow(self, table: _Table, size: int) -> None:
         table.bytes += size
