@@ -21,6 +21,7 @@ from benchmarks.latency import latency
 from benchmarks.live import batches, records
 from benchmarks.many import many
 from benchmarks.maps import maps
+from benchmarks.maps_crowd import crowd
 from benchmarks.memory import memory
 from benchmarks.mesh import mesh
 from benchmarks.mesh_versions import mesh_versions
@@ -47,6 +48,7 @@ PATHS: dict[str, Callable[[Settings], list[Line]]] = {
     "mesh-versions": mesh_versions,
     "data-stores": data_stores,
     "maps": maps,
+    "maps-crowd": crowd,
     "many": many,
     "sharded": sharded,
     "strangers": strangers,
