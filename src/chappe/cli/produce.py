@@ -145,7 +145,7 @@ class _Run:
         self._look = self.form == "json"  # whether the first line is one of ``consume``
         self._plain = not self.extras.has_key and not self.extras.headers
         self._first = self.producer.next_offset
-        self._end = threading.Lock()  # taken by who ends the run
+        self._end = threading.Lock()  # taken by whatever ends the run
 
     @property
     def _sent(self) -> int:

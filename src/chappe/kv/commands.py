@@ -226,7 +226,7 @@ class SnapshotTaken(msgspec.Struct, frozen=True):
 
 
 class MasterSilent(msgspec.Struct, frozen=True):
-    """One of a pair of masters: ``master`` is not heard any more, or is master no more if it says so itself.
+    """One of a pair of masters: ``master`` is no longer heard, or is no longer master if it says so itself.
 
     A clone that follows it, and has not heard of it either, looks for another one.
     """

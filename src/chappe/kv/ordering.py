@@ -4,7 +4,7 @@ Each is done in memory at once. Without a backend it is told at once; with one i
 if it cannot be.
 
 As the original: what add and subtract result in is told as a put of the resulting value, a put_unique that inserted as
-a put and the answer to who asked. An original waits for that answer; a clone of chappe is told otherwise. What is done
+a put and the answer to the asker. An original waits for that answer; a clone of chappe is told otherwise. What is done
 to a string or a container is told as it is where no original listens: n insertions into one set would cost n*n/2
 members.
 """

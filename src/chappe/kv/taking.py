@@ -122,7 +122,7 @@ class Taking:
         self._writers.due.clear()
 
     def handle_timeout(self, now: float, wall_ns: int, actions: list[Action]) -> None:
-        """Acknowledge, ask for what is missing, let go of who is gone."""
+        """Acknowledge, ask for what is missing, let go of those that are gone."""
         for writer in list(self._writers.attached.values()):
             if writer.channel is not None:
                 self._take(writer, writer.channel.handle_timeout(now), now, wall_ns, actions)

@@ -195,7 +195,7 @@ class LogConsumer:
         return found
 
     def ready(self, since: float, now: float) -> bool:
-        """Whether whatever is sent from now on will be delivered, also to who starts at the latest.
+        """Whether whatever is sent from now on will be delivered, also to those that start at the latest.
 
         That is so once the stores have listed what they have: what is not in it is new. Where no store is found,
         everybody has ``ALONE_S`` from ``since``, when a tower was there, to be met; a partition that is met later is

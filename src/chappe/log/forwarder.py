@@ -5,7 +5,7 @@ address, and into the store; an acknowledgement means "on disk" as ever. So a co
 another forwarder, and several work side by side without knowing of each other's state.
 
 What the store has is answered by it. A FETCH for what it has not, as when its disk refuses, goes on to the producer,
-and the producer's answer to who asked.
+and the producer's answer to the one that asked.
 
 A forwarder may hear itself: over another one that passes on what this one says, or because a beacon named its own port
 by another name. So nothing is passed on that was passed on a moment ago.

@@ -110,7 +110,7 @@ class LogProducer:
         self._positions: list[int] | None = None
         self._extras: list[_Extras] = []  # of each record, or empty until the first one that has any
         self.extras = False  # whether there are any
-        self.plain = False  # for who calls ``append``: a value alone needs nothing but its place below, and ``room``
+        self.plain = False  # for callers of ``append``: a value alone needs nothing but its place below, and ``room``
         self.room = self._batch_bytes  # bytes that the batch still takes; each record counts four more than its value
         self._many = 512  # records that probably fill a batch
         for body in journal or ():

@@ -217,7 +217,7 @@ class Sources:
                 self._polls.set(store.address, store.poll_at)
 
     def rest(self, store: Source, filters: Iterable[Filter]) -> None:
-        """A store has listed what it has: if that is all that it was asked for, leave it to who tells us."""
+        """A store has listed what it has: if that is all that it was asked for, leave it to the one that tells us."""
         wanted = list(filters)
         if not self.told or store.polling or store.again:
             return

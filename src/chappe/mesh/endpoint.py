@@ -187,7 +187,7 @@ class EndpointCore(Peerings):
 
     @property
     def turned(self) -> int:
-        """Rises whenever publishers to some topic are to wait for who is full, or need not any more."""
+        """Rises whenever publishers to some topic have to wait for a full subscriber, or no longer have to."""
         return self.router.holds.turned
 
     def buffered(self) -> int:

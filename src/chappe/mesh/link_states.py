@@ -65,7 +65,7 @@ class Known:
         return self.frame[_HEAD_BYTES:]
 
     def is_offered(self, now: float) -> bool:
-        """Whether it is told to who may not have it: not if its endpoint has been gone for so long."""
+        """Whether it is told to those that may not have it: not if its endpoint has been gone for so long."""
         return self.gone_since is None or now - self.gone_since <= LINK_STATE_OFFERED_S
 
     def wants_as(self, other: Known) -> bool:

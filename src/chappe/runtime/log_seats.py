@@ -326,7 +326,7 @@ class Where:
         return "is a store running and connected to the same tower?"
 
     def nobody(self, when: str) -> str:
-        """The sentence for who cannot meet anybody."""
+        """The sentence for a member that cannot meet anybody."""
         command = "chappe forward" if self.forwarders else "chappe up"
         return f"no {self.kind} answers at {self} {when}; start one with: {command}"
 

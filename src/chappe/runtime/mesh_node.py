@@ -116,7 +116,7 @@ class MeshNode:
         return len(self._links)
 
     def keep_up(self) -> None:
-        """After a write, without the lock: read what has come back, in the thread of who writes much.
+        """After a write, without the lock: read what has come back, in the thread that writes much.
 
         Otherwise the node's thread does, and the two wait for each other more than they do.
         """

@@ -106,7 +106,7 @@ class TapNode:
         self.turns.start()
 
     def close(self) -> None:
-        """Answer nobody any more; safe to call twice."""
+        """Stop answering; safe to call twice."""
         with self.turns.lock:
             if self.turns.closed:
                 return

@@ -54,7 +54,9 @@ class Pool:
         """There is a lane more."""
         with self._change:
             self._lanes.add(lane)
-            if not self._threads:  # not only when there is a job: that may come from who must not wait for a start
+            if (
+                not self._threads
+            ):  # not only when there is a job: that may come from a thread that must not wait for a start
                 self._start()
 
     def close(self, lane: Lane) -> None:

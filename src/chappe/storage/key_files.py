@@ -1,6 +1,6 @@
 """Files of keys, read: a private key that only its owner may read, and permissions that the authority has signed.
 
-Secrets are handed to who needs them and stand in no text: not in errors, not in ``repr``, not in logs.
+Secrets are handed to whoever needs them and stand in no text: not in errors, not in ``repr``, not in logs.
 """
 
 from __future__ import annotations

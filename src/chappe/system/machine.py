@@ -142,7 +142,7 @@ class Machine:
 
     def zeromq(self, kind: int, sockets_max: int) -> zmq.Socket[bytes]:
         """A new socket of ZeroMQ. Raises ZMQError."""
-        import zmq  # not for who only reads Parquet
+        import zmq  # not where only Parquet is read
 
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         context.set(zmq.MAX_SOCKETS, sockets_max)  # counts before the first socket is made

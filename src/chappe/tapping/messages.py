@@ -1,6 +1,6 @@
 """What a tap is asked, and what it answers.
 
-Over a DEALER/ROUTER pair, one answer for each question: so nothing is sent to who does not ask, and whoever is slow
+Over a DEALER/ROUTER pair, one answer for each question: so nothing is sent unasked, and whoever is slow
 misses something and is told how much. A question is one frame and so is an answer, both msgpack. Topics travel as
 bytes, as they need not be UTF-8.
 
@@ -75,7 +75,7 @@ class Shown(msgspec.Struct, frozen=True, array_like=True, tag="shown"):
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
-    """The answer to who cannot look now."""
+    """The answer to one that cannot look now."""
 
     reason: str
 

@@ -95,7 +95,7 @@ class Sessions:
                 session.offer(each)
 
     def take(self, client: bytes) -> Shown:
-        """What is to be shown next to who asked."""
+        """What is to be shown next to the asker."""
         session = self._sessions[client]
         waiting, missed = session.waiting, session.missed
         session.missed = 0

@@ -46,7 +46,7 @@ class MapHost(Closeable):
         """Wait while it runs, at most ``timeout`` seconds (None: for ever; Ctrl-C ends the wait).
 
         Raises:
-            MemberStopped: It met a defect, and serves nobody any more.
+            MemberStopped: It met a defect, and no longer serves anybody.
         """
         self._node.halt_event.wait(timeout)
         self._node.turns.check()

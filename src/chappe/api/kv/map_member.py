@@ -281,7 +281,7 @@ class MapMember(Generic[V]):
                     value = None if entry is None else self.body(entry)
                     if wanted(value):
                         found.append(value)
-                except Exception as problem:  # is for who waits, and not for whoever's thread asks
+                except Exception as problem:  # is for the waiting caller, not for whatever thread asks
                     failed.append(problem)
             return bool(found or failed)
 

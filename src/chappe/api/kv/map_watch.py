@@ -74,7 +74,7 @@ class MapWatch(Queued[MapChange[V]], Generic[V]):
             yield found
 
     def call_back(self, function: Callable[[MapChange[V]], object]) -> None:
-        """A thread calls ``function`` with each; for who makes this."""
+        """A thread calls ``function`` with each; for the maker of this."""
         self._waiting.call_back(self.get, function, "chappe-map-watch")
 
     def told(self, action: Told) -> None:

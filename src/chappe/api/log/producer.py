@@ -271,7 +271,7 @@ class Producer(Closeable):
         """A future that is done, with the offset, as soon as ``min_acks`` stores hold the record.
 
         Its callbacks are called by the producer's thread, which does nothing else meanwhile: they must be quick. With
-        ``min_acks=0`` no store is asked, and done only means that the record was handed to who listened at that moment.
+        ``min_acks=0`` no store is asked, and done only means that the record was handed to whoever listened then.
 
         Args:
             offset: As ``send`` returned it.
@@ -297,7 +297,7 @@ class Producer(Closeable):
     def wait_ready(self, timeout: float | None = 10.0) -> None:
         """Wait until a tower or forwarder hears us and ``min_acks`` stores listen; with ``min_acks=0``, anybody.
 
-        Nothing is lost by who sends before: it is kept for them, within the bounds.
+        Nothing that is sent before is lost: it is kept for them, within the bounds.
 
         Raises:
             TimedOut: With what is missing.

@@ -129,7 +129,7 @@ class Store(Closeable):
         """Wait while it runs, at most ``timeout`` seconds (None: for ever; Ctrl-C ends the wait).
 
         Raises:
-            MemberStopped: It met a defect, and serves nobody any more.
+            MemberStopped: It met a defect, and no longer serves anybody.
         """
         self._node.node.halt_event.wait(timeout)
         self._node.node.turns.check()

@@ -44,7 +44,7 @@ class Tower(Closeable):
         """Wait while it runs, at most ``timeout`` seconds (None: for ever; Ctrl-C ends the wait).
 
         Raises:
-            MemberStopped: It met a defect, and introduces nobody any more.
+            MemberStopped: It met a defect, and no longer introduces anybody.
         """
         self._node.halt_event.wait(timeout)
         self._node.turns.check()

@@ -256,7 +256,7 @@ class Host:
             return asked
 
     def _done(self) -> None:
-        self._turns.tell()  # publishing brings nothing that is due earlier than who sleeps looks anyway
+        self._turns.tell()  # publishing brings nothing that is due before a sleeper looks anyway
         if self._rooms:
             for waiting in self._rooms:
                 waiting.changed()

@@ -139,7 +139,7 @@ class Source(Queued[Item]):
             yield found
 
     def call_back(self, function: Callable[[Item], object]) -> None:
-        """A thread calls ``function`` with each; for who makes this."""
+        """A thread calls ``function`` with each; for the maker of this."""
         self._waiting.call_back(self.get, function, self.called_by)
 
     def _report_dropped(self, dropped: int, whose: str) -> None:

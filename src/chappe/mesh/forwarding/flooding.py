@@ -173,7 +173,7 @@ class Flooding:
         if verdict is not Verdict.NEWS:
             return NOTHING_TO_DO
         if not self._forwards:
-            # We pass nothing on; but of who was absent others are to say if they know better.
+            # We pass nothing on; but others may know better of an endpoint that was absent.
             return self._send(self._to_its_endpoint(origin), self._but({link.peer_id})) if absent else NOTHING_TO_DO
         actions: list[Action] = []
         known = topology.states.known[origin]
@@ -332,5 +332,5 @@ class Flooding:
 
 
 def _is_older(one: tuple[int, int], two: tuple[int, int]) -> bool:
-    """Whether the other version may be news for who has the first: of one version all take the same."""
+    """Whether the other version may be news to one that has the first: of one version all take the same."""
     return one != two and one[0] <= two[0]

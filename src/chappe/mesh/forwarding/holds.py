@@ -1,4 +1,4 @@
-"""Credit, end to end: who publishes waits for who has no room, over any number of hops.
+"""Credit, end to end: publishers wait for subscribers that have no room, over any number of hops.
 
 A subscriber that blocks, or a peer, may be *full*. What comes for it then is taken nevertheless, and the tree along
 which it came is *held*: every hop tells the hop above it, up to the origin, which publishes nothing along that tree
@@ -64,7 +64,7 @@ class Holds:
     """Who is full here, and which trees are held by them and by those below.
 
     Args:
-        patience_s: So long somebody is waited for who takes nothing.
+        patience_s: How long a subscriber that takes nothing is waited for.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -274,7 +274,7 @@ class Holds:
         """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         here = {(holder, branch) for branch, hold in self._holds.items() for holder in hold.here}
         marked = {(holder, branch) for holder, full in self.full.items() for branch in full.branches}
-        found = [] if here == marked else ["trees are held by who is not full, or the other way round"]
+        found = [] if here == marked else ["trees are held by subscribers that are not full, or the other way round"]
         if any(branch not in self._holds and branch not in self._ahead for branch in self.waits):
             found.append("a tree is waited for that nobody holds, and that is not ahead")
         return found

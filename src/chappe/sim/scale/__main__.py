@@ -38,7 +38,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--endpoints", type=int, nargs="+", metavar="N", help=f"how many (default: {ENDPOINTS}; full: {FULLY_MESHED})"
     )
-    parser.add_argument("--seed", type=int, default=1, help="of random networks, and of who publishes and changes")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of random networks, and of the choice of publishers and changes"
+    )
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="one object for each network, instead of tables")
     shown.add_argument(

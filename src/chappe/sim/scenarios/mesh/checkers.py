@@ -181,7 +181,7 @@ class OriginOrder(Checker[MeshWorld]):
 
 
 class Drops(Checker[MeshWorld]):
-    """Every message that is dropped is counted and reported where it is; none where all wait for who is full."""
+    """Every message that is dropped is counted and reported where it is; none where all wait for full ones."""
 
     name = "drops"
 
@@ -189,7 +189,7 @@ class Drops(Checker[MeshWorld]):
         """Compare what was counted with what was reported."""
         for host in self.world.alive(EndpointHost):
             if self.world.holds_back and not self.world.paces and host.told_dropped:
-                self.fail(f"{host.life} has dropped {host.told_dropped} messages, though all wait for who is full")
+                self.fail(f"{host.life} has dropped {host.told_dropped} messages, though all wait for full ones")
             if host.told_dropped != host.core.router.drops.total:
                 self.fail(
                     f"{host.life} has dropped {host.core.router.drops.total} messages, and reported {host.told_dropped}"

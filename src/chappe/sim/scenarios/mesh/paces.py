@@ -19,7 +19,7 @@ from chappe.sim.world import Checker
 
 BEGINS_S: Final = 5.0  # by then everybody has known everybody for a while
 LASTS_S: Final = 10.0
-STOPS_S: Final = 16.0  # longer than it is waited for who has stopped
+STOPS_S: Final = 16.0  # longer than one that has stopped is waited for
 SIPS: Final = (3.0, 10.0, 30.0)  # messages per second, of INBOX_MAX that wait: seconds, which nobody else may be late
 SURPLUS: Final = 2_048  # more than what is on its way in the longest line, as with the usual bounds
 MESSAGES: Final = (5, 20, 40)  # at once
@@ -72,7 +72,7 @@ class SlowSubscriber(MeshFaults):
             self._publish_until(name, rng.choice(topics), rng.choice(MESSAGES), FLOOD_BYTES, self.until)
 
     def is_for_slow(self, topic: bytes, receiver: MeshHost | None) -> bool:
-        """Whether something is for who is slow."""
+        """Whether something is for a slow subscriber."""
         slow = self.slow
         if receiver not in (None, slow):
             return False

@@ -72,7 +72,7 @@ class PopulatedMesh(MeshWorld):
 
     def _add_originals(self, names: list[str]) -> None:
         rng = self.rng
-        # Originals bring what they know to every part of a network that is cut by who does not forward.
+        # Originals bring what they know to every part of a network that is cut by endpoints that do not forward.
         for host in self.alive(EndpointHost):
             if not host.options.forwarding:
                 self._make(host.name, forwarding=True)

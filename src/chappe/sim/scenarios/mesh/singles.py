@@ -46,7 +46,7 @@ class SingleFaults(MeshFaults):
 
 
 class Accounted(Checker[MeshWorld]):
-    """What does not arrive is told to who published it, with its topic, and at least as many as there are."""
+    """What does not arrive is told to its publisher, with its topic, and at least as many as there are."""
 
     name = "accounted"
 
