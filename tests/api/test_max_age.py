@@ -63,6 +63,15 @@ def test_the_first_record_that_is_too_old_ends_a_consumer_where_it_stands(chappe
         assert [each.value for each in islice(consumer, 4)] == [b"0", b"1", b"2", b"3"]
 
 
+def test_who_has_ended_is_no_reader_that_is_behind(chappe_log: Log) -> None:
+    made(chappe_log, count=4, apart_s=10.0)
+    with Consumer("t", max_age_s=5.0) as consumer:
+        with pytest.raises(TooSlow) as told:
+            consumer.poll(10)
+        assert told.value.count > 1  # others waited behind it
+        assert consumer._core._delivery.queued_bytes == 0
+
+
 def test_what_is_too_old_is_left_out_and_counted(chappe_log: Log) -> None:
     made(chappe_log, count=4, apart_s=10.0)
     with Consumer("t", max_age_s=25.0, on_stale="drop") as consumer:

@@ -172,10 +172,12 @@ class Consumer(Closeable):
         for each in reversed(waiting):
             self._taken[each.topic, each.partition] = each.first
         self._open = None
+        size = sum([len(each.batch.raw) for each in self._queue])
         self._queue.clear()
         self._ended = aged.error(waiting), {**self._core.positions(), **self._taken}
         for wanted in self._core.filters:
             self._node.perform(self._core.unsubscribe(wanted))
+        self._release(size)  # or else its node would take it for one that is behind
         return self._ended[0]
 
     def _rest(self) -> ConsumedBatch | None:
