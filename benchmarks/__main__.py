@@ -17,6 +17,7 @@ from benchmarks.children import ROOT, ChildFailed
 from benchmarks.data_stores import data_stores
 from benchmarks.durable import durable
 from benchmarks.forwarding import forwarding
+from benchmarks.keys import keys
 from benchmarks.latency import latency
 from benchmarks.live import batches, records
 from benchmarks.many import many
@@ -36,6 +37,7 @@ from benchmarks.strangers import strangers
 PATHS: dict[str, Callable[[Settings], list[Line]]] = {
     "batches": batches,
     "records": records,
+    "keys": keys,
     "stored": acknowledged,
     "durable": durable,
     "catch-up": catch_up,

@@ -94,6 +94,7 @@ class Keys:
 
 
 Security: TypeAlias = Tls | Literal["plain", "anonymous"] | None
+LogSecurity: TypeAlias = Keys | Literal["plain"] | None  # None: the identity that the environment names, if it does
 
 
 def check_security(security: Security | Keys) -> Security:

@@ -62,13 +62,29 @@ def test_a_filter_that_no_topic_can_match_is_refused(text: str) -> None:
         Filter.parse(text)
 
 
-@pytest.mark.parametrize("text", ["tcp://127.0.0.1:5000", "tcp://[::1]:1", "tcp://host.example:65535"])
+@pytest.mark.parametrize(
+    "text", ["tcp://127.0.0.1:5000", "tcp://[::1]:1", "tcp://host.example:65535", "tcp://h:1#hub-1.x"]
+)
 def test_endpoints_are_tcp(text: str) -> None:
     assert is_endpoint(text)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "tcp://", "tcp://h", "tcp://:1", "tcp://h:0", "tcp://h:65536", "tcp://h:²", "ipc://x:1", "tcp://a\0:1"]
+    "text",
+    [
+        "",
+        "tcp://",
+        "tcp://h",
+        "tcp://:1",
+        "tcp://h:0",
+        "tcp://h:65536",
+        "tcp://h:²",
+        "ipc://x:1",
+        "tcp://a\0:1",
+        "tcp://h:1#",
+        "tcp://h:1#a b",
+        "tcp://h#x",
+    ],
 )
 def test_everything_else_is_no_endpoint(text: str) -> None:
     assert not is_endpoint(text)

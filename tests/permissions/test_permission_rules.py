@@ -22,7 +22,8 @@ def rule(effect: str, *topics: str, verbs: str = "produce", roles: str = "", nam
 
 
 def identity(name: str, role: str = "producer", *, days: float = 30, revoked: bool = False) -> Identity:
-    return Identity(name, role, name.encode().ljust(32, b"."), None, NOW + days * DAY, NOW if revoked else None, 7)
+    revoked_at = NOW if revoked else None
+    return Identity(name, role, name.encode().ljust(32, b"."), None, NOW + days * DAY, revoked_at, (name,), 7)
 
 
 def permissions(*rules: Rule, identities: tuple[Identity, ...] = ()) -> Permissions:
@@ -116,6 +117,24 @@ def test_a_server_is_who_may_serve_some_topic() -> None:
     assert found.may_somewhere(found.identities["ann"], "store")
     assert not found.may_somewhere(found.identities["ann"], "introduce")
     assert not found.may_somewhere(found.identities["bob"], "store")
+
+
+def test_whom_to_dial_is_told_by_who_may_serve_and_where_it_is() -> None:
+    rules = (rule("allow", "*", roles="server", verbs="store"), rule("allow", "*", roles="boss", verbs=EVERYTHING))
+    boss, one, two = identity("boss", "boss"), identity("one", "server"), identity("two", "server")
+
+    alone = permissions(*rules, identities=(boss, one, identity("ann"), identity("gone", "server", revoked=True)))
+    assert alone.server("store", "anywhere", NOW) == one  # not the one that may everything
+    assert permissions(*rules, identities=(boss,)).server("store", "anywhere", NOW) == boss
+    both = permissions(*rules, identities=(boss, one, two))
+    assert both.server("store", "two", NOW) == two
+    assert both.server("store", "anywhere", NOW) == "one and two may both store: say who it is, one@anywhere"
+    assert both.server("store", "two", NOW, "one") == one
+    assert both.server("store", "two", NOW, "eve") == "there is no identity eve"
+    assert alone.server("store", "two", NOW, "ann") == "ann may not store"
+    assert "revoked" in str(alone.server("store", "two", NOW, "gone"))
+    assert permissions().server("store", "two", NOW) == "no identity may store"
+    assert both.next_expiry(NOW) == NOW + 30 * DAY
 
 
 TOPICS = st.text("ab", max_size=4)

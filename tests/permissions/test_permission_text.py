@@ -23,6 +23,7 @@ ANN: Final = f"""
 role = "producer"
 curve = "{texts.z85(CURVE)}"
 endpoint = "232fd6cb-865e-4ddc-b930-ea5d72e3f2e3"
+hosts = ["10.0.0.5"]
 expires = 2030-01-02T03:04:05Z
 """
 RULE: Final = '[[rules]]\nallow = ["produce"]\nroles = ["producer"]\ntopics = ["orders/*", "bills"]\n'
@@ -47,9 +48,9 @@ def test_what_is_written_is_understood() -> None:
 
     assert (found.version, found.issued.year, found.expires.year) == (3, 2026, 2036)
     id = UUID("232fd6cb-865e-4ddc-b930-ea5d72e3f2e3")
-    assert found.identities == {"ann": Identity("ann", "producer", CURVE, id, THEN, None, 5)}
+    assert found.identities == {"ann": Identity("ann", "producer", CURVE, id, THEN, None, ("10.0.0.5",), 5)}
     (rule,) = found.rules
-    assert (rule.allow, rule.line, rule.topics) == (True, 12, ("orders/*", "bills"))
+    assert (rule.allow, rule.line, rule.topics) == (True, 13, ("orders/*", "bills"))
     assert found.by_curve[CURVE].name == "ann"
 
 
@@ -102,7 +103,7 @@ def test_a_signature_of_the_text_alone_is_none() -> None:
         (HEAD + ANN.replace("producer", "a b"), "line 5: 'a b' is no name for a role"),
         (HEAD + ANN.replace(".ann]", '."../ann"]'), "line 5: '../ann' is no name"),
         (HEAD + ANN.replace('curve = "', 'curve = "~'), "line 5: the curve of ann"),
-        (HEAD + ANN + ANN.replace(".ann", ".bob"), "line 11: bob and .* the same curve key|ann and bob"),
+        (HEAD + ANN + ANN.replace(".ann", ".bob"), "line 12: bob and .* the same curve key|ann and bob"),
         (HEAD + RULE.replace("produce", "eat", 1), "line 4: there is no verb 'eat'"),
         (HEAD + RULE + 'deny = ["consume"]', "line 4: a rule has either allow or deny"),
         (HEAD + RULE.replace('allow = ["produce"]\n', ""), "line 4: a rule has either allow or deny"),
@@ -142,11 +143,11 @@ def test_lines_in_any_order_are_understood_or_refused(lines: list[str]) -> None:
 
 @pytest.mark.parametrize("name", ["ann", "a.b", "1-2_3", "x" * 64])
 def test_an_identity_is_written_and_read(name: str) -> None:
-    made = Identity(name, "producer", CURVE, None, THEN)
+    made = Identity(name, "producer", CURVE, None, THEN, None, ("a", "::1"))
 
     found = parse(texts.with_identity(HEAD + RULE, made))
 
-    assert found.identities[name] == Identity(name, "producer", CURVE, None, THEN, None, 9)
+    assert found.identities[name] == Identity(name, "producer", CURVE, None, THEN, None, ("a", "::1"), 9)
     assert found.rules == parse(HEAD + RULE).rules
 
 

@@ -135,7 +135,7 @@ def add(
         uuid = uuid4() if endpoint == "new" else None if endpoint is None else UUID(str(endpoint))
         make_certificate(home, name, hosts=hosts, id=uuid, days=days, passphrase=passphrase)
         public = curve_public(home, name, passphrase)
-        made = Identity(name, role, public, uuid, certificate_end(home, name))
+        made = Identity(name, role, public, uuid, certificate_end(home, name), hosts=tuple(hosts))
         try:
             change(lambda text: texts.with_identity(text, made))
         except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 import typer
@@ -92,6 +93,8 @@ def program(
         raise ChappeError(f"this process may open too few files: at least {FILES_MIN} are needed (ulimit -n 1024)")
     context.obj = config.load(config_file)
     context.default_map = config.defaults_of_commands(context.obj)
+    if "identity" in context.obj.values and context.invoked_subcommand != "config":
+        os.environ.setdefault("CHAPPE_IDENTITY", context.obj.values["identity"])
 
 
 for function in (

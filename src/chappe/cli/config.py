@@ -114,7 +114,7 @@ SETTINGS: Final = (
     Setting("tower", f"{TOWER_HOST}:{TOWER_SUB_PORT}", "where the tower is: HOST[:PORT[:SECOND-PORT]]"),
     Setting("listen", TOWER_HOST, "the interface that this program's own sockets listen on"),
     Setting("forwarders", "none", "forwarders for `produce`, `consume`, `topics`, instead of a tower: HOST[:PORT],..."),
-    Setting("identity", "none", "who a program of the mesh is: DIRECTORY/NAME, as `chappe keys` made it"),
+    Setting("identity", "none", "who a program is: DIRECTORY/NAME, as `chappe keys` made it"),
     Setting("store.directory", "chappe-data/log", "where `store` and `up` keep records"),
     Setting("forward.at", f"{TOWER_HOST}:{FORWARDER_PORT}", "where `forward` listens: HOST[:PORT]"),
     Setting("forward.peers", "none", "the other forwarders: HOST[:PORT], several separated by commas"),
@@ -274,8 +274,6 @@ def _plain(types: str) -> str:
     return " or ".join(_PLAIN.get(each, each) for each in types.split(" | ") if each != "null")
 
 
-MESH_COMMANDS: Final = ("node", "publish", "subscribe", "ping", "record", "replay")
-KV_COMMANDS: Final = ("get", "put", "erase", "list", "dump", "load", "serve", "watch")
 MAP_COMMANDS: Final = ("get", "set", "delete", "watch", "dump", "load", "serve", "witness")
 COMMANDS = (
     "tower",
@@ -300,10 +298,6 @@ def defaults_of_commands(found: Config) -> dict[str, Any]:
     commands["pipeline"] = {name: dict(everywhere) for name in ("run", "check")}
     if "tower" in found.values:  # the tower listens where everybody else looks for it
         commands["tower"] = {"listen": found.values["tower"]}
-    acting = {"acting": found.values["identity"]} if "identity" in found.values else {}
-    for name in MESH_COMMANDS:
-        commands.setdefault(name, {}).update(acting)
-    commands["kv"] = {name: dict(acting) for name in KV_COMMANDS}
     of_map = {name: found.values[f"map.{name}"] for name in ("servers", "at") if f"map.{name}" in found.values}
     commands["map"] = dict.fromkeys(MAP_COMMANDS, of_map)
     for key, value in found.values.items():

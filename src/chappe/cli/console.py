@@ -193,7 +193,7 @@ CONNECT_S: Final = 2.0
 
 def host_and_ports(address: str) -> tuple[str, int, int]:
     """The host and the two ports of a tower's address. Raises UsageError."""
-    host, *ports = address.strip().removeprefix("tcp://").split(":")
+    host, *ports = address.strip().removeprefix("tcp://").rpartition("@")[2].split(":")
     numbers = [int(each) if each.isdecimal() and len(each) <= 5 else 65536 for each in ports]
     if len(numbers) > 2 or not host.isprintable() or any(number > 65535 for number in numbers):
         raise UsageError(f"{address!a} is not the address of a tower: HOST:PORT or HOST:PORT:PORT is wanted")

@@ -32,13 +32,15 @@ def tower(
     listen: Annotated[
         str, Option(envvar="CHAPPE_TOWER", metavar="ADDRESS", help="HOST[:PORT[:SECOND-PORT]]; port 0 takes any.")
     ] = options.TOWER,
+    acting: options.Acting = None,
+    plain: options.Plain = False,
     as_json: options.Json = False,
 ) -> None:
     """Run a tower: producers, consumers and stores find each other through it."""
     from chappe import Tower
 
     hear_warnings(listen)
-    with Tower(listen) as running:
+    with Tower(listen, security="plain" if plain else None) as running:
         tell(as_json, {"tower": running.address}, f"tower at {running.address}; Ctrl-C stops")
         _until_stopped(running)
         say(f"tower stopped; {running.nodes()} members were connected")
@@ -49,11 +51,13 @@ def store(
     directory: Directory = DIRECTORY,
     tower: options.Tower = options.TOWER,
     listen: options.Listen = options.LISTEN,
+    acting: options.Acting = None,
+    plain: options.Plain = False,
     as_json: options.Json = False,
 ) -> None:
     """Run a store: it keeps every record of every topic in a directory."""
     hear_warnings(tower)
-    _keep(context.obj, directory, tower, listen, as_json)
+    _keep(context.obj, directory, tower, listen, plain, as_json)
 
 
 def up(
@@ -61,14 +65,16 @@ def up(
     directory: Directory = DIRECTORY,
     tower: options.Tower = options.TOWER,
     listen: options.Listen = options.LISTEN,
+    acting: options.Acting = None,
+    plain: options.Plain = False,
     as_json: options.Json = False,
 ) -> None:
     """Run a tower and a store in one process: all that a laptop needs."""
     from chappe import Tower
 
     hear_warnings(tower)
-    with Tower(tower) as introducer:
-        _keep(context.obj, directory, introducer.address, listen, as_json, introducer)
+    with Tower(tower, security="plain" if plain else None) as introducer:
+        _keep(context.obj, directory, introducer.address, listen, plain, as_json, introducer)
 
 
 def forward(
@@ -110,6 +116,8 @@ def forward(
             help="Let `chappe tap` see there what passes; HOST: 127.0.0.1.",
         ),
     ] = None,
+    acting: options.Acting = None,
+    plain: options.Plain = False,
     as_json: options.Json = False,
 ) -> None:
     """Run a forwarder: a store that passes on what it takes, so that nobody needs to know anybody else."""
@@ -119,7 +127,14 @@ def forward(
     others = peers.split(",") if peers else []
     tapped = None if tap is None else place(tap)
     kept = _retention(context.obj)
-    with Forwarder(directory, listen=at, peers=others, retention=kept, originals=originals) as running:
+    with Forwarder(
+        directory,
+        listen=at,
+        peers=others,
+        retention=kept,
+        originals=originals,
+        security="plain" if plain else None,
+    ) as running:
         facts = {
             "forwarder": running.address,
             "store": running.store_id,
@@ -151,11 +166,14 @@ def _account(what: str, store: Store) -> None:
     )
 
 
-def _keep(config: Config | None, directory: Path, tower: str, listen: str, as_json: bool, *beside: Tower) -> None:
+def _keep(
+    config: Config | None, directory: Path, tower: str, listen: str, plain: bool, as_json: bool, *beside: Tower
+) -> None:
     """Run a store, and the tower ``beside`` it."""
     from chappe import Store
 
-    with Store(directory, tower=tower, listen=listen, retention=_retention(config)) as running:
+    kept = _retention(config)
+    with Store(directory, tower=tower, listen=listen, retention=kept, security="plain" if plain else None) as running:
         facts = {"tower": tower, "store": running.store_id, "endpoint": running.endpoint, "directory": str(directory)}
         text = f"store in {directory}, answering at {running.endpoint}, tower {tower}; Ctrl-C stops"
         if beside:

@@ -35,11 +35,27 @@ OnStale: TypeAlias = Annotated[
     Literal["end", "drop"],
     Option(help="What is older than --max-age ends the command with a failure, or is left out and counted."),
 ]
+
+
+def _be(acting: str | None) -> str | None:
+    """Have all of this process be that identity, what it starts included: readers, tasks of Spark."""
+    if acting:
+        os.environ["CHAPPE_IDENTITY"] = acting
+    return acting
+
+
 Acting: TypeAlias = Annotated[
     str | None,
     Option(
-        "--as", envvar="CHAPPE_IDENTITY", metavar="DIRECTORY/NAME", help="The identity to be, as `chappe keys` made it."
+        "--as",
+        envvar="CHAPPE_IDENTITY",
+        metavar="DIRECTORY/NAME",
+        callback=_be,
+        help="The identity to be, as `chappe keys` made it.",
     ),
+]
+Plain: TypeAlias = Annotated[
+    bool, Option("--plain", help="No keys beyond this machine either: everybody who reaches it may read and forge.")
 ]
 PASSPHRASE: Final = "CHAPPE_KEY_PASSPHRASE"
 Json: TypeAlias = Annotated[bool, Option("--json", help="Print JSON for a machine.")]
@@ -59,6 +75,7 @@ class Reach:
             help="Forwarders to use instead of a tower: HOST[:PORT], several separated by commas.",
         ),
     ] = None
+    acting: Acting = None  # the environment tells it to who asks
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -87,9 +87,12 @@ class _Claim:
 
 
 class Discovery:
-    """The beacon side of one node; others reach its publishing socket at ``host`` and ``port``."""
+    """The beacon side of one node; others reach its publishing socket at ``host`` and ``port``.
 
-    def __init__(self, address: str, host: str, port: int, *, now: float) -> None:
+    Where connections have keys, ``#NAME`` follows the port: who it is.
+    """
+
+    def __init__(self, address: str, host: str, port: int | str, *, now: float) -> None:
         self._endpoint = f"tcp://{host}:{port}"
         self._where = (host.encode(), str(port).encode())
         self._peers: dict[str, tuple[str, float]] = {}  # endpoint -> address, silent after

@@ -251,3 +251,14 @@ class RecordsTooOld:
             f"dropped {self.count} records that were older than {self.max_age_s:g} s when they were taken, the oldest "
             f"{self.age_s:.1f} s: this consumer is too slow"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionRefused:
+    """A connection that was dialled does not come about for want of the right keys; it is tried again."""
+
+    endpoint: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"no connection to {self.endpoint}: {self.reason}"

@@ -44,6 +44,7 @@ class Identity:
         curve: The public key of its ZeroMQ sockets, 32 bytes.
         endpoint: The id that its certificate names; None if it names none.
         revoked: When it was revoked; from then on it may nothing, whatever the hour.
+        hosts: By which others dial it.
         line: Where the file has it; 0 if that is not known.
     """
 
@@ -53,6 +54,7 @@ class Identity:
     endpoint: UUID | None
     expires: datetime
     revoked: datetime | None = None
+    hosts: tuple[str, ...] = ()
     line: int = 0
 
     def refusal(self, now: datetime) -> str:
@@ -154,6 +156,34 @@ class Permissions:
             if subtree and not rule.allow and rule.touches(topic):
                 return Decision(False, "the rule denies some of these topics", rule.line)
         return Decision(False, "no rule allows it")
+
+    def server(self, verb: str, host: str, now: datetime, name: str = "") -> Identity | str:
+        """Who is to be dialled at a host: ``name``, or the only one that may do this; else why nobody is."""
+        if name:
+            found = self.identities.get(name)
+            if found is None:
+                return f"there is no identity {name}"
+            refusal = self.refusal(now) or found.refusal(now)
+            return refusal or (found if self.may_somewhere(found, verb) else f"{name} may not {verb}")
+        fitting = [
+            each for each in self.identities.values() if not each.refusal(now) and self.may_somewhere(each, verb)
+        ]
+        # Who may do everything is an administrator rather than a server, if there are others.
+        meant = [each for each in fitting if self._named(each, verb)] or fitting
+        if len(meant) > 1:
+            meant = [each for each in meant if host in each.hosts] or meant
+        if len(meant) == 1:
+            return self.refusal(now) or meant[0]
+        if not meant:
+            return f"no identity may {verb}"
+        return f"{meant[0].name} and {meant[1].name} may both {verb}: say who it is, {meant[0].name}@{host}"
+
+    def _named(self, identity: Identity, verb: str) -> bool:
+        return any(rule.allow and verb in rule.verbs and rule.concerns(identity, verb) for rule in self.rules)
+
+    def next_expiry(self, now: datetime) -> datetime:
+        """When the next identity expires, or all of it does."""
+        return min([each.expires for each in self.identities.values() if each.expires > now] + [self.expires])
 
     def may_somewhere(self, identity: Identity, verb: str) -> bool:
         """Whether there may be a topic with which it may do this: what the role of a server is told by."""

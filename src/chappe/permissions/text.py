@@ -15,6 +15,7 @@
     role = "producer"
     curve = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
     endpoint = "232fd6cb-865e-4ddc-b930-ea5d72e3f2e3"
+    hosts = ["10.0.0.5"]
     expires = 2027-12-25T20:00:00Z
     revoked = 2027-01-01T00:00:00Z   # if it was
 
@@ -68,6 +69,7 @@ class _Identity(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     expires: _Moment
     endpoint: UUID | None = None
     revoked: _Moment | None = None
+    hosts: Annotated[list[str], msgspec.Meta(max_length=LISTED_MAX)] = []
 
 
 class _Rule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -164,6 +166,7 @@ def with_identity(text: str, identity: Identity) -> str:
         f"role = {quoted(identity.role, bare=False)}",
         f"curve = {quoted(z85(identity.curve), bare=False)}",
         *([f'endpoint = "{identity.endpoint}"'] if identity.endpoint is not None else []),
+        *([f"hosts = [{', '.join(quoted(each, bare=False) for each in identity.hosts)}]"] if identity.hosts else []),
         f"expires = {moment(identity.expires)}",
         "",
     ]
@@ -215,7 +218,7 @@ def _identity(name: str, each: _Identity, line: int) -> Identity:
     except ValueError:
         raise ConfigError(f"{_at(line)}the curve of {name} is no public key: 40 characters of Z85") from None
     revoked = None if each.revoked is None else _utc(each.revoked)
-    return Identity(name, each.role, curve, each.endpoint, _utc(each.expires), revoked, line)
+    return Identity(name, each.role, curve, each.endpoint, _utc(each.expires), revoked, tuple(each.hosts), line)
 
 
 def _rule(each: _Rule, line: int) -> Rule:

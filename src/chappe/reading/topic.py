@@ -86,7 +86,7 @@ def read_batches(
         raise UsageError("name a topic to read")
     endpoints = tuple(stores.split(",")) if isinstance(stores, str) else tuple(stores or ())
     for each in endpoints:
-        if not each.startswith("tcp://") or not each.rpartition(":")[2].isdigit():
+        if not each.startswith("tcp://") or not each.partition("#")[0].rpartition(":")[2].isdigit():
             raise UsageError(f"a store is tcp://host:port, and not {each!r}")
     if not endpoints and tower is None:
         tower = f"{TOWER_HOST}:{TOWER_SUB_PORT}"

@@ -56,6 +56,7 @@ COMPLAIN_S: Final = 10.0  # malformed messages are logged at most this often, an
 YIELD_S: Final = 0.000_1  # enough for a thread that waits for the lock to get it
 TICK_S: Final = 0.001  # while users send, a node looks this often whether something gathered was left behind ...
 ACTIVE_S: Final = 0.05  # ... until nobody began to gather for this long; so nobody who sends has to wake it
+KEYS_S: Final = 1.0  # between two looks at refusals and permissions, where there are keys
 REFUSED_S: Final = 1.0  # what is due waits this long after the machine refused it
 # What a machine refuses today and may grant tomorrow. Everything else that is raised is a defect of ours.
 REFUSALS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EIO, errno.ENOSPC,
@@ -127,7 +128,7 @@ class Node:
         self.tapped: Callable[[list[bytes]], None] | None = None  # is shown what comes, while somebody looks
         self.halt_event = self.turns.machine.event()
         self._on_report = on_report
-        self._dealers = Dealers(self, self._answered)
+        self._dealers = Dealers(self, self._answered, meeting.gate, self.report)
         self._perform: dict[type, Callable[[Any], None]] = {
             Publish: lambda action: self.publish(encode(action.message)),
             Subscribe: lambda action: meeting.subscribe(zmq.SUBSCRIBE, action.prefix),
@@ -176,7 +177,7 @@ class Node:
         return self._meeting.endpoint
 
     def _open(self, full_peer_wait_s: float) -> None:
-        self._pub = PublishingSocket(full_peer_wait_s)
+        self._pub = PublishingSocket(full_peer_wait_s, self._meeting.gate)
         self.watch_socket(self.keep(self._pub.socket), self._drain_pub)
         self.discovery: Discovers = self._meeting.open(self, self._pub.socket)
 
@@ -201,6 +202,19 @@ class Node:
         """Begin; call once everything else is set up."""
         self.call(self.role.start)
         self.turns.start()
+        if self._meeting.gate is not None:
+            with self.lock:
+                self.call_idle(self, time.monotonic() + KEYS_S)
+
+    def idle(self) -> float:
+        """See who was refused, and whom we may dial by now. See ``Gatherer.idle``."""
+        self._meeting.look()
+        self._dealers.look()
+        return KEYS_S
+
+    def report(self, event: object) -> None:
+        """Something that is no core's affair happened; the lock is held."""
+        self._on_report(event)
 
     def close(self) -> None:
         """Say goodbye and release everything; safe to call twice."""
@@ -215,6 +229,7 @@ class Node:
             self._release()
 
     def _release(self) -> None:
+        self._meeting.close()
         for each in self._sockets:
             each.close()
         self._dealers.close()

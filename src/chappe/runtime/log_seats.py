@@ -30,9 +30,11 @@ from chappe.log.subscriptions import Subscriptions
 from chappe.runtime.log_node import Gatherer, Node
 from chappe.runtime.meeting import AtForwarders, AtTowers, Meeting
 from chappe.runtime.worker import CALLBACKS, DISKS, Lane
+from chappe.security import Keys, LogSecurity
 from chappe.system import machine, time
 from chappe.system.forking import own
 from chappe.transports.addresses import ForwarderAddress, TowerAddress
+from chappe.transports.gate import gate_of, keys_of
 
 logger = logging.getLogger(__name__)
 
@@ -285,20 +287,25 @@ class Where:
     listen: str = ""
     forwarders: tuple[ForwarderAddress, ...] = ()
     said: str = field(default="", compare=False)
+    keys: Keys | None = None
 
     @classmethod
-    def parse(cls, tower: str, listen: str, forwarders: str | Sequence[str] | None) -> Where:
-        """Raises UsageError for anything that is not an address."""
+    def parse(
+        cls, tower: str, listen: str, forwarders: str | Sequence[str] | None, security: LogSecurity = None
+    ) -> Where:
+        """Raises UsageError for anything that is not an address, or not an identity."""
+        keys = keys_of(security)
         if forwarders is not None:
             found = ForwarderAddress.parse_many(forwarders)
             if not found:
                 raise UsageError("no forwarder is named: HOST:PORT is wanted, or several of these")
-            return cls(forwarders=tuple(found), said=",".join(map(str, found)))
-        return cls(tuple(TowerAddress.parse_many(tower)), listen, said=tower)
+            return cls(forwarders=tuple(found), said=",".join(map(str, found)), keys=keys)
+        return cls(tuple(TowerAddress.parse_many(tower)), listen, said=tower, keys=keys)
 
     def meeting(self) -> Meeting:
         """What a node is made with."""
-        return AtForwarders(self.forwarders) if self.forwarders else AtTowers(self.towers, self.listen)
+        gate = gate_of(self.keys)
+        return AtForwarders(self.forwarders, gate) if self.forwarders else AtTowers(self.towers, self.listen, gate)
 
     def __str__(self) -> str:
         return self.said

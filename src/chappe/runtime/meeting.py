@@ -14,14 +14,18 @@ from typing import Protocol
 import zmq
 
 from chappe.defaults import SUBSCRIPTION_BYTES_MAX
+from chappe.errors import UsageError
 from chappe.log.actions import Action, Beacon, Connect, Disconnect
 from chappe.log.beacon import BEACON, GOODBYE, WELCOME, Discovery
 from chappe.log.events import ForwarderFound, ForwarderLost, TowerFound, TowerLost
 from chappe.log.forwarders import Forwarders
 from chappe.log.introducing import Introducer
 from chappe.log.messages import Message, StoreInfo, decode
+from chappe.permissions.rules import INTRODUCE, STORE
 from chappe.system import time
 from chappe.transports.addresses import ForwarderAddress, TowerAddress, bind, reachable_host
+from chappe.transports.dialled import Dialled
+from chappe.transports.gate import Gate
 from chappe.transports.zeromq import open_socket
 
 logger = logging.getLogger(__name__)
@@ -97,6 +101,9 @@ class Meets(Protocol):
     def told(self, message: Message) -> Sequence[Action]:
         """See ``Node.told``."""
 
+    def report(self, event: object) -> None:
+        """See ``Node.report``."""
+
 
 class Meeting(Protocol):
     """How one node meets others; made for it, and opened once.
@@ -105,6 +112,7 @@ class Meeting(Protocol):
     """
 
     endpoint: str
+    gate: Gate | None  # of sockets with keys
 
     def open(self, node: Meets, pub: zmq.Socket[bytes]) -> Discovers:
         """Open the node's sockets, bind or connect the one that it publishes on. Raises AddressInUse, UsageError."""
@@ -124,16 +132,25 @@ class Meeting(Protocol):
     def disconnect(self, action: Disconnect) -> None:
         """Listen to it no more."""
 
+    def look(self) -> None:
+        """What is to be done once a second where there are keys."""
+
+    def close(self) -> None:
+        """Before its sockets are closed."""
+
 
 class _Listening:
     """One socket that subscribes, at which members are listened to as a tower tells of them."""
 
     endpoint = ""
 
-    def __init__(self) -> None:
+    def __init__(self, gate: Gate | None) -> None:
+        self.gate = gate
         self._sub: zmq.Socket[bytes]
         self._drain: Drain
         self._node: Meets
+        self._dialled: Dialled | None = None  # what ``_sub`` listens to, if it dials
+        self._others: list[Dialled] = []
 
     def subscribe(self, option: int, prefix: bytes) -> None:
         """See ``Meeting.subscribe``."""
@@ -141,19 +158,36 @@ class _Listening:
 
     def connect(self, action: Connect) -> None:
         """See ``Meeting.connect``."""
+        assert self._dialled is not None
         try:
-            self._sub.connect(action.endpoint)
+            self._dialled.connect(action.endpoint)
         except zmq.ZMQError as error:
             logger.warning("cannot connect to the member at %s: %s", action.endpoint, error.strerror)
         self._node.suspect(self._drain)
 
     def disconnect(self, action: Disconnect) -> None:
         """See ``Meeting.disconnect``."""
+        assert self._dialled is not None
         try:
-            self._sub.disconnect(action.endpoint)
+            self._dialled.disconnect(action.endpoint)
         except zmq.ZMQError:
             pass  # it never was connected
         self._node.suspect(self._drain)
+
+    def look(self) -> None:
+        """See ``Meeting.look``."""
+        for each in self._all():
+            each.look()
+        if self.gate is not None:
+            self._node.suspect(self._drain)
+
+    def close(self) -> None:
+        """See ``Meeting.close``."""
+        for each in self._all():
+            each.close()
+
+    def _all(self) -> list[Dialled]:
+        return [*self._others, *([] if self._dialled is None else [self._dialled])]
 
 
 class AtTowers(_Listening):
@@ -162,10 +196,11 @@ class AtTowers(_Listening):
     Args:
         towers: Where to announce the node and to learn of others.
         listen: Host to listen on; ``*`` for all interfaces.
+        gate: Of sockets with keys; None for plain ones.
     """
 
-    def __init__(self, towers: Sequence[TowerAddress], listen: str) -> None:
-        super().__init__()
+    def __init__(self, towers: Sequence[TowerAddress], listen: str, gate: Gate | None = None) -> None:
+        super().__init__(gate)
         self._towers = towers
         self._listen = listen
         self._host = reachable_host(listen)
@@ -173,29 +208,39 @@ class AtTowers(_Listening):
     def open(self, node: Meets, pub: zmq.Socket[bytes]) -> Discovers:
         """See ``Meeting.open``."""
         self._node = node
-        port = bind(pub, self._listen)
+        names = [_name(self.gate, INTRODUCE, tower) for tower in self._towers]
+        port = f"{bind(pub, self._listen, gate=self.gate)}{_mark(self.gate)}"
         self.endpoint = f"tcp://{self._host}:{port}"
-        self._sub = open_socket(zmq.SUB)
+        self._sub = open_socket(zmq.SUB, self.gate)
         self._drain = node.hear(self._sub, node.on_message)
-        self._beacon_pub = node.keep(open_socket(zmq.XPUB))
+        self._dialled = Dialled(self._sub, self.gate, node.report)
+        self._beacon_pub = node.keep(open_socket(zmq.XPUB, self.gate))
         self._beacon_pub.setsockopt(zmq.XPUB_VERBOSE, 1)
         self._beacon_pub.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX)
         self._beacon_pub.setsockopt(zmq.LINGER, 100)
-        beacon_sub = node.keep(open_socket(zmq.SUB))
+        beacon_sub = node.keep(open_socket(zmq.SUB, self.gate))
         for kind in (BEACON, GOODBYE, WELCOME):
             beacon_sub.setsockopt(zmq.SUBSCRIBE, kind)
         self._discovery = Discovery(node.address, self._host, port, now=time.monotonic())
-        for tower in self._towers:
-            self._beacon_pub.connect(f"tcp://{tower.host}:{tower.sub_port}")
-            beacon_sub.connect(f"tcp://{tower.host}:{tower.pub_port}")
+        # Both are refused together, which is told once.
+        telling = Dialled(self._beacon_pub, self.gate, lambda event: None, INTRODUCE)
+        hearing = Dialled(beacon_sub, self.gate, node.report, INTRODUCE)
+        self._others = [telling, hearing]
+        for tower, name in zip(self._towers, names, strict=True):
+            telling.connect(f"tcp://{tower.host}:{tower.sub_port}{name}")
+            hearing.connect(f"tcp://{tower.host}:{tower.pub_port}{name}")
         node.watch_socket(self._beacon_pub, self._drain_beacon_pub)
         node.watch_socket(beacon_sub, lambda: node.receive(beacon_sub, self._on_beacon))
         return self._discovery
 
     def open_router(self) -> tuple[zmq.Socket[bytes], str]:
         """See ``Meeting.open_router``."""
-        router = open_socket(zmq.ROUTER)
-        return router, f"tcp://{self._host}:{bind(router, self._listen)}"
+        router = open_socket(zmq.ROUTER, self.gate)
+        try:
+            return router, f"tcp://{self._host}:{bind(router, self._listen, gate=self.gate)}{_mark(self.gate)}"
+        except BaseException:
+            router.close()
+            raise
 
     def beacon(self, action: Beacon) -> None:
         """See ``Meeting.beacon``."""
@@ -218,6 +263,7 @@ class _Dialled:
 
     sub: zmq.Socket[bytes]
     drain: Drain
+    connection: Dialled
 
 
 class _Dialling:
@@ -226,20 +272,36 @@ class _Dialling:
     So it is known who says what, and that a forwarder is asked where it was found, whatever it takes for its address.
     """
 
-    def __init__(self, forwarders: Sequence[ForwarderAddress]) -> None:
+    def __init__(self, forwarders: Sequence[ForwarderAddress], gate: Gate | None) -> None:
         self._where = forwarders
+        self._gate = gate
         self._dialled: list[_Dialled] = []
+        self.names: list[str] = []
 
     def hear(self, node: Meets) -> Forwarders:
         """Dial all of them; what they say of themselves is wanted in any case."""
         self._node = node
+        self.names = [_name(self._gate, STORE, each) for each in self._where]
         self.known = Forwarders([str(each) for each in self._where], now=time.monotonic())
         for place, each in enumerate(self._where):
-            sub = open_socket(zmq.SUB)
-            self._dialled.append(_Dialled(sub, node.hear(sub, partial(self._on_message, place))))
+            sub = open_socket(zmq.SUB, self._gate)
+            drain = node.hear(sub, partial(self._on_message, place))
+            dialled = Dialled(sub, self._gate, node.report, STORE)
+            self._dialled.append(_Dialled(sub, drain, dialled))
             sub.setsockopt(zmq.SUBSCRIBE, INFO)
-            sub.connect(f"tcp://{each.host}:{each.out_port}")
+            dialled.connect(f"tcp://{each.host}:{each.out_port}{self.names[place]}")
         return self.known
+
+    def look(self) -> None:
+        """See ``Meeting.look``."""
+        for each in self._dialled:
+            each.connection.look()
+            self._node.suspect(each.drain)
+
+    def close(self) -> None:
+        """See ``Meeting.close``."""
+        for each in self._dialled:
+            each.connection.close()
 
     def subscribe(self, option: int, prefix: bytes) -> None:
         """See ``Meeting.subscribe``."""
@@ -256,7 +318,7 @@ class _Dialling:
         actions = self.known.heard(place, message.address, time.monotonic())
         where = self._where[place]
         # Who asks it would have to reach what the forwarder takes for its own address.
-        told = replace(message, endpoint=f"tcp://{where.host}:{where.query_port}")
+        told = replace(message, endpoint=f"tcp://{where.host}:{where.query_port}{self.names[place]}")
         return [*actions, *self._node.told(told)]
 
 
@@ -265,17 +327,33 @@ class AtForwarders:
 
     endpoint = ""
 
-    def __init__(self, forwarders: Sequence[ForwarderAddress]) -> None:
+    def __init__(self, forwarders: Sequence[ForwarderAddress], gate: Gate | None = None) -> None:
+        self.gate = gate
         self._where = forwarders
-        self._dialling = _Dialling(forwarders)
+        self._dialling = _Dialling(forwarders, gate)
+        self._publishing: Dialled | None = None
         self.subscribe = self._dialling.subscribe
 
     def open(self, node: Meets, pub: zmq.Socket[bytes]) -> Discovers:
         """See ``Meeting.open``."""
         pub.setsockopt(zmq.IMMEDIATE, 1)  # ZeroMQ is to keep nothing for one that is not there
-        for each in self._where:
-            pub.connect(f"tcp://{each.host}:{each.in_port}")
-        return self._dialling.hear(node)
+        found = self._dialling.hear(node)
+        self._publishing = Dialled(pub, self.gate, lambda event: None, STORE)  # who listens there tells
+        for each, name in zip(self._where, self._dialling.names, strict=True):
+            self._publishing.connect(f"tcp://{each.host}:{each.in_port}{name}")
+        return found
+
+    def look(self) -> None:
+        """See ``Meeting.look``."""
+        self._dialling.look()
+        if self._publishing is not None:
+            self._publishing.look()
+
+    def close(self) -> None:
+        """See ``Meeting.close``."""
+        self._dialling.close()
+        if self._publishing is not None:
+            self._publishing.close()
 
     def open_router(self) -> tuple[zmq.Socket[bytes], str]:
         """Who listens nowhere cannot be asked."""
@@ -297,16 +375,23 @@ class AsForwarder(_Listening):
     Args:
         address: Where it listens; ports that are 0 are known once it is open.
         peers: Other forwarders, which have what this one misses.
-        originals: Where programs of the original find it, as they find a tower; None: nowhere.
+        originals: Where programs of the original find it, as they find a tower; None: nowhere. They have no keys.
+        gate: Of sockets with keys; None for plain ones.
     """
 
     def __init__(
-        self, address: ForwarderAddress, peers: Sequence[ForwarderAddress], originals: TowerAddress | None = None
+        self,
+        address: ForwarderAddress,
+        peers: Sequence[ForwarderAddress],
+        originals: TowerAddress | None = None,
+        gate: Gate | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(gate)
+        if originals is not None and gate is not None:
+            raise UsageError("programs of the original have no keys: a forwarder for them needs security='plain'")
         self.originals = originals
         self._host = address.host
-        self._peers = _Dialling(peers)
+        self._peers = _Dialling(peers, gate)
         self._beacon_pub: zmq.Socket[bytes] | None = None
         self._drain_beacon_pub: Drain
         self.address = replace(address, host=reachable_host(address.host))
@@ -314,12 +399,14 @@ class AsForwarder(_Listening):
     def open(self, node: Meets, pub: zmq.Socket[bytes]) -> Discovers:
         """See ``Meeting.open``."""
         self._node = node
-        self._sub = open_socket(zmq.SUB)
+        self._sub = open_socket(zmq.SUB, self.gate)
         self._drain = node.hear(self._sub, node.on_message)
-        in_port = bind(self._sub, self._host, self.address.in_port)
-        out_port = bind(pub, self._host, self.address.out_port)
+        if self.originals is not None:
+            self._dialled = Dialled(self._sub, None, node.report)
+        in_port = bind(self._sub, self._host, self.address.in_port, self.gate)
+        out_port = bind(pub, self._host, self.address.out_port, self.gate)
         self.address = replace(self.address, in_port=in_port, out_port=out_port)
-        self.endpoint = f"tcp://{self.address.host}:{out_port}"
+        self.endpoint = f"tcp://{self.address.host}:{out_port}{_mark(self.gate)}"
         forwarders = self._peers.hear(node)
         return forwarders if self.originals is None else self._introduce(node, self.originals, forwarders)
 
@@ -350,20 +437,40 @@ class AsForwarder(_Listening):
 
     def open_router(self) -> tuple[zmq.Socket[bytes], str]:
         """See ``Meeting.open_router``."""
-        router = open_socket(zmq.ROUTER)
+        router = open_socket(zmq.ROUTER, self.gate)
         try:
-            port = bind(router, self._host, self.address.query_port)
+            port = bind(router, self._host, self.address.query_port, self.gate)
         except BaseException:
             router.close()
             raise
         self.address = replace(self.address, query_port=port)
-        return router, f"tcp://{self.address.host}:{port}"
+        return router, f"tcp://{self.address.host}:{port}{_mark(self.gate)}"
+
+    def look(self) -> None:
+        """See ``Meeting.look``."""
+        super().look()
+        self._peers.look()
+
+    def close(self) -> None:
+        """See ``Meeting.close``."""
+        super().close()
+        self._peers.close()
 
     def beacon(self, action: Beacon) -> None:
         """Tell programs that look for a tower."""
         assert self._beacon_pub is not None
         self._beacon_pub.send_multipart(action.frames, zmq.NOBLOCK)
         self._node.suspect(self._drain_beacon_pub)
+
+
+def _mark(gate: Gate | None) -> str:
+    """What our own endpoints end in: who we are, if that is asked."""
+    return "" if gate is None else f"#{gate.name}"
+
+
+def _name(gate: Gate | None, verb: str, where: TowerAddress | ForwarderAddress) -> str:
+    """What the endpoint of somebody ends in whose address we were given."""
+    return "" if gate is None else f"#{gate.server(verb, where.host, where.name)}"
 
 
 def _host_of(frame: zmq.Frame) -> str:

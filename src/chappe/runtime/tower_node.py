@@ -16,6 +16,7 @@ from chappe.system import time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.addresses import TowerAddress, bind, reachable_host
+from chappe.transports.gate import Gate
 from chappe.transports.zeromq import new_socket
 
 logger = logging.getLogger(__name__)
@@ -25,9 +26,9 @@ DRAIN_MAX = 256
 
 
 class TowerNode:
-    """Runs one tower on ``address`` (ports 0: any free ones)."""
+    """Runs one tower on ``address`` (ports 0: any free ones), which lets in whom a ``gate`` lets in."""
 
-    def __init__(self, address: TowerAddress) -> None:
+    def __init__(self, address: TowerAddress, gate: Gate | None = None) -> None:
         own(self)
         need_descriptors()
         self.malformed = 0
@@ -35,8 +36,9 @@ class TowerNode:
             self._handle, lambda: self.core.next_timeout(), lambda reason: self.halt_event.set(), what="tower"
         )
         self.halt_event = self.turns.machine.event()
-        self._sub = new_socket(zmq.XSUB)
-        self._pub = new_socket(zmq.XPUB)
+        self.gate = gate
+        self._sub = new_socket(zmq.XSUB, gate)
+        self._pub = new_socket(zmq.XPUB, gate)
         for each in (self._sub, self._pub):
             each.setsockopt(zmq.LINGER, 100)
             each.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES)
@@ -45,8 +47,8 @@ class TowerNode:
         self._pub.setsockopt(zmq.XPUB_VERBOSE, 1)
         self._pub.setsockopt(zmq.XPUB_WELCOME_MSG, WELCOME)
         try:
-            sub_port = bind(self._sub, address.host, address.sub_port)
-            pub_port = bind(self._pub, address.host, address.pub_port)
+            sub_port = bind(self._sub, address.host, address.sub_port, gate)
+            pub_port = bind(self._pub, address.host, address.pub_port, gate)
             for each in (self._sub, self._pub):
                 self.turns.register(int(each.getsockopt(zmq.FD)), selectors.EVENT_READ, None)
         except BaseException:

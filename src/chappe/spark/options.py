@@ -109,7 +109,7 @@ def place_of(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     """The endpoints that ``stores`` names, or else what ``towers`` says. Raises UsageError."""
     stores, towers = _words(options.get("stores")), options.get("towers")
     for each in stores:
-        host, _, port = each.removeprefix("tcp://").rpartition(":")
+        host, _, port = each.removeprefix("tcp://").partition("#")[0].rpartition(":")
         if not each.startswith("tcp://") or not host or not port.isdigit():
             raise UsageError(f"`stores` wants tcp://host:port,... and not {each!r}")
     if stores and towers:

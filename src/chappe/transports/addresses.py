@@ -11,8 +11,10 @@ import zmq
 
 from chappe.defaults import FORWARDER_PORT, TOWER_HOST, TOWER_PUB_PORT, TOWER_SUB_PORT
 from chappe.errors import AddressInUse, UsageError
+from chappe.transports.gate import Gate
 
 # What ZeroMQ dials; for anything else it has no sentence. One that only listens may also say ``*``, or port 0.
+_NAMES: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _DIALLED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.%;_-]*", re.ASCII)
 
 
@@ -23,10 +25,11 @@ class TowerAddress:
     host: str
     sub_port: int
     pub_port: int
+    name: str = ""  # of its identity, where that is not clear
 
     @classmethod
     def parse(cls, text: str) -> TowerAddress:
-        """``HOST[:SUBPORT[:PUBPORT]]``; defaults as the original's, PUBPORT is SUBPORT + 1. 0: any free port.
+        """``[NAME@]HOST[:SUBPORT[:PUBPORT]]``; defaults as the original's, PUBPORT is SUBPORT + 1. 0: any free port.
 
         Raises:
             UsageError: It is not of that form.
@@ -35,7 +38,8 @@ class TowerAddress:
             raise cls._refused(text)
         if not text.strip():
             raise UsageError("the address of a tower is empty: HOST:PORT or HOST:PORT:PORT is wanted")
-        parts = text.strip().removeprefix("tcp://").split(":")
+        name, address = _named(text.strip().removeprefix("tcp://"))
+        parts = address.split(":")
         host, *ports = parts if len(parts) <= 3 else [text]
         try:
             numbers = [int(port) for port in ports]
@@ -48,7 +52,7 @@ class TowerAddress:
         is_host = host.isprintable() and not any(c in host for c in " /:")
         if not is_host or not all(0 <= number < 65536 for number in numbers):
             raise cls._refused(text)
-        return cls(host or TOWER_HOST, numbers[0], numbers[1])
+        return cls(host or TOWER_HOST, numbers[0], numbers[1], name)
 
     @classmethod
     def parse_many(cls, text: str) -> list[TowerAddress]:
@@ -65,7 +69,7 @@ class TowerAddress:
         return UsageError(f"{text!a} is not the address of a tower: HOST:PORT or HOST:PORT:PORT is wanted")
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.sub_port}:{self.pub_port}"
+        return f"{self.name}{'@' if self.name else ''}{self.host}:{self.sub_port}:{self.pub_port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +80,26 @@ class ForwarderAddress:
     in_port: int
     out_port: int
     query_port: int
+    name: str = ""  # of its identity, where that is not clear
 
     @classmethod
     def parse(cls, text: str) -> ForwarderAddress:
-        """``HOST[:PORT]``, where the other two ports follow, or ``HOST:PORT:PORT:PORT``. 0: any free port.
+        """``[NAME@]HOST[:PORT]``, where the other two ports follow, or ``HOST:PORT:PORT:PORT``. 0: any free port.
 
         Raises:
             UsageError: It is not of that form.
         """
         if not isinstance(text, str):
             raise cls._refused(text)
-        host, *ports = text.strip().removeprefix("tcp://").split(":")
+        name, address = _named(text.strip().removeprefix("tcp://"))
+        host, *ports = address.split(":")
         numbers = [int(each) if each.isascii() and each.isdecimal() else -1 for each in ports] or [FORWARDER_PORT]
         if len(numbers) == 1:
             numbers = [numbers[0], numbers[0] + 1, numbers[0] + 2] if numbers[0] else [0, 0, 0]
         is_host = host.isprintable() and not any(each in host for each in " /")
         if not text.strip() or not is_host or len(numbers) != 3 or not all(0 <= each < 65536 for each in numbers):
             raise cls._refused(text)
-        return cls(host or TOWER_HOST, *numbers)
+        return cls(host or TOWER_HOST, numbers[0], numbers[1], numbers[2], name)
 
     @classmethod
     def parse_many(cls, text: str | Sequence[str]) -> list[ForwarderAddress]:
@@ -114,13 +120,25 @@ class ForwarderAddress:
     def __str__(self) -> str:
         first = self.in_port
         follow = (self.out_port, self.query_port) == (first + 1, first + 2)
-        return f"{self.host}:{first}" if follow else f"{self.host}:{first}:{self.out_port}:{self.query_port}"
+        said = f"{self.host}:{first}" if follow else f"{self.host}:{first}:{self.out_port}:{self.query_port}"
+        return f"{self.name}@{said}" if self.name else said
 
 
-def bind(socket: zmq.Socket[bytes], host: str, port: int = 0) -> int:
-    """Bind to ``host``; returns the port. Raises AddressInUse or UsageError with what to do."""
+def _named(text: str) -> tuple[str, str]:
+    """The name of an identity before an ``@``, and the rest; what is no name stays in front of the rest."""
+    name, at, rest = text.partition("@")
+    return (name, rest) if at and _NAMES.fullmatch(name) else ("", text)
+
+
+def bind(socket: zmq.Socket[bytes], host: str, port: int = 0, gate: Gate | None = None) -> int:
+    """Bind to ``host``, letting in whom a ``gate`` lets in; returns the port.
+
+    Raises AddressInUse or UsageError with what to do.
+    """
     if not host.isprintable():  # ZeroMQ takes UTF-8 only
         raise UsageError(f"{host!a} is not a name or address of this machine")
+    if gate is not None:
+        gate.listen(socket)
     try:
         socket.bind(f"tcp://{host}:{port or '*'}")
     except zmq.ZMQError as error:
@@ -130,7 +148,10 @@ def bind(socket: zmq.Socket[bytes], host: str, port: int = 0) -> int:
             ) from None
         raise UsageError(f"cannot listen on {host}:{port or '*'}: {error.strerror}") from None
     endpoint: bytes = socket.getsockopt(zmq.LAST_ENDPOINT)  # type: ignore[assignment]
-    return int(endpoint.decode().rstrip("\0").rpartition(":")[2])
+    port = int(endpoint.decode().rstrip("\0").rpartition(":")[2])
+    if gate is not None:
+        gate.listens(socket, port)
+    return port
 
 
 def reachable_host(listen: str) -> str:

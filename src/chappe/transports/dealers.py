@@ -14,7 +14,10 @@ import zmq
 from chappe.errors import ProtocolError
 from chappe.log.actions import Action, Ask
 from chappe.log.queries import Answer, decode_answer, encode_query
+from chappe.permissions.rules import STORE
 from chappe.system import time
+from chappe.transports.dialled import Dialled
+from chappe.transports.gate import Gate
 from chappe.transports.zeromq import open_socket
 
 logger = logging.getLogger(__name__)
@@ -46,8 +49,14 @@ class Watcher(Protocol):
 class _Dealer:
     socket: zmq.Socket[bytes]
     drain: Drain
+    dialled: Dialled
     asked: int = 0  # requests without an answer yet
     asked_at: float = 0.0
+
+    def close(self) -> None:
+        """Nothing more is asked here."""
+        self.dialled.close()
+        self.socket.close()
 
     def idle(self, now: float) -> bool:
         """Whether nothing is lost by closing it."""
@@ -60,11 +69,21 @@ class Dealers:
     Args:
         node: Watches them, and carries out what ``answered`` returns.
         answered: Takes the request's number, the answer and its batches.
+        gate: Of the stores' keys; None for plain connections.
+        report: Told of connections that are refused.
     """
 
-    def __init__(self, node: Watcher, answered: Callable[[int, Answer, list[bytes]], Sequence[Action]]) -> None:
+    def __init__(
+        self,
+        node: Watcher,
+        answered: Callable[[int, Answer, list[bytes]], Sequence[Action]],
+        gate: Gate | None = None,
+        report: Callable[[object], None] = lambda event: None,
+    ) -> None:
         self._node = node
         self._answered = answered
+        self._gate = gate
+        self._report = report
         self._dialled: OrderedDict[str, _Dealer] = OrderedDict()  # the one used last comes last
         self._queued: deque[Ask] = deque()
 
@@ -77,7 +96,12 @@ class Dealers:
     def close(self) -> None:
         """Close all; nothing is waited for any more."""
         for dealer in self._dialled.values():
-            dealer.socket.close()
+            dealer.close()
+
+    def look(self) -> None:
+        """What is to be done once a second where there are keys."""
+        for dealer in self._dialled.values():
+            dealer.dialled.look()
 
     def _send_queued(self) -> None:
         now = time.monotonic()
@@ -110,14 +134,15 @@ class Dealers:
             return False
         dealer = self._dialled.pop(endpoint)
         self._node.unwatch_socket(dealer.socket)
-        dealer.socket.close()
+        dealer.close()
         return True
 
     def _dial(self, endpoint: str) -> _Dealer | None:
         sock = None
         try:
-            sock = open_socket(zmq.DEALER)
-            sock.connect(endpoint)
+            sock = open_socket(zmq.DEALER, self._gate)
+            dialled = Dialled(sock, self._gate, self._report, STORE)
+            dialled.connect(endpoint)
         except zmq.ZMQError as error:  # of the address, or no descriptor is left
             if sock is not None:
                 sock.close()
@@ -128,7 +153,7 @@ class Dealers:
         def drain() -> bool:
             return not opened.closed and self._node.receive(opened, lambda frames: self._on_answer(endpoint, frames))
 
-        dealer = self._dialled[endpoint] = _Dealer(opened, drain)
+        dealer = self._dialled[endpoint] = _Dealer(opened, drain, dialled)
         self._node.watch_socket(opened, drain)
         return dealer
 

@@ -21,6 +21,7 @@ from chappe.defaults import (
 )
 from chappe.errors import ProtocolError
 from chappe.system import time
+from chappe.transports.gate import Gate
 from chappe.transports.zeromq import open_socket
 
 LINGER_MS: Final = 2_000
@@ -37,8 +38,8 @@ class PublishingSocket:
     long.
     """
 
-    def __init__(self, full_peer_wait_s: float) -> None:
-        self.socket = open_socket(zmq.XPUB)
+    def __init__(self, full_peer_wait_s: float, gate: Gate | None = None) -> None:
+        self.socket = open_socket(zmq.XPUB, gate)
         self.socket.setsockopt(zmq.XPUB_MANUAL, 1)
         self.socket.setsockopt(zmq.XPUB_NODROP, 1)
         self.socket.setsockopt(zmq.LINGER, LINGER_MS)

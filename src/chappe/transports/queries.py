@@ -9,9 +9,11 @@ from typing import Final, TypeVar
 
 import zmq
 
+from chappe.data.endpoint import identity_of
 from chappe.data.topic import encode_topic
 from chappe.defaults import HEARTBEAT_S, MESSAGE_BYTES_MAX, READ_BYTES, RETRY_S
-from chappe.errors import ChappeError, Fenced, ProtocolError, StagedRowsMissing, StorageFull, TimedOut
+from chappe.errors import ChappeError, Fenced, ProtocolError, StagedRowsMissing, StorageFull, TimedOut, UsageError
+from chappe.log.events import ConnectionRefused
 from chappe.log.queries import (
     FENCED,
     FULL,
@@ -35,9 +37,13 @@ from chappe.log.queries import (
     encode_query,
 )
 from chappe.log.storage import PartitionInfo
+from chappe.permissions.rules import STORE
+from chappe.security import LogSecurity
 from chappe.system import time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
+from chappe.transports.dialled import Dialled
+from chappe.transports.gate import IDENTITY, gate_of, keys_of
 from chappe.transports.zeromq import new_socket
 
 # What is raised for an answer of each kind; a ProtocolError for all others.
@@ -51,9 +57,13 @@ class StoreClient:
     Args:
         endpoint: The store's query socket, ``tcp://host:port``.
         timeout_s: Seconds to wait for one answer.
+        security: Who we are, if the store has keys: an identity, by default the one that the environment names.
+
+    Raises:
+        UsageError: The store has keys and we have none, or ours or its are not in the permissions.
     """
 
-    def __init__(self, endpoint: str, timeout_s: float = 10.0) -> None:
+    def __init__(self, endpoint: str, timeout_s: float = 10.0, security: LogSecurity = None) -> None:
         own(self)
         self.endpoint = endpoint
         self.scrubbed_us = 0  # when the store had last read and checked all that it keeps, as it last said
@@ -61,11 +71,26 @@ class StoreClient:
         self._ids = itertools.count(1)
         self._waiting: dict[bytes, tuple[Answer, list[bytes]] | None] = {}  # asked: the answer, once it is here
         need_descriptors()
-        self._socket = new_socket(zmq.DEALER)
+        where, name = identity_of(endpoint)
+        gate = gate_of(keys_of(security)) if name else None
+        if name and gate is None:
+            raise UsageError(f"the store at {where} has keys, and we have none: name an identity ({IDENTITY})")
+        self._socket = new_socket(zmq.DEALER, gate)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000))
-        self._socket.connect(endpoint)
+        self._refusal: ConnectionRefused | None = None
+        self._dialled = Dialled(self._socket, gate, self._refused, STORE)
+        self._dialled.connect(endpoint)
+        if self._refusal is not None:
+            self.close()
+            raise UsageError(str(self._refusal))
+        if gate is not None:  # while it may not be dialled there is nowhere to put a request
+            self._socket.setsockopt(zmq.SNDTIMEO, int(timeout_s * 1000))
+
+    def _refused(self, event: object) -> None:
+        assert isinstance(event, ConnectionRefused)
+        self._refusal = event
 
     def ask(self, request: Request) -> tuple[Answer, list[bytes]]:
         """Send one request and wait for its answer.
@@ -97,7 +122,10 @@ class StoreClient:
         """
         raw_id = struct.pack(">Q", next(self._ids))
         frames = [raw_id, encode_query(request)]
-        self._socket.send_multipart(frames if payload is None else [*frames, payload], copy=payload is None)
+        try:
+            self._socket.send_multipart(frames if payload is None else [*frames, payload], copy=payload is None)
+        except zmq.Again:
+            raise TimedOut(f"the store at {self.endpoint} cannot be asked: {self._refusal}") from None
         self._waiting[raw_id] = None
         return raw_id
 
@@ -108,9 +136,12 @@ class StoreClient:
             left = deadline - time.monotonic()
             if left <= 0:
                 self.forget([raw_id])
-                raise TimedOut(f"the store at {self.endpoint} did not answer within {self._timeout_s:g} s")
+                why = "" if self._refusal is None else f": {self._refusal}"
+                raise TimedOut(f"the store at {self.endpoint} did not answer within {self._timeout_s:g} s{why}")
             if not self._socket.poll(int(min(left, RETRY_S) * 1000) + 1):
+                self._dialled.look()
                 continue
+            self._refusal = None
             frames = self._socket.recv_multipart()
             deadline = time.monotonic() + self._timeout_s
             if len(frames) >= 2 and frames[0] in self._waiting:
@@ -171,4 +202,5 @@ class StoreClient:
 
     def close(self) -> None:
         """Close the connection."""
+        self._dialled.close()
         self._socket.close()

@@ -17,6 +17,7 @@ from chappe.defaults import (
 from chappe.errors import TooManyOpenFiles
 from chappe.system import machine
 from chappe.system.limits import EXHAUSTED, TEXT
+from chappe.transports.gate import Gate
 
 _HEARTBEAT: Final = ((zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000)), (zmq.HEARTBEAT_TIMEOUT, int(3 * HEARTBEAT_S * 1000)))
 # A SUB that is not read for a while does not see the answers to its pings either. It would redial, and libzmq then
@@ -32,14 +33,17 @@ KEEPALIVE: Final = (
 SOCKETS_MAX: Final = 16_384  # of this process; what ZeroMQ allows by default is 250 members
 
 
-def new_socket(kind: int) -> zmq.Socket[bytes]:
+def new_socket(kind: int, gate: Gate | None = None) -> zmq.Socket[bytes]:
     """A socket of this kind as ZeroMQ makes it, but that connections which say nothing end sooner.
+
+    Args:
+        gate: Of a socket that is to have keys.
 
     Raises:
         TooManyOpenFiles: There are too many.
     """
     try:
-        made = machine.current().zeromq(kind, SOCKETS_MAX)
+        made = machine.current().zeromq(kind, SOCKETS_MAX) if gate is None else gate.context.socket(kind)
     except zmq.ZMQError as error:
         if error.errno in EXHAUSTED:
             raise TooManyOpenFiles(TEXT) from None
@@ -48,9 +52,9 @@ def new_socket(kind: int) -> zmq.Socket[bytes]:
     return made
 
 
-def open_socket(kind: int) -> zmq.Socket[bytes]:
+def open_socket(kind: int, gate: Gate | None = None) -> zmq.Socket[bytes]:
     """A socket of this kind, neither bound nor connected; what it has not sent when it is closed is dropped."""
-    made = new_socket(kind)
+    made = new_socket(kind, gate)
     for option, value in (
         (zmq.LINGER, 0),
         # A SUB sends nothing but subscriptions, and would drop those beyond the bound.

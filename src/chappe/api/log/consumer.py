@@ -25,6 +25,7 @@ from chappe.log.consumer import EARLIEST, LAST, LATEST, LogConsumer, Reset
 from chappe.log.events import ForwarderFound, OutOfRange, Stopped, TowerFound
 from chappe.log.sources import Key
 from chappe.runtime.log_seats import Where, consuming
+from chappe.security import LogSecurity
 from chappe.storage.positions import Positions
 from chappe.system import time
 from chappe.system.forking import own
@@ -53,6 +54,8 @@ class Consumer(Closeable):
             batch looks at each record when its turn comes.
         on_stale: What happens when one is older: the consumer stops with TooSlow (``end``), at the position of that
             record; or such records are left out, counted in ``too_old``, with an event (``drop``).
+        security: Who this program is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY``
+            names, if it is set.
 
     Raises:
         IdentityInUse: Another consumer uses the identity.
@@ -71,12 +74,13 @@ class Consumer(Closeable):
         directory: str | Path | None = None,
         max_age_s: float | None = None,
         on_stale: OnStale = "end",
+        security: LogSecurity = None,
     ) -> None:
         own(self)
         check_age(max_age_s, on_stale)
         if not topics:
             raise UsageError("a consumer needs at least one topic: Consumer('metrics') or Consumer('metrics.*')")
-        where = Where.parse(tower, listen, forwarders)
+        where = Where.parse(tower, listen, forwarders, security)
         self._where, self._tower_at = where, math.inf
         self._topics = topics
         for each in topics:

@@ -14,6 +14,7 @@ from chappe.log.consuming import ConsumingMember
 from chappe.log.messages import Message, StoreInfo
 from chappe.runtime.log_node import Node
 from chappe.runtime.log_seats import Where
+from chappe.security import LogSecurity
 from chappe.system import time
 
 SETTLE_S = 0.3  # after the first store answered, others get this long
@@ -57,13 +58,15 @@ def discover(
     listen: str = TOWER_HOST,
     forwarders: str | Sequence[str] | None = None,
     settle_s: float = SETTLE_S,
+    security: LogSecurity = None,
 ) -> list[StoreAddress]:
     """The stores that answer within ``timeout`` seconds, sorted by id; empty if there is no tower or no store.
 
     After one answered, it waits for others ``settle_s`` at most.
     """
     scout = _Scout()
-    node = Node(scout, Where.parse(tower, listen, forwarders).meeting(), on_report=lambda event: None)
+    where = Where.parse(tower, listen, forwarders, security)
+    node = Node(scout, where.meeting(), on_report=lambda event: None)
     node.start()
     deadline = time.monotonic() + timeout
     try:

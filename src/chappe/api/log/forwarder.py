@@ -11,8 +11,10 @@ from chappe.defaults import FORWARDER_PORT, TOWER_HOST
 from chappe.log.storage import Retention
 from chappe.runtime.meeting import AsForwarder
 from chappe.runtime.tap_node import TapNode
+from chappe.security import LogSecurity
 from chappe.system.forking import own
 from chappe.transports.addresses import ForwarderAddress, TowerAddress
+from chappe.transports.gate import check_listening, gate_of, keys_of
 
 
 class Forwarder(Store):
@@ -28,7 +30,8 @@ class Forwarder(Store):
         peers: ``HOST[:PORT]`` of the other forwarders, in a list or separated by commas.
         retention: Pairs of a topic or ``prefix*`` and what to keep of it; the first that matches counts.
         originals: ``HOST[:PORT[:SECOND-PORT]]`` where programs of the original find the forwarder, as they would a
-            tower; it must reach the ports that they publish on. None: nowhere.
+            tower; it must reach the ports that they publish on. None: nowhere. They have no keys.
+        security: As of ``Tower``.
 
     Raises:
         AddressInUse: A port is taken.
@@ -46,11 +49,15 @@ class Forwarder(Store):
         peers: str | Sequence[str] = (),
         retention: Sequence[tuple[str, Retention]] = (),
         originals: str | None = None,
+        security: LogSecurity = None,
     ) -> None:
         own(self)
         self._taps: list[TapNode] = []
         tower = None if originals is None else TowerAddress.parse(originals)
-        self._meeting = AsForwarder(ForwarderAddress.parse(listen), ForwarderAddress.parse_many(peers), tower)
+        address = ForwarderAddress.parse(listen)
+        check_listening(security, address.host, "forwarder")
+        gate = gate_of(keys_of(security))
+        self._meeting = AsForwarder(address, ForwarderAddress.parse_many(peers), tower, gate)
         self._open(directory, self._meeting, retention, forwards=True)
 
     def tap(self, host: str = TOWER_HOST, port: int = 0) -> int:

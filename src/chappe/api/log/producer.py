@@ -29,6 +29,7 @@ from chappe.log.events import IdentityClash, IdentityRolledBack, Stopped
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.runtime.log_seats import Where, producing
+from chappe.security import LogSecurity
 from chappe.storage.journal import Journals
 from chappe.system import time
 from chappe.system.forking import own
@@ -62,6 +63,8 @@ class Producer(Closeable):
             offsets that it has. After a restart new records are first published when the stores have said how far
             they hold the partition, at the latest after 3 s. None: new partitions.
         directory: Where identities are kept; the user's data directory by default.
+        security: Who this program is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY``
+            names, if it is set.
 
     Raises:
         IdentityInUse: Another producer uses the identity.
@@ -81,9 +84,10 @@ class Producer(Closeable):
         on_full: Literal["block", "error"] = "block",
         identity: str | None = None,
         directory: str | Path | None = None,
+        security: LogSecurity = None,
     ) -> None:
         own(self)
-        where = Where.parse(tower, listen, forwarders)
+        where = Where.parse(tower, listen, forwarders, security)
         self._where = where
         if topic is not None:
             check_topic(topic)

@@ -13,11 +13,13 @@ from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.log.storage import Hole, Retention
 from chappe.runtime.meeting import AtTowers, Meeting
 from chappe.runtime.store_node import StoreNode
+from chappe.security import LogSecurity
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.staged_files import StagedFiles
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.addresses import TowerAddress
+from chappe.transports.gate import check_listening, gate_of, keys_of
 
 EVENTS_MAX = 1_000
 
@@ -38,6 +40,7 @@ class StoreStatus:
     refusing: bool
     holes: tuple[Hole, ...]
     scrubbed_us: int  # when everything kept was last read and checked, since 1970; 0 if it never was
+    refused: int = 0  # connections without keys that the permissions know
 
 
 class Store(Closeable):
@@ -48,11 +51,13 @@ class Store(Closeable):
         tower: ``HOST[:PORT]``, several separated by commas.
         listen: Host to listen on; ``*`` for all interfaces.
         retention: Pairs of a topic or ``prefix*`` and what to keep of it; the first that matches counts.
+        security: As of ``Tower``.
 
     Raises:
         StorageLocked: Another process uses the directory.
         StorageFormat: The directory was written by a newer chappe.
         StorageError: The directory cannot be used.
+        UsageError: An argument is wrong, or nobody may listen there without a word.
     """
 
     def __init__(
@@ -62,9 +67,12 @@ class Store(Closeable):
         tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
         listen: str = TOWER_HOST,
         retention: Sequence[tuple[str, Retention]] = (),
+        security: LogSecurity = None,
     ) -> None:
         own(self)
-        self._open(directory, AtTowers(TowerAddress.parse_many(tower), listen), retention)
+        check_listening(security, listen, "store")
+        gate = gate_of(keys_of(security))
+        self._open(directory, AtTowers(TowerAddress.parse_many(tower), listen, gate), retention)
 
     def _open(
         self,
@@ -75,6 +83,7 @@ class Store(Closeable):
         forwards: bool = False,
     ) -> None:
         need_descriptors()
+        self._gate = meeting.gate
         self._directory = str(directory)
         self._storage = SegmentStorage(Path(directory))
         self._events: deque[object] = deque(maxlen=EVENTS_MAX)
@@ -152,6 +161,7 @@ class Store(Closeable):
                 core.refusing,
                 tuple(self._storage.holes()),
                 self._storage.scrubbed_us,
+                0 if self._gate is None else self._gate.refused,
             )
 
     def close(self) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from chappe.api.faces import Closeable
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.runtime.tower_node import TowerNode
+from chappe.security import LogSecurity
 from chappe.system.forking import own
 from chappe.transports.addresses import TowerAddress
+from chappe.transports.gate import check_listening, gate_of, keys_of
 
 
 class Tower(Closeable):
@@ -15,14 +17,19 @@ class Tower(Closeable):
     Args:
         listen: ``HOST[:PORT[:PORT]]``, loopback and the original's ports 5556 and 5557 by default; port 0 lets
             the operating system choose both.
+        security: Who it is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY`` names. Who is
+            somebody lets in only those whom the permissions know. Beyond this machine a choice has to be made.
 
     Raises:
         AddressInUse: A port is taken.
+        UsageError: Nobody may listen there without a word, or something is wrong with the identity.
     """
 
-    def __init__(self, listen: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}") -> None:
+    def __init__(self, listen: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}", *, security: LogSecurity = None) -> None:
         own(self)
-        self._node = TowerNode(TowerAddress.parse(listen))
+        address = TowerAddress.parse(listen)
+        check_listening(security, address.host, "tower")
+        self._node = TowerNode(address, gate_of(keys_of(security)))
         self._node.turns.start()
 
     @property
@@ -34,6 +41,11 @@ class Tower(Closeable):
     def malformed(self) -> int:
         """Messages dropped because they were no beacons."""
         return self._node.malformed
+
+    @property
+    def refused(self) -> int:
+        """Connections of this process's sockets that were refused: without keys of the permissions."""
+        return 0 if self._node.gate is None else self._node.gate.refused
 
     def nodes(self) -> int:
         """Members heard within the last seconds. Raises MemberStopped if it met a defect."""

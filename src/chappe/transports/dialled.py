@@ -1,0 +1,149 @@
+"""What one socket has dialled: with keys each connection has its own, and one that was refused is tried again.
+
+ZeroMQ dials again where nobody answers, but gives up where it was refused: with another key, by permissions that do not
+know us yet, by a socket without keys. So refusals are heard from the socket's monitor, told once, and tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import Final
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from chappe.data.endpoint import identity_of
+from chappe.errors import UsageError
+from chappe.log.events import ConnectionRefused
+from chappe.system import time
+from chappe.transports.gate import Gate, monitor_of
+
+logger = logging.getLogger(__name__)
+
+AGAIN_S: Final = 2.0  # after a refusal
+TELL_S: Final = 30.0  # the same refusal is told at most so often
+_HEARD: Final = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+_WHY: Final[dict[int, str]] = {
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it refused us: its permissions do not have {own}, or it expired or was revoked",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "one of us has keys and the other has none: give both ends an identity",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "it ended the handshake: it has no keys, or another key than {name} has here",
+}
+
+
+class Dialled:
+    """The connections of one socket.
+
+    Args:
+        gate: None for plain ones.
+        report: Told of refusals.
+        verb: What who is dialled has to be allowed.
+    """
+
+    def __init__(
+        self, sock: zmq.Socket[bytes], gate: Gate | None, report: Callable[[object], None], verb: str = ""
+    ) -> None:
+        self._sock = sock
+        self._gate = gate
+        self._report = report
+        self._verb = verb
+        self._wanted: dict[str, str] = {}  # endpoint: what is connected to, or nothing
+        self._again_at: dict[str, float] = {}  # what is connected to: when it is dialled again
+        self._told_at: dict[tuple[str, str], float] = {}
+        self._changes = 0 if gate is None else gate.changes
+        self._monitor = None if gate is None else monitor_of(gate, sock, _HEARD)
+
+    def connect(self, endpoint: str) -> None:
+        """Dial; raises ZMQError for an address that is none. Whom we may not dial we do as soon as we may."""
+        if self._gate is None:
+            where, name = identity_of(endpoint)
+            if name:
+                self._tell(where, f"it has keys: give us an identity as well, as it has {name}")
+                return
+            self._sock.connect(where)
+            return
+        self._wanted[endpoint] = ""
+        self._dial(endpoint)
+
+    def disconnect(self, endpoint: str) -> None:
+        """Dial it no more; raises ZMQError if it never was connected."""
+        if self._gate is None:
+            self._sock.disconnect(identity_of(endpoint)[0])
+            return
+        where = self._wanted.pop(endpoint, "")
+        if where:
+            self._again_at.pop(where, None)
+            self._sock.disconnect(where)
+
+    def look(self) -> bool:
+        """What is to be done once a second; returns whether anything was refused since the last time."""
+        if self._gate is None or self._monitor is None:
+            return False
+        refused = self._hear()
+        now = time.monotonic()
+        if self._gate.changes != self._changes:
+            self._changes = self._gate.changes
+            for endpoint, where in list(self._wanted.items()):
+                if where:
+                    self._end(where)
+                self._dial(endpoint)
+        for endpoint, where in list(self._wanted.items()):
+            if where and self._again_at.get(where, math.inf) <= now:
+                self._end(where)
+                self._dial(endpoint)
+        return refused
+
+    def close(self) -> None:
+        """Before the socket is closed."""
+        if self._monitor is not None:
+            self._sock.disable_monitor()
+            self._monitor.close()
+            self._monitor = None
+
+    def _dial(self, endpoint: str) -> None:
+        assert self._gate is not None
+        self._wanted[endpoint] = ""
+        try:
+            where = self._gate.dial(self._sock, endpoint, self._verb)
+            for other, at in self._wanted.items():
+                if at == where:  # of who was there before, with another key
+                    self._end(where)
+                    self._wanted[other] = ""
+            self._sock.connect(where)
+        except UsageError as error:
+            self._tell(identity_of(endpoint)[0], str(error))
+            return
+        self._wanted[endpoint] = where
+
+    def _end(self, where: str) -> None:
+        self._again_at.pop(where, None)
+        try:
+            self._sock.disconnect(where)
+        except zmq.ZMQError:
+            pass  # ZeroMQ gave it up
+
+    def _hear(self) -> bool:
+        """Take what the monitor says."""
+        refused = False
+        while self._monitor is not None and self._monitor.poll(0):
+            event = parse_monitor_message(self._monitor.recv_multipart())
+            if event["event"] not in _WHY:
+                continue
+            refused = True
+            where = event["endpoint"].decode()
+            name = next((identity_of(each)[1] for each, at in self._wanted.items() if at == where), "")
+            assert self._gate is not None
+            self._again_at.setdefault(where, time.monotonic() + AGAIN_S)
+            self._tell(where, _WHY[event["event"]].format(own=self._gate.name, name=name))
+        return refused
+
+    def _tell(self, where: str, why: str) -> None:
+        now = time.monotonic()
+        if now >= self._told_at.get((where, why), -math.inf):
+            if len(self._told_at) >= 1_000:
+                self._told_at.clear()
+            self._told_at[where, why] = now + TELL_S
+            self._report(ConnectionRefused(where, why))

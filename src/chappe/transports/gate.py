@@ -1,0 +1,330 @@
+"""CURVE on ZeroMQ's sockets: who is let in, and with whose key one dials.
+
+A socket that listens lets in who has the CURVE key of an identity in the permissions, if that has neither expired nor
+been revoked. A socket that dials knows beforehand which identity is to be there: an endpoint names it (``tcp://h:1#hub``)
+and the permissions know its key. Who names somebody else gains nothing, as he lacks the key.
+
+ZeroMQ asks a handler at a fixed address of its context (ZAP, RFC 27). Sockets with keys have a context of their own, so
+that a handler of the program around us and ours do not meet; and they enforce their domain: without a handler that
+answers nobody is let in. The handler is a thread, which also looks once a second whether the files have changed. If
+somebody who was let in would not be any more, all connections to the sockets concerned are cut: ZeroMQ does not say
+whose is which, and everybody else is back at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+import stat
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import count
+from typing import Final
+
+import zmq
+
+from chappe.data.endpoint import identity_of
+from chappe.errors import ChappeError, UsageError
+from chappe.permissions.rules import Identity
+from chappe.security import Keys, LogSecurity, is_loopback, permissions_file
+from chappe.storage.key_files import WatchedPermissions, curve_keys
+from chappe.system import machine, time
+
+logger = logging.getLogger(__name__)
+
+HANDLER: Final = "inproc://zeromq.zap.01"
+LOOK_S: Final = 1.0  # between two looks at the files
+COMPLAIN_S: Final = 10.0  # who is refused is logged at most so often, for each reason
+MONITOR_S: Final = 60.0  # a monitor outlives its socket: ZeroMQ waits, for all sockets, if nobody is there to be told
+REASONS_MAX: Final = 1_000  # of refusals that are told apart
+IDENTITY: Final = "CHAPPE_IDENTITY"
+PASSPHRASE: Final = "CHAPPE_KEY_PASSPHRASE"
+DESCRIPTORS: Final = ("/proc/self/fd", "/dev/fd")  # of this process, on Linux and on macOS
+
+
+class Gate:
+    """What the sockets of one identity need; shared by all of a process."""
+
+    def __init__(self, keys: Keys, domain: str, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self.keys = keys
+        self.name = keys.name
+        self.context = context
+        self.refused = 0
+        self.changes = 0  # rises when somebody may be somebody else than before
+        self._own = curve_keys(keys)
+        self._watched = WatchedPermissions(keys.directory)
+        self._looking = threading.Lock()
+        self._domain = domain
+        self._lock = threading.Lock()
+        self._listening: list[_Listening] = []
+        self._admitted: set[bytes] = set()  # keys; as many as there are identities
+        self._told: dict[str, float] = {}  # when a refusal was logged
+        self._expiry = self._watched.permissions.next_expiry(datetime.now(UTC))
+
+    def check(self) -> None:
+        """Raise UsageError if we are not who we want to be."""
+        self.look()
+        ours = self._watched.holder(self._own.public)
+        where = permissions_file(self.keys.directory)
+        if isinstance(ours, str):
+            raise UsageError(f"{self.keys.place} cannot be used: {ours}, by {where}")
+        if ours.name != self.name:
+            raise UsageError(f"{self.keys.place} has the keys of {ours.name}, by {where}")
+
+    def listen(self, sock: zmq.Socket[bytes]) -> None:
+        """Have a socket let in only who may; before it is bound."""
+        for option, value in (
+            (zmq.CURVE_SERVER, 1),
+            (zmq.CURVE_SECRETKEY, self._own.secret),
+            (zmq.CURVE_PUBLICKEY, self._own.public),
+            (zmq.ZAP_DOMAIN, self._domain.encode()),
+            (zmq.ZAP_ENFORCE_DOMAIN, 1),
+        ):
+            sock.setsockopt(option, value)
+
+    def listens(self, sock: zmq.Socket[bytes], port: int) -> None:
+        """The socket is bound."""
+        events = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        made = _Listening(sock, port, monitor_of(self, sock, events))
+        with self._lock:
+            self._listening.append(made)
+
+    def dial(self, sock: zmq.Socket[bytes], endpoint: str, verb: str = "") -> str:
+        """Have a socket's next connection be to the identity that ``endpoint`` names; returns what to connect to.
+
+        Raises:
+            UsageError: It names nobody, or one that is not in force or may not do what ``verb`` says.
+        """
+        where, name = identity_of(endpoint)
+        permissions = self._watched.permissions
+        if not name:
+            raise UsageError(f"{where} has no keys: who is there does not say who it is")
+        found = permissions.identities.get(name)
+        refusal = "the permissions do not name it" if found is None else found.refusal(datetime.now(UTC))
+        if found is not None and not refusal and verb and not permissions.may_somewhere(found, verb):
+            refusal = f"it may not {verb}"
+        if refusal or found is None:
+            raise UsageError(f"{name} at {where} is not dialled: {refusal}")
+        for option, key in (
+            (zmq.CURVE_SERVERKEY, found.curve),
+            (zmq.CURVE_PUBLICKEY, self._own.public),
+            (zmq.CURVE_SECRETKEY, self._own.secret),
+        ):
+            sock.setsockopt(option, key)
+        return where
+
+    def server(self, verb: str, host: str, name: str) -> str:
+        """The name of who is to be dialled at a host. Raises UsageError if that is not clear."""
+        found = self._watched.permissions.server(verb, host, datetime.now(UTC), name)
+        if isinstance(found, Identity):
+            return found.name
+        raise UsageError(f"{host} cannot be dialled: {found} ({permissions_file(self.keys.directory)})")
+
+    def decide(self, public: bytes, address: str) -> Identity | None:
+        """Let somebody in, or count and log him."""
+        found = self._watched.holder(public)
+        if isinstance(found, Identity):
+            self._admitted.add(public)
+            return found
+        self._refuse(1, f"refused {address}: {found}")
+        return None
+
+    def _refuse(self, count: int, text: str) -> None:
+        self.refused += count
+        now = time.monotonic()
+        if now >= self._told.get(text, now) and (text in self._told or len(self._told) < REASONS_MAX):
+            self._told[text] = now + COMPLAIN_S
+            logger.warning("%s; %d refused so far", text, self.refused)
+
+    def look(self) -> None:
+        """Take a newer file, and cut off those who may not be here any more."""
+        with self._looking:
+            self._look()
+
+    def hear(self) -> None:
+        """Count those who did not come so far that ZeroMQ asked who they are; in the handler's thread alone."""
+        now = time.monotonic()
+        with self._lock:
+            listening = self._listening
+            self._listening = [each for each in listening if now < each.until]
+        for each in listening:
+            if each.sock.closed and each.until == math.inf:
+                each.until = now + MONITOR_S
+            if now >= each.until:
+                each.monitor.close()
+                continue
+            count = 0
+            while each.monitor.poll(0):
+                each.monitor.recv_multipart()
+                count += 1
+            if count:
+                self._refuse(count, f"refused connections to port {each.port} that have no keys, or others for us")
+
+    def _look(self) -> None:
+        now = datetime.now(UTC)
+        if self._watched.refresh() or now >= self._expiry:
+            self.changes += 1
+            self._expiry = self._watched.permissions.next_expiry(now)
+            if self._expiry <= now:
+                self._expiry = datetime.max.replace(tzinfo=UTC)  # everything has ended
+        gone = [each for each in list(self._admitted) if isinstance(self._watched.holder(each), str)]
+        if gone:
+            self._admitted.difference_update(gone)
+            logger.warning("cut off: %s", ", ".join(sorted(str(self._watched.holder(each)) for each in gone)[:5]))
+            with self._lock:
+                ports = {each.port for each in self._listening if not each.sock.closed}
+            _cut(ports)
+
+
+@dataclass(slots=True)
+class _Listening:
+    """A socket that is bound, and what tells of handshakes that failed there."""
+
+    sock: zmq.Socket[bytes]
+    port: int
+    monitor: zmq.Socket[bytes]
+    until: float = math.inf  # when nothing more can come of it
+
+
+def monitor_of(gate: Gate, sock: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
+    """What tells of a socket's handshakes. Without a bound: at it ZeroMQ would wait, and with it all sockets."""
+    where = f"inproc://chappe-monitor-{next(_monitors)}"
+    sock.monitor(where, events)
+    made = gate.context.socket(zmq.PAIR)
+    made.setsockopt(zmq.LINGER, 0)
+    made.setsockopt(zmq.RCVHWM, 0)
+    made.connect(where)
+    return made
+
+
+_monitors = count(1)
+
+
+def _cut(ports: set[int]) -> None:
+    """End all connections that were accepted at these ports of this process."""
+    home = next(each for each in DESCRIPTORS if os.path.isdir(each))
+    for each in os.listdir(home):
+        try:
+            if not stat.S_ISSOCK(os.fstat(int(each)).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(each))) as doubled:
+                if doubled.family in (socket.AF_INET, socket.AF_INET6) and doubled.getsockname()[1] in ports:
+                    doubled.getpeername()  # one that listens has none
+                    doubled.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            continue  # it has ended
+
+
+class _Handler:
+    """The context of sockets with keys, and the thread that ZeroMQ asks who may come in."""
+
+    def __init__(self) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.context.set(zmq.MAX_SOCKETS, 16_384)
+        self._domains = count(1)
+        self.gates: dict[Keys, Gate] = {}
+        self._by_domain: dict[str, Gate] = {}
+        self._socket: zmq.Socket[bytes] = self.context.socket(zmq.REP)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.bind(HANDLER)
+        threading.Thread(target=self._run, name="chappe-gate", daemon=True).start()
+
+    def gate(self, keys: Keys) -> Gate:
+        """The one for these keys."""
+        found = self.gates.get(keys)
+        if found is None:
+            domain = f"chappe-{next(self._domains)}"
+            found = Gate(keys, domain, self.context)
+            found.check()
+            self._by_domain[domain] = self.gates[keys] = found
+        found.check()
+        return found
+
+    def _run(self) -> None:
+        look_at = time.monotonic() + LOOK_S
+        while True:
+            if self._socket.poll(max(0, round(1000 * (look_at - time.monotonic())))):
+                frames = self._socket.recv_multipart()
+                try:
+                    answer = self._answer(frames)
+                except Exception:
+                    logger.exception("who asks to come in could not be judged, and is refused")
+                    answer = [b"500", b"", b""]
+                self._socket.send_multipart([b"1.0", *frames[1:2], *answer, b""])
+            if time.monotonic() >= look_at:
+                look_at = time.monotonic() + LOOK_S
+                for gate in list(self.gates.values()):
+                    try:
+                        gate.look()
+                        gate.hear()
+                    except Exception:
+                        logger.exception("the permissions in %s could not be looked at", gate.keys.directory)
+
+    def _answer(self, frames: list[bytes]) -> list[bytes]:
+        """Status, text and user id."""
+        if len(frames) != 7 or frames[0] != b"1.0" or frames[5] != b"CURVE":
+            return [b"400", b"", b""]
+        gate = self._by_domain.get(frames[2].decode())
+        found = None if gate is None else gate.decide(frames[6], frames[3].decode(errors="replace"))
+        return [b"400", b"", b""] if found is None else [b"200", b"", found.name.encode()]
+
+
+_guard = threading.Lock()
+_handlers: list[_Handler] = []  # the last one is of this process; of a parent's nothing may run, nor be thrown away
+_forks = [0]
+
+
+def gate_of(keys: Keys | None) -> Gate | None:
+    """What sockets of this identity need; None for plain ones.
+
+    Raises:
+        UsageError: Its files are missing or wrong, or the permissions do not have it.
+    """
+    if keys is None:
+        return None
+    if machine.current() is not machine.SYSTEM:
+        raise UsageError("the network of a test has no keys: leave out security")
+    with _guard:
+        if len(_handlers) <= _forks[0]:
+            try:
+                _handlers.append(_Handler())
+            except zmq.ZMQError as error:
+                raise ChappeError(f"ZeroMQ has no CURVE here: {error.strerror}") from None
+        return _handlers[-1].gate(keys)
+
+
+def _forked() -> None:
+    global _guard
+    _guard = threading.Lock()  # another thread of the parent may have held it
+    _forks[0] = len(_handlers)
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def keys_of(security: LogSecurity) -> Keys | None:
+    """The identity to be: what is given, or what the environment names; None for plain connections.
+
+    Raises:
+        UsageError: It is neither an identity nor a word that is known.
+    """
+    if security is None:
+        place = os.environ.get(IDENTITY) if machine.current() is machine.SYSTEM else None
+        return Keys(place, os.environ.get(PASSPHRASE)) if place else None
+    if security == "plain":
+        return None
+    if isinstance(security, Keys):
+        return security
+    raise UsageError(f"security is None, 'plain' or Keys(...), not {security!r}")
+
+
+def check_listening(security: LogSecurity, host: str, what: str) -> None:
+    """Raise UsageError where nothing was chosen and ``host`` is not this machine."""
+    if security is None and keys_of(None) is None and not is_loopback(host):
+        raise UsageError(
+            f"{host} is not this machine: give the {what} an identity (`chappe keys` makes it), "
+            "or security='plain' if everybody who reaches it may read and forge"
+        )

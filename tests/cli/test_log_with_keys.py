@@ -1,0 +1,174 @@
+"""Tower, store, producers and consumers as processes that have keys, and strangers that have none."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from tests.cli.conftest import Shell
+from tests.waiting import until
+
+from chappe import Consumer, Keys, Producer, read_topic
+from chappe.api import permissions
+from chappe.api.log.discovery import discover
+from chappe.errors import TimedOut, UsageError
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def home(shell: Shell) -> Path:
+    """Keys of a hub, a sensor and a reader."""
+    made = shell.directory / "keys"
+    permissions.init(made, "hub", "server")
+    permissions.add(made, "sensor", "producer")
+    permissions.add(made, "reader", "consumer")
+    return made
+
+
+def facts(shell: Shell, *command: str) -> dict[str, Any]:
+    process = shell.start(*command, "--json")
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.stderr and process.stderr.read().decode()
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def network(shell: Shell) -> str:
+    """A tower and a store, each a process of its own; returns the tower."""
+    tower: str = facts(shell, "tower", "--listen", "127.0.0.1:0", "--as", "keys/hub")["tower"]
+    shell.env["CHAPPE_TOWER"] = tower
+    assert facts(shell, "store", "data", "--as", "keys/hub")["endpoint"].endswith("#hub")
+    return tower
+
+
+def test_those_with_keys_take_part_and_those_without_get_nothing(shell: Shell, home: Path) -> None:
+    tower = network(shell)
+
+    sent = shell.run("produce", "orders", "--as", "keys/sensor", stdin=b"one\ntwo\n")
+    assert (sent.returncode, b"Traceback" in sent.stderr) == (0, False)
+    read = shell.run("consume", "orders", "--until-end", "--output", "raw", "--as", "keys/reader")
+    assert read.stdout == b"one\ntwo\n"
+    shell.env["CHAPPE_IDENTITY"] = "keys/reader"
+    assert b"orders" in shell.run("topics").stdout
+    del shell.env["CHAPPE_IDENTITY"]
+    (shell.directory / "chappe.toml").write_text('identity = "keys/reader"\n')
+    assert shell.run("consume", "orders", "--count", "2", "--output", "raw").stdout == b"one\ntwo\n"
+    (shell.directory / "chappe.toml").unlink()
+
+    assert discover(tower, 0.5) == []  # a stranger
+    stranger = Producer("orders", tower=tower)
+    stranger.send(b"forged")
+    with pytest.raises(TimedOut):
+        stranger.close(0.5)
+    permissions.init(shell.directory / "other", "hub", "server")
+    permissions.add(shell.directory / "other", "sensor", "producer")
+    assert discover(tower, 0.5, security=Keys(shell.directory / "other" / "sensor")) == []
+    again = shell.run("consume", "orders", "--until-end", "--output", "raw", "--as", "keys/reader")
+    assert again.stdout == b"one\ntwo\n"
+
+
+def test_a_revoked_identity_is_cut_off_while_all_run(shell: Shell, home: Path) -> None:
+    tower = network(shell)
+    stale = shell.directory / "stale"  # who does not see that he was revoked
+    stale.mkdir()
+    for each in home.iterdir():
+        (stale / each.name).write_bytes(each.read_bytes())
+        (stale / each.name).chmod(each.stat().st_mode)
+
+    with (
+        Producer("orders", tower=tower, security=Keys(home / "sensor")) as producer,
+        Consumer("orders", tower=tower, security=Keys(stale / "reader")) as reader,
+    ):
+        producer.send(b"before")
+        producer.flush()
+        until(lambda: reader.poll(1.0), "the first record")
+
+        permissions.revoke(home, "reader")
+
+        until(lambda: any("it refused us" in str(each) for each in reader.events()), "a refusal")
+        producer.send(b"after")
+        producer.flush()
+        assert reader.poll(1.0) is None
+    with pytest.raises(UsageError, match="reader was revoked"):
+        Consumer("orders", tower=tower, security=Keys(home / "reader"))
+    os.environ["CHAPPE_IDENTITY"] = str(home / "hub")
+    try:
+        assert [bytes(each) for each in read_topic("orders", tower=tower)["value"].to_pylist()] == [b"before", b"after"]
+    finally:
+        del os.environ["CHAPPE_IDENTITY"]
+
+
+def test_forwarders_have_keys_too(shell: Shell, home: Path) -> None:
+    where = facts(shell, "forward", "data", "--at", "127.0.0.1:0", "--as", "keys/hub")["forwarder"]
+    shell.env["CHAPPE_FORWARDERS"] = where
+
+    assert shell.run("produce", "orders", "--as", "keys/sensor", stdin=b"one\n").returncode == 0
+    read = shell.run("consume", "orders", "--until-end", "--output", "raw", "--as", "keys/reader")
+    assert read.stdout == b"one\n"
+    stranger = shell.run("consume", "orders", "--count", "1", "--timeout", "1")
+    assert (stranger.returncode, stranger.stdout) == (1, b"")
+
+
+def test_whoever_has_no_keys_gets_in_nowhere(shell: Shell, home: Path) -> None:
+    """All sockets of a tower and a store, each tried as what belongs there."""
+    tower = network(shell)
+    host, sub_port, pub_port = tower.split(":")
+    (store,) = discover(tower, 10.0, security=Keys(home / "reader"))
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        answers = []
+        for kind, where in (
+            (zmq.SUB, f"tcp://{host}:{pub_port}"),
+            (zmq.XPUB, f"tcp://{host}:{sub_port}"),
+            (zmq.DEALER, store.endpoint.partition("#")[0]),
+        ):
+            sock = context.socket(kind)
+            if kind == zmq.SUB:
+                sock.subscribe(b"")
+            sock.connect(where)
+            if kind == zmq.DEALER:
+                sock.send_multipart([bytes(8), b"?"])
+            answers.append(sock.poll(300))
+        assert answers == [0, 0, 0]
+    finally:
+        context.destroy(0)
+
+
+def test_beyond_this_machine_a_choice_has_to_be_made(shell: Shell, home: Path) -> None:
+    for command in (
+        ("tower", "--listen", "0.0.0.0:0"),
+        ("store", "data", "--listen", "0.0.0.0"),
+        ("up", "data", "--tower", "0.0.0.0:0"),
+        ("forward", "data", "--at", "0.0.0.0:0"),
+    ):
+        refused = shell.run(*command)
+        assert refused.returncode == 2
+        assert b"0.0.0.0 is not this machine: give the " in refused.stderr
+    assert facts(shell, "tower", "--listen", "0.0.0.0:0", "--plain")["tower"]
+    assert facts(shell, "tower", "--listen", "0.0.0.0:0", "--as", "keys/hub")["tower"]
+    nobody = shell.run("produce", "x", "--as", "keys/nobody", stdin=b"1\n")
+    assert (nobody.returncode, b"keys/nobody.key does not exist" in nobody.stderr) == (2, True)
+
+
+def test_secrets_are_in_no_output_and_no_command_line(shell: Shell, home: Path) -> None:
+    shell.env["CHAPPE_KEY_PASSPHRASE"] = "open sesame"
+    permissions.add(home, "locked", "producer", passphrase="open sesame")
+    network(shell)
+    done = shell.run("produce", "orders", "--as", "keys/locked", stdin=b"1\n")
+    assert done.returncode == 0
+    for process in shell.running:
+        if process.poll() is None:
+            assert b"sesame" not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    shell.env["CHAPPE_KEY_PASSPHRASE"] = "wrong sesame"
+    done = shell.run("produce", "orders", "--as", "keys/locked", stdin=b"1\n")
+    assert (done.returncode, b"the passphrase is not that of" in done.stderr, b"sesame" in done.stderr) == (
+        2,
+        True,
+        False,
+    )
