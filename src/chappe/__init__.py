@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from chappe.api.kv.map_aio import AsyncSharedMap as AsyncSharedMap
     from chappe.api.kv.map_server import MapServer as MapServer
     from chappe.api.kv.map_server import MapServerStatus as MapServerStatus
-    from chappe.api.kv.map_server import PairStatus as PairStatus
     from chappe.api.kv.map_values import MapChange as MapChange
     from chappe.api.kv.map_watch import MapWatch as MapWatch
+    from chappe.api.kv.pair_status import PairStatus as PairStatus
     from chappe.api.kv.proxy import DataStoreAnswer as DataStoreAnswer
     from chappe.api.kv.proxy import DataStoreProxy as DataStoreProxy
     from chappe.api.kv.shared_map import SharedMap as SharedMap
@@ -88,9 +88,10 @@ _MODULES = {
     "api.kv.aio": "AsyncDataStore AsyncDataStoreWatch",
     "api.kv.data_store": "DataStore",
     "api.kv.map_aio": "AsyncMapWatch AsyncSharedMap",
-    "api.kv.map_server": "MapServer MapServerStatus PairStatus",
+    "api.kv.map_server": "MapServer MapServerStatus",
     "api.kv.map_values": "MapChange",
     "api.kv.map_watch": "MapWatch",
+    "api.kv.pair_status": "PairStatus",
     "api.kv.proxy": "DataStoreAnswer DataStoreProxy",
     "api.kv.shared_map": "SharedMap",
     "api.kv.watch": "DataStoreEntry DataStoreEvent DataStoreWatch",

@@ -254,6 +254,7 @@ PAIR_WINDOW: Final = 4  # such messages under way
 PAIR_UNIT_BYTES_MAX: Final = 128 * MIB  # one commit, or one part of a snapshot; what is larger was not sent by a master
 PAIR_QUEUE_BYTES: Final = 16 * MIB  # commits that wait for the partner to catch up; beyond it writers wait, too
 PAIR_STALL_S: Final = 3.0  # a partner that takes nothing for so long has to begin anew
+PAIR_DIAL_S: Final = 1.0  # between attempts to peer with the partner
 PAIR_ASKS_MAX: Final = 4_096  # clones that ask while nobody serves, and are answered first
 MASTER_CONFLICT_S: Final = 60.0  # how often two masters of one name are reported
 CONFLICTS_MAX: Final = 1_000  # other masters remembered for that; further ones are not reported

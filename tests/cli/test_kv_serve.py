@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.conftest import Shell
+from tests.ports import free_address
 
 pytestmark = pytest.mark.process
 
@@ -84,3 +86,41 @@ def test_a_path_that_another_one_serves_is_refused(shell: Shell, tmp_path: Path)
     done = shell.run("kv", "serve", "users", "--listen", "127.0.0.1:0", *where)
     assert done.returncode == 1
     assert b"another process has it open" in done.stderr
+
+
+def test_one_of_a_pair_takes_over_for_the_other(shell: Shell) -> None:
+    addresses = free_address(), free_address()
+    processes = {}
+    for role, here, there in (("primary", *addresses), ("backup", *reversed(addresses))):
+        process = shell.start(
+            "kv", "serve", "users", "--listen", here, "--partner", there, "--role", role, "--json"
+        )  # fmt: skip
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["entries"] == 0
+        processes[role] = process
+    assert shell.run("kv", "put", "users", "ann", "1", "--peer", addresses[0]).returncode == 0
+    states = {role: state_of(process, lambda pair: pair["state"] in ("active", "passive") and pair["partner"] == "here")
+              for role, process in processes.items()}  # fmt: skip
+    active = next(role for role, pair in states.items() if pair["state"] == "active")
+    state_of(processes[active], lambda pair: pair["confirms"] == "paired")
+    processes[active].send_signal(signal.SIGKILL)
+    peer = addresses[active == "primary"]
+    assert shell.run("kv", "put", "users", "bob", "2", "--peer", peer).returncode == 0
+    other = next(process for role, process in processes.items() if role != active)
+    assert state_of(other, lambda pair: pair["state"] == "active")["confirms"] == "alone"
+    done = shell.run("kv", "list", "users", "--peer", peer)
+    assert done.stdout == b"ann -> 1\nbob -> 2\n"
+
+
+def state_of(process: subprocess.Popen[bytes], wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """What one of a pair says of it, once that is as wanted."""
+    assert process.stdout is not None
+    while not wanted(pair := json.loads(process.stdout.readline())["pair"]):
+        pass
+    return pair  # type: ignore[no-any-return]
+
+
+def test_a_role_without_a_partner_is_refused(shell: Shell) -> None:
+    done = shell.run("kv", "serve", "users", "--listen", "127.0.0.1:0", "--role", "primary")
+    assert done.returncode == 2
+    assert "partner" in done.stderr.decode()

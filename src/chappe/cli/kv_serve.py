@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -19,8 +20,13 @@ from chappe.errors import UsageError
 if TYPE_CHECKING:
     from chappe import DataStore, DataStoreEvent
 
-_TOLD: Final = frozenset({"CloneAttached", "CloneDropped"})
-_WRONG: Final = frozenset({"CommandRefused", "CommitFailed", "StoreNearsBound", "TwoMasters"})
+_TOLD: Final = frozenset({"BecameActive", "BecamePassive", "CloneAttached", "CloneDropped", "Paired", "PartnerFound"})
+_WRONG: Final = frozenset(
+    {
+        "Alone", "CommandRefused", "CommitFailed", "MayNotServe", "OtherPair", "PartnerLost", "SameRole", "SteppedDown",
+        "StoreNearsBound", "TermNotKept", "TwoMasters",
+    }
+)  # fmt: skip
 
 
 class Teller:
@@ -97,6 +103,14 @@ def serve(
     ] = None,
     listen: mesh.Listen = None,
     peers: mesh.LastingPeers = None,
+    partner: Annotated[
+        str | None,
+        Option(metavar="ADDRESS", help="The other master of a pair, HOST[:PORT]: one takes over for the other."),
+    ] = None,
+    role: Annotated[Literal["primary", "backup"] | None, Option(help="Which master of the pair this is.")] = None,
+    witness: Annotated[
+        str | None, Option(metavar="ADDRESS", help="The pair's witness, HOST:PORT (`chappe map witness`).")
+    ] = None,
     endpoint_id: mesh.EndpointId = None,
     as_json: options.Json = False,
 ) -> None:
@@ -117,13 +131,19 @@ def serve(
         endpoint = stack.enter_context(Endpoint(id=endpoint_id, security=security))
         statuses = endpoint.statuses()
         mesh.keep_dialling(endpoint, dialled)
-        where = {} if path is None else {"path": path}
-        master = stack.enter_context(endpoint.attach_master(store, backend, **where))
+        where: dict[str, Any] = {} if path is None else {"path": path}
+        if partner is not None:
+            partner = mesh.shown(mesh.addresses(security, [partner])[0])
+        master = stack.enter_context(
+            endpoint.attach_master(store, backend, partner=partner, role=role, witness=witness, **where)
+        )
         facts: dict[str, Any] = {"store": store, "backend": backend, "path": None if path is None else str(path)}
-        facts |= {"id": endpoint.id, "entries": len(master)}
+        entries = len(master.core.engine)
+        facts |= {"id": endpoint.id, "entries": entries}
         facts["listen"] = mesh.listen(endpoint, heard)
-        title = f"master of store {store} at {', '.join(facts['listen'])}"
-        tell(as_json, facts, f"{title}, {len(master):,} entries; Ctrl-C stops")
+        what = "master" if role is None else f"{role} master"
+        title = f"{what} of store {store} at {', '.join(facts['listen'])}"
+        tell(as_json, facts, f"{title}, {entries:,} entries; Ctrl-C stops")
         teller = _master_teller(as_json)
         try:
             node.follow(endpoint, statuses, teller, title, as_json, lambda: _state(master))
@@ -153,7 +173,13 @@ def _master_teller(quiet: bool) -> Callable[[Any], None]:
 def _state(master: DataStore) -> tuple[str, dict[str, Any]]:
     with master.endpoint.node.lock:
         master.endpoint.check()
-        clones = [str(clone) for clone in master.attached.core.clones]  # type: ignore[union-attr]
-    facts = {"store": master.name, "entries": len(master), "version": master.version, "clones": clones}
-    text = f"store {master.name}: {len(master):,} entries, {master.version:,} changes, {len(clones):,} clones"
+        core = master.attached.core
+        clones = [str(clone) for clone in getattr(core, "clones", ())]
+        entries = len(core.engine)
+    facts: dict[str, Any] = {"store": master.name, "entries": entries, "version": master.version, "clones": clones}
+    text = f"store {master.name}: {entries:,} entries, {master.version:,} changes, {len(clones):,} clones"
+    pair = master.pair()
+    if pair is not None:
+        facts["pair"] = asdict(pair)
+        text += f", {pair.state}" + (f" ({pair.confirms})" if pair.state == "active" else "")
     return text, facts

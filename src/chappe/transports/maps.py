@@ -32,11 +32,11 @@ class MapAddress:
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> MapAddress:
-        """``[tcp://]HOST[:PORT]``; the Guide's port by default, 0: any. Raises UsageError."""
+    def parse(cls, text: str, usual: int = MAP_PORT) -> MapAddress:
+        """``[tcp://]HOST[:PORT]``; the ``usual`` port by default, the Guide's, 0: any. Raises UsageError."""
         host, mark, port = text.strip().removeprefix("tcp://").partition(":")
         try:
-            number = int(port) if mark else MAP_PORT
+            number = int(port) if mark else usual
         except ValueError:
             number = -1
         if not host.isprintable() or any(each in host for each in " /:") or not (number in _PORTS or number == 0):

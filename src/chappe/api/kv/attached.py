@@ -24,16 +24,18 @@ from chappe.kv.clone import KvClone
 from chappe.kv.engine import Engine
 from chappe.kv.events import WriteFailed
 from chappe.kv.master import KvMaster
+from chappe.kv.pair.core import PairedMaster
 from chappe.runtime.kv_node import KvNode
 from chappe.system import time
 from chappe.system.forking import own
+from chappe.transports.maps import MapAddress
 
 if TYPE_CHECKING:
     from chappe.api.mesh.hosting import Host
     from chappe.mesh.events import PeerLost
 
 MANY: Final = 256  # writes of ``put_many`` made at once
-Core = KvMaster | KvClone
+Core = KvMaster | KvClone | PairedMaster
 Method = Callable[..., list[Action]]
 Args = tuple[object, ...]
 Items = Mapping[Any, Any] | Iterable[tuple[object, object]]
@@ -52,7 +54,9 @@ class Watching(Protocol):
 class AttachedStore:
     """A master or clone, its place on the node, and who asks and watches it."""
 
-    def __init__(self, endpoint: Host, core: Core, backend: Backend | None = None) -> None:
+    def __init__(
+        self, endpoint: Host, core: Core, backend: Backend | None = None, witness: MapAddress | None = None
+    ) -> None:
         own(self)
         self.endpoint = endpoint
         self.core = core
@@ -72,7 +76,7 @@ class AttachedStore:
             Notify: self._notified,
             Report: lambda action: endpoint.report(action.event),
         }
-        self.node = KvNode(endpoint.node, core, next(endpoint.numbers), table, backend)
+        self.node = KvNode(endpoint.node, core, next(endpoint.numbers), table, backend, witness)
         self.part = self.node.part
 
     def begin(self) -> None:
@@ -205,7 +209,7 @@ class AttachedStore:
         return asked
 
     def _look(self, args: tuple[object, ...], found: list[Any]) -> None:
-        if self.core.kind == "master":
+        if self.core.leads:
             found.append(to_python(self.core.engine.get(to_value(args[0]))))
 
     def _try_put_many(

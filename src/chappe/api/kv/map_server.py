@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 from chappe.api.kv.attaching import open_backend
 from chappe.api.kv.map_host import MapHost
 from chappe.api.kv.map_values import check_name
+from chappe.api.kv.pair_status import PairStatus, pair_status
 from chappe.defaults import MAP_PORT, TOWER_HOST
 from chappe.errors import UsageError
 from chappe.kv.chp.events import MapActive, MapCopied, MapPassive
@@ -17,28 +18,12 @@ from chappe.kv.chp.messages import UUID_BYTES
 from chappe.kv.chp.pair import PairedMapServer
 from chappe.kv.chp.server import MapServerCore
 from chappe.kv.star_rows import is_of_a_pair
-from chappe.replication.binary_star.core import BinaryStar
 from chappe.replication.binary_star.events import BecameActive, BecamePassive, Paired, PartnerFound
-from chappe.replication.binary_star.messages import BACKUP, NAME_BYTES_MAX, NAMES, PRIMARY
+from chappe.replication.binary_star.messages import BACKUP, NAME_BYTES_MAX, PRIMARY
 from chappe.runtime.map_node import MapServerNode
 from chappe.runtime.map_pair_node import PairedServerNode
 from chappe.system import time
 from chappe.transports.maps import MapAddress
-
-
-@dataclass(frozen=True, slots=True)
-class PairStatus:
-    """What one server of a pair knows.
-
-    ``confirms`` says what may be confirmed to clients: ``paired``, what the partner has too; ``alone``, without it; or
-    ``nothing`` now. ``partner`` is ``unknown``, ``here`` or ``silent``.
-    """
-
-    role: str
-    state: str
-    term: int
-    confirms: str
-    partner: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +133,7 @@ class MapServer(MapHost):
                 core.ledger.sequence,
                 core.clients,
                 self._node.malformed,
-                _pair_status(core.star) if isinstance(core, PairedMapServer) else None,
+                pair_status(core.star) if isinstance(core, PairedMapServer) else None,
             )
 
     def __repr__(self) -> str:
@@ -177,7 +162,3 @@ def _paired(address: MapAddress, partner: str | None, role: str | None, pair: st
         return peer, asked, (MapAddress(address.host, address.port + 3), MapAddress(peer.host, peer.port + 3))
     own, other = (MapAddress.parse(each) for each in link)
     return peer, asked, (own, other)
-
-
-def _pair_status(star: BinaryStar) -> PairStatus:
-    return PairStatus(NAMES[star.role], NAMES[star.state], star.term, star.confirms, star.partner)

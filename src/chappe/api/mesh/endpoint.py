@@ -7,13 +7,13 @@ import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from chappe.api import at_exit
 from chappe.api.ages import OnStale, check_age
 from chappe.api.faces import Closeable
-from chappe.api.kv.attaching import attach_clone, attach_master
+from chappe.api.kv.attaching import attach_clone, attach_master, pairing
 from chappe.api.kv.data_store import DataStore
 from chappe.api.mesh.aged_subscriber import AgedSubscriber
 from chappe.api.mesh.arguments import (
@@ -37,6 +37,7 @@ from chappe.defaults import (
     CLONE_STALE_S,
     CLOSE_S,
     HEARTBEAT_S,
+    PAIR_DIAL_S,
     PEER_BYTES_MAX,
     PEER_MESSAGES_MAX,
     SUBSCRIBER_BYTES_MAX,
@@ -323,13 +324,27 @@ class Endpoint(Closeable, Host):
 
     # -- data stores ----------------------------------------------------------------------------------
 
-    def attach_master(self, name: str, backend: str = "memory", **options: Any) -> DataStore:
+    def attach_master(
+        self,
+        name: str,
+        backend: str = "memory",
+        *,
+        partner: str | None = None,
+        role: Literal["primary", "backup"] | None = None,
+        witness: str | None = None,
+        **options: Any,
+    ) -> DataStore:
         """Have the master of a data store here: everything written to the store goes through it.
 
         Args:
             name: Of the store, at most 1,024 bytes.
             backend: ``memory``; ``sqlite``, a file, or ``rocksdb``, a folder, at ``path=...``: then a write is done
                 when it is on the disk, and the store is there again after a restart.
+            partner: ``HOST:PORT`` of another endpoint that has the other master of a pair: one of them is active, the
+                other takes over when that is gone. This endpoint peers with it. The store can be read here when the two
+                have met, or one of them went on alone.
+            role: Which of the two this is: ``primary`` or ``backup``.
+            witness: ``HOST:PORT`` of a ``Witness``, for both or none, which decides when the two do not see each other.
             options: For ``sqlite`` also ``synchronous``, ``journal_mode``, ``failure_mode`` and ``integrity_check``.
 
         Raises:
@@ -339,7 +354,11 @@ class Endpoint(Closeable, Host):
             StorageFormat: The file was written by a newer chappe, or by something else.
             Damaged: The file is damaged.
         """
-        return attach_master(self, name, backend, options)
+        pair = pairing(self, partner, role, witness)
+        made = attach_master(self, name, backend, options, pair)
+        if pair is not None:
+            self.peer_nosync(*pair.partner, retry_s=PAIR_DIAL_S)
+        return made
 
     def attach_clone(
         self,

@@ -137,6 +137,11 @@ class PairedMaster(KvRole):
         return self._serving and not self._writes.pending
 
     @property
+    def clones(self) -> tuple[Entity, ...]:
+        """Those that are attached, while this is the active one."""
+        return () if self.active is None else self.active.master.clones
+
+    @property
     def notify(self) -> bool:
         """Whether changes are told to watchers."""
         return self._notices.wanted

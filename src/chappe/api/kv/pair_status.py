@@ -1,0 +1,28 @@
+"""What one of a pair, of map servers or of masters, knows of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chappe.replication.binary_star.core import BinaryStar
+from chappe.replication.binary_star.messages import NAMES
+
+
+@dataclass(frozen=True, slots=True)
+class PairStatus:
+    """What one server of a pair knows.
+
+    ``confirms`` says what may be confirmed to clients: ``paired``, what the partner has too; ``alone``, without it; or
+    ``nothing`` now. ``partner`` is ``unknown``, ``here`` or ``silent``.
+    """
+
+    role: str
+    state: str
+    term: int
+    confirms: str
+    partner: str
+
+
+def pair_status(star: BinaryStar) -> PairStatus:
+    """That of this one."""
+    return PairStatus(NAMES[star.role], NAMES[star.state], star.term, star.confirms, star.partner)
