@@ -18,7 +18,31 @@ from chappe.log.queries import Answer, ReadRequest
 from chappe.log.sources import Key
 
 
-class ConsumerRig:
+class Clocked:
+    """A consumer core with a clock, whatever becomes of its actions."""
+
+    now: float
+    core: LogConsumer
+
+    def do(self, actions: Sequence[Action]) -> None:
+        raise NotImplementedError
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, timeout by timeout."""
+        end = self.now + seconds
+        for _ in range(10_000):
+            due = self.core.next_timeout()
+            if due > end:
+                self.now = end
+                return
+            self.now = max(self.now, due)
+            self.do(self.core.handle_timeout(self.now))
+            if self.core.next_timeout() <= self.now:
+                self.now += 0.001
+        raise AssertionError("it wants to be called again and again without time passing")
+
+
+class ConsumerRig(Clocked):
     """Everything that the core wants done ends here: ``delivered``, ``events`` and ``published``."""
 
     def __init__(
@@ -64,20 +88,6 @@ class ConsumerRig:
     def lose(self, store: StoreRig) -> None:
         del self.stores[store.endpoint]
         self.do(self.core.handle_gone(store.core.address, self.now))
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass, timeout by timeout."""
-        end = self.now + seconds
-        for _ in range(10_000):
-            due = self.core.next_timeout()
-            if due > end:
-                self.now = end
-                return
-            self.now = max(self.now, due)
-            self.do(self.core.handle_timeout(self.now))
-            if self.core.next_timeout() <= self.now:
-                self.now += 0.001
-        raise AssertionError("it wants to be called again and again without time passing")
 
     # -- what it wants --
 

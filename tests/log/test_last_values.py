@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from types import FrameType
 from typing import Any
 
 import pytest
+from tests.log.consumer_rig import Clocked
 from tests.log.store_rig import WALL, StoreRig
 
 from chappe.core import Report
@@ -259,7 +261,7 @@ def test_a_table_has_room_for_what_is_overwritten() -> None:
 
 
 @dataclass
-class World:
+class World(Clocked):
     """Stores and a consumer; what is asked is answered at once, or not at all."""
 
     stores: list[StoreRig]
@@ -273,14 +275,14 @@ class World:
     def __post_init__(self) -> None:
         limits = replace(LOG_LIMITS, read_bytes=400)
         self.core = LogConsumer("C", [Filter.parse(self.wanted)], LAST, None, limits)
-        self.carry(self.core.start(self.now))
+        self.do(self.core.start(self.now))
 
     def meet(self) -> None:
         for rig in self.stores:
             info = StoreInfo("", rig.core.address, rig.storage.store_id, rig.endpoint)
-            self.carry(self.core.handle_message(info, self.now, WALL))
+            self.do(self.core.handle_message(info, self.now, WALL))
 
-    def carry(self, actions: list[Action]) -> None:
+    def do(self, actions: Sequence[Action]) -> None:
         for action in actions:
             if isinstance(action, Deliver):
                 self._take(action)
@@ -295,7 +297,7 @@ class World:
             place = (action.partition, record.offset, key, None if value is None else value.decode())
             assert place not in self.delivered
             self.delivered.append(place)
-        self.carry(self.core.taken(len(action.batch.raw), self.now))
+        self.do(self.core.taken(len(action.batch.raw), self.now))
 
     def _ask(self, action: Ask) -> None:
         rig = next(each for each in self.stores if each.endpoint == action.endpoint)
@@ -307,7 +309,7 @@ class World:
         rig.core.handle_timeout(self.now)
         (reply,) = (each for each in rig.core.handle_query(b"c", b"r", action.request, self.now))
         assert isinstance(reply, Reply)
-        self.carry(self.core.handle_answer(action.request_id, reply.answer, list(reply.batches), self.now))
+        self.do(self.core.handle_answer(action.request_id, reply.answer, list(reply.batches), self.now))
 
     def live(self, partition: str, base: int, *records: Given) -> None:
         body = encode_batch(
@@ -316,18 +318,7 @@ class World:
             WALL + base,
             keys=[key.encode() or None for key, _ in records],
         )
-        self.carry(self.core.handle_message(BatchMessage("hello", partition, "hello", body), self.now, WALL))
-
-    def wait(self, seconds: float) -> None:
-        end = self.now + seconds
-        for _ in range(10_000):
-            due = self.core.next_timeout()
-            if due > end:
-                self.now = end
-                return
-            self.now = max(self.now, due)
-            self.carry(self.core.handle_timeout(self.now))
-        raise AssertionError("it wants to be called again and again without time passing")
+        self.do(self.core.handle_message(BatchMessage("hello", partition, "hello", body), self.now, WALL))
 
     @property
     def places(self) -> list[tuple[str, int]]:
@@ -354,10 +345,10 @@ def test_nothing_comes_again_after_long_without_news_or_stores() -> None:
     world = World([rig])
     world.meet()
     world.wait(1.0)
-    world.carry(world.core.handle_gone(rig.core.address, world.now))
+    world.do(world.core.handle_gone(rig.core.address, world.now))
     for _ in range(2):
         world.now += LOG_LIMITS.settled_s
-        world.carry(world.core.handle_timeout(world.now))
+        world.do(world.core.handle_timeout(world.now))
 
     world.live("P", 0, ("a", "1"), ("b", "1"), ("a", "2"), ("", "x"), ("a", "3"))
     world.live("Q", 0, ("", "x"), ("a", "4"))
@@ -460,7 +451,7 @@ def test_a_topic_that_is_wanted_later_is_waited_for_as_well() -> None:
     world.meet()
     world.wait(1.5)
     world.silent.add(rig.endpoint)
-    world.carry(world.core.subscribe(Filter("hello"), world.now))
+    world.do(world.core.subscribe(Filter("hello"), world.now))
     world.live("P", 40, ("k1", "3"))
     world.wait(1.9)
     world.silent.clear()
@@ -495,7 +486,7 @@ def test_a_store_that_leaves_in_the_midst_is_waited_for_as_well() -> None:
     world.wait(1.0)
     assert world.asked == [rig.endpoint]
     world.live("P", 0, ("a", "1"), ("a", "2"))
-    world.carry(world.core.handle_gone(rig.core.address, world.now))
+    world.do(world.core.handle_gone(rig.core.address, world.now))
     world.wait(15.0)
     assert world.places == [("P", 0), ("P", 1)]
     assert world.events == [LastValuesRefused("hello", "no store answers for them")]
