@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Self
 
-import zmq
-from tests.spark.silence import SILENT
+from tests.spark.answering import Answering
 
 from chappe.data.topic import decode_topic
 from chappe.log.batch import Batch
@@ -27,8 +24,6 @@ from chappe.log.queries import (
     SinkAnswer,
     Stage,
     StagedAnswer,
-    decode_request,
-    encode_query,
 )
 
 Attempt = tuple[int, int, int]  # batch, task, attempt
@@ -45,7 +40,7 @@ class Kept:
     staged: dict[Attempt, dict[int, tuple[str, bytes]]] = field(default_factory=dict)
 
 
-class FakeSink:
+class FakeSink(Answering):
     """Answers on a thread until closed.
 
     Args:
@@ -73,15 +68,10 @@ class FakeSink:
         self.commits: list[Commit] = []
         self._silent_after = silent_after
         self.refuse = refuse
-        self._context = zmq.Context()
-        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.bind(endpoint)
-        self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        (SILENT.add if silent_after == 0 else SILENT.discard)(self.endpoint)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
+        super().__init__(endpoint)
+
+    def is_silent(self) -> bool:
+        return self._silent_after is not None and self.asked["Stage"] >= self._silent_after
 
     def sink(self, name: str) -> Kept:
         return self.kept.setdefault(name, Kept())
@@ -90,32 +80,11 @@ class FakeSink:
         """All values of a topic."""
         return [value for (name, _), values in self.values.items() if name == topic for value in values]
 
-    def close(self) -> None:
-        """Fall silent and free the port."""
-        self._stopped.set()
-        self._thread.join()
-        SILENT.add(self.endpoint)
-        self._context.destroy(linger=0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _serve(self) -> None:
-        while not self._stopped.is_set():
-            if not self._socket.poll(20):
-                continue
-            client, raw_id, raw, *payload = self._socket.recv_multipart()
-            request = decode_request(raw)
-            self.asked[type(request).__name__] += 1
-            if self._silent_after is not None and self.asked["Stage"] > self._silent_after:
-                continue
-            answer = self._answer(request, payload)
-            if self.asked["Stage"] == self._silent_after:
-                SILENT.add(self.endpoint)
-            self._socket.send_multipart([client, raw_id, encode_query(answer)])
+    def answered(self, request: Request, payload: list[bytes]) -> tuple[Answer, list[bytes]] | None:
+        self.asked[type(request).__name__] += 1
+        if self._silent_after is not None and self.asked["Stage"] > self._silent_after:
+            return None
+        return self._answer(request, payload), []
 
     def _answer(self, request: Request, payload: list[bytes]) -> Answer:
         match request:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Self
 
-import zmq
-from tests.spark.silence import SILENT
+from tests.spark.answering import Answering
 
 from chappe.data.topic import decode_topic
 from chappe.log.batch import Batch, encode_batch
@@ -19,8 +17,6 @@ from chappe.log.queries import (
     Request,
     SeekAnswer,
     SeekRequest,
-    decode_request,
-    encode_query,
     heads_answer,
 )
 from chappe.log.storage import PartitionInfo
@@ -28,7 +24,7 @@ from chappe.log.storage import PartitionInfo
 Key = tuple[str, str]
 
 
-class FakeStore:
+class FakeStore(Answering):
     """Answers READ, HEADS and SEEK from memory, on a thread, until closed.
 
     ``reads_max`` makes it fall silent after so many READs, as a store does that is killed.
@@ -45,15 +41,10 @@ class FakeStore:
         self._version = 0
         self._reads_max = reads_max
         self._lock = threading.Lock()
-        self._context = zmq.Context()
-        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.bind(endpoint)
-        self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        (SILENT.add if reads_max == 0 else SILENT.discard)(self.endpoint)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
+        super().__init__(endpoint)
+
+    def is_silent(self) -> bool:
+        return self._reads_max is not None and len(self.reads) >= self._reads_max
 
     def put(self, topic: str, partition: str, values: Sequence[bytes | None], *, timestamp: int = 1_000_000) -> None:
         """Append one batch."""
@@ -77,35 +68,13 @@ class FakeStore:
             self.first[key] = first
             self._touch(key)
 
-    def close(self) -> None:
-        """Fall silent and free the port."""
-        self._stopped.set()
-        self._thread.join()
-        SILENT.add(self.endpoint)
-        self._context.destroy(linger=0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _touch(self, key: Key) -> None:
         self._version += 1
         self.versions[key] = self._version
 
-    def _serve(self) -> None:
-        while not self._stopped.is_set():
-            if not self._socket.poll(20):
-                continue
-            client, raw_id, raw = self._socket.recv_multipart()
-            with self._lock:
-                answered = self._answer(decode_request(raw))
-            if len(self.reads) == self._reads_max:
-                SILENT.add(self.endpoint)
-            if answered is not None:
-                answer, batches = answered
-                self._socket.send_multipart([client, raw_id, encode_query(answer), *batches])
+    def answered(self, request: Request, payload: list[bytes]) -> tuple[Answer, list[bytes]] | None:
+        with self._lock:
+            return self._answer(request)
 
     def _answer(self, request: Request) -> tuple[Answer, list[bytes]] | None:
         if isinstance(request, HeadsRequest):
