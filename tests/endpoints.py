@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from tests.waiting import PATIENCE_S as PATIENCE_S
@@ -29,6 +31,16 @@ def deliver(store: DataStore, subscriber: int, message: Message) -> None:
     """Hand a message to a data store, as if it had come from a peer."""
     node = endpoint_of(store).node
     node.call(lambda now: [Deliver(subscriber, [message])])
+
+
+def event(watching: Any, kind: type) -> Any:
+    """The next event of a kind that a watch, or a subscriber, gets."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        found = watching.get(deadline - time.monotonic())
+        if isinstance(found, kind):
+            return found
+    raise AssertionError(f"no {kind.__name__} came")
 
 
 @pytest.fixture

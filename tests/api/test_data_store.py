@@ -11,7 +11,7 @@ from ipaddress import IPv4Address
 from typing import Any
 
 import pytest
-from tests.endpoints import PATIENCE_S, Make, deliver, endpoint_of, until
+from tests.endpoints import PATIENCE_S, Make, deliver, endpoint_of, event, until
 from tests.ports import free_ports
 from tests.waiting import Clock
 
@@ -81,16 +81,6 @@ def core_of(clone: DataStore) -> KvClone:
     """Its core."""
     assert isinstance(clone.core, KvClone)
     return clone.core
-
-
-def event(watching: Any, kind: type) -> Any:
-    """The next event of a kind."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        found = watching.get(deadline - time.monotonic())
-        if isinstance(found, kind):
-            return found
-    raise AssertionError(f"no {kind.__name__} came")
 
 
 VALUES: list[Any] = [

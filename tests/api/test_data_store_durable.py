@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.api.store_process import Process
-from tests.endpoints import PATIENCE_S, Make, until
+from tests.endpoints import PATIENCE_S, Make, event, until
 from tests.ports import free_ports
 
 from chappe import DataStore
@@ -27,15 +25,6 @@ def backend(request: pytest.FixtureRequest) -> str:
     if request.param == "rocksdb":
         pytest.importorskip("rocksdict")
     return str(request.param)
-
-
-def event(watching: Any, kind: type) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        found = watching.get(deadline - time.monotonic())
-        if isinstance(found, kind):
-            return found
-    raise AssertionError(f"no {kind.__name__} came")
 
 
 def test_what_was_written_is_there_after_a_restart(backend: str, make: Make, tmp_path: Path) -> None:
