@@ -32,7 +32,7 @@ from chappe.runtime.worker import DISKS, Lane
 from chappe.system import time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
-from chappe.transports.maps import UPDATES_MAX, MapAddress, ServerSockets, requester, subscriber
+from chappe.transports.maps import UPDATES_MAX, MapAddress, ServerSockets, requester, send, subscriber
 from chappe.transports.zeromq import open_socket
 
 logger = logging.getLogger(__name__)
@@ -243,7 +243,7 @@ class Connections:
         sock, waiting = self._asking[place], self._waiting[place]
         while waiting:
             try:
-                sock.send_multipart(waiting[0], _NOBLOCK)
+                send(sock, waiting[0])
             except zmq.Again:
                 self._node.look_at(time.monotonic() + RETRY_S)
                 break
@@ -353,7 +353,7 @@ class MapServerNode(MapNode):
         return self.core.handle_peer_answer(frames, time.monotonic())
 
     def _publish(self, action: Publish) -> None:
-        self._sockets.publisher.send_multipart(action.frames, _NOBLOCK)
+        send(self._sockets.publisher, action.frames)
         self._suspect(self._hear)
 
     def _offer(self, action: Offer) -> None:
@@ -376,7 +376,7 @@ class MapServerNode(MapNode):
         self.used(router)
         while box.messages:
             try:
-                router.send_multipart([client, *box.messages[0]], _NOBLOCK)
+                send(router, [client, *box.messages[0]])
             except zmq.Again:
                 self._full[client] = None
                 self.look_at(time.monotonic() + RETRY_S)
@@ -489,7 +489,7 @@ class MapClientNode(MapNode):
                 sock.setsockopt(zmq.SNDHWM, UPDATES_MAX)
                 sock.connect(self._servers[action.server].endpoint(2))
             try:
-                sock.send_multipart(action.frames, _NOBLOCK)
+                send(sock, action.frames)
             except zmq.Again:
                 pass  # it does not come back: the writer is told that nobody knows of it
             return
@@ -518,5 +518,5 @@ class MapClientNode(MapNode):
     def _send_unsent(self, place: int) -> None:
         unsent = self._unsent[place]
         while place in self._reached and unsent:
-            self._writing[place].send_multipart(unsent.popleft(), _NOBLOCK)
+            send(self._writing[place], unsent.popleft())
         self.used(self._writing[place])
