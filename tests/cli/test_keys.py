@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -182,3 +183,15 @@ def test_an_endpoint_of_a_command_is_who_the_environment_or_the_file_says(shell:
     assert b"keys/nobody2.pem does not exist" in shell.run("ping", "127.0.0.1:1").stderr
     assert b"keys/nobody3.pem does not exist" in shell.run("ping", "127.0.0.1:1", "--as", "keys/nobody3").stderr
     assert b"does not exist" not in shell.run("ping", "127.0.0.1:1", "--plain").stderr
+
+
+def test_who_to_be_counts_only_once_a_command_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.main import get_command
+
+    from chappe.cli.app import app
+
+    monkeypatch.delenv("CHAPPE_IDENTITY", raising=False)
+    program: Any = get_command(app)
+    for command in ("tower", "topics", "ping"):
+        program.commands[command].make_context(command, ["--as", "keys/nobody"])
+    assert "CHAPPE_IDENTITY" not in os.environ

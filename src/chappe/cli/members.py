@@ -39,6 +39,7 @@ def tower(
     """Run a tower: producers, consumers and stores find each other through it."""
     from chappe import Tower
 
+    options.be(acting)
     hear_warnings(listen)
     with Tower(listen, security="plain" if plain else None) as running:
         tell(as_json, {"tower": running.address}, f"tower at {running.address}; Ctrl-C stops")
@@ -56,6 +57,7 @@ def store(
     as_json: options.Json = False,
 ) -> None:
     """Run a store: it keeps every record of every topic in a directory."""
+    options.be(acting)
     hear_warnings(tower)
     _keep(context.obj, directory, tower, listen, plain, as_json)
 
@@ -72,6 +74,7 @@ def up(
     """Run a tower and a store in one process: all that a laptop needs."""
     from chappe import Tower
 
+    options.be(acting)
     hear_warnings(tower)
     with Tower(tower, security="plain" if plain else None) as introducer:
         _keep(context.obj, directory, introducer.address, listen, plain, as_json, introducer)
@@ -123,6 +126,7 @@ def forward(
     """Run a forwarder: a store that passes on what it takes, so that nobody needs to know anybody else."""
     from chappe import Forwarder
 
+    options.be(acting)
     hear_warnings(at)
     others = peers.split(",") if peers else []
     tapped = None if tap is None else place(tap)

@@ -76,6 +76,7 @@ class Trust:
             return Tls.of(*self.tls, passphrase=os.environ.get(PASSPHRASE))
         if self.anonymous or self.plain:
             return "anonymous" if self.anonymous else "plain"
+        options.be(self.acting)  # for what of the log is beside it
         keys = options.keys_of(self.acting)
         return keys.tls() if keys is not None else None
 

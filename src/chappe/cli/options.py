@@ -37,11 +37,10 @@ OnStale: TypeAlias = Annotated[
 ]
 
 
-def _be(acting: str | None) -> str | None:
+def be(acting: str | None) -> None:
     """Have all of this process be that identity, what it starts included: readers, tasks of Spark."""
     if acting:
         os.environ["CHAPPE_IDENTITY"] = acting
-    return acting
 
 
 Acting: TypeAlias = Annotated[
@@ -50,7 +49,6 @@ Acting: TypeAlias = Annotated[
         "--as",
         envvar="CHAPPE_IDENTITY",
         metavar="DIRECTORY/NAME",
-        callback=_be,
         help="The identity to be, as `chappe keys` made it.",
     ),
 ]
@@ -75,7 +73,10 @@ class Reach:
             help="Forwarders to use instead of a tower: HOST[:PORT], several separated by commas.",
         ),
     ] = None
-    acting: Acting = None  # the environment tells it to who asks
+    acting: Acting = None
+
+    def __post_init__(self) -> None:
+        be(self.acting)
 
     @property
     def arguments(self) -> dict[str, Any]:
