@@ -64,6 +64,7 @@ def test_those_with_keys_take_part_and_those_without_get_nothing(shell: Shell, h
     assert discover(tower, 0.5) == []  # a stranger
     stranger = Producer("orders", tower=tower)
     stranger.send(b"forged")
+    until(lambda: any("one of us has keys" in str(each) for each in stranger.events()), "what is wrong")
     with pytest.raises(TimedOut):
         stranger.close(0.5)
     permissions.init(shell.directory / "other", "hub", "server")

@@ -22,7 +22,7 @@ from chappe.log.forwarders import Forwarders
 from chappe.log.introducing import Introducer
 from chappe.log.messages import Message, StoreInfo, decode
 from chappe.permissions.rules import INTRODUCE, STORE
-from chappe.system import time
+from chappe.system import machine, time
 from chappe.transports.addresses import ForwarderAddress, TowerAddress, bind, reachable_host
 from chappe.transports.dialled import Dialled
 from chappe.transports.gate import Gate
@@ -229,6 +229,8 @@ class AtTowers(_Listening):
         for tower, name in zip(self._towers, names, strict=True):
             telling.connect(f"tcp://{tower.host}:{tower.sub_port}{name}")
             hearing.connect(f"tcp://{tower.host}:{tower.pub_port}{name}")
+        if machine.current() is machine.SYSTEM and (refusals := hearing.listen()) is not None:
+            node.watch_socket(refusals, hearing.look)
         node.watch_socket(self._beacon_pub, self._drain_beacon_pub)
         node.watch_socket(beacon_sub, lambda: node.receive(beacon_sub, self._on_beacon))
         return self._discovery

@@ -54,7 +54,7 @@ class Dialled:
         self._again_at: dict[str, float] = {}  # what is connected to: when it is dialled again
         self._told_at: dict[tuple[str, str], float] = {}
         self._changes = 0 if gate is None else gate.changes
-        self._monitor = None if gate is None else monitor_of(gate, sock, _HEARD)
+        self._monitor = None if gate is None else monitor_of(sock, _HEARD)
 
     def connect(self, endpoint: str) -> None:
         """Dial; raises ZMQError for an address that is none. Whom we may not dial we do as soon as we may."""
@@ -78,11 +78,18 @@ class Dialled:
             self._again_at.pop(where, None)
             self._sock.disconnect(where)
 
+    def listen(self) -> zmq.Socket[bytes] | None:
+        """Hear of refusals without keys, too: what to watch, and when to ``look``. None where there is a gate."""
+        if self._gate is not None:
+            return None
+        self._monitor = monitor_of(self._sock, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+        return self._monitor
+
     def look(self) -> bool:
         """What is to be done once a second; returns whether anything was refused since the last time."""
-        if self._gate is None or self._monitor is None:
-            return False
         refused = self._hear()
+        if self._gate is None:
+            return refused
         now = time.monotonic()
         if self._gate.changes != self._changes:
             self._changes = self._gate.changes
@@ -135,9 +142,9 @@ class Dialled:
             refused = True
             where = event["endpoint"].decode()
             name = next((identity_of(each)[1] for each, at in self._wanted.items() if at == where), "")
-            assert self._gate is not None
             self._again_at.setdefault(where, time.monotonic() + AGAIN_S)
-            self._tell(where, _WHY[event["event"]].format(own=self._gate.name, name=name))
+            own = "" if self._gate is None else self._gate.name
+            self._tell(where, _WHY[event["event"]].format(own=own, name=name))
         return refused
 
     def _tell(self, where: str, why: str) -> None:

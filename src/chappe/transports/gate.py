@@ -88,7 +88,7 @@ class Gate:
     def listens(self, sock: zmq.Socket[bytes], port: int) -> None:
         """The socket is bound."""
         events = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-        made = _Listening(sock, port, monitor_of(self, sock, events))
+        made = _Listening(sock, port, monitor_of(sock, events))
         with self._lock:
             self._listening.append(made)
 
@@ -189,11 +189,11 @@ class _Listening:
     until: float = math.inf  # when nothing more can come of it
 
 
-def monitor_of(gate: Gate, sock: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
+def monitor_of(sock: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
     """What tells of a socket's handshakes. Without a bound: at it ZeroMQ would wait, and with it all sockets."""
     where = f"inproc://chappe-monitor-{next(_monitors)}"
     sock.monitor(where, events)
-    made = gate.context.socket(zmq.PAIR)
+    made: zmq.Socket[bytes] = sock.context.socket(zmq.PAIR)
     made.setsockopt(zmq.LINGER, 0)
     made.setsockopt(zmq.RCVHWM, 0)
     made.connect(where)
