@@ -16,6 +16,7 @@ from chappe import Consumer, Keys, Producer, read_topic
 from chappe.api import permissions
 from chappe.api.log.discovery import discover
 from chappe.errors import TimedOut, UsageError
+from chappe.transports.queries import StoreClient
 
 pytestmark = pytest.mark.process
 
@@ -70,6 +71,11 @@ def test_those_with_keys_take_part_and_those_without_get_nothing(shell: Shell, h
     permissions.init(shell.directory / "other", "hub", "server")
     permissions.add(shell.directory / "other", "sensor", "producer")
     assert discover(tower, 0.5, security=Keys(shell.directory / "other" / "sensor")) == []
+    (store,) = discover(tower, 10.0, security=Keys(home / "reader"))
+    with pytest.raises(UsageError, match="has keys, and we have none"):
+        StoreClient(store.endpoint)
+    with pytest.raises(UsageError, match="has no keys, and we have"):
+        StoreClient(store.endpoint.partition("#")[0], security=Keys(home / "reader"))
     again = shell.run("consume", "orders", "--until-end", "--output", "raw", "--as", "keys/reader")
     assert again.stdout == b"one\ntwo\n"
 

@@ -60,7 +60,7 @@ class StoreClient:
         security: Who we are, if the store has keys: an identity, by default the one that the environment names.
 
     Raises:
-        UsageError: The store has keys and we have none, or ours or its are not in the permissions.
+        UsageError: One of us has keys and the other has none, or they are not in the permissions.
     """
 
     def __init__(self, endpoint: str, timeout_s: float = 10.0, security: LogSecurity = None) -> None:
@@ -72,7 +72,11 @@ class StoreClient:
         self._waiting: dict[bytes, tuple[Answer, list[bytes]] | None] = {}  # asked: the answer, once it is here
         need_descriptors()
         where, name = identity_of(endpoint)
-        gate = gate_of(keys_of(security)) if name else None
+        gate = gate_of(keys_of(security))
+        if gate is not None and not name:
+            raise UsageError(
+                f"the store at {where} has no keys, and we have: where it has some, #NAME follows the port"
+            )
         if name and gate is None:
             raise UsageError(f"the store at {where} has keys, and we have none: name an identity ({IDENTITY})")
         self._socket = new_socket(zmq.DEALER, gate)
