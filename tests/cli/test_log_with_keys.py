@@ -120,6 +120,8 @@ def test_forwarders_have_keys_too(shell: Shell, home: Path) -> None:
     assert read.stdout == b"one\n"
     stranger = shell.run("consume", "orders", "--count", "1", "--timeout", "1")
     assert (stranger.returncode, stranger.stdout) == (1, b"")
+    with Consumer("orders", forwarders=where) as consumer:
+        until(lambda: any("one of us has keys" in str(each) for each in consumer.events()), "what is wrong")
 
 
 def test_whoever_has_no_keys_gets_in_nowhere(shell: Shell, home: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from zmq.utils import z85
 from chappe.api import permissions
 from chappe.errors import UsageError
 from chappe.log.events import ConnectionRefused
+from chappe.permissions.text import with_line
 from chappe.security import Keys
 from chappe.storage.key_files import curve_keys
 from chappe.transports.addresses import TowerAddress, bind
@@ -242,6 +244,19 @@ def test_whoever_is_revoked_is_cut_off_and_the_others_are_back(home: Path, socke
 
     assert "it refused us" in gone.refusal()
     until(lambda: subscription() == (b"\1", "sensor"), "who has done nothing")
+
+
+def test_whoever_expires_is_cut_off(home: Path, sockets: ExitStack) -> None:
+    permissions.add(home, "short", "consumer")
+    server = Server(Keys(home / "hub"), sockets)
+    client = Client(server.endpoint, Keys(stale(home) / "short"), sockets)
+    assert server.heard() == "short"
+
+    path = home / "permissions.toml"
+    path.write_text(with_line(path.read_text(), "short", "expires", datetime.now(UTC) + timedelta(seconds=2)))
+    permissions.sign(path)
+
+    assert "it refused us" in client.refusal()
 
 
 def test_a_program_of_zeromq_with_keys_comes_in_and_is_dialled(home: Path, sockets: ExitStack) -> None:

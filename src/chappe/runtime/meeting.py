@@ -229,8 +229,7 @@ class AtTowers(_Listening):
         for tower, name in zip(self._towers, names, strict=True):
             telling.connect(f"tcp://{tower.host}:{tower.sub_port}{name}")
             hearing.connect(f"tcp://{tower.host}:{tower.pub_port}{name}")
-        if machine.current() is machine.SYSTEM and (refusals := hearing.listen()) is not None:
-            node.watch_socket(refusals, hearing.look)
+        _watch(node, hearing)
         node.watch_socket(self._beacon_pub, self._drain_beacon_pub)
         node.watch_socket(beacon_sub, lambda: node.receive(beacon_sub, self._on_beacon))
         return self._discovery
@@ -292,6 +291,7 @@ class _Dialling:
             self._dialled.append(_Dialled(sub, drain, dialled))
             sub.setsockopt(zmq.SUBSCRIBE, INFO)
             dialled.connect(f"tcp://{each.host}:{each.out_port}{self.names[place]}")
+            _watch(node, dialled)
         return self.known
 
     def look(self) -> None:
@@ -473,6 +473,12 @@ def _mark(gate: Gate | None) -> str:
 def _name(gate: Gate | None, verb: str, where: TowerAddress | ForwarderAddress) -> str:
     """What the endpoint of somebody ends in whose address we were given."""
     return "" if gate is None else f"#{gate.server(verb, where.host, where.name)}"
+
+
+def _watch(node: Meets, dialled: Dialled) -> None:
+    """Hear at once that somebody has keys, where we have none and so do not look by the second."""
+    if machine.current() is machine.SYSTEM and (refusals := dialled.listen()) is not None:
+        node.watch_socket(refusals, dialled.look)
 
 
 def _host_of(frame: zmq.Frame) -> str:
