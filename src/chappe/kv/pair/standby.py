@@ -74,6 +74,7 @@ class Standby:
         self._told = 0  # the last ``Have``
         self._staged: Staged | None = None
         self._staged_rows: Writers = {}
+        self._new: list[PutRow] = []  # what of it is not here yet
         self._keeping: _Unit | None = None  # that is on its way to the backend, or was last
 
     # -- what is to be done ------------------------------------------------------------------------------------------
@@ -233,9 +234,13 @@ class Standby:
         if self._staged is None:
             self._staged = Staged(self._engine)
             self._staged_rows = {}
+            self._new = []
         for row, key, value in rows:
             if isinstance(row, PutRow):
+                before = self._staged.version
                 self._staged.add(key, value, row.expires_ns)
+                if self._durable and self._staged.version > before:
+                    self._new.append(row)
             elif isinstance(row, WriterRow):
                 self._staged_rows[row.entity] = row
             else:
@@ -251,9 +256,8 @@ class Standby:
             EraseRow(encode_value(entry.key)) for index, entry in self._engine.entries.items()
             if index not in staged.entries
         ]  # fmt: skip
-        for entry in staged.entries.values():
-            if entry.version > self._engine.version:
-                found.append(PutRow(encode_value(entry.key), encode_value(entry.value), entry.expires_ns))
+        found += self._new
+        self._new = []
         found += [ForgetWriter(entity) for entity in self.rows if entity not in rows]
         found += [row for entity, row in rows.items() if self.rows.get(entity) != row]
         return found
