@@ -19,14 +19,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from crc32c import crc32c
 
 from chappe.core import Report
 from chappe.defaults import (
-    CHANNEL_HEARTBEAT_S,
-    CLONE_BUFFER_S,
     CLONE_STALE_S,
     PAIR_ASKS_MAX,
     STAR_HEARTBEAT_S,
@@ -36,11 +34,11 @@ from chappe.errors import ProtocolError, StaleData, StorageError
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, AskWitness, Commit, Notify, Resolve, Send
 from chappe.kv.backend import Loaded
-from chappe.kv.clone_writes import CloneWrites, Uplink
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
 from chappe.kv.events import CommandRefused
 from chappe.kv.pair import messages as say
 from chappe.kv.pair.active import Active
+from chappe.kv.pair.author import Author
 from chappe.kv.pair.standby import Standby
 from chappe.kv.role import KvRole, Notices, Reaches
 from chappe.kv.star_rows import memory_of, row_of, without_star
@@ -51,7 +49,6 @@ from chappe.replication.binary_star.actions import Confirms, Memory
 from chappe.replication.binary_star.core import BinaryStar
 from chappe.replication.binary_star.messages import ACTIVE, COPY, NAME_BYTES_MAX, Record, decode_beat
 
-_SHOWN: Final = 1 << 62  # what the active one has confirmed is shown here
 _Owner: TypeAlias = Literal["star", "active", "standby"]
 
 
@@ -114,15 +111,10 @@ class PairedMaster(KvRole):
         self._pair_topic = pair_topic(raw)
         self._clone_topic = clone_topic(raw)
         self._master_topic = master_topic(raw)
-        self._writes = CloneWrites(
-            name, Uplink(name, entity), limits, now=now, buffer_s=CLONE_BUFFER_S, heartbeat_s=CHANNEL_HEARTBEAT_S
-        )
-        self._target: Entity | None = None  # the master that these go to
-        self._lost_at = now  # since when there was none
+        self._own = Author(name, entity, limits, now)
         self._asks: dict[Entity, tuple[float, bytes]] = {}  # clones that ask for a master, and when
         self._wanted = False  # somebody would read
         self._said_at = -math.inf  # when clones were told of a silent partner
-        self._stale = False  # it was without a master for too long
         self._wall_ns = wall_ns - int(now * 1e9)  # the time of day when ``now`` is 0
         self._commits = 0
         self._owners: dict[int, _Owner] = {}  # of commits that are on their way
@@ -134,7 +126,7 @@ class PairedMaster(KvRole):
     @property
     def leads(self) -> bool:
         """Whether own writes are done here, in the moment of the call: behind a takeover those before come first."""
-        return self._serving and not self._writes.pending
+        return self._serving and not self._own.waits
 
     @property
     def clones(self) -> tuple[Entity, ...]:
@@ -171,30 +163,30 @@ class PairedMaster(KvRole):
             return None
         if not self._standby.whole:
             return "it is one of a pair, and has not met the other one"
-        return None if not self._stale else f"it lost its partner more than {CLONE_STALE_S:g} s ago"
+        return None if not self._own.stale else f"it lost its partner more than {CLONE_STALE_S:g} s ago"
 
     @property
     def room(self) -> bool:
         """Whether a write is taken now, or refused for another reason than too little room."""
         if self.leads and self.active is not None:
             return self.active.master.room
-        return self._writes.room
+        return self._own.writes.room
 
     @property
     def settled(self) -> bool:
         """Whether nothing that was written here waits."""
         if self.active is not None and not self.active.master.settled:
             return False
-        return self._target is None or not self._writes.pending
+        return self._own.master is None or not self._own.waits
 
     @property
     def unconfirmed(self) -> int:
         """Writes that the active one has not confirmed."""
-        return len(self._writes.pending)
+        return len(self._own.writes.pending)
 
     def idle(self) -> bool:
         """Whether nothing is on its way between it and those in reach, and all that was written is done."""
-        if not self._writes.idle() or self._decided:
+        if not self._own.writes.idle() or self._decided:
             return False
         if self.active is not None:
             return self._serving and self.active.master.idle()
@@ -202,7 +194,7 @@ class PairedMaster(KvRole):
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
-        found = [*self.star.invariants(), *self.engine.invariants(), *self._writes.invariants()]
+        found = [*self.star.invariants(), *self.engine.invariants(), *self._own.writes.invariants()]
         found += self._standby.invariants() if self.active is None else self.active.invariants()
         if self.active is not None and not self._ending and self.star.state != ACTIVE:
             found.append("there is a master, and it is not active")
@@ -231,7 +223,7 @@ class PairedMaster(KvRole):
         if self.leads and active is not None:
             self._emit(active.filtered(active.master.do(command, ticket, now, wall_ns), now), "active")
         else:
-            self._emit(self._writes.write(command, ticket, now), "active")
+            self._emit(self._own.write(command, ticket, now), "active")
             self._wanted = True
         return self._take(now)
 
@@ -239,7 +231,7 @@ class PairedMaster(KvRole):
         """Have the others say soon how far they are."""
         if self.active is not None:
             self.active.master.hurry_idle(now)
-        self._writes.channel.hurry(now)
+        self._own.writes.channel.hurry(now)
 
     # -- world --------------------------------------------------------------------------------------------------
 
@@ -297,26 +289,17 @@ class PairedMaster(KvRole):
             self._emit(active.handle_timeout(now, wall_ns), "active")
         if self.star.partner == "silent":
             self._stand_in(now)
-        if self._target is not None and (active is None or self._serving):
-            actions: list[Action] = []
-            self._writes.handle_timeout(now, actions)
-            self._emit(actions, "active")
-        elif now >= self._writes.refuse_at(self._lost_at):
-            self._writes.refuse(self._done)
+        if active is None or self._serving:
+            self._emit(self._own.handle_timeout(now), "active")
         return self._take(now)
 
     def next_timeout(self, now: float, wall_ns: int) -> float:
         """When ``handle_timeout`` is due."""
         due = self.star.next_timeout()
-        if self.active is not None:
-            if self._serving:
-                due = min(due, self.active.next_timeout(now, wall_ns))
-        else:
-            due = min(due, self._standby.next_timeout())
-        if self._target is None:
-            due = min(due, self._writes.refuse_at(self._lost_at))
-        elif self.active is None or self._serving:
-            due = min(due, self._writes.channel.next_timeout())
+        if self.active is None:
+            due = min(due, self._standby.next_timeout(), self._own.next_timeout())
+        elif self._serving:
+            due = min(due, self.active.next_timeout(now, wall_ns), self._own.next_timeout())
         return min([due, *self._waits.values()])
 
     # -- messages -----------------------------------------------------------------------------------------------
@@ -359,24 +342,12 @@ class PairedMaster(KvRole):
                 self._refused(problem)
                 continue
             if message.receiver == self.entity:
-                if message.sender == self._target:
-                    self._hear_of_writes(message, now)
+                self._emit(self._own.hear(message, now), "active")
             elif message.sender.endpoint in (self._partner, self.entity.endpoint):
                 continue
             elif self._serving and self.active is not None:
                 self._done += self.active.master.handle_masters([payload], now, wall_ns)
         return self._take(now)
-
-    def _hear_of_writes(self, message: cmd.Message, now: float) -> None:
-        """A master has said what became of own writes."""
-        master, command, writes = message.sender, message.command, self._writes
-        actions: list[Action] = []
-        if isinstance(command, cmd.WriterState):
-            writes.handle_state(master, command, now, actions)
-            writes.settle(master, _SHOWN, actions)
-        elif isinstance(command, cmd.MissingEvents):
-            writes.handle_nack(master, command.seqs, now, actions)
-        self._emit(actions, "active")
 
     def _hear_pair(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
         """The partner says something."""
@@ -425,7 +396,7 @@ class PairedMaster(KvRole):
         if now >= self.star.next_timeout():
             self._decide(self.star.handle_timeout(now), now)
             self._asks = {who: ask for who, ask in self._asks.items() if now < ask[0] + STAR_ORIGINAL_SILENT_S}
-            waits = self._wanted or self._writes.pending or self._asks
+            waits = self._wanted or self._own.waits or self._asks
             if waits and self.star.state != ACTIVE and self.star.partner != "here":
                 self._decide(self.star.handle_request(0, now), now)
             self._wanted = False
@@ -544,7 +515,6 @@ class PairedMaster(KvRole):
             if not self._looped:
                 break
             self._hear_ourselves(now)
-        self._stale = now >= self._lost_at + CLONE_STALE_S
         self._check_idle(now, self._done)
         done, self._done = self._done, []
         return done
@@ -572,34 +542,20 @@ class PairedMaster(KvRole):
 
     def _look_at_writes(self, now: float) -> None:
         """Own writes go to whoever is master."""
-        target: Entity | None = None
+        master: Entity | None = None
         if self.active is not None:
-            if not self._ending and self._writes.pending:
-                target = self.active.master.entity
+            if not self._ending and self._own.waits:
+                master = self.active.master.entity
         elif self._standby.copied and self._in_step:
-            target = self._standby.master
-        if self.active is not None or target is not None:
-            self._lost_at = math.inf
-            self._writes.refusing = False
-        elif self._lost_at == math.inf:
-            self._lost_at = now
-        if target != self._target:
-            if self._target is not None:
-                self._writes.channel.drop(self._target, "")
-            self._target = target
-            if target is not None:
-                actions: list[Action] = []
-                self._writes.begin(target, now, actions)
-                self._emit(actions, "active")
+            master = self._standby.master
+        self._emit(self._own.look(master, self.active is not None or master is not None, now), "active")
 
     def _hear_ourselves(self, now: float) -> None:
         """What was sent to our own endpoint: own writes to the own master, and its answers."""
         while self._looped:
             topic, payload = self._looped.popleft()
             if topic == self._clone_topic:
-                message = cmd.decode_message(payload)
-                if message.receiver == self.entity and message.sender == self._target:
-                    self._hear_of_writes(message, now)
+                self._emit(self._own.hear(cmd.decode_message(payload), now), "active")
             elif self._serving and self.active is not None:
                 actions = self.active.master.handle_messages([payload], now, self._wall(now))
                 self._emit(self.active.filtered(actions, now), "active")
