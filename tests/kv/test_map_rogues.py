@@ -67,14 +67,17 @@ def of_client(rng: Random, done: int) -> list[bytes]:
         tuple([(rng.choice((b"/a", b"HUGZ", b"\xff")), rng.choice((b"", b"x")), rng.choice((0, 7)), b"")] * 2),
         rng.choice(((), ((b"/a", b"x"),))),
     )
-    message = rng.choice([
-        say.Hello(1, rng.choice((SESSION, rng.randbytes(10))), rng.choice(((b"",), (), (b"/a",) * 3)),
-                  rng.choice((b"", bytes(16), b"\1" * 16)), number(), rng.choice((done, number())), rng.random() < 0.2),
+    session, subtrees = (SESSION, (b"",)) if rng.random() < 0.7 else (
+        rng.choice((SESSION, rng.randbytes(10))), rng.choice(((b"",), (), (b"/a",) * 3))
+    )  # fmt: skip
+    (message,) = rng.choices([
+        say.Hello(1, session, subtrees, rng.choice((b"", bytes(16), b"\1" * 16)), number(),
+                  rng.choice((done, done, number())), rng.random() < 0.2),
         say.Taken(rng.choice((1, 2)), rng.choice((0, 1, 3)), number(), number()),
-        say.Steps(1, rng.choice((done + 1, done + 2, 1, 2, 3, number())),
+        say.Steps(1, rng.choice((done + 1, done + 1, done + 2, 1, 2, 3, number())),
                   (rng.choice((step, PLAIN)),) * rng.randrange(4)),
         say.Goodbye(1),
-    ])  # fmt: skip
+    ], (3, 1, 4, 0.3))  # fmt: skip
     return say.encode(message)  # type: ignore[arg-type]
 
 
