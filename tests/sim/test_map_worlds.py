@@ -8,6 +8,7 @@ import pytest
 
 from chappe.kv.chp import pair
 from chappe.kv.chp.ledger import Ledger
+from chappe.kv.chp.recent import Batches
 from chappe.kv.chp.server import MapServerCore
 from chappe.replication.binary_star.actions import Memory
 from chappe.replication.binary_star.core import BinaryStar
@@ -54,6 +55,10 @@ def stays_active_when_replaced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MapServerCore, "go_passive", lambda self, now: [])
 
 
+def keeps_what_it_told_of_a_history_that_is_void(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Batches, "clear", lambda self: None)
+
+
 def keeps_no_writers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ledger, "_row_of", lambda self, entity: None)
 
@@ -69,6 +74,7 @@ def keeps_no_term(patch: pytest.MonkeyPatch) -> None:
         grants_everything,
         takes_over_without_being_in_step,
         stays_active_when_replaced,
+        keeps_what_it_told_of_a_history_that_is_void,
         keeps_no_writers,
         keeps_no_term,
     ],

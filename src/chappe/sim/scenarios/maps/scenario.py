@@ -35,6 +35,8 @@ from chappe.sim.scenarios.maps.lines import Lines
 from chappe.sim.world import Checker, Settings, World
 
 COUNTERS: Final = 2
+VOID_S: Final = 3.0  # a server is cut off so long
+VOID_WRITTEN_S: Final = 0.5  # and clients write so long of it
 DRIFTS: Final = (0.0, 0.01, 0.1)
 
 
@@ -206,6 +208,7 @@ class Maps(MapWorld):
         self._schedule = Schedule(self)
         self._parts = self.rng.random() < 0.3  # without a witness: whether cuts are among what happens
         self._places: dict[str, Member] = {}
+        self._quiet_until = 0.0  # nobody writes until then
 
     def begin(self) -> None:
         """Make everybody."""
@@ -237,7 +240,7 @@ class Maps(MapWorld):
         ]
         if self.witnessed:
             kinds += [self.kill_both, self.cut, self.cut, self.part, self.part, self.kill_witness, self.cut_witness]
-            kinds.append(self.fill_witness)
+            kinds += [self.fill_witness, self.void]
         elif self._parts:
             kinds += [self.part, self.cut]
         else:
@@ -269,6 +272,9 @@ class Maps(MapWorld):
         if not self.working:
             return
         rng = self.rng
+        if self.now < self._quiet_until:
+            self.clock.at(self._quiet_until, self._work)
+            return
         for client in self.alive(ClientHost):
             if rng.random() < 0.5:
                 continue
@@ -425,3 +431,25 @@ class Maps(MapWorld):
         server = self._pick()
         follower = self.rng.choice([each for each in self.alive(MapHost) if server in each.servers])
         self.stuffed[server, follower.name] = self.now + self.rng.choice((0.1, 1.0, 4.0))
+
+    def void(self) -> None:
+        """The active server goes on where only clients reach it, so what it numbers is void; later it leads again.
+
+        Meanwhile little is written, so that the numbers come again for something else.
+        """
+        active = next((each for each in self.servers() if each.core.active), None)
+        clients = self.alive(ClientHost)
+        if active is None or not self._calm() or len(clients) < 2:
+            return
+        self.trace(active, "goes on where only some clients reach it")
+        other = SERVERS[1 - SERVERS.index(active.name)]
+        until = self.now + VOID_S
+        for one in (other, WITNESS, clients[0].name):
+            self.lines.cut(one, active.name, until, lost=True)
+            self.lines.cut(active.name, one, until, lost=True)
+        self.clock.after(VOID_WRITTEN_S, self._be_quiet)
+        self.clock.after(VOID_S + 4.0, self._kill, other)
+        self.clock.after(VOID_S + 6.0, self._places[other].restart)
+
+    def _be_quiet(self) -> None:
+        self._quiet_until = self.now + VOID_S + 5.0
