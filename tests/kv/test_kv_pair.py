@@ -229,6 +229,17 @@ def test_a_clone_that_hears_its_master_well_does_not_believe_that_it_is_silent()
                if sender == "b" and each.topic == clone_topic(b"s"))  # fmt: skip
 
 
+def test_clones_are_told_of_a_silent_partner_while_that_is_news_to_them() -> None:
+    pair = paired()
+    pair.kill("a")
+    pair.wait(5.0)
+    assert any(action.topic == clone_topic(b"s") for _, action in pair.sent)
+    pair.wait(10.0)
+    pair.sent.clear()
+    pair.wait(5.0)
+    assert not any(action.topic == clone_topic(b"s") for _, action in pair.sent)
+
+
 def test_a_write_at_the_passive_one_goes_through_the_active_one_and_survives_it() -> None:
     pair = paired()
     pair.write("b", "add", "n", 1, INTEGER, ticket=1)

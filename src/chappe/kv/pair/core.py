@@ -26,6 +26,7 @@ from crc32c import crc32c
 from chappe.core import Report
 from chappe.defaults import (
     CLONE_STALE_S,
+    MASTER_SILENT_S,
     PAIR_ASKS_MAX,
     STAR_HEARTBEAT_S,
     STAR_ORIGINAL_SILENT_S,
@@ -114,6 +115,7 @@ class PairedMaster(KvRole):
         self._own = Author(name, entity, limits, now)
         self._asks: dict[Entity, tuple[float, bytes]] = {}  # clones that ask for a master, and when
         self._wanted = False  # somebody would read
+        self._silent_at = math.inf  # since when the partner is silent
         self._said_at = -math.inf  # when clones were told of a silent partner
         self._wall_ns = wall_ns - int(now * 1e9)  # the time of day when ``now`` is 0
         self._commits = 0
@@ -287,8 +289,7 @@ class PairedMaster(KvRole):
                 self._emit(self._standby.handle_timeout(now), "standby")
         elif self._serving:
             self._emit(active.handle_timeout(now, wall_ns), "active")
-        if self.star.partner == "silent":
-            self._stand_in(now)
+        self._stand_in(now)
         if active is None or self._serving:
             self._emit(self._own.handle_timeout(now), "active")
         return self._take(now)
@@ -470,8 +471,16 @@ class PairedMaster(KvRole):
         self._ending = False
 
     def _stand_in(self, now: float) -> None:
-        """The partner is silent: clones of chappe that do not hear it either ask for a master, which is a vote."""
-        if self._standby.master is not None and now >= self._said_at + STAR_HEARTBEAT_S:
+        """Clones of chappe that do not hear a silent partner either ask for a master, which is their vote.
+
+        After ``MASTER_SILENT_S`` they have noticed by themselves.
+        """
+        if self.star.partner != "silent":
+            self._silent_at = math.inf
+            return
+        self._silent_at = min(self._silent_at, now)
+        again = now >= self._said_at + STAR_HEARTBEAT_S and now < self._silent_at + MASTER_SILENT_S
+        if self._standby.master is not None and again:
             self._said_at = now
             self._tell_clones(self.entity, self._standby.master)
 
