@@ -123,10 +123,14 @@ class Network:
 
     def original_store(self, name: str = "original") -> Program:
         """An original store in the directory ``name``."""
+        with self._joining(b"W", members=2):
+            return self.store_alone(name)
+
+    def store_alone(self, name: str) -> Program:
+        """As ``original_store``; nobody waits for it."""
         config = self._directory / f"{name}.cfg"
         config.write_text(f'beacon\n    address = "127.0.0.1"\nstore\n    db = "{self._directory / name}"\n')
-        with self._joining(b"W", members=2):
-            return self._run("dafka_stored", "-c", str(config))
+        return self._run("dafka_stored", "-c", str(config))
 
     def original_producer(self, topic: str) -> Program:
         """An original console producer; every line sent to it is a record."""
@@ -144,8 +148,9 @@ class Network:
         return self._run(name, *options, "-c", str(self._directory / "node.cfg"))
 
     def _run(self, name: str, *options: str) -> Program:
-        tower = TowerAddress.parse(self.tower)
-        ports = ("--pub", f"tcp://{tower.host}:{tower.pub_port}", "--sub", f"tcp://{tower.host}:{tower.sub_port}")
+        towers = TowerAddress.parse_many(self.tower)
+        pub = ",".join([f"tcp://{each.host}:{each.pub_port}" for each in towers])
+        ports = ("--pub", pub, "--sub", ",".join([f"tcp://{each.host}:{each.sub_port}" for each in towers]))
         program = Program([str(self._programs / name), *options, *ports], self._directory)
         self._stack.callback(program.kill)
         return program

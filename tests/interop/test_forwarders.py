@@ -9,7 +9,7 @@ import pytest
 from tests.interop.network import Network, take, wait_until_stored
 from tests.interop.originals import eventually, settle
 
-from chappe import Consumer, Forwarder, Producer
+from chappe import Consumer, Forwarder, Producer, Tower
 
 pytestmark = [pytest.mark.interop, pytest.mark.process]
 
@@ -64,3 +64,62 @@ def test_an_original_that_comes_late_gets_what_was_kept(bare: Network, forwarder
     late = bare.alone("dafka_console_consumer", topic, "--from-beginning")
     late.expect(20_000)
     assert late.contents(topic) == lines
+
+
+def test_an_original_store_at_a_forwarder_keeps_what_passes(
+    bare: Network, forwarder: Forwarder, tmp_path: Path, topic: str
+) -> None:
+    """It has all of it when the forwarder is gone."""
+    theirs = bare.store_alone("theirs")
+    joined(forwarder, 2)  # its reader and its writer
+    eventually(lambda: forwarder._node.core.subscriptions.has(b"M"), "it wants all records")
+    lines = [f"line {number}" for number in range(500)]
+
+    def wrote(content: str) -> None:
+        logs = (tmp_path / "theirs").glob
+        eventually(lambda: any(content.encode() in each.read_bytes() for each in logs("*.log")), f"it wrote {content}")
+
+    with Producer(topic, forwarders=forwarder.address) as producer:
+        producer.send_many(lines)
+        producer.flush()
+        wrote("line 499")  # what it missed it fetches while the producer speaks of it
+    sender = bare.alone("dafka_console_producer", topic)
+    joined(forwarder, 3)
+    sender.send(["the last line"])
+    wrote("the last line")
+    wait_until_stored(forwarder, topic, 501)
+    theirs.kill()
+    sender.kill()
+    forwarder.close()
+
+    with Tower("127.0.0.1:0") as tower:
+        bare.tower = tower.address
+        bare.store_alone("theirs")
+        with Consumer(topic, tower=tower.address) as ours:
+            records = take(ours, 501)
+    assert sorted(each.value or b"" for each in records) == sorted(each.encode() for each in [*lines, "the last line"])
+
+
+def test_originals_go_on_with_one_of_two_forwarders(
+    bare: Network, forwarder: Forwarder, tmp_path: Path, topic: str
+) -> None:
+    with Forwarder(
+        tmp_path / "second", listen="127.0.0.1:0", originals="127.0.0.1:0", peers=forwarder.address
+    ) as other:
+        assert other.originals is not None
+        bare.tower = f"{forwarder.originals},{other.originals}"
+        theirs = bare.alone("dafka_console_consumer", topic)
+        sender = bare.alone("dafka_console_producer", topic)
+        for each in (forwarder, other):
+            listening(each, topic)
+            joined(each, 2)
+        lines = [f"line {number}" for number in range(200)]
+        sender.send(lines)
+        theirs.expect(200)
+        wait_until_stored(other, topic, 200)
+        forwarder.close()
+        more = [f"more {number}" for number in range(200)]
+        sender.send(more)
+        theirs.expect(400)
+        assert theirs.contents(topic) == lines + more
+        wait_until_stored(other, topic, 400)
