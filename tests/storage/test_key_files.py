@@ -87,6 +87,11 @@ def test_permissions_of_another_authority_are_none(home: Path, tmp_path_factory:
     assert read_permissions(home).version == 2
 
 
+def test_an_authority_that_has_expired_signs_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not as the authority signed it"):
+        permissions.init(tmp_path / "old", days=-1)
+
+
 def test_files_that_are_no_keys_are_named(home: Path) -> None:
     (home / "one.key").write_bytes(b"nonsense")
     with pytest.raises(UsageError, match=r"one\.key has no key for the log"):
