@@ -16,11 +16,13 @@ from chappe.defaults import MAP_PORT, SUBSCRIPTION_BYTES_MAX, TOWER_HOST
 from chappe.errors import AddressInUse, UsageError
 from chappe.replication.binary_star.messages import BEAT, STATES
 from chappe.transports.addresses import bind
-from chappe.transports.zeromq import KEEPALIVE, open_socket
+from chappe.transports.zeromq import open_socket
 
 UPDATES_MAX: Final = 10_000  # waiting for one subscriber, or from one server; a slow one loses further ones
 WAITING_MAX: Final = 4_096  # connections to be accepted; a crowd that comes back after a restart connects at once
-PING_MS: Final = 10_000  # to subscribers; not as often as elsewhere, as there may be thousands (see below)
+# Clients are not pinged as often as others, as there may be thousands (see below); nothing but these are subscribers.
+SUBSCRIBER_PING_MS: Final = 10_000
+ASKER_PING_MS: Final = 30_000  # who is silent the core gives up by itself
 _TRIES: Final = 50  # to find three free ports in a row
 _PORTS: Final = range(1, 65533)
 _NOBLOCK: Final = int(zmq.NOBLOCK)
@@ -79,12 +81,9 @@ class ServerSockets:
         for each in (self.router, self.publisher, self.collector):
             each.setsockopt(zmq.BACKLOG, WAITING_MAX)
         # For each answer to a ping ZeroMQ looks through the timers of all connections: 7,000 of them, idle, took a
-        # third of a core, and further ones were lost before they stood. Who is silent the core gives up by itself, so
-        # the kernel's probes are enough here.
-        self.router.setsockopt(zmq.HEARTBEAT_IVL, 0)
-        for option, value in KEEPALIVE:
-            self.router.setsockopt(option, value)
-        self.publisher.setsockopt(zmq.HEARTBEAT_IVL, PING_MS)
+        # third of a core, and further ones were lost before they stood.
+        self.router.setsockopt(zmq.HEARTBEAT_IVL, ASKER_PING_MS)
+        self.publisher.setsockopt(zmq.HEARTBEAT_IVL, SUBSCRIBER_PING_MS)
         try:
             self.port = self._bind(address)
         except BaseException:

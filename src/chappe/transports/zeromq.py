@@ -22,7 +22,7 @@ from chappe.transports.gate import Gate
 _HEARTBEAT: Final = ((zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000)), (zmq.HEARTBEAT_TIMEOUT, int(3 * HEARTBEAT_S * 1000)))
 # A SUB that is not read for a while does not see the answers to its pings either. It would redial, and libzmq then
 # ends the process with "Assertion failed: _input_stopped" (its issue 3937). The kernel's probes know no such wait.
-KEEPALIVE: Final = (
+_KEEPALIVE: Final = (
     (zmq.TCP_KEEPALIVE, 1),
     (zmq.TCP_KEEPALIVE_IDLE, int(HEARTBEAT_S)),
     (zmq.TCP_KEEPALIVE_INTVL, int(HEARTBEAT_S)),
@@ -63,7 +63,7 @@ def open_socket(kind: int, gate: Gate | None = None) -> zmq.Socket[bytes]:
         (zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX),
         (zmq.RECONNECT_IVL, int(RECONNECT_S * 1000)),
         (zmq.RECONNECT_IVL_MAX, int(RECONNECT_MAX_S * 1000)),
-        *(KEEPALIVE if kind == zmq.SUB else _HEARTBEAT),
+        *(_KEEPALIVE if kind == zmq.SUB else _HEARTBEAT),
     ):
         made.setsockopt(option, value)
     return made
