@@ -259,6 +259,19 @@ def test_whoever_expires_is_cut_off(home: Path, sockets: ExitStack) -> None:
     assert "it refused us" in client.refusal()
 
 
+def test_a_server_that_is_revoked_is_dialled_no_more(home: Path, sockets: ExitStack) -> None:
+    permissions.add(home, "other", "producer")
+    server = Server(Keys(stale(home) / "other"), sockets, name="other")  # which does not see it
+    client = Client(server.endpoint, Keys(home / "sensor"), sockets)
+    assert server.heard() == "sensor"
+
+    permissions.revoke(home, "other")
+
+    assert "is not dialled: other was revoked" in client.refusal()
+    until(lambda: client.sock.poll(0) or server.sock.poll(0), "the end of a subscription")
+    assert server.sock.recv() == b"\0news"
+
+
 def test_a_program_of_zeromq_with_keys_comes_in_and_is_dialled(home: Path, sockets: ExitStack) -> None:
     """Nothing of ours at the other end, but ZeroMQ alone."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
