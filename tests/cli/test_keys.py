@@ -137,7 +137,7 @@ def test_keys_can_be_encrypted(shell: Shell) -> None:
     keys(shell, "add", "one", "--role", "member", "--encrypt")
     one = shell.directory / "keys" / "one"
     assert contexts(Keys(one, "open sesame").tls()) is not None
-    assert "open" not in repr(Keys(one, "open sesame"))
+    assert "open sesame" not in repr(Keys(one, "open sesame"))
     for load in (lambda it: contexts(it.tls()), curve_keys):
         with pytest.raises(UsageError, match="is encrypted"):
             load(Keys(one))
