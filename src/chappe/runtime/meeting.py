@@ -226,10 +226,10 @@ class AtTowers(_Listening):
         telling = Dialled(self._beacon_pub, self.gate, lambda event: None, INTRODUCE)
         hearing = Dialled(beacon_sub, self.gate, node.report, INTRODUCE)
         self._others = [telling, hearing]
+        _watch(node, hearing)
         for tower, name in zip(self._towers, names, strict=True):
             telling.connect(f"tcp://{tower.host}:{tower.sub_port}{name}")
             hearing.connect(f"tcp://{tower.host}:{tower.pub_port}{name}")
-        _watch(node, hearing)
         node.watch_socket(self._beacon_pub, self._drain_beacon_pub)
         node.watch_socket(beacon_sub, lambda: node.receive(beacon_sub, self._on_beacon))
         return self._discovery
@@ -290,8 +290,8 @@ class _Dialling:
             dialled = Dialled(sub, self._gate, node.report, STORE)
             self._dialled.append(_Dialled(sub, drain, dialled))
             sub.setsockopt(zmq.SUBSCRIBE, INFO)
-            dialled.connect(f"tcp://{each.host}:{each.out_port}{self.names[place]}")
             _watch(node, dialled)
+            dialled.connect(f"tcp://{each.host}:{each.out_port}{self.names[place]}")
         return self.known
 
     def look(self) -> None:
@@ -476,7 +476,10 @@ def _name(gate: Gate | None, verb: str, where: TowerAddress | ForwarderAddress) 
 
 
 def _watch(node: Meets, dialled: Dialled) -> None:
-    """Hear at once that somebody has keys, where we have none and so do not look by the second."""
+    """Hear at once that somebody has keys, where we have none and so do not look by the second.
+
+    Before anything is dialled: ZeroMQ gives up who refused it, so there is one event, and it may come at once.
+    """
     if machine.current() is machine.SYSTEM and (refusals := dialled.listen()) is not None:
         node.watch_socket(refusals, dialled.look)
 
