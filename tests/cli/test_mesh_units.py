@@ -66,7 +66,7 @@ def test_security_is_one_of_three_and_plain_only_within_this_machine_by_default(
         mesh.Trust(anonymous=True, plain=True).security()
     assert mesh.addresses(None, ["127.0.0.1"]) == [("127.0.0.1", 9999)]
     assert mesh.addresses("plain", ["10.0.0.1:1"]) == [("10.0.0.1", 1)]
-    with pytest.raises(UsageError, match="--tls DIRECTORY NAME"):
+    with pytest.raises(UsageError, match="--as DIRECTORY/NAME"):
         mesh.addresses(None, ["10.0.0.1"])
 
 
