@@ -255,7 +255,7 @@ STORES: Iterable[tuple[KvCores, tuple[str, ...]]] = [
     (KvCores(master=with_part(KvMaster, "_ordering", LosesFailures)), ("exactly once", "one winner")),
     (
         KvCores(master=with_part(KvMaster, "_ordering", IgnoresFailures)),
-        ("exactly once", "order", "convergence", "crash"),
+        ("exactly once", "order", "convergence", "crash", "durability"),
     ),
     (KvCores(master=AnswersWithoutPause), ("no spinning",)),
     (KvCores(master=with_part(KvMaster, "_ordering", RepeatsWrites)), ("exactly once",)),

@@ -137,7 +137,14 @@ def test_a_worker_that_hangs_is_replaced_after_a_while(clock: Clock, place: Plac
     options: dict[str, Any] = {"workers": 1, "patience_s": PATIENCE_S, "until_end": False}
     with made(place, working.note_or_hang_once, **options) as consumer, running(consumer) as found:
         until((place.path / "hung").exists, "a worker that hangs")
-        clock.forward_s += PATIENCE_S
+
+        def replaced() -> bool:
+            if consumer.progress().replaced:
+                return True
+            clock.forward_s += PATIENCE_S / 4  # again and again: what it did before may still be on its way
+            return False
+
+        until(replaced, timeout_s=1_000 * PATIENCE_S)  # by the same clock
         until(lambda: consumer.progress().done == 3)
         consumer.stop()
     (progress,) = found
