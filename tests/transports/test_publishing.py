@@ -48,7 +48,7 @@ def full(clock: Clock) -> Iterator[tuple[PublishingSocket, zmq.Socket[bytes]]]:
         publisher.send([FRAME, b"content"])
     publisher.send([b"T2", b"content"])
     yield publisher, peer
-    publisher.socket.close(0)
+    publisher.socket.close()
     context.destroy(0)
 
 

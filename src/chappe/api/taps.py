@@ -208,4 +208,4 @@ class Tap(Closeable):
 
     def close(self) -> None:
         """Look no more."""
-        self._socket.close(0)
+        self._socket.close()

@@ -43,7 +43,7 @@ class WitnessLink:
         """Ask no more."""
         if not self._socket.closed:
             self._turns.unregister(self._descriptor)
-            self._socket.close(0)
+            self._socket.close()
 
     def read(self) -> None:
         """Hand on what has come."""

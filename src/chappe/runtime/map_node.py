@@ -168,7 +168,7 @@ class MapNode:
         """Close a socket."""
         self.turns.unregister(int(sock.getsockopt(zmq.FD)))
         del self._watched[sock]
-        sock.close(0)
+        sock.close()
 
     def used(self, sock: zmq.Socket[bytes]) -> None:
         """It was sent on, so that its descriptor may not tell what has come."""
@@ -314,7 +314,7 @@ class MapServerNode(MapNode):
                 self.connections = Connections(self, [peer], self._on_peer_publication, self._on_peer_answer)
         except BaseException:
             for each in list(self._watched):
-                each.close(0)
+                each.close()
             self.turns.release()
             self._close_backend()
             raise
@@ -454,7 +454,7 @@ class MapClientNode(MapNode):
             self.connections = Connections(self, servers, self._on_publication, self._on_answer)
         except BaseException:
             for each in list(self._watched):
-                each.close(0)
+                each.close()
             self.turns.release()
             raise
 

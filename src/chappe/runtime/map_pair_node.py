@@ -129,7 +129,7 @@ class WitnessNode(MapNode):
             self.address = MapAddress(address.host, bind(self._router, address.host, address.port))
         except BaseException:
             for each in list(self._watched):
-                each.close(0)
+                each.close()
             self.turns.release()
             self._commits.close(CLOSE_S, backend.close)
             raise

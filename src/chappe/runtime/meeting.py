@@ -217,7 +217,6 @@ class AtTowers(_Listening):
         self._beacon_pub = node.keep(open_socket(zmq.XPUB, self.gate))
         self._beacon_pub.setsockopt(zmq.XPUB_VERBOSE, 1)
         self._beacon_pub.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX)
-        self._beacon_pub.setsockopt(zmq.LINGER, 100)
         beacon_sub = node.keep(open_socket(zmq.SUB, self.gate))
         for kind in (BEACON, GOODBYE, WELCOME):
             beacon_sub.setsockopt(zmq.SUBSCRIBE, kind)
@@ -421,7 +420,6 @@ class AsForwarder(_Listening):
         pub.setsockopt(zmq.MAXMSGSIZE, BEACON_BYTES_MAX)
         pub.setsockopt(zmq.XPUB_VERBOSE, 1)
         pub.setsockopt(zmq.XPUB_WELCOME_MSG, WELCOME)
-        pub.setsockopt(zmq.LINGER, 100)
         sub_port, pub_port = bind(beacons, where.host, where.sub_port), bind(pub, where.host, where.pub_port)
         self.originals = TowerAddress(reachable_host(where.host), sub_port, pub_port)
         known = Introducer(node.address, self.address.host, self.address.out_port, forwarders, now=time.monotonic())

@@ -79,7 +79,6 @@ class StoreNode:
         except BaseException:
             self.node.close()
             raise
-        self._router.setsockopt(zmq.LINGER, 0)
         self.endpoint = self.core.endpoint
         self.node.watch_socket(self._router, self._drain_router)
         self._disk = Lane(DISKS, self.node.run)  # whatever writes

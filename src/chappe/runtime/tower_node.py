@@ -17,7 +17,7 @@ from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.addresses import TowerAddress, bind, reachable_host
 from chappe.transports.gate import Gate
-from chappe.transports.zeromq import new_socket
+from chappe.transports.zeromq import LINGER_MS, new_socket
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class TowerNode:
         self._sub = new_socket(zmq.XSUB, gate)
         self._pub = new_socket(zmq.XPUB, gate)
         for each in (self._sub, self._pub):
-            each.setsockopt(zmq.LINGER, 100)
+            each.setsockopt(zmq.LINGER, LINGER_MS)
             each.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES)
             each.setsockopt(zmq.SNDHWM, BEACONS_MAX)
             each.setsockopt(zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000))
@@ -52,8 +52,8 @@ class TowerNode:
             for each in (self._sub, self._pub):
                 self.turns.register(int(each.getsockopt(zmq.FD)), selectors.EVENT_READ, None)
         except BaseException:
-            self._sub.close(0)
-            self._pub.close(0)
+            self._sub.close()
+            self._pub.close()
             self.turns.release()
             raise
         host = reachable_host(address.host)

@@ -93,7 +93,7 @@ class ServerSockets:
     def close(self) -> None:
         """Close all."""
         for each in (self.router, self.publisher, self.collector):
-            each.close(0)
+            each.close()
 
     def _bind(self, address: MapAddress) -> int:
         for attempt in range(_TRIES):
@@ -161,6 +161,6 @@ class PairSockets:
             self.hearing.connect(partner.endpoint(0))
             self.asking = None if witness is None else requester(witness)
         except BaseException:
-            self.telling.close(0)
-            self.hearing.close(0)
+            self.telling.close()
+            self.hearing.close()
             raise

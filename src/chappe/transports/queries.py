@@ -44,7 +44,7 @@ from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.dialled import Dialled
 from chappe.transports.gate import IDENTITY, gate_of, keys_of
-from chappe.transports.zeromq import new_socket
+from chappe.transports.zeromq import LINGER_MS, new_socket
 
 # What is raised for an answer of each kind; a ProtocolError for all others.
 _ERRORS: Final[dict[str, type[ChappeError]]] = {FENCED: Fenced, MISSING: StagedRowsMissing, FULL: StorageFull}
@@ -80,7 +80,7 @@ class StoreClient:
         if name and gate is None:
             raise UsageError(f"the store at {where} has keys, and we have none: name an identity ({IDENTITY})")
         self._socket = new_socket(zmq.DEALER, gate)
-        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000))
         self._refusal: ConnectionRefused | None = None

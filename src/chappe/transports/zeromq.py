@@ -30,6 +30,9 @@ _KEEPALIVE: Final = (
 )
 
 
+# How long a closed socket goes on sending. Not 0: a peer that goes at that moment, while a part of a message is on its
+# way to it, would have libzmq end the process with "Resource temporarily unavailable" (its issue 3442).
+LINGER_MS: Final = 100
 SOCKETS_MAX: Final = 16_384  # of this process; what ZeroMQ allows by default is 250 members
 
 
@@ -53,10 +56,10 @@ def new_socket(kind: int, gate: Gate | None = None) -> zmq.Socket[bytes]:
 
 
 def open_socket(kind: int, gate: Gate | None = None) -> zmq.Socket[bytes]:
-    """A socket of this kind, neither bound nor connected; what it has not sent when it is closed is dropped."""
+    """A socket of this kind, neither bound nor connected; what it has not sent soon after it is closed is dropped."""
     made = new_socket(kind, gate)
     for option, value in (
-        (zmq.LINGER, 0),
+        (zmq.LINGER, LINGER_MS),
         # A SUB sends nothing but subscriptions, and would drop those beyond the bound.
         (zmq.SNDHWM, 0 if kind == zmq.SUB else QUEUE_MESSAGES_MAX),
         (zmq.RCVHWM, QUEUE_MESSAGES_MAX),
