@@ -208,6 +208,29 @@ def test_only_pages_of_this_machine_or_named_ones_may_connect(
         assert refused.value.response.status_code == 403
 
 
+@pytest.mark.parametrize(
+    ("host", "works"),
+    [
+        ("localhost:1", True),
+        ("127.0.0.2", True),
+        ("[::1]:80", True),
+        ("example.org:8443", True),
+        ("rebound.example.com", False),
+        ("localhost.example.com", False),
+        ("[", False),
+        ("", False),
+    ],
+)
+def test_on_loopback_a_name_of_elsewhere_is_not_served(place: Place, host: str, works: bool) -> None:
+    server = place.serve(origins=["https://example.org:8443"])
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as connection:
+        connection.sendall(
+            f"GET {PATH} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+        )
+        assert connection.recv(12) == (b"HTTP/1.1 101" if works else b"HTTP/1.1 403")
+
+
 def test_wrong_arguments_are_refused(place: Place) -> None:
     server = place.serve()
     with pytest.raises(UsageError, match="is not an origin"):
@@ -325,6 +348,19 @@ def test_with_certificates_a_client_needs_one_too(tmp_path: Path) -> None:
                 connect(url, ssl=client(wrong), proxy=None)
         with pytest.raises((ConnectionError, EOFError, InvalidMessage, ConnectionClosed)):
             connect(f"ws://localhost:{server.port}{PATH}", proxy=None)
+
+
+def test_who_never_begins_with_tls_is_cut_off_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chappe.web.server.HANDSHAKE_TIMEOUT_S", 0.05)
+    make_authority(tmp_path)
+    make_certificate(tmp_path, "node")
+    with (
+        Endpoint(security=Tls.of(tmp_path, "node")) as endpoint,
+        WebSocketServer(endpoint) as server,
+        socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as connection,
+        suppress(ConnectionError),
+    ):
+        assert connection.recv(1) == b""
 
 
 # -- room for everybody -----------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 A browser lets any page of the web open a WebSocket to any address, this machine's included, and only tells the server
 where the page came from: its origin. Pages of this machine may connect, and those that were named; no others. Programs
-that are not browsers send no origin and may connect: they could send any.
+that are not browsers send no origin and may connect: they could send any. On loopback the name that was dialled has to
+be one of this machine as well: a name of elsewhere that is made to mean 127.0.0.1 is a page's way around its browser.
 
 Of the connections that are no clients yet the oldest gives way where there are too many. A client that has not sent
 its first frame gives way to any that comes. Where all have, one of the host that has the most gives way to a client of
@@ -29,6 +30,7 @@ from chappe.api.mesh.arguments import OnFull, as_policy, check_bounds
 from chappe.api.mesh.endpoint import Endpoint
 from chappe.api.serving import server_tls
 from chappe.defaults import (
+    HANDSHAKE_TIMEOUT_S,
     HANDSHAKES_MAX,
     WEBSOCKET_BYTES_MAX,
     WEBSOCKET_CLIENTS_MAX,
@@ -74,6 +76,17 @@ def may_connect(found: Sequence[str], named: frozenset[str]) -> bool:
     except UsageError:  # such as `null`, of files and of frames that hide where they are from
         return False
     return origin in named or is_loopback(urlsplit(origin).hostname or "")
+
+
+def may_be_dialled(found: Sequence[str], named: frozenset[str]) -> bool:
+    """Whether a client of a server on loopback may have dialled the ``Host`` that it names."""
+    if len(found) != 1:
+        return False
+    try:
+        host = urlsplit(f"//{found[0]}").hostname or ""
+    except ValueError:
+        return False
+    return is_loopback(host) or host in {urlsplit(each).hostname for each in named}
 
 
 def _normal(origin: str) -> str:
@@ -170,6 +183,16 @@ class BriefHttp(H11Protocol):
         self._waiting.pop(self, None)
         if self.transport.get_protocol() is self:
             self.transport.abort()
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Who connects and never begins with TLS holds a descriptor no longer than elsewhere; by default it is 60 s."""
+
+    async def create_server(self, *given: Any, **options: Any) -> asyncio.Server:
+        """See asyncio."""
+        if options.get("ssl") is not None:
+            options["ssl_handshake_timeout"] = HANDSHAKE_TIMEOUT_S
+        return await super().create_server(*given, **options)
 
 
 class WebSocketServer:
@@ -276,7 +299,8 @@ class WebSocketServer:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._server.serve(sockets=[self._socket]))
+            with asyncio.Runner(loop_factory=_Loop) as runner:
+                runner.run(self._server.serve(sockets=[self._socket]))
         except Exception:
             logger.exception("the WebSocket server stopped because of a defect")
         finally:
@@ -295,6 +319,9 @@ class WebSocketServer:
     async def _serve(self, client: WebSocket) -> None:
         if not may_connect(client.headers.getlist("origin"), self._origins):
             await client.send_denial_response(PlainTextResponse("pages of this origin may not connect\n", 403))
+            return
+        if is_loopback(self._host) and not may_be_dialled(client.headers.getlist("host"), self._origins):
+            await client.send_denial_response(PlainTextResponse("this is not the name of this machine\n", 403))
             return
         assert self._async is not None
         session = Session(client, self._async, self._queue, self._room.spoke)
