@@ -108,3 +108,87 @@ def test_secrets_are_not_shown(home: Path) -> None:
 
     assert repr(found) == f"CurveKeys(public={found.public!r})"
     assert isinstance(found, CurveKeys)
+
+
+def elsewhere(home: Path) -> Path:
+    """The directory of a member on another machine, as it is now."""
+    there = home.parent / f"{home.name}-there"
+    there.mkdir()
+    for each in ("authority.pem", "permissions.toml", "one.key"):
+        (there / each).write_bytes((home / each).read_bytes())
+        (there / each).chmod((home / each).stat().st_mode)
+    return there
+
+
+def test_a_newer_file_that_is_handed_on_is_in_force_and_kept(home: Path) -> None:
+    there = elsewhere(home)
+    watched = WatchedPermissions(there)
+    former = watched.raw
+    permissions.revoke(home, "one")
+    newer = (home / "permissions.toml").read_bytes()
+
+    assert watched.offer(newer)
+
+    assert watched.changes == 1
+    assert watched.permissions.identities["one"].revoked is not None
+    assert watched.raw == newer == (there / "permissions.toml").read_bytes()
+    assert not watched.refresh(), "its own writing is news"
+    assert not watched.offer(newer)
+    assert not watched.offer(former)
+    assert (there / "permissions.toml").stat().st_mode & 0o777 == 0o644
+    assert sorted(each.name for each in there.iterdir()) == ["authority.pem", "one.key", "permissions.toml"]
+
+
+def test_what_is_handed_on_is_not_believed_without_a_signature(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    watched = WatchedPermissions(elsewhere(home))
+    before = watched.permissions
+    permissions.revoke(home, "one")
+    newer = (home / "permissions.toml").read_bytes()
+    body = newer.splitlines(keepends=True)
+
+    for wrong in (
+        newer[:-9] + b"AAAAAAAA\n",
+        newer.replace(b'"everything"', b'"produce"'),
+        b"".join(body[:-1]),
+        b"",
+        b"[" * 5_000 + body[-1],
+        newer + b"#" * (1 << 20),
+    ):
+        assert not watched.offer(wrong)
+        assert not watched.offer(wrong), "and the same again"
+
+    assert watched.permissions is before
+    assert "TOML" not in caplog.text, "it was parsed before its signature was looked at"
+    assert len(caplog.records) == 7, "each is told once, but what is too large"
+    assert watched.offer(newer)
+
+
+def test_where_nothing_may_be_written_it_is_kept_in_memory(home: Path) -> None:
+    there = elsewhere(home)
+    watched = WatchedPermissions(there)
+    former = watched.raw
+    permissions.revoke(home, "one")
+    newer = (home / "permissions.toml").read_bytes()
+    (there / "permissions.toml").unlink()
+    (there / "permissions.toml").mkdir()  # root may write everywhere
+
+    assert watched.offer(newer)
+    assert watched.raw == newer
+
+    (there / "permissions.toml").rmdir()
+    (there / "permissions.toml").write_bytes(former)
+    assert not watched.refresh()
+    assert watched.permissions.version == 4, "an older one was taken"
+
+
+def test_where_people_write_versions_nothing_is_written_over(home: Path) -> None:
+    path = home / "permissions.toml"
+    watched = WatchedPermissions(home)
+    former = path.read_bytes()
+    permissions.revoke(home, "one")
+    newer = path.read_bytes()
+    path.write_bytes(former + b"# to be signed soon\n")
+
+    assert watched.offer(newer)
+
+    assert path.read_bytes().endswith(b"# to be signed soon\n")

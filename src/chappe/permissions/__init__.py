@@ -2,6 +2,7 @@
 
 ``api.permissions`` makes the file, ``storage.key_files`` reads it.
 
-rules   identities and rules, and what they decide
-text    the file: its form, its bounds, what the authority signs, and how identities are written into it
+rules     identities and rules, and what they decide
+text      the file: its form, its bounds, what the authority signs, and how identities are written into it
+in_force  what counts now, and newer versions that others hand on
 """

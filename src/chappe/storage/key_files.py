@@ -8,15 +8,18 @@ from __future__ import annotations
 import logging
 import os
 import stat
+import threading
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Final
 
 from chappe.errors import ChappeError, ConfigError, UsageError
+from chappe.permissions.in_force import InForce
 from chappe.permissions.rules import Identity, Permissions
-from chappe.permissions.text import FILE_BYTES_MAX, Check, verified
-from chappe.security import Keys, authority_file, key_file, permissions_file
+from chappe.permissions.text import FILE_BYTES_MAX, Check
+from chappe.security import Keys, authority_file, authority_key_file, key_file, permissions_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -54,6 +57,11 @@ def read_private(path: Path) -> bytes:
 
 
 def read_permissions(directory: Path) -> Permissions:
+    """The permissions in a directory of keys, if its authority has signed them. Raises as ``read_in_force``."""
+    return read_in_force(directory).permissions
+
+
+def read_in_force(directory: Path) -> InForce:
     """The permissions in a directory of keys, if its authority has signed them.
 
     Raises:
@@ -69,7 +77,7 @@ def read_permissions(directory: Path) -> Permissions:
         raise UsageError(f"{authority} does not hold the certificate of an authority in PEM form") from None
     raw = _read(path, FILE_BYTES_MAX + 1, "`chappe keys init` makes it")
     try:
-        return verified(raw, check)
+        return InForce(raw, check)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -151,37 +159,98 @@ def _read(path: Path, bytes_max: int, hint: str) -> bytes:
 
 
 class WatchedPermissions:
-    """The permissions in a directory, looked at again whenever their file has changed.
+    """The permissions in a directory, looked at again whenever their file has changed, and newer ones from others.
 
     Versions only grow: a file that is older than the one in force, or not signed, changes nothing and is logged once.
+    A newer one that somebody handed on is written into the directory, if we may write there and the authority's key is
+    elsewhere: where that is, people write versions. Any thread may call.
+
+    Attributes:
+        changes: Rises whenever others are in force.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._lock = threading.Lock()
         self._stamp = self._look()
-        self.permissions = read_permissions(directory)
+        self._now = read_in_force(directory)
+
+    @property
+    def permissions(self) -> Permissions:
+        """What is in force."""
+        return self._now.permissions
+
+    @property
+    def raw(self) -> bytes:
+        """The same as the authority signed it, to be handed on."""
+        return self._now.raw
+
+    @property
+    def changes(self) -> int:
+        """See above."""
+        return self._now.changes
 
     def refresh(self) -> bool:
         """Look whether there is another file; returns whether its permissions are in force now."""
+        with self._lock:
+            return self._refresh()
+
+    def offer(self, raw: bytes) -> bool:
+        """Take what another member hands on, if it is signed and newer; returns whether it is in force now."""
+        with self._lock:
+            try:
+                if not self._now.offer(raw):
+                    return False
+            except ConfigError as error:
+                logger.warning("permissions that another member handed on are not taken: %s", error)
+                return False
+            logger.info("version %d of the permissions is in force: it was handed on", self.permissions.version)
+            self._keep(raw)
+            return True
+
+    def holder(self, public: bytes) -> Identity | str:
+        """The identity that has this CURVE key now, or why there is none that may do anything."""
+        return self.permissions.holder(public, datetime.now(UTC))
+
+    def _refresh(self) -> bool:
         stamp = self._look()
         if stamp == self._stamp:
             return False
         self._stamp = stamp
         try:
-            found = read_permissions(self.directory)
+            found = read_in_force(self.directory)
         except ChappeError as error:
             logger.warning("%s; what was in force stays so", error)
             return False
-        if found.version < self.permissions.version:
-            path, former = permissions_file(self.directory), self.permissions.version
-            logger.warning("%s has version %d and version %d is in force: it stays so", path, found.version, former)
+        former = self.permissions.version
+        if not self._now.replace(found):
+            path = permissions_file(self.directory)
+            logger.warning(
+                "%s has version %d and version %d is in force: it stays so", path, found.permissions.version, former
+            )
             return False
-        self.permissions = found
         return True
 
-    def holder(self, public: bytes) -> Identity | str:
-        """The identity that has this CURVE key now, or why there is none that may do anything."""
-        return self.permissions.holder(public, datetime.now(UTC))
+    def _keep(self, raw: bytes) -> None:
+        """Have the file for the next start, too."""
+        if authority_key_file(self.directory).exists() or self._look() != self._stamp:
+            return
+        try:
+            with NamedTemporaryFile(dir=self.directory, prefix=".permissions.toml.", delete=False) as file:
+                passing = Path(file.name)
+                try:
+                    os.fchmod(file.fileno(), 0o644)
+                    file.write(raw)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    passing.replace(permissions_file(self.directory))
+                except BaseException:
+                    passing.unlink(missing_ok=True)
+                    raise
+        except OSError as error:
+            logger.info("permissions that were handed on are kept in memory alone: %s", error.strerror)
+            return
+        self._stamp = self._look()
 
     def _look(self) -> tuple[int, int, int] | None:
         try:
@@ -189,3 +258,29 @@ class WatchedPermissions:
         except OSError:
             return None
         return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+_guard = threading.Lock()
+_watched: dict[Path, WatchedPermissions] = {}  # as many as there are directories of keys
+
+
+def watched_permissions(directory: Path) -> WatchedPermissions:
+    """The permissions in force of a directory, one for the whole process: what one member learned counts for all.
+
+    Raises as ``read_in_force``.
+    """
+    home = directory.resolve()
+    with _guard:
+        found = _watched.get(home)
+        if found is None or not permissions_file(home).exists():
+            found = _watched[home] = WatchedPermissions(directory)
+        return found
+
+
+def _forked() -> None:
+    global _guard
+    _guard = threading.Lock()  # another thread of the parent may have held it
+    _watched.clear()
+
+
+os.register_at_fork(after_in_child=_forked)

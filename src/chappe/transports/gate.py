@@ -30,7 +30,7 @@ from chappe.data.endpoint import identity_of
 from chappe.errors import ChappeError, UsageError
 from chappe.permissions.rules import Identity
 from chappe.security import Keys, LogSecurity, is_loopback, permissions_file
-from chappe.storage.key_files import WatchedPermissions, curve_keys
+from chappe.storage.key_files import curve_keys, watched_permissions
 from chappe.system import machine, time
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,8 @@ class Gate:
         self.refused = 0
         self.changes = 0  # rises when somebody may be somebody else than before
         self._own = curve_keys(keys)
-        self._watched = WatchedPermissions(keys.directory)
+        self._watched = watched_permissions(keys.directory)
+        self._seen = self._watched.changes
         self._looking = threading.Lock()
         self._domain = domain
         self._lock = threading.Lock()
@@ -165,7 +166,9 @@ class Gate:
 
     def _look(self) -> None:
         now = datetime.now(UTC)
-        if self._watched.refresh() or now >= self._expiry:
+        self._watched.refresh()
+        if self._watched.changes != self._seen or now >= self._expiry:
+            self._seen = self._watched.changes
             self.changes += 1
             self._expiry = self._watched.permissions.next_expiry(now)
             if self._expiry <= now:
