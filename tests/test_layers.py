@@ -33,6 +33,7 @@ PURE: Final = {
     "chappe.tapping": {*CONTRACT, "chappe.log", "chappe.mesh"},  # reads the frames of both
     "chappe.kv": {*CONTRACT, "chappe.channel", "chappe.replication"},
     "chappe.replication": CONTRACT,
+    "chappe.sealing": CONTRACT,
 }
 MEMBER: Final = {"chappe.member": {*CONTRACT, "chappe.mesh", "chappe.kv"}}  # composes cores, and does no I/O either
 FEATURES: Final = {*CONTRACT, *PURE, *MEMBER, "chappe.arrow"}
@@ -48,7 +49,7 @@ READING: Final = {
     "chappe.arrow",
 }
 HERE: Final = {"chappe.system"}  # of the operating system, for whoever needs it
-SHOWN: Final = {"chappe.mesh.network"}  # values that a user gets, for people to look at
+SHOWN: Final = {"chappe.mesh.network", "chappe.sealing.epochs"}  # values that a user gets, for people to look at
 FORMS: Final = {"chappe.bridges.form", "chappe.bridges.kv_form"}
 ALLOWED: Final[dict[str, set[str]]] = {
     "chappe": {*BASE, "chappe.api", "chappe.log", "chappe.reading", "chappe.bridges", "chappe.subscribers"},

@@ -146,3 +146,8 @@ def key_file(directory: Path, name: str) -> Path:
 def permissions_file(directory: Path) -> Path:
     """Where ``chappe keys`` keeps who may do what."""
     return directory / "permissions.toml"
+
+
+def sealed_file(directory: Path, group: str) -> Path:
+    """Where ``chappe keys`` keeps the keys of topics that are sealed for a group, wrapped for its members."""
+    return directory / f"sealed-{group}.keys"

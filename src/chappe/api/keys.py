@@ -28,6 +28,8 @@ try:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    from chappe.sealing.primitives import point_of
 except ImportError:
     raise ChappeError(NEEDS) from None
 
@@ -122,6 +124,15 @@ def certificate_end(directory: str | Path, name: str) -> datetime:
     """When a certificate expires."""
     made = x509.load_pem_x509_certificate(certificate_file(Path(directory), name).read_bytes())
     return made.not_valid_after_utc
+
+
+def certificate_point(directory: str | Path, name: str) -> bytes:
+    """The public key of a certificate, as permissions have it."""
+    made = x509.load_pem_x509_certificate(certificate_file(Path(directory), name).read_bytes())
+    key = made.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise UsageError(f"{certificate_file(Path(directory), name)} is no certificate that `chappe keys add` made")
+    return point_of(key)
 
 
 def curve_public(directory: str | Path, name: str, passphrase: str | None = None) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid4
@@ -18,6 +18,7 @@ from chappe.api.keys import (
     AUTHORITY_DAYS,
     CERTIFICATE_DAYS,
     certificate_end,
+    certificate_point,
     curve_public,
     load_authority,
     make_authority,
@@ -25,9 +26,11 @@ from chappe.api.keys import (
     renew_certificate,
     replace,
 )
+from chappe.api.sealing import Keepers
 from chappe.errors import ConfigError, UsageError
 from chappe.permissions import text as texts
-from chappe.permissions.rules import Identity, Permissions
+from chappe.permissions.rules import Group, Identity, Permissions
+from chappe.sealing.epochs import GroupKeys
 from chappe.security import authority_key_file, certificate_file, key_file, permissions_file
 from chappe.storage.key_files import authority_check, read_permissions
 
@@ -134,8 +137,8 @@ def add(
             raise UsageError(f"no rule names the role {role!a}: there are {', '.join(sorted(roles))}")
         uuid = uuid4() if endpoint == "new" else None if endpoint is None else UUID(str(endpoint))
         make_certificate(home, name, hosts=hosts, id=uuid, days=days, passphrase=passphrase)
-        public = curve_public(home, name, passphrase)
-        made = Identity(name, role, public, uuid, certificate_end(home, name), hosts=tuple(hosts))
+        public, point = curve_public(home, name, passphrase), certificate_point(home, name)
+        made = Identity(name, role, public, uuid, certificate_end(home, name), hosts=tuple(hosts), signs=point)
         try:
             change(lambda text: texts.with_identity(text, made))
         except BaseException:
@@ -158,8 +161,12 @@ def renew(directory: str | Path, name: str, *, days: float = CERTIFICATE_DAYS) -
         if former.revoked is not None:
             raise UsageError(f"{name} was revoked: make another identity with `chappe keys add`")
         renew_certificate(home, name, days=days)
-        end = certificate_end(home, name)
-        return _identity(change(lambda text: texts.with_line(text, name, "expires", end)), name)
+        end, point = certificate_end(home, name), certificate_point(home, name)
+
+        def edit(text: str) -> str:
+            return texts.with_line(texts.with_line(text, name, "expires", end), name, "signs", point)
+
+        return _identity(change(edit), name)
 
 
 def revoke(directory: str | Path, name: str) -> Identity:
@@ -172,6 +179,54 @@ def revoke(directory: str | Path, name: str) -> Identity:
         if _identity(change.before[0], name).revoked is not None:
             raise UsageError(f"{name} was revoked already")
         return _identity(change(lambda text: texts.with_line(text, name, "revoked", _now())), name)
+
+
+def seal(
+    directory: str | Path, group: str, topics: Sequence[str], *, roles: Sequence[str] = (), names: Sequence[str] = ()
+) -> GroupKeys:
+    """Have topics be sealed for a group; for whom, and which, can be changed in the file later.
+
+    Raises:
+        UsageError: There is such a group already, or nobody is named.
+        ConfigError: Something is not valid.
+    """
+    home = Path(directory)
+    texts.check_name(group, "a group")
+    if not topics or not (roles or names):
+        raise UsageError("a group has topics, and roles or names: --topic 'patients/*' --role doctor")
+    made = Group(group, tuple(topics), frozenset(roles), frozenset(names))
+    with _changed(home) as change:
+        if any(each.name == group for each in change.before[0].sealed):
+            raise UsageError(f"there is a group {group} already: change it in {permissions_file(home)}, and sign that")
+        unsigned = [each.name for each in change.before[0].identities.values() if not each.signs]
+
+        def edit(text: str) -> str:
+            for name in unsigned:  # made before identities said by which key they sign
+                if certificate_file(home, name).exists():
+                    text = texts.with_line(text, name, "signs", certificate_point(home, name))
+            return texts.with_group(text, made)
+
+        found = Keepers(home, change(edit)).read(group)
+    assert found is not None
+    return found
+
+
+def rotate(directory: str | Path, group: str, *, older_than: timedelta | None = None) -> GroupKeys | None:
+    """Begin a fresh epoch of a group, or None if the newest is not older than that.
+
+    Raises UsageError: There is no such group.
+    """
+    with _changed(Path(directory)) as change:
+        return Keepers(Path(directory), change.before[0]).rotate(group, older_than)
+
+
+def give(directory: str | Path, name: str, group: str, since: int) -> GroupKeys:
+    """Have a member of a group read what was sealed before it joined, since an epoch.
+
+    Raises UsageError: There is no such group, member or epoch.
+    """
+    with _changed(Path(directory)) as change:
+        return Keepers(Path(directory), change.before[0]).give(group, name, since)
 
 
 def read(directory: str | Path) -> Permissions:
@@ -247,6 +302,8 @@ def _write(home: Path, text: str, version: int, path: Path | None = None) -> Per
     raw = texts.signed(text.encode(), lambda what: key.sign(what, ec.ECDSA(hashes.SHA256())))
     texts.verified(raw, _check_of(certificate))
     replace(path or permissions_file(home), raw)
+    if found.sealed:
+        Keepers(home, found).follow()
     return found
 
 

@@ -45,6 +45,8 @@ class Identity:
         endpoint: The id that its certificate names; None if it names none.
         revoked: When it was revoked; from then on it may nothing, whatever the hour.
         hosts: By which others dial it.
+        signs: The public key of its certificate, by which it signs what it seals: a point of P-256 in 33 bytes, or
+            nothing if the file does not say it.
         line: Where the file has it; 0 if that is not known.
     """
 
@@ -56,6 +58,7 @@ class Identity:
     revoked: datetime | None = None
     hosts: tuple[str, ...] = ()
     line: int = 0
+    signs: bytes = b""
 
     def refusal(self, now: datetime) -> str:
         """Why it may nothing at all any more; empty if it may."""
@@ -101,6 +104,26 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """Those for whom ``topics`` are sealed; see ``chappe.sealing``."""
+
+    name: str
+    topics: tuple[str, ...]
+    roles: frozenset[str]
+    names: frozenset[str]
+
+    def has(self, identity: Identity) -> bool:
+        """Whether it belongs to the group, if it is anybody at all."""
+        if identity.revoked is not None:
+            return False
+        return EVERYBODY in self.names or identity.name in self.names or identity.role in self.roles
+
+    def covers(self, topic: str) -> bool:
+        """Whether it is about this topic."""
+        return any(topic.startswith(each[:-1]) if each.endswith("*") else each == topic for each in self.topics)
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """Yes or no, and why; ``line`` is what decides in the file, 0 if it is what is not there."""
 
@@ -124,6 +147,11 @@ class Permissions:
     identities: Mapping[str, Identity]
     rules: tuple[Rule, ...]
     by_curve: Mapping[bytes, Identity]
+    sealed: tuple[Group, ...] = ()
+
+    def group(self, topic: str) -> Group | None:
+        """For whom a topic is sealed: the first group that names it; None if it is plain."""
+        return next((each for each in self.sealed if each.covers(topic)), None)
 
     def refusal(self, now: datetime) -> str:
         """Why the file is not in force; empty if it is."""

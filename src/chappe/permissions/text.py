@@ -16,8 +16,14 @@
     curve = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
     endpoint = "232fd6cb-865e-4ddc-b930-ea5d72e3f2e3"
     hosts = ["10.0.0.5"]
+    signs = "A0b1..."                # the public key of its certificate
     expires = 2027-12-25T20:00:00Z
     revoked = 2027-01-01T00:00:00Z   # if it was
+
+    [[sealed]]                       # topics that only a group can read; the first that fits decides
+    group = "ward"
+    topics = ["patients/*"]
+    roles = ["doctor"]               # and names = ["monitor"]; "*" is everybody
 
     # signed: ecdsa-p256-sha256 MEUC...
 
@@ -31,7 +37,7 @@ import binascii
 import re
 import tomllib
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Final, TypeAlias
 from uuid import UUID
@@ -39,11 +45,13 @@ from uuid import UUID
 import msgspec
 
 from chappe.errors import ConfigError, UsageError
-from chappe.permissions.rules import EVERYBODY, EVERYTHING, VERBS, Identity, Permissions, Rule
+from chappe.permissions.rules import EVERYBODY, EVERYTHING, VERBS, Group, Identity, Permissions, Rule
 
 FILE_BYTES_MAX: Final = 1 << 20
 IDENTITIES_MAX: Final = 4_000
 RULES_MAX: Final = 1_000
+GROUPS_MAX: Final = 100  # for which topics are sealed
+POINT_BYTES: Final = 33  # of a public key on P-256
 LISTED_MAX: Final = 100  # verbs, roles, names or topics of a rule
 NAME_MAX: Final = 64  # bytes; the bound of a certificate's common name
 TOPIC_MAX: Final = 1_024  # characters
@@ -70,6 +78,7 @@ class _Identity(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     endpoint: UUID | None = None
     revoked: _Moment | None = None
     hosts: Annotated[list[str], msgspec.Meta(max_length=LISTED_MAX)] = []
+    signs: Annotated[bytes, msgspec.Meta(min_length=POINT_BYTES, max_length=POINT_BYTES)] = b""
 
 
 class _Rule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -80,12 +89,20 @@ class _Rule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     names: _Names | None = None
 
 
+class _Group(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    group: str
+    topics: _Names
+    roles: _Names | None = None
+    names: _Names | None = None
+
+
 class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     version: Annotated[int, msgspec.Meta(ge=1, le=VERSION_MAX)]
     issued: _Moment
     expires: _Moment
     identities: Annotated[dict[str, _Identity], msgspec.Meta(max_length=IDENTITIES_MAX)] = {}
     rules: Annotated[list[_Rule], msgspec.Meta(max_length=RULES_MAX)] = []
+    sealed: Annotated[list[_Group], msgspec.Meta(max_length=GROUPS_MAX)] = []
 
 
 def verified(raw: bytes, check: Check) -> Permissions:
@@ -102,10 +119,10 @@ def verified(raw: bytes, check: Check) -> Permissions:
     return parse(body)
 
 
-def split(raw: bytes) -> tuple[bytes, bytes | None]:
+def split(raw: bytes, bytes_max: int = FILE_BYTES_MAX) -> tuple[bytes, bytes | None]:
     """What is signed, and the signature; None if there is none. Raises ConfigError."""
-    if len(raw) > FILE_BYTES_MAX:
-        raise ConfigError(f"it is larger than {FILE_BYTES_MAX} bytes")
+    if len(raw) > bytes_max:
+        raise ConfigError(f"it is larger than {bytes_max} bytes")
     at = raw.rfind(b"\n", 0, max(0, len(raw) - 1)) + 1
     found = _SIGNED.fullmatch(raw, at)
     if found is None:
@@ -116,10 +133,10 @@ def split(raw: bytes) -> tuple[bytes, bytes | None]:
         return raw[:at], b""  # which is nobody's
 
 
-def signed(body: bytes, sign: Callable[[bytes], bytes]) -> bytes:
+def signed(body: bytes, sign: Callable[[bytes], bytes], context: bytes = CONTEXT) -> bytes:
     """The file: ``body`` and the signature that ``sign`` makes."""
     body = body.rstrip(b"\n") + b"\n\n"
-    return body + b"# signed: ecdsa-p256-sha256 " + b64encode(sign(CONTEXT + body)) + b"\n"
+    return body + b"# signed: ecdsa-p256-sha256 " + b64encode(sign(context + body)) + b"\n"
 
 
 def parse(body: bytes) -> Permissions:
@@ -146,7 +163,10 @@ def parse(body: bytes) -> Permissions:
     if len(rule_lines) != len(file.rules):
         rule_lines = [0] * len(file.rules)
     rules = tuple(_rule(each, line) for each, line in zip(file.rules, rule_lines, strict=True))
-    return Permissions(file.version, _utc(file.issued), _utc(file.expires), identities, rules, by_curve)
+    groups = tuple(map(_group, file.sealed))
+    if len({each.name for each in groups}) < len(groups):
+        raise ConfigError("two groups have one name: write all topics of a group into one [[sealed]]")
+    return Permissions(file.version, _utc(file.issued), _utc(file.expires), identities, rules, by_curve, groups)
 
 
 def check_name(name: str, what: str = "an identity") -> str:
@@ -167,24 +187,37 @@ def with_identity(text: str, identity: Identity) -> str:
         f"curve = {quoted(z85(identity.curve), bare=False)}",
         *([f'endpoint = "{identity.endpoint}"'] if identity.endpoint is not None else []),
         *([f"hosts = [{', '.join(quoted(each, bare=False) for each in identity.hosts)}]"] if identity.hosts else []),
+        *([f'signs = "{b64encode(identity.signs).decode()}"'] if identity.signs else []),
         f"expires = {moment(identity.expires)}",
         "",
     ]
     return text.rstrip("\n") + "\n" + "\n".join(lines)
 
 
-def with_line(text: str, name: str, key: str, value: datetime) -> str:
+def with_group(text: str, group: Group) -> str:
+    """The text with a further group, at its end; all else stays as it is."""
+    lines = ["", "[[sealed]]", f"group = {quoted(group.name, bare=False)}", _listed("topics", group.topics)]
+    lines += [_listed(key, sorted(some)) for key, some in (("roles", group.roles), ("names", group.names)) if some]
+    return text.rstrip("\n") + "\n" + "\n".join([*lines, ""])
+
+
+def _listed(key: str, texts: Iterable[str]) -> str:
+    return f"{key} = [{', '.join(quoted(each, bare=False) for each in texts)}]"
+
+
+def with_line(text: str, name: str, key: str, value: datetime | bytes) -> str:
     """The text in which the identity has ``key = value``, in place of another one."""
+    written = f'"{b64encode(value).decode()}"' if isinstance(value, bytes) else moment(value)
     found, _ = _lines(text)
     lines = text.split("\n")
     at = found.get(name, 0)
     if not at:
-        raise ConfigError(f"there is no section [identities.{quoted(name)}]: write {key} = {moment(value)} by hand")
+        raise ConfigError(f"there is no section [identities.{quoted(name)}]: write {key} = {written} by hand")
     end = next((n for n in range(at, len(lines)) if lines[n].lstrip().startswith("[")), len(lines))
     kept = [n for n in range(at, end) if re.match(rf"\s*{key}\s*=", lines[n])]
     for n in reversed(kept):
         del lines[n]
-    lines.insert(kept[0] if kept else at, f"{key} = {moment(value)}")
+    lines.insert(kept[0] if kept else at, f"{key} = {written}")
     return "\n".join(lines)
 
 
@@ -218,7 +251,9 @@ def _identity(name: str, each: _Identity, line: int) -> Identity:
     except ValueError:
         raise ConfigError(f"{_at(line)}the curve of {name} is no public key: 40 characters of Z85") from None
     revoked = None if each.revoked is None else _utc(each.revoked)
-    return Identity(name, each.role, curve, each.endpoint, _utc(each.expires), revoked, tuple(each.hosts), line)
+    return Identity(
+        name, each.role, curve, each.endpoint, _utc(each.expires), revoked, tuple(each.hosts), line, each.signs
+    )
 
 
 def _rule(each: _Rule, line: int) -> Rule:
@@ -234,6 +269,18 @@ def _rule(each: _Rule, line: int) -> Rule:
         raise ConfigError(f"{_at(line)}a topic has its * at the end, where it stands for all that begin so")
     roles, names = frozenset(each.roles or ()), frozenset(each.names or ())
     return Rule(each.allow is not None, frozenset(verbs), roles, names, tuple(each.topics), line)
+
+
+def _group(each: _Group) -> Group:
+    try:
+        check_name(each.group, "a group")
+    except UsageError as error:
+        raise ConfigError(str(error)) from None
+    if each.roles is None and each.names is None:
+        raise ConfigError(f"the group {each.group} has roles or names; names = [{EVERYBODY!r}] is everybody")
+    if any("*" in topic[:-1] for topic in each.topics):
+        raise ConfigError(f"a topic of {each.group} has its * at the end, where it stands for all that begin so")
+    return Group(each.group, tuple(each.topics), frozenset(each.roles or ()), frozenset(each.names or ()))
 
 
 def _lines(text: str) -> tuple[dict[str, int], list[int]]:

@@ -22,6 +22,7 @@ from chappe.permissions.text import FILE_BYTES_MAX, Check
 from chappe.security import Keys, authority_file, authority_key_file, key_file, permissions_file
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 logger = logging.getLogger(__name__)
@@ -131,6 +132,17 @@ def curve_keys(keys: Keys) -> CurveKeys:
     if not isinstance(secret, X25519PrivateKey):
         raise UsageError(f"{path} has no key for the log: make it anew with `chappe keys add`")
     return CurveKeys(secret.public_key().public_bytes_raw(), secret.private_bytes_raw())
+
+
+def signing_key(keys: Keys) -> EllipticCurvePrivateKey:
+    """The key of an identity's certificate: the first in its private file. Raises UsageError as ``curve_keys``."""
+    path = key_file(keys.directory, keys.name)
+    secret = _load(read_private(path), keys.passphrase, path)
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey
+
+    if not isinstance(secret, EllipticCurvePrivateKey) or not isinstance(secret.curve, SECP256R1):
+        raise UsageError(f"{path} has no key that signs records: make it anew with `chappe keys add`")
+    return secret
 
 
 def _load(pem: bytes, passphrase: str | None, path: Path) -> PrivateKeyTypes:

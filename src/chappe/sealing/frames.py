@@ -1,0 +1,119 @@
+"""The form of what was sealed, as it stands in a batch behind the header, little endian::
+
+    version 1, bytes of the group, bytes of the sender, 0          4 x u8
+    epoch                                                          u32
+    number: how many its sender sealed before with this salt       u64
+    sealed at, microseconds since 1970 UTC                         i64
+    base offset of the records                                     u64
+    count of the records, bytes of the content                     2 x u32
+    smallest, largest timestamp of the records                     2 x i64
+    salt: random, of one life of the sender                        16 bytes
+    group, sender                                                  UTF-8
+    signature of the sender                                        64 bytes
+    content: a batch, encrypted, and 16 bytes that show a change
+    zeros up to a multiple of eight bytes
+
+All before the signature, with topic and partition, is bound to the content by its encryption, and signed with a digest
+of the content. So nothing of it can be put anywhere else, by members of the group neither.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from chappe.defaults import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
+from chappe.errors import ProtocolError, UsageError
+from chappe.permissions.text import NAME_MAX, check_name
+from chappe.sealing.primitives import SIGNATURE_BYTES, TAG_BYTES, digest
+
+VERSION: Final = 1
+SALT_BYTES: Final = 16
+HEAD: Final = struct.Struct("<BBBBIQqQIIqq16s")
+_SIGNED: Final = b"chappe sealed records 1\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which records: offsets from ``base`` on, and between which times."""
+
+    base: int
+    count: int
+    low: int
+    high: int
+
+    @property
+    def next(self) -> int:
+        """The offset after the last one."""
+        return self.base + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What was sealed; ``head`` is all of it that stands before the signature."""
+
+    group: str
+    sender: str
+    epoch: int
+    number: int
+    sealed_at: int
+    span: Span
+    salt: bytes
+    head: bytes
+    signature: bytes
+    content: memoryview
+
+
+def encode_head(
+    group: str, sender: str, epoch: int, number: int, sealed_at: int, span: Span, salt: bytes, size: int
+) -> bytes:
+    """All before the signature; ``size`` is that of the encrypted content."""
+    names = group.encode(), sender.encode()
+    lengths = [len(each) for each in names]
+    fixed = (epoch, number, sealed_at, span.base, span.count, size, span.low, span.high, salt)
+    return HEAD.pack(VERSION, *lengths, 0, *fixed) + b"".join(names)
+
+
+def encode(head: bytes, signature: bytes, content: bytes) -> bytes:
+    """The whole."""
+    size = len(head) + len(signature) + len(content)
+    return b"".join((head, signature, content, bytes(-size % 8)))
+
+
+def decode(raw: bytes | memoryview) -> Frame:
+    """What bytes say that may come from anybody. Raises ProtocolError."""
+    view = memoryview(raw)
+    if not HEAD.size <= len(view) <= BATCH_BYTES_MAX:
+        raise ProtocolError(f"a sealed batch of {len(view)} bytes")
+    found = HEAD.unpack_from(view)
+    version, group_size, sender_size, zero, epoch, number, sealed_at, base, count, size, low, high, salt = found
+    if version != VERSION or zero:
+        raise ProtocolError("a sealed batch of a newer version")
+    at = HEAD.size + group_size + sender_size
+    begin = at + SIGNATURE_BYTES
+    end = begin + size
+    fits = end <= len(view) == end + -end % 8 and not any(view[end:])
+    if not (fits and 0 < group_size <= NAME_MAX and 0 < sender_size <= NAME_MAX and size > TAG_BYTES):
+        raise ProtocolError("a sealed batch whose parts do not fill it")
+    if not 0 < count <= BATCH_RECORDS_MAX or base + count >= 1 << 63 or low > high:
+        raise ProtocolError("a sealed batch whose header is wrong")
+    try:
+        group = bytes(view[HEAD.size : HEAD.size + group_size]).decode()
+        sender = bytes(view[HEAD.size + group_size : at]).decode()
+        check_name(group), check_name(sender)
+    except (UnicodeDecodeError, UsageError):
+        raise ProtocolError("a sealed batch whose names are none") from None
+    span = Span(base, count, low, high)
+    return Frame(group, sender, epoch, number, sealed_at, span, salt, bytes(view[:at]),
+                 bytes(view[at:begin]), view[begin:end])  # fmt: skip
+
+
+def beside(head: bytes, topic: bytes, partition: bytes) -> bytes:
+    """What is bound to the content."""
+    return b"".join((len(topic).to_bytes(4), topic, len(partition).to_bytes(4), partition, head))
+
+
+def to_sign(bound: bytes, content: bytes | memoryview) -> bytes:
+    """What a sender signs. A digest of the content, as other members know the key and could make another one."""
+    return _SIGNED + digest(content) + bound

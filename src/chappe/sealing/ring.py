@@ -1,0 +1,79 @@
+"""What one member can do with the keys of a group: the secrets of the epochs in which it is a member."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from chappe.sealing.epochs import Epoch, GroupKeys, next_secret, wrapping
+
+CHANGE: Final = timedelta(days=1)  # files take time to reach everybody: so long two epochs are accepted
+EARLY: Final = timedelta(hours=1)  # not all clocks agree
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSecret:
+    """What one epoch's keys come from."""
+
+    group: str
+    number: int
+    secret: bytes = field(repr=False)
+
+
+class Ring:
+    """Of one member.
+
+    Args:
+        name: The member's.
+        private: Its X25519 key, 32 bytes.
+    """
+
+    def __init__(self, keys: GroupKeys, name: str, private: bytes) -> None:
+        self.keys = keys
+        self._name = name
+        self._private = private
+        self._secrets: dict[int, EpochSecret | None] = {}
+
+    def __repr__(self) -> str:
+        return f"<Ring of {self._name} for {self.keys.group}>"
+
+    @property
+    def newest(self) -> EpochSecret | None:
+        """What to seal with now; None if the member is none any more, or not yet."""
+        return self.secret(self.keys.newest.number)
+
+    def secret(self, number: int) -> EpochSecret | None:
+        """Of one epoch; None if it was not given to the member."""
+        if number not in self._secrets:
+            epoch = self.keys.epoch(number)
+            raw = None if epoch is None else self._find(epoch)
+            self._secrets[number] = None if raw is None else EpochSecret(self.keys.group, number, raw)
+        return self._secrets[number]
+
+    def accepts(self, number: int, sealed_at: datetime) -> bool:
+        """Whether records may have been sealed then in this epoch: since it was made, and until all had the next."""
+        epoch, following = self.keys.epoch(number), self.keys.epoch(number + 1)
+        if epoch is None or sealed_at < epoch.made - EARLY:
+            return False
+        return following is None or sealed_at <= following.made + CHANGE
+
+    def _find(self, epoch: Epoch) -> bytes | None:
+        if self._name not in epoch.keys:
+            before = None if epoch.fresh else self.secret_before(epoch.number)
+            return None if before is None else next_secret(before, self.keys.group, epoch)
+        keys = self.keys
+        cipher = wrapping(self._private, keys.authority, keys.group, epoch.number, epoch.salt, self._name)
+        return None if cipher is None else cipher.open(0, epoch.keys[self._name], b"")
+
+    def secret_before(self, number: int) -> bytes | None:
+        """The secret of the epoch before, found forwards: a thousand joins are no thousand calls in each other."""
+        start = number - 1
+        while (epoch := self.keys.epoch(start)) is not None and start not in self._secrets:
+            if epoch.fresh or self._name in epoch.keys:
+                break
+            start -= 1
+        for each in range(start, number - 1):
+            self.secret(each)
+        found = self.secret(number - 1)
+        return None if found is None else found.secret

@@ -1,0 +1,119 @@
+"""An authority, members of a group and their keys, all of them drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from chappe.permissions.rules import Identity
+from chappe.sealing.epochs import GroupKeys, Keeper
+from chappe.sealing.frames import SALT_BYTES, Span
+from chappe.sealing.primitives import KEY_BYTES, Sign, point_of, public_of, signer
+from chappe.sealing.records import Opened, Opener, Outcome, Sealer
+from chappe.sealing.ring import Ring
+
+START: Final = datetime(2026, 11, 1, tzinfo=UTC)
+FAR: Final = datetime(2100, 1, 1, tzinfo=UTC)
+SPAN: Final = Span(40, 3, 1_000, 2_000)
+TEXT: Final = b"what nobody else is to read"
+
+
+@cache
+def _signing(name: str) -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+@dataclass
+class Group:
+    """The group ``ward``, and everybody that ever was of it."""
+
+    seed: int = 1
+    now: datetime = START
+    private: dict[str, bytes] = field(default_factory=dict)
+    identities: dict[str, Identity] = field(default_factory=dict)
+    members: dict[str, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.keeper = Keeper(self.rng.randbytes(KEY_BYTES))
+        for name in ("ann", "bob"):
+            self._enter(name)
+        self.keys: GroupKeys = self.keeper.first("ward", self.members, self.rng.randbytes(KEY_BYTES), self.now)
+
+    def _enter(self, name: str) -> None:
+        if name not in self.private:
+            self.private[name] = self.rng.randbytes(KEY_BYTES)
+            public, point = public_of(self.private[name]), point_of(_signing(name).public_key())
+            self.identities[name] = Identity(name, "doctor", public, None, FAR, signs=point)
+        self.members[name] = self.identities[name].curve
+
+    def _change(self) -> None:
+        self.keys = self.keeper.changed(self.keys, self.members, self.rng.randbytes(KEY_BYTES), self.now)
+
+    def join(self, *names: str) -> None:
+        for name in names:
+            self._enter(name)
+        self._change()
+
+    def leave(self, name: str) -> None:
+        del self.members[name]
+        self._change()
+
+    def rotate(self) -> None:
+        self.keys = self.keeper.rotated(self.keys, self.members, self.rng.randbytes(KEY_BYTES), self.now)
+
+    def pass_time(self, days: float) -> None:
+        self.now += timedelta(days=days)
+
+    def ring(self, name: str, keys: GroupKeys | None = None) -> Ring:
+        return Ring(self.keys if keys is None else keys, name, self.private[name])
+
+    def sign(self, name: str) -> Sign:
+        return signer(_signing(name))
+
+    def sealer(self, name: str) -> Sealer:
+        return Sealer(name, self.rng.randbytes(SALT_BYTES), self.sign(name))
+
+    def sealed(
+        self,
+        sender: str = "ann",
+        *,
+        by: Sealer | None = None,
+        topic: str = "patients/1",
+        partition: str = "P",
+        span: Span = SPAN,
+        text: bytes = TEXT,
+        keys: GroupKeys | None = None,
+    ) -> bytes:
+        secret = self.ring(sender, keys).newest
+        assert secret is not None
+        by = self.sealer(sender) if by is None else by
+        return by.seal(secret, topic, partition, span, text, self.micros)
+
+    @property
+    def micros(self) -> int:
+        return round(self.now.timestamp()) * 1_000_000
+
+    def opened(
+        self,
+        raw: bytes,
+        by: str = "bob",
+        *,
+        opener: Opener | None = None,
+        topic: str = "patients/1",
+        partition: str = "P",
+        span: Span = SPAN,
+        keys: GroupKeys | None = None,
+    ) -> Outcome:
+        opener = Opener() if opener is None else opener
+        return opener.open(raw, topic, partition, span, self.ring(by, keys), self.identities)
+
+
+def text_of(outcome: Outcome) -> bytes:
+    assert isinstance(outcome, Opened), outcome
+    return outcome.content
