@@ -7,7 +7,7 @@ ChappeError
  +- StoreError: NoSuchKey, TypeClash, InvalidOperation, BackendFailure, StaleData, NoMaster, WriteUnknown, MasterExists
  +- PeeringError: PeerIncompatible, PeerInvalid, PeerUnavailable
  +- BufferFull, TooSlow, WorkerFailed, TimedOut, Closed, Forked, MemberStopped, Unreachable
- +- Fenced, StagedRowsMissing, IdentityInUse, IdentityRolledBack
+ +- Fenced, StagedRowsMissing, IdentityInUse, IdentityRolledBack, NotPermitted
  +- AddressInUse, TooManyOpenFiles, SparkUnavailable
 
 ``definite`` says whether the request certainly did not take effect (True) or may still (False).
@@ -223,6 +223,10 @@ class IdentityInUse(ChappeError):
 
 class IdentityRolledBack(ChappeError):
     """The journal of a producer's identity is older than what stores hold: a restored backup, or a copy in use."""
+
+
+class NotPermitted(ChappeError):
+    """The permissions do not allow this identity to do it; the text says which rule."""
 
 
 class AddressInUse(ChappeError):

@@ -62,6 +62,10 @@ class Client:
     ] = CONNECT_S
     model: MODEL = None
     name: NAME = ""
+    acting: options.Acting = None
+
+    def __post_init__(self) -> None:
+        options.be(self.acting)
 
     @contextmanager
     def of(self, subtrees: Sequence[str] | None = None, *, quiet: bool = True) -> Iterator[SharedMap[bytes]]:
@@ -93,7 +97,7 @@ class Client:
                         bar.update(f"{arrived:,} keys have come", arrived, None)
                     elif time.monotonic() >= end:
                         text = f"no map server answers at {self.servers}; start one with: chappe map serve"
-                        raise NoMaster(text) from None
+                        raise NoMaster(text + shared.member.refusal) from None
 
 
 @app.command("get", cls=values.Command)

@@ -70,11 +70,14 @@ def serve(
             help="Where the two tell each other of themselves, if not on the fourth port: two HOST:PORT with a comma.",
         ),
     ] = None,
+    acting: options.Acting = None,
+    plain: options.Plain = False,
     as_json: options.Json = False,
 ) -> None:
-    """Serve a shared map, and show what is in it and who follows it; whoever reaches its ports may read and write."""
+    """Serve a shared map, and show what is in it and who follows it."""
     from chappe import MapServer
 
+    options.be(acting)
     hear_warnings()
     if (path is None) is not (backend == "memory"):
         raise UsageError(
@@ -97,6 +100,7 @@ def serve(
         pair=pair,
         witness=witness,
         link=links,
+        security="plain" if plain else None,
     ) as server:
         status = server.status()
         facts = {"address": server.address, "backend": backend, "path": None if path is None else str(path)}
@@ -115,13 +119,19 @@ def witness(
     listen: Annotated[
         str, Option("--at", metavar="ADDRESS", help="Where to listen: HOST:PORT, `*` for any HOST, port 0 for any.")
     ] = f"{TOWER_HOST}:{WITNESS_PORT}",
+    acting: options.Acting = None,
+    plain: options.Plain = False,
     as_json: options.Json = False,
 ) -> None:
     """Decide which server of a pair goes on while the two do not see each other; for any number of pairs."""
     from chappe import Witness
 
+    options.be(acting)
     hear_warnings()
-    with Witness(listen, path=path) as made, suppress(KeyboardInterrupt):  # the proper end
+    with (
+        Witness(listen, path=path, security="plain" if plain else None) as made,
+        suppress(KeyboardInterrupt),
+    ):  # the proper end
         tell(as_json, {"address": made.address, "path": str(path)}, f"witness at {made.address}; Ctrl-C stops")
         made.wait()
 

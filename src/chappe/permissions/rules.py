@@ -18,18 +18,22 @@ PRODUCE: Final = "produce"
 CONSUME: Final = "consume"
 STORE: Final = "store"
 INTRODUCE: Final = "introduce"
+ADMINISTER: Final = "administer"
+ATTACH_MASTER: Final = "attach-master"
+ATTACH_CLONE: Final = "attach-clone"
+WRITE: Final = "write"
 VERBS: Final[Mapping[str, str]] = {
     PRODUCE: "write records into a topic of the log",
     CONSUME: "read records of a topic of the log",
     STORE: "keep a topic's records, and answer who reads them",
     INTRODUCE: "run a tower",
-    "administer": "ask members how they are, and change what they do",
+    ADMINISTER: "ask members how they are, and change what they do",
     "publish": "publish messages into the mesh",
     "subscribe": "subscribe to topics of the mesh",
     "forward": "pass on messages of others in the mesh",
-    "attach-master": "hold a data store's master",
-    "attach-clone": "hold a data store's clone, or read it",
-    "write": "write to a data store",
+    ATTACH_MASTER: "hold a data store's master, or serve a shared map",
+    ATTACH_CLONE: "hold a data store's clone, or read it; follow a shared map",
+    WRITE: "write to a data store, or to a shared map",
 }
 EVERYTHING: Final = "everything"  # all verbs, those to come included
 EVERYBODY: Final = "*"

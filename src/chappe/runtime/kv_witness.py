@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import selectors
 from collections.abc import Callable
 from typing import Final
 
 import zmq
 
+from chappe.permissions.rules import ATTACH_MASTER
 from chappe.runtime.turns import Turns
+from chappe.transports.dialled import Dialled
+from chappe.transports.gate import gate_of, keys_of
 from chappe.transports.maps import MapAddress, requester
+
+logger = logging.getLogger(__name__)
 
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _ANSWERS_MAX: Final = 100  # read in one go; there is one for each question
@@ -20,13 +26,17 @@ class WitnessLink:
 
     Args:
         turns: Whose selector waits for it.
+        address: With the identity that is there, if it has keys; then we are who the environment names.
         answered: Called with what the witness has answered.
     """
 
     def __init__(self, turns: Turns, address: MapAddress, answered: Callable[[bytes], None]) -> None:
         self._turns = turns
         self._answered = answered
-        self._socket = requester(address)
+        gate = gate_of(keys_of(None)) if address.name else None
+        self._socket = requester(gate)
+        self._dialled = Dialled(self._socket, gate, lambda event: logger.warning("%s", event), ATTACH_MASTER)
+        self._dialled.connect(address.endpoint(0))
         self.used = False  # ``read`` has to follow
         self._descriptor = int(self._socket.getsockopt(zmq.FD))
         turns.register(self._descriptor, selectors.EVENT_READ, lambda mask: self.read())
@@ -34,6 +44,7 @@ class WitnessLink:
     def ask(self, payload: bytes) -> None:
         """Send a question, or drop it: it is asked again. ``read`` follows, as the descriptor may tell of nothing."""
         self.used = True
+        self._dialled.look()
         try:
             self._socket.send(payload, _NOBLOCK)
         except zmq.Again:
@@ -43,6 +54,7 @@ class WitnessLink:
         """Ask no more."""
         if not self._socket.closed:
             self._turns.unregister(self._descriptor)
+            self._dialled.close()
             self._socket.close()
 
     def read(self) -> None:

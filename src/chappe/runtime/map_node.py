@@ -23,15 +23,20 @@ from chappe.kv.actions import Commit, Resolve
 from chappe.kv.backend import Backend
 from chappe.kv.chp.actions import Action, Ask, Listen, Offer, Publish, Reopen, Told, Withdraw, Write
 from chappe.kv.chp.client import MapClientCore
+from chappe.kv.chp.messages import HUGZ
 from chappe.kv.chp.pair import PairedMapServer
 from chappe.kv.chp.server import MapServerCore
+from chappe.permissions.rules import ATTACH_MASTER
 from chappe.runtime.kv_node import CLOSE_S
 from chappe.runtime.kv_node import commit as commit_to
+from chappe.runtime.map_rules import MapRules
 from chappe.runtime.turns import Ready, Turns
 from chappe.runtime.worker import DISKS, Lane
 from chappe.system import time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
+from chappe.transports.dialled import Dialled
+from chappe.transports.gate import Gate, sender_of
 from chappe.transports.maps import UPDATES_MAX, MapAddress, ServerSockets, requester, send, subscriber
 from chappe.transports.zeromq import open_socket
 
@@ -43,9 +48,11 @@ COMPLAIN_S: Final = 10.0  # malformed messages are logged at most this often
 EMPTY_MAX: Final = 4  # clients that are offered more in one go, some thousand messages: heartbeats are to be in time
 FULL_MAX: Final = 8  # clients with a full queue that are tried again in one go
 RETRY_S: Final = 0.005  # how often a client with a full queue is tried again
+GATE_S: Final = 1.0  # how often it is seen whether somebody with keys was refused
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 Frames = list[bytes]
+Judge = Callable[[str, Frames], Sequence[object]]  # of who sent it, and what
 
 
 class Core(Protocol):
@@ -66,15 +73,21 @@ class MapNode:
 
     Args:
         on_report: Called with every event, with the lock held: it must be quick and not call back.
+        gate: Of sockets with keys; None for plain ones.
     """
 
-    def __init__(self, core: Core, what: str, on_report: Callable[[Any], None]) -> None:
+    def __init__(self, core: Core, what: str, on_report: Callable[[Any], None], gate: Gate | None = None) -> None:
         own(self)
         need_descriptors()
         self.turns = Turns(self._handle, self._due, self._stopped, what=what, eager=True)
         self.lock = self.turns.lock
         self.halt_event = self.turns.machine.event()
         self.malformed = 0
+        self.gate = gate
+        self._on_report = on_report
+        self._dialled: dict[zmq.Socket[bytes], Dialled] = {}
+        self._monitors: dict[zmq.Socket[bytes], int] = {}  # the descriptors of what tells of refusals
+        self._gate_at = math.inf if gate is None else time.monotonic() + GATE_S
         self._core = core
         self._complain_at = -math.inf
         self._look_at = math.inf
@@ -91,9 +104,15 @@ class MapNode:
             self.turns.closed = True
         self.turns.stop()
         with self.lock:
-            for each in list(self._watched):
-                each.close()
-            self.turns.release()
+            self.release()
+
+    def release(self) -> None:
+        """Close the sockets, and all that waits for them."""
+        for dialled in self._dialled.values():
+            dialled.close()
+        for each in list(self._watched):
+            each.close()
+        self.turns.release()
 
     # -- driving -----------------------------------------------------------------------------------------------------
 
@@ -120,6 +139,9 @@ class MapNode:
         if now >= self._core.next_timeout():
             self.perform(self._core.handle_timeout(now))
         self._retry(now)
+        if now >= self._gate_at:
+            self._gate_at = now + GATE_S
+            self.look()
         self.perform(self._core.flush(now))
         self.turns.news = True
         return bool(self._suspects) or self._look_at <= now
@@ -130,6 +152,12 @@ class MapNode:
             self._look_at = at
             self.turns.look_again_at(at)
 
+    def look(self) -> None:
+        """What is to be done once a second where there are keys."""
+        for sock, dialled in self._dialled.items():
+            dialled.look()
+            self.used(sock)
+
     def _retry(self, now: float) -> None:
         """Try again what sockets did not take."""
         if now >= self._look_at:
@@ -138,7 +166,7 @@ class MapNode:
                 self.connections.retry()
 
     def _due(self) -> float:
-        return min(self._core.next_timeout(), self._look_at)
+        return min(self._core.next_timeout(), self._look_at, self._gate_at)
 
     def _stopped(self, reason: str) -> None:
         self.halt_event.set()
@@ -150,22 +178,43 @@ class MapNode:
         sock: zmq.Socket[bytes],
         handle: Callable[[Frames], Sequence[object]],
         held: Callable[[], bool] = lambda: False,
+        judge: Judge | None = None,
     ) -> Callable[[], bool]:
         """Have every message of a socket handled; returns what is to be suspected after it was used otherwise.
 
-        While ``held`` says so nothing is read: whoever says that suspects it afterwards.
+        While ``held`` says so nothing is read: whoever says that suspects it afterwards. With keys ``judge`` is called
+        instead of ``handle``, with the identity that a message came from.
         """
+        judges = judge if self.gate is not None else None
 
         def drain() -> bool:
-            return not held() and self._drain(sock, handle)
+            return not held() and self._drain(sock, handle, judges)
 
         self._watched[sock] = drain
         self.turns.register(int(sock.getsockopt(zmq.FD)), selectors.EVENT_READ, lambda mask: self._suspect(drain))
         self._suspect(drain)
         return drain
 
+    def dial(self, sock: zmq.Socket[bytes], endpoint: str, *, hear: bool = False) -> None:
+        """Connect a socket that is watched to a server, or a witness.
+
+        With ``hear`` refusals are told where we have no keys, too.
+        """
+        made = Dialled(sock, self.gate, self._on_report, ATTACH_MASTER)
+        self._dialled[sock] = made
+        # ZeroMQ gives up who refused, so this is before it is dialled.
+        if hear and (refusals := made.listen()) is not None:
+            fd = self._monitors[sock] = int(refusals.getsockopt(zmq.FD))
+            self.turns.register(fd, selectors.EVENT_READ, lambda mask: self._suspect(made.look))
+            self._suspect(made.look)
+        made.connect(endpoint)
+
     def unwatch(self, sock: zmq.Socket[bytes]) -> None:
         """Close a socket."""
+        if sock in self._monitors:
+            self.turns.unregister(self._monitors.pop(sock))
+        if sock in self._dialled:
+            self._dialled.pop(sock).close()
         self.turns.unregister(int(sock.getsockopt(zmq.FD)))
         del self._watched[sock]
         sock.close()
@@ -177,13 +226,19 @@ class MapNode:
     def _suspect(self, drain: Callable[[], bool]) -> None:
         self._suspects[drain] = None
 
-    def _drain(self, sock: zmq.Socket[bytes], handle: Callable[[Frames], Sequence[object]]) -> bool:
+    def _drain(
+        self, sock: zmq.Socket[bytes], handle: Callable[[Frames], Sequence[object]], judge: Judge | None
+    ) -> bool:
         size = 0
         for _ in range(DRAIN_MAX):
             if size >= DRAIN_BYTES:
                 return True
             try:
-                frames = sock.recv_multipart(_NOBLOCK)
+                if judge is None:
+                    frames, who = sock.recv_multipart(_NOBLOCK), ""
+                else:
+                    received = sock.recv_multipart(_NOBLOCK, copy=False)
+                    frames, who = [each.bytes for each in received], sender_of(received)
             except zmq.Again:
                 return False
             except zmq.ZMQError:
@@ -192,7 +247,7 @@ class MapNode:
                 raise
             size += len(frames[-1])
             try:
-                self.perform(handle(frames))
+                self.perform(handle(frames) if judge is None else judge(who, frames))
             except ProtocolError as error:
                 self.complain(error)
         return True
@@ -219,15 +274,17 @@ class Connections:
         self._asking: list[zmq.Socket[bytes]] = []
         self._waiting: list[deque[Frames]] = [deque() for _ in servers]  # what a full queue did not take
         for place, address in enumerate(servers):
-            heard = subscriber(address)
+            heard = subscriber(node.gate)
             node.watch(heard, lambda frames, place=place: published(place, frames))  # type: ignore[misc]
+            node.dial(heard, address.endpoint(1), hear=True)
             self._hearing.append(heard)
             self._asking.append(self._open(place))
         node.table |= {Listen: self._listen, Ask: self._ask, Reopen: self._reopen}
 
     def _open(self, place: int) -> zmq.Socket[bytes]:
-        made = requester(self._servers[place])
+        made = requester(self._node.gate)
         self._node.watch(made, lambda frames: self._answered(place, frames))
+        self._node.dial(made, self._servers[place].endpoint(0))
         return made
 
     def _listen(self, action: Listen) -> None:
@@ -280,6 +337,8 @@ class MapServerNode(MapNode):
         core: Made with what ``backend`` has.
         peer: Of two servers the other one.
         published: Writes are published to the collector (model 6), and not pushed (model 5).
+        name: Of the map, which rules go by.
+        gate: Of a server with keys.
     """
 
     def __init__(
@@ -290,10 +349,13 @@ class MapServerNode(MapNode):
         backend: Backend | None = None,
         peer: MapAddress | None = None,
         published: bool,
+        name: str = "",
+        gate: Gate | None = None,
         on_report: Callable[[Any], None],
     ) -> None:
-        super().__init__(core, "map server", on_report)
+        super().__init__(core, "map server", on_report, gate)
         self.core = core
+        self.rules = None if gate is None else MapRules(gate, name, "" if peer is None else peer.name)
         self._backend = backend
         self._commits = None if backend is None else Lane(DISKS, self.turns.run)
         self._boxes: dict[bytes, _Box] = {}
@@ -301,21 +363,20 @@ class MapServerNode(MapNode):
         self._empty: deque[bytes] = deque()  # who has taken all, and is to be asked about
         self.table |= {Offer: self._offer, Withdraw: self._withdraw, Publish: self._publish, Commit: self._commit}
         try:
-            self._sockets = ServerSockets(address, published=published)
-            self.address = MapAddress(address.host, self._sockets.port)
+            self._sockets = ServerSockets(address, published=published, gate=gate)
+            self.address = MapAddress(address.host, self._sockets.port, "" if gate is None else gate.name)
             self._hear = self.watch(self._sockets.publisher, self._on_subscription)
-            self.watch(self._sockets.router, self._on_request)
+            self.watch(self._sockets.router, self._on_request, judge=self._judge_request)
             self._collect = self.watch(
                 self._sockets.collector,
                 lambda frames: core.handle_update(frames, time.monotonic()),
                 lambda: core.crowded,
+                self._refuse_update,
             )
             if peer is not None:
                 self.connections = Connections(self, [peer], self._on_peer_publication, self._on_peer_answer)
         except BaseException:
-            for each in list(self._watched):
-                each.close()
-            self.turns.release()
+            self.release()
             self._close_backend()
             raise
 
@@ -341,9 +402,34 @@ class MapServerNode(MapNode):
         self._hear()  # who asks has subscribed before: what follows is to be published to him
         return self.core.handle_request(frames[0], frames[1:], time.monotonic())
 
+    def _judge_request(self, who: str, frames: Frames) -> Sequence[object]:
+        """A request to a server with keys."""
+        self._hear()
+        assert self.rules is not None
+        found, passes = self.rules.request(who, frames[1:])
+        if passes:
+            return self.core.handle_request(frames[0], found, time.monotonic())
+        return [Withdraw(frames[0]), Offer(frames[0], (found,))] if found else []
+
+    def _refuse_update(self, who: str, frames: Frames) -> Sequence[object]:
+        """Those with keys write by steps."""
+        assert self.gate is not None
+        self.gate.refuse(f"{who} writes as programs of others do, which have no keys")
+        return []
+
+    def look(self) -> None:
+        """See ``MapNode.look``; who may do less than before is found out by asking anew."""
+        super().look()
+        if self.rules is not None and self.rules.changed():
+            self.perform(self.core.begin_anew())
+
     def _on_subscription(self, frames: Frames) -> Sequence[object]:
         if len(frames) != 1 or frames[0][:1] not in (b"\0", b"\1"):
             raise ProtocolError("a message to a publishing socket")
+        if self.rules is not None:  # what is published of keys is for other programs: rules cannot tell who hears it
+            if frames[0] != b"\1" + HUGZ:
+                return []
+            self._sockets.publisher.setsockopt(zmq.SUBSCRIBE, HUGZ)
         return self.core.handle_subscription(frames[0][1:], frames[0][0] == 1, time.monotonic())
 
     def _on_peer_publication(self, place: int, frames: Frames) -> Sequence[object]:
@@ -430,6 +516,7 @@ class MapClientNode(MapNode):
         published: Writes to servers of other programs are published to all of them (model 6), and not pushed to the
             one that is followed (model 5).
         perform: What is done, with the lock held, for ``Resolve``, ``Told`` and ``Report`` actions.
+        gate: Of a client with keys.
     """
 
     def __init__(
@@ -441,8 +528,9 @@ class MapClientNode(MapNode):
         on_resolve: Callable[[Resolve], None],
         on_told: Callable[[Told], None],
         on_report: Callable[[Any], None],
+        gate: Gate | None = None,
     ) -> None:
-        super().__init__(core, "map", on_report)
+        super().__init__(core, "map", on_report, gate)
         self.core = core
         self._servers = servers
         self._published = published
@@ -453,9 +541,7 @@ class MapClientNode(MapNode):
         try:
             self.connections = Connections(self, servers, self._on_publication, self._on_answer)
         except BaseException:
-            for each in list(self._watched):
-                each.close()
-            self.turns.release()
+            self.release()
             raise
 
     def start(self) -> None:
@@ -482,6 +568,8 @@ class MapClientNode(MapNode):
     # -- writing to servers of other programs --------------------------------------------------------------------------
 
     def _write(self, action: Write) -> None:
+        if self.gate is not None:
+            return  # other programs have no keys; nobody will know of it
         if not self._published:
             sock = self._writing.get(action.server)
             if sock is None:

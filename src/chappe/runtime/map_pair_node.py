@@ -17,8 +17,9 @@ from chappe.errors import ProtocolError, StorageError
 from chappe.kv.actions import Commit
 from chappe.kv.backend import Backend, Loaded, PutRow
 from chappe.kv.chp.pair import PairedMapServer
+from chappe.permissions.rules import ATTACH_MASTER
 from chappe.replication.binary_star.actions import Ask, Tell
-from chappe.replication.binary_star.messages import BEAT
+from chappe.replication.binary_star.messages import BEAT, decode_claim
 from chappe.replication.binary_star.witness import Held, Keep, Reply, WitnessCore
 from chappe.runtime.kv_node import CLOSE_S
 from chappe.runtime.kv_node import commit as commit_to
@@ -26,6 +27,7 @@ from chappe.runtime.map_node import Frames, MapNode, MapServerNode
 from chappe.runtime.worker import DISKS, Lane
 from chappe.system import time
 from chappe.transports.addresses import bind
+from chappe.transports.gate import Gate
 from chappe.transports.maps import MapAddress, PairSockets
 from chappe.transports.zeromq import open_socket
 
@@ -49,21 +51,37 @@ class PairedServerNode(MapServerNode):
         link: tuple[MapAddress, MapAddress],
         witness: MapAddress | None,
         published: bool,
+        name: str = "",
+        gate: Gate | None = None,
         on_report: Callable[[Any], None],
     ) -> None:
-        super().__init__(address, core, backend=backend, peer=peer, published=published, on_report=on_report)
+        super().__init__(
+            address, core, backend=backend, peer=peer, published=published, name=name, gate=gate, on_report=on_report
+        )
         self._beats = False  # somebody has subscribed to heartbeats: they are told ever after
         self._originals = 0  # so many have subscribed to everything
         self.table |= {Tell: self._tell, Ask: self._ask}
         try:
-            self._link = PairSockets(link, witness)
-            self.watch(self._link.telling, self._on_listener)
+            own, partner = link
+            self._link = PairSockets(own, witness=witness is not None, gate=gate)
+            self.watch(self._link.telling, self._on_listener, judge=self._judge_listener)
             self.watch(self._link.hearing, lambda frames: core.handle_state(frames, time.monotonic()))
-            if self._link.asking is not None:
+            self.dial(self._link.hearing, partner.endpoint(0))
+            if self._link.asking is not None and witness is not None:
                 self.watch(self._link.asking, lambda frames: core.handle_witness(frames, time.monotonic()))
+                self.dial(self._link.asking, witness.endpoint(0))
         except BaseException:
             self.close()
             raise
+
+    def _judge_listener(self, who: str, frames: Frames) -> Sequence[object]:
+        """With keys the partner alone hears what this server says of itself."""
+        assert self.rules is not None
+        if frames[0][:1] == b"\1":
+            if not self.rules.is_partner(who):
+                return []
+            self._link.telling.setsockopt(zmq.SUBSCRIBE, frames[0][1:])
+        return self._on_listener(frames)
 
     def _on_listener(self, frames: Frames) -> Sequence[object]:
         if len(frames) != 1 or frames[0][:1] not in (b"\0", b"\1"):
@@ -113,10 +131,13 @@ class WitnessNode(MapNode):
     Args:
         address: Where to listen; port 0: any.
         backend: Its disk.
+        gate: Of a witness with keys.
     """
 
-    def __init__(self, address: MapAddress, backend: Backend, on_report: Callable[[Any], None]) -> None:
-        super().__init__(_Idle(), "witness", on_report)
+    def __init__(
+        self, address: MapAddress, backend: Backend, on_report: Callable[[Any], None], gate: Gate | None = None
+    ) -> None:
+        super().__init__(_Idle(), "witness", on_report, gate)
         self._backend = backend
         self._commits = Lane(DISKS, self.turns.run)
         self._claims: deque[Frames] = deque()
@@ -124,13 +145,12 @@ class WitnessNode(MapNode):
         self._keeping = False
         try:
             self.core = WitnessCore(_records(backend.load()))
-            self._router = open_socket(zmq.ROUTER)
-            self.watch(self._router, self._on_claim)
-            self.address = MapAddress(address.host, bind(self._router, address.host, address.port))
+            self._router = open_socket(zmq.ROUTER, gate)
+            self.watch(self._router, self._on_claim, judge=self._judge_claim)
+            port = bind(self._router, address.host, address.port, gate)
+            self.address = MapAddress(address.host, port, "" if gate is None else gate.name)
         except BaseException:
-            for each in list(self._watched):
-                each.close()
-            self.turns.release()
+            self.release()
             self._commits.close(CLOSE_S, backend.close)
             raise
 
@@ -143,6 +163,16 @@ class WitnessNode(MapNode):
         if not self.turns.closed:
             self._commits.close(CLOSE_S, self._backend.close)
         super().close()
+
+    def _judge_claim(self, who: str, frames: Frames) -> Sequence[object]:
+        """A claim to a witness with keys: of who may serve what the pair's name says."""
+        assert self.gate is not None
+        _, pair = decode_claim(frames[-1])
+        why = self.gate.forbids(who, ATTACH_MASTER, pair.decode("utf-8", "replace"), subtree=not pair)
+        if why:
+            self.gate.refuse(why)
+            return []
+        return self._on_claim(frames)
 
     def _on_claim(self, frames: Frames) -> Sequence[object]:
         if len(frames) != 2:

@@ -38,7 +38,7 @@ class TowerAddress:
             raise cls._refused(text)
         if not text.strip():
             raise UsageError("the address of a tower is empty: HOST:PORT or HOST:PORT:PORT is wanted")
-        name, address = _named(text.strip().removeprefix("tcp://"))
+        name, address = named(text.strip().removeprefix("tcp://"))
         parts = address.split(":")
         host, *ports = parts if len(parts) <= 3 else [text]
         try:
@@ -91,7 +91,7 @@ class ForwarderAddress:
         """
         if not isinstance(text, str):
             raise cls._refused(text)
-        name, address = _named(text.strip().removeprefix("tcp://"))
+        name, address = named(text.strip().removeprefix("tcp://"))
         host, *ports = address.split(":")
         numbers = [int(each) if each.isascii() and each.isdecimal() else -1 for each in ports] or [FORWARDER_PORT]
         if len(numbers) == 1:
@@ -124,7 +124,7 @@ class ForwarderAddress:
         return f"{self.name}@{said}" if self.name else said
 
 
-def _named(text: str) -> tuple[str, str]:
+def named(text: str) -> tuple[str, str]:
     """The name of an identity before an ``@``, and the rest; what is no name stays in front of the rest."""
     name, at, rest = text.partition("@")
     return (name, rest) if at and _NAMES.fullmatch(name) else ("", text)

@@ -39,6 +39,7 @@ HANDLER: Final = "inproc://zeromq.zap.01"
 LOOK_S: Final = 1.0  # between two looks at the files
 COMPLAIN_S: Final = 10.0  # who is refused is logged at most so often, for each reason
 MONITOR_S: Final = 60.0  # a monitor outlives its socket: ZeroMQ waits, for all sockets, if nobody is there to be told
+TOPIC_SHOWN: Final = 200  # characters of a topic, where it is refused
 REASONS_MAX: Final = 1_000  # of refusals that are told apart
 IDENTITY: Final = "CHAPPE_IDENTITY"
 PASSPHRASE: Final = "CHAPPE_KEY_PASSPHRASE"
@@ -132,6 +133,16 @@ class Gate:
             return found
         self._refuse(1, f"refused {address}: {found}")
         return None
+
+    def forbids(self, name: str, verb: str, topic: str, *, subtree: bool = False) -> str:
+        """Why an identity may not do this with a topic, or all that begin so; empty if it may."""
+        found = self._watched.permissions.decide(name, verb, topic, datetime.now(UTC), subtree=subtree)
+        what = f"{topic[:TOPIC_SHOWN]!a}{' and all that begins so' if subtree else ''}"
+        return "" if found.allowed else f"{name} may not {verb} {what}: {found.why}"
+
+    def refuse(self, text: str) -> None:
+        """Count and log that somebody who was let in asked for what is not allowed."""
+        self._refuse(1, text)
 
     def _refuse(self, count: int, text: str) -> None:
         self.refused += count
@@ -322,6 +333,14 @@ def keys_of(security: LogSecurity) -> Keys | None:
     if isinstance(security, Keys):
         return security
     raise UsageError(f"security is None, 'plain' or Keys(...), not {security!r}")
+
+
+def sender_of(frames: list[zmq.Frame]) -> str:
+    """The identity that a message came from, of a socket with keys; empty for what ZeroMQ says of who has left."""
+    try:
+        return str(frames[-1].get("User-Id"))
+    except zmq.ZMQError:
+        return ""
 
 
 def check_listening(security: LogSecurity, host: str, what: str) -> None:

@@ -6,6 +6,7 @@ Guide's programs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,8 +15,10 @@ import zmq
 
 from chappe.defaults import MAP_PORT, SUBSCRIPTION_BYTES_MAX, TOWER_HOST
 from chappe.errors import AddressInUse, UsageError
+from chappe.permissions.rules import ATTACH_MASTER
 from chappe.replication.binary_star.messages import BEAT, STATES
-from chappe.transports.addresses import bind
+from chappe.transports.addresses import bind, named
+from chappe.transports.gate import IDENTITY, Gate
 from chappe.transports.zeromq import open_socket
 
 UPDATES_MAX: Final = 10_000  # waiting for one subscriber, or from one server; a slow one loses further ones
@@ -23,6 +26,7 @@ WAITING_MAX: Final = 4_096  # connections to be accepted; a crowd that comes bac
 # Clients are not pinged as often as others, as there may be thousands (see below); nothing but these are subscribers.
 SUBSCRIBER_PING_MS: Final = 10_000
 ASKER_PING_MS: Final = 30_000  # who is silent the core gives up by itself
+ROUTING_BYTES: Final = 17  # of a name that nobody guesses
 _TRIES: Final = 50  # to find three free ports in a row
 _PORTS: Final = range(1, 65533)
 _NOBLOCK: Final = int(zmq.NOBLOCK)
@@ -35,11 +39,13 @@ class MapAddress:
 
     host: str
     port: int
+    name: str = ""  # of its identity, where that is not clear
 
     @classmethod
     def parse(cls, text: str, usual: int = MAP_PORT) -> MapAddress:
-        """``[tcp://]HOST[:PORT]``; the ``usual`` port by default, the Guide's, 0: any. Raises UsageError."""
-        host, mark, port = text.strip().removeprefix("tcp://").partition(":")
+        """``[NAME@]HOST[:PORT]``; the ``usual`` port by default, the Guide's, 0: any. Raises UsageError."""
+        name, address = named(text.strip().removeprefix("tcp://"))
+        host, mark, port = address.partition(":")
         try:
             number = int(port) if mark else usual
         except ValueError:
@@ -48,14 +54,21 @@ class MapAddress:
             raise UsageError(
                 f"{text!a} is not the address of a map server: HOST:PORT is wanted, with ports up to 65532"
             )
-        return cls(host or TOWER_HOST, number)
+        return cls(host or TOWER_HOST, number, name)
 
     def endpoint(self, offset: int) -> str:
-        """Where a socket connects to: 0 for snapshots, 1 for updates, 2 for writes."""
-        return f"tcp://{self.host}:{self.port + offset}"
+        """Where a socket connects to: 0 for snapshots, 1 for updates, 2 for writes; and who is to be there."""
+        return f"tcp://{self.host}:{self.port + offset}{'#' if self.name else ''}{self.name}"
+
+    def known(self, gate: Gate | None) -> MapAddress:
+        """With the identity that is to be dialled there, if there are keys. Raises UsageError if that is not clear."""
+        if gate is None and self.name:
+            raise UsageError(f"{self} has keys, and we have none: name an identity ({IDENTITY})")
+        name = "" if gate is None else gate.server(ATTACH_MASTER, self.host, self.name)
+        return MapAddress(self.host, self.port, name)
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"{self.name}{'@' if self.name else ''}{self.host}:{self.port}"
 
 
 class ServerSockets:
@@ -63,19 +76,25 @@ class ServerSockets:
 
     Args:
         published: Writes are published by clients, as in model 6, and not pushed, as in model 5.
+        gate: Of a server with keys; None for a plain one.
 
     Raises:
         AddressInUse: One of the three ports is taken.
     """
 
-    def __init__(self, address: MapAddress, *, published: bool) -> None:
-        self.router = open_socket(zmq.ROUTER)
+    def __init__(self, address: MapAddress, *, published: bool, gate: Gate | None = None) -> None:
+        self._gate = gate
+        self.router = open_socket(zmq.ROUTER, gate)
         self.router.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a full queue is said, and nothing dropped
-        self.publisher = open_socket(zmq.XPUB)
-        self.publisher.setsockopt(zmq.XPUB_VERBOSE, 1)
+        self.publisher = open_socket(zmq.XPUB, gate)
+        if gate is None:
+            self.publisher.setsockopt(zmq.XPUB_VERBOSE, 1)
+        else:
+            self.publisher.setsockopt(zmq.XPUB_MANUAL, 1)
+            self.router.setsockopt(zmq.ROUTER_HANDOVER, 1)  # who is back is the same, by a name that only he knows
         self.publisher.setsockopt(zmq.SNDHWM, UPDATES_MAX)
         self.publisher.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX)
-        self.collector = open_socket(zmq.SUB if published else zmq.PULL)
+        self.collector = open_socket(zmq.SUB if published else zmq.PULL, gate)
         if published:
             self.collector.setsockopt(zmq.SUBSCRIBE, b"")
         for each in (self.router, self.publisher, self.collector):
@@ -97,11 +116,11 @@ class ServerSockets:
 
     def _bind(self, address: MapAddress) -> int:
         for attempt in range(_TRIES):
-            port = bind(self.router, address.host, address.port)
+            port = bind(self.router, address.host, address.port, self._gate)
             bound = [(self.router, port)]
             try:
                 for offset, each in ((1, self.publisher), (2, self.collector)):
-                    bound.append((each, bind(each, address.host, port + offset)))
+                    bound.append((each, bind(each, address.host, port + offset, self._gate)))
                 return port
             except (AddressInUse, UsageError):
                 if address.port or attempt == _TRIES - 1:
@@ -111,18 +130,18 @@ class ServerSockets:
         raise AssertionError
 
 
-def subscriber(address: MapAddress) -> zmq.Socket[bytes]:
-    """A socket that hears what a server publishes."""
-    made = open_socket(zmq.SUB)
+def subscriber(gate: Gate | None = None) -> zmq.Socket[bytes]:
+    """A socket that is to hear what a server publishes."""
+    made = open_socket(zmq.SUB, gate)
     made.setsockopt(zmq.RCVHWM, UPDATES_MAX)
-    made.connect(address.endpoint(1))
     return made
 
 
-def requester(address: MapAddress) -> zmq.Socket[bytes]:
-    """A socket that asks a server."""
-    made = open_socket(zmq.DEALER)
-    made.connect(address.endpoint(0))
+def requester(gate: Gate | None = None) -> zmq.Socket[bytes]:
+    """A socket that is to ask a server."""
+    made = open_socket(zmq.DEALER, gate)
+    if gate is not None:  # nobody else is to be given what is offered to us, after we are gone
+        made.setsockopt(zmq.ROUTING_ID, os.urandom(ROUTING_BYTES))
     return made
 
 
@@ -141,25 +160,24 @@ class PairSockets:
     """How a server of a pair tells its partner of itself, hears of it, and asks the witness.
 
     Args:
-        link: Where it is heard, and where the partner is.
-        witness: Where the witness is, if there is one.
+        own: Where it is heard.
+        witness: Whether there is one to be asked.
+        gate: Of a server with keys.
 
     Raises:
         AddressInUse: The port is taken.
     """
 
-    def __init__(self, link: tuple[MapAddress, MapAddress], witness: MapAddress | None) -> None:
-        own, partner = link
-        self.telling = open_socket(zmq.XPUB)
-        self.hearing = open_socket(zmq.SUB)
-        self.telling.setsockopt(zmq.XPUB_VERBOSER, 1)
+    def __init__(self, own: MapAddress, *, witness: bool, gate: Gate | None = None) -> None:
+        self.telling = open_socket(zmq.XPUB, gate)
+        self.hearing = open_socket(zmq.SUB, gate)
+        self.telling.setsockopt(zmq.XPUB_VERBOSER if gate is None else zmq.XPUB_MANUAL, 1)
         self.telling.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX)
         try:
-            bind(self.telling, own.host, own.port)
+            bind(self.telling, own.host, own.port, gate)
             for prefix in (BEAT, *STATES):
                 self.hearing.setsockopt(zmq.SUBSCRIBE, prefix)
-            self.hearing.connect(partner.endpoint(0))
-            self.asking = None if witness is None else requester(witness)
+            self.asking = requester(gate) if witness else None
         except BaseException:
             self.telling.close()
             self.hearing.close()

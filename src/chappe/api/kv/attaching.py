@@ -25,6 +25,7 @@ from chappe.replication.binary_star.messages import BACKUP, PRIMARY
 from chappe.security import check_reach
 from chappe.storage.kv_backends import RocksdbBackend, SqliteBackend
 from chappe.system import time
+from chappe.transports.gate import gate_of, keys_of
 from chappe.transports.maps import MapAddress
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ def pairing(endpoint: Host, partner: str | None, role: str | None, witness: str 
         raise UsageError(f"the partner is where its endpoint listens, HOST:PORT, not {partner!r}")
     check_reach(endpoint.security, host.strip("[]"))
     where = host.strip("[]"), check_port(int(port))
-    return Pairing(where, _ROLES[role], None if witness is None else MapAddress.parse(witness, WITNESS_PORT))
+    asked = None if witness is None else MapAddress.parse(witness, WITNESS_PORT).known(gate_of(keys_of(None)))
+    return Pairing(where, _ROLES[role], asked)
 
 
 def attach_master(

@@ -25,7 +25,7 @@ from chappe.api.kv.map_values import (
 from chappe.api.kv.map_watch import MapWatch, Watching
 from chappe.api.mesh.waiting import Asked, deadline_after, time_left
 from chappe.defaults import MAP_STEP_BYTES_MAX, MAP_SUBTREE_BYTES_MAX
-from chappe.errors import BufferFull, Closed, InvalidData, NoMaster, RecordTooLarge, UsageError
+from chappe.errors import BufferFull, Closed, InvalidData, NoMaster, NotPermitted, RecordTooLarge, UsageError
 from chappe.kv.actions import Resolve
 from chappe.kv.chp.actions import Told
 from chappe.kv.chp.client import MapClientCore
@@ -36,9 +36,12 @@ from chappe.kv.chp.stream import ENTRY_BYTES, Step, step_size
 from chappe.kv.chp.streams import SUBTREES_BYTES_MAX, SUBTREES_MAX
 from chappe.kv.engine import Entry, index_of
 from chappe.limits import MAP_LIMITS
+from chappe.log.events import ConnectionRefused
 from chappe.runtime.map_node import MapClientNode
+from chappe.security import LogSecurity
 from chappe.system import time
 from chappe.system.forking import own
+from chappe.transports.gate import gate_of, keys_of
 from chappe.transports.maps import MapAddress
 
 logger = logging.getLogger("chappe")
@@ -61,9 +64,11 @@ class MapMember(Generic[V]):
         subtree: str | Iterable[str] = "",
         model: int | None = None,
         name: str = "",
+        security: LogSecurity = None,
     ) -> None:
         own(self)
-        addresses = [MapAddress.parse(each) for each in servers] or [MapAddress.parse("")]
+        gate = gate_of(keys_of(security))
+        addresses = [MapAddress.parse(each).known(gate) for each in servers or ("",)]
         if model not in (None, 5, 6):
             raise UsageError(f"the Guide's models with servers like these are 5 and 6, not {model!r}")
         if 0 in [each.port for each in addresses]:
@@ -82,7 +87,10 @@ class MapMember(Generic[V]):
             on_resolve=self._resolved,
             on_told=self._told,
             on_report=self._reported,
+            gate=gate,
         )
+        # why nobody answers, as far as that is known
+        self.refusal = ""
         self._turns = self.node.turns
         self._lock = self.node.lock
         self._asked: dict[int, Asked] = {}
@@ -262,12 +270,14 @@ class MapMember(Generic[V]):
 
     def awaiting_ready(self, timeout: Seconds) -> Steps[None]:
         """Wait for the first snapshot."""
-        if not (yield (lambda: self.core.ready), timeout):
+        if not (yield (lambda: self.core.ready or bool(self.core.refusals)), timeout) or not self.core.ready:
             self.check()
+            for server, why in self.core.refusals.items():
+                raise NotPermitted(f"the server at {server} refuses: {why}")
             servers = " nor ".join(self.core.servers)
             for server, name in self.core.others.items():
                 raise NoMaster(f"the server at {server} has the map {name!r}, and not the one that is wanted")
-            raise NoMaster(f"no map server answered at {servers} in time: start one, or give its address")
+            raise NoMaster(f"no map server answered at {servers} in time: start one, or give its address{self.refusal}")
 
     def awaiting(self, key: str, wanted: Callable[[V | None], bool], timeout: Seconds) -> Steps[V | None]:
         """Wait until the value of a key is as wanted; returns it, or raises what looking at it raised."""
@@ -377,6 +387,8 @@ class MapMember(Generic[V]):
             watch.told(action)
 
     def _reported(self, event: object) -> None:
+        if isinstance(event, ConnectionRefused):
+            self.refusal = f"; {event}"
         logger.log(logging.INFO if isinstance(event, MapServerFound) else logging.WARNING, "%s", event)
         self._events.append(event)
         self._turns.news = True

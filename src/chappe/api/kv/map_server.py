@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -22,13 +22,18 @@ from chappe.replication.binary_star.events import BecameActive, BecamePassive, P
 from chappe.replication.binary_star.messages import BACKUP, NAME_BYTES_MAX, PRIMARY
 from chappe.runtime.map_node import MapServerNode
 from chappe.runtime.map_pair_node import PairedServerNode
+from chappe.security import LogSecurity
 from chappe.system import time
+from chappe.transports.gate import Gate, check_listening, gate_of, keys_of
 from chappe.transports.maps import MapAddress
 
 
 @dataclass(frozen=True, slots=True)
 class MapServerStatus:
-    """What a map server has; ``clients`` are those of chappe that follow, and others that take a snapshot just now."""
+    """What a map server has; ``clients`` are those of chappe that follow, and others that take a snapshot just now.
+
+    ``refused`` counts connections and requests to sockets of its identity that permissions do not allow.
+    """
 
     address: str
     active: bool
@@ -37,6 +42,7 @@ class MapServerStatus:
     clients: int
     malformed: int
     pair: PairStatus | None = None
+    refused: int = 0
 
 
 class MapServer(MapHost):
@@ -44,8 +50,7 @@ class MapServer(MapHost):
 
     Args:
         listen: ``HOST:PORT``; the two ports behind it are used too. Loopback and the Guide's port 5556 by default;
-            port 0: three free ones in a row. There is no encryption and no access control: whoever reaches the ports
-            may read and write.
+            port 0: three free ones in a row.
         backend: Where the map is kept: ``memory`` (while this is open), ``sqlite`` or ``rocksdb``.
         path: Of the backend's file or folder; made if it is not there. One server at a time.
         model: How programs of the Guide's write: 5, they push to one server, or 6, they publish to a pair. By default 6
@@ -57,6 +62,10 @@ class MapServer(MapHost):
         link: Where this server tells of itself, and where its partner does: the port behind the three of each by
             default. The Guide's primary uses port 5003 for it, its backup 5004.
         name: Of the map, if there are several: maps of chappe that are given another name do not take this for theirs.
+            Rules go by it: a key's topic is the name, a slash, and the key without its first slash.
+        security: Who it is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY`` names. With
+            keys it serves only programs of chappe's whom the permissions know; without, whoever reaches the ports may
+            read and write. Beyond this machine a choice has to be made.
 
     Raises:
         AddressInUse: One of the ports is taken.
@@ -79,12 +88,15 @@ class MapServer(MapHost):
         witness: str | None = None,
         link: tuple[str, str] | None = None,
         name: str = "",
+        security: LogSecurity = None,
     ) -> None:
         super().__init__()
         if model not in (None, 5, 6):
             raise UsageError(f"the Guide's models with servers like this one are 5 and 6, not {model!r}")
         address = MapAddress.parse(listen)
-        paired = _paired(address, partner, role, pair, witness, link)
+        check_listening(security, address.host, "map server")
+        self._gate = gate = gate_of(keys_of(security))
+        paired = _paired(address, partner, role, pair, witness, link, gate)
         opened = open_backend(backend, {} if path is None else {"path": path})
         try:
             loaded = None if opened is None else opened.load()
@@ -107,12 +119,14 @@ class MapServer(MapHost):
                 opened.close()
             raise
         if paired is None:
-            self._node = MapServerNode(address, single, backend=opened, published=model == 6, on_report=self._report)
+            self._node = MapServerNode(
+                address, single, backend=opened, published=model == 6, name=name, gate=gate, on_report=self._report
+            )
         else:
             peer, asked, links = paired
             self._node = PairedServerNode(
                 address, core, backend=opened, peer=peer, link=links, witness=asked, published=model != 5,
-                on_report=self._report,
+                name=name, gate=gate, on_report=self._report,
             )  # fmt: skip
         self._node.start()
 
@@ -134,6 +148,7 @@ class MapServer(MapHost):
                 core.clients,
                 self._node.malformed,
                 pair_status(core.star) if isinstance(core, PairedMapServer) else None,
+                0 if self._gate is None else self._gate.refused,
             )
 
     def __repr__(self) -> str:
@@ -144,7 +159,7 @@ _Pair: TypeAlias = tuple[MapAddress, MapAddress | None, tuple[MapAddress, MapAdd
 
 
 def _paired(address: MapAddress, partner: str | None, role: str | None, pair: str, witness: str | None,
-            link: tuple[str, str] | None) -> _Pair | None:  # fmt: skip
+            link: tuple[str, str] | None, gate: Gate | None) -> _Pair | None:  # fmt: skip
     """The addresses of a pair: of the partner, the witness, and of what the two tell each other. Raises UsageError."""
     if partner is None:
         if role is not None or pair or witness is not None or link is not None:
@@ -154,11 +169,12 @@ def _paired(address: MapAddress, partner: str | None, role: str | None, pair: st
         raise UsageError("say which server of the pair this is: role='primary' or role='backup'")
     if len(pair.encode()) > NAME_BYTES_MAX:
         raise UsageError(f"the name of a pair has at most {NAME_BYTES_MAX} bytes")
-    peer = MapAddress.parse(partner)
+    peer = MapAddress.parse(partner).known(gate)
     if not address.port or not peer.port:
         raise UsageError("the servers of a pair have to know each other's ports: give them")
-    asked = None if witness is None else MapAddress.parse(witness)
+    asked = None if witness is None else MapAddress.parse(witness).known(gate)
     if link is None:
-        return peer, asked, (MapAddress(address.host, address.port + 3), MapAddress(peer.host, peer.port + 3))
-    own, other = (MapAddress.parse(each) for each in link)
-    return peer, asked, (own, other)
+        own, other = MapAddress(address.host, address.port + 3), MapAddress(peer.host, peer.port + 3)
+    else:
+        own, other = (MapAddress.parse(each) for each in link)
+    return peer, asked, (own, replace(other, name=peer.name))

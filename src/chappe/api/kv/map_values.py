@@ -11,6 +11,7 @@ import msgspec
 from chappe.defaults import MAP_BODY_BYTES_MAX, MAP_KEY_BYTES_MAX, MAP_NAME_CHARACTERS_MAX
 from chappe.errors import InvalidData, RecordTooLarge, UsageError
 from chappe.kv.chp import messages as chp
+from chappe.security import LogSecurity
 
 V = TypeVar("V")
 TTL_S_MAX: Final = chp.TTL_MS_MAX / 1000
@@ -22,6 +23,7 @@ class MapOptions(TypedDict, total=False):
     subtree: str | Iterable[str]
     model: Literal[5, 6] | None
     name: str
+    security: LogSecurity
 
 
 @dataclass(frozen=True, slots=True)

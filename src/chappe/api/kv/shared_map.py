@@ -13,6 +13,7 @@ from chappe.api.mesh.arguments import MISSING
 from chappe.defaults import SUBSCRIBER_MESSAGES_MAX
 from chappe.kv.chp.client import MapState
 from chappe.kv.chp.stream import Step
+from chappe.security import LogSecurity
 from chappe.system.forking import own
 
 WAIT_S: Final = 10.0  # a write waits this long for its outcome, and a new map for its server
@@ -103,6 +104,9 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
             knows, kept as JSON.
         model: Of the Guide's programs where servers are such: 5 (one server) or 6 (a pair, the default for several).
         name: Of the map, if there are several: a server of chappe's with another name is not followed.
+        security: Who we are, if servers have keys: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what
+            ``CHAPPE_IDENTITY`` names. Servers have to be allowed to ``attach-master``; ``hub@HOST:PORT`` says which
+            identity is there, where several may.
         timeout: How long to wait for the first snapshot; None: for ever, 0: not at all.
 
     Raises (every write):
@@ -110,6 +114,7 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
         WriteUnknown: The server, a program of the Guide's, was lost before the write came back.
         BackendFailure: The server's disk refused it; it is not done.
         InvalidOperation: The server refused it.
+        NotPermitted: The permissions do not allow it.
         BufferFull: There was no room for it in time; it is not done.
         UsageError: A key or value that the map cannot have, an empty one among them.
         RecordTooLarge: A value beyond 16 MB, or a step of several keys beyond 15 MB.
@@ -139,10 +144,11 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
         values: Any = bytes,
         model: Literal[5, 6] | None = None,
         name: str = "",
+        security: LogSecurity = None,
         timeout: Seconds = WAIT_S,
     ) -> None:
         own(self)
-        self.member = MapMember(servers, values, subtree=subtree, model=model, name=name)
+        self.member = MapMember(servers, values, subtree=subtree, model=model, name=name, security=security)
         self._turns = self.member.node.turns
         if timeout != 0:
             try:
@@ -233,7 +239,7 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
         return self._run(self.member.awaiting(key, until, timeout))
 
     def wait_ready(self, timeout: Seconds = WAIT_S) -> None:
-        """Wait for the first snapshot. Raises NoMaster if there was none in time."""
+        """Wait for the first snapshot. Raises NoMaster if none was in time, NotPermitted if it is not for us."""
         return self._run(self.member.awaiting_ready(timeout))
 
     def __setitem__(self, key: str, value: V) -> None:

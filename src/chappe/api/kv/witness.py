@@ -11,6 +11,8 @@ from chappe.defaults import TOWER_HOST, WITNESS_PORT
 from chappe.errors import UsageError
 from chappe.replication.binary_star.events import Granted
 from chappe.runtime.map_pair_node import WitnessNode
+from chappe.security import LogSecurity
+from chappe.transports.gate import check_listening, gate_of, keys_of
 from chappe.transports.maps import MapAddress
 
 
@@ -25,6 +27,8 @@ class Witness(MapHost):
         listen: ``HOST:PORT``; port 0: a free one.
         path: Of the file in which it keeps what it has granted, which must not be lost.
         backend: What the file is: ``sqlite`` or ``rocksdb``.
+        security: Who it is, as of ``Tower``; then it lets in only servers with keys that may ``attach-master`` what the
+            name of their pair says.
 
     Raises:
         AddressInUse: The port is taken.
@@ -40,13 +44,16 @@ class Witness(MapHost):
         *,
         path: str | Path,
         backend: Literal["sqlite", "rocksdb"] = "sqlite",
+        security: LogSecurity = None,
     ) -> None:
         super().__init__()
         address = MapAddress.parse(listen)
+        check_listening(security, address.host, "witness")
+        gate = gate_of(keys_of(security))
         opened = open_backend(backend, {"path": path})
         if opened is None:
             raise UsageError("a witness keeps what it has granted: its backend is sqlite or rocksdb")
-        self._node = WitnessNode(address, opened, self._report)
+        self._node = WitnessNode(address, opened, self._report, gate)
         self._node.start()
 
     @property

@@ -345,6 +345,7 @@ class Endpoint(Closeable, Host):
                 have met, or one of them went on alone.
             role: Which of the two this is: ``primary`` or ``backup``.
             witness: ``HOST:PORT`` of a ``Witness``, for both or none, which decides when the two do not see each other.
+                It has keys if ``CHAPPE_IDENTITY`` names who we are.
             options: For ``sqlite`` also ``synchronous``, ``journal_mode``, ``failure_mode`` and ``integrity_check``.
 
         Raises:

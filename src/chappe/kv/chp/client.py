@@ -18,13 +18,13 @@ from typing import Final, Literal
 import msgspec
 
 from chappe.core import Report
-from chappe.errors import BackendFailure, BufferFull, ChappeError, InvalidOperation, WriteUnknown
+from chappe.errors import BackendFailure, BufferFull, ChappeError, InvalidOperation, NotPermitted, WriteUnknown
 from chappe.kv.actions import Resolve
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.actions import Action, Told, Write
-from chappe.kv.chp.events import MapRefused, MapServerFound, MapServerLost, MapWriteFailed
-from chappe.kv.chp.ledger import CONFLICT, key_of, pairs_of, raw_key
+from chappe.kv.chp.events import MapDenied, MapRefused, MapServerFound, MapServerLost, MapWriteFailed
+from chappe.kv.chp.ledger import CONFLICT, DENIED, key_of, pairs_of, raw_key
 from chappe.kv.chp.source import Source
 from chappe.kv.engine import Change, Engine, Staged
 from chappe.limits import MAP_LIMITS, MapLimits
@@ -82,6 +82,7 @@ class MapClientCore:
         self.session = chp.session_of(session)
         self.sources = [Source(place, self.session, subtrees, self, limits, name=name) for place in range(len(servers))]
         self.others: dict[str, str] = {}  # servers of other maps, and of which
+        self.refusals: dict[str, str] = {}  # servers that may not serve us, and why
         self._limits = limits
         self._current = self.sources[0]
         self._found: Source | None = None  # that was reported
@@ -282,9 +283,15 @@ class MapClientCore:
             self.others[self.servers[server]] = name
             actions.append(Report(MapRefused(self.servers[server], name)))
 
+    def denied(self, server: int, reason: str, now: float, actions: list[Action]) -> None:
+        """See ``Target``."""
+        self.refusals[self.servers[server]] = reason
+        actions.append(Report(MapDenied(self.servers[server], reason)))
+
     def following(self, server: int, now: float, actions: list[Action]) -> None:
         """See ``Target``."""
         self.ready = True
+        self.refusals.clear()
         self.others.pop(self.servers[server], None)
         if self._found is not self._current:
             self._found = self._current
@@ -419,4 +426,6 @@ def _told(change: Change) -> Told:
 
 
 def _error(code: int, text: str) -> ChappeError:
+    if code == DENIED:
+        return NotPermitted(text)
     return BackendFailure(text) if code == BackendFailure.code else InvalidOperation(text)

@@ -47,6 +47,16 @@ class MapRefused(MapEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class MapDenied(MapEvent):
+    """A server does not let this program follow the map: the permissions do not allow it."""
+
+    _text = "{0.server} refuses: {0.reason}"
+
+    server: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class MapWriteFailed(MapEvent):
     """A write that nobody waits for was refused."""
 

@@ -33,7 +33,8 @@ from chappe.limits import MapLimits
 NS: Final = 1_000_000_000
 MS: Final = 1_000_000
 CONFLICT: Final = 1  # codes of failures: what was expected was not there, ...
-INVALID: Final = 12  # ... or the step can be nobody's
+INVALID: Final = 12  # ... or the step can be nobody's, ...
+DENIED: Final = 15  # ... or the permissions do not allow it
 REFUSED: Final = "it was refused"  # what remains of the text of a failure that is stored, or copied with all others
 _ORDER: Final = Entity(bytes(ENDPOINT_BYTES), 0)  # its row has the last sequence
 _PAST_MAX: Final = 16
@@ -372,6 +373,8 @@ class Ledger:
 
     def _refuse(self, step: Step) -> tuple[int, str] | None:
         for key, body in step.expected:
+            if key == chp.KTHXBAI:
+                return DENIED, body.decode("utf-8", "replace")
             if not chp.is_key(key):
                 return INVALID, _no_key(key)
             if len(body) > MAP_BODY_BYTES_MAX:

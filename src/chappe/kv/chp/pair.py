@@ -146,6 +146,11 @@ class PairedMapServer:
             self._done += self.core.handle_update(frames, now)
         return self._take()
 
+    def begin_anew(self) -> list[Action]:
+        """See ``MapServerCore``."""
+        self._done += self.core.begin_anew()
+        return self._take()
+
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
         """See ``MapServerCore``."""
         self._done += self.core.handle_subscription(prefix, on, now)

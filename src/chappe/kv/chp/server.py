@@ -24,7 +24,7 @@ from chappe.kv.backend import Loaded
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.actions import Action, Publish
-from chappe.kv.chp.events import MapActive, MapCommitFailed, MapCopied, MapDropped, MapPassive, MapRefused
+from chappe.kv.chp.events import MapActive, MapCommitFailed, MapCopied, MapDenied, MapDropped, MapPassive, MapRefused
 from chappe.kv.chp.ledger import Ledger
 from chappe.kv.chp.pending import Pending
 from chappe.kv.chp.plain import Plain
@@ -306,6 +306,10 @@ class MapServerCore:
     def other(self, server: int, name: str, now: float, actions: list[Action]) -> None:
         """See ``Target``."""
         actions.append(Report(MapRefused("the other server", name)))
+
+    def denied(self, server: int, reason: str, now: float, actions: list[Action]) -> None:
+        """See ``Target``."""
+        actions.append(Report(MapDenied("the other server", reason)))
 
     def following(self, server: int, now: float, actions: list[Action]) -> None:
         """See ``Target``."""

@@ -73,6 +73,9 @@ class Target(Protocol):
     def other(self, server: int, name: str, now: float, actions: list[Action]) -> None:
         """The server has a map of another name."""
 
+    def denied(self, server: int, reason: str, now: float, actions: list[Action]) -> None:
+        """The server may not serve us, by its permissions."""
+
     def following(self, server: int, now: float, actions: list[Action]) -> None:
         """It has what the server had when it was asked."""
 
@@ -420,6 +423,8 @@ class Source:
         reason = message.reason
         if reason == "other" != self.refused:
             self._target.other(self.server, message.name, now, actions)
+        if reason.startswith(say.DENIED) and reason != self.refused:
+            self._target.denied(self.server, reason.removeprefix(say.DENIED), now, actions)
         self.refused = reason
         if reason == "unknown":
             self._hello(now, actions)

@@ -23,9 +23,10 @@ import msgspec
 
 from chappe.defaults import MAP_NAME_CHARACTERS_MAX
 from chappe.errors import ProtocolError
-from chappe.kv.chp.messages import NUMBERS, SESSION_BYTES, STEPS, TTL_MS_MAX, UUID_BYTES
+from chappe.kv.chp.messages import KTHXBAI, NUMBERS, SESSION_BYTES, STEPS, TTL_MS_MAX, UUID_BYTES
 
 MARK: Final = b"CHAPPE"
+DENIED: Final = "denied: "  # how the reason of ``Refused`` begins where permissions are it; why follows
 ENTRY_BYTES: Final = 64  # that an entry counts beside its key, body and properties
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=NUMBERS)]
 StepNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=STEPS)]
@@ -82,6 +83,11 @@ def step_size(step: Step) -> int:
     return size + sum([len(key) + len(body) + ENTRY_BYTES for key, body in step.expected])
 
 
+def denied(why: str) -> Step:
+    """A step that fails, and says why: what becomes of one that is not allowed. No key is KTHXBAI."""
+    return Step((), ((KTHXBAI, why.encode("utf-8", "surrogateescape")),))
+
+
 class Steps(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Steps of a writer, numbered from ``first`` on."""
 
@@ -114,7 +120,8 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=17):
     """There is no such stream, or no longer, or not yet.
 
     ``reason``: ``passive``; ``unknown``; ``full``, and it is to be tried again; ``busy``, and the stream keeps its
-    place among those who wait for a snapshot; ``other``: the map is another one, ``name``.
+    place among those who wait for a snapshot; ``other``: the map is another one, ``name``; ``denied: `` and why, by
+    the permissions.
     """
 
     stream: Number
@@ -204,6 +211,11 @@ def from_client(frames: Sequence[bytes]) -> FromClient:
     if isinstance(message, Steps) and message.first + len(message.steps) > STEPS:
         raise ProtocolError(f"{len(message.steps):,} steps from number {message.first:,} on")
     return message
+
+
+def is_steps(frames: Sequence[bytes]) -> bool:
+    """Whether a message of a client, not looked at yet, can be nothing but steps."""
+    return frames[1][1:2] == bytes([Steps.__struct_config__.tag])  # type: ignore[list-item]
 
 
 def from_server(frames: Sequence[bytes]) -> FromServer:

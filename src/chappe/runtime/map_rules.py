@@ -1,0 +1,98 @@
+"""Who may do what at a map server with keys: judged by the identity a message came from, before the core has it.
+
+A key has a topic: the map's name, a slash, and the key without its first slash; in a map without a name the key itself.
+Who reads a subtree may ``attach-clone`` all topics that begin so, who writes may ``write`` those of the keys; what is
+expected to be there is both. The other server of a pair is known by its identity alone, and has to be allowed to
+``attach-master`` the whole map, as who serves it.
+
+Only streams of chappe's are served: other programs have no keys, and what one publishes to all nobody could refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chappe.kv.chp import stream as say
+from chappe.permissions.rules import ATTACH_CLONE, ATTACH_MASTER, WRITE
+from chappe.transports.gate import Gate
+
+
+def topic_of(name: str, key: bytes) -> str:
+    """What rules call a key of a map, or all keys that begin so."""
+    text = key.decode("utf-8", "surrogateescape")
+    return f"{name}/{text.removeprefix('/')}" if name else text
+
+
+class MapRules:
+    """The rules of one server.
+
+    Args:
+        name: Of the map.
+        partner: The identity of the other server, if there is one.
+    """
+
+    def __init__(self, gate: Gate, name: str, partner: str = "") -> None:
+        self._gate = gate
+        self._name = name
+        self._partner = partner
+        self._changes = gate.changes
+        self._unbound: dict[str, bool] = {}  # who may write, and expect, every key; as many as there are identities
+
+    def changed(self) -> bool:
+        """Whether somebody may do something else than before."""
+        if self._changes == self._gate.changes:
+            return False
+        self._changes = self._gate.changes
+        self._unbound.clear()
+        return True
+
+    def request(self, who: str, frames: list[bytes]) -> tuple[list[bytes], bool]:
+        """What the core is to have of a request; or what is to be answered at once. Raises ProtocolError."""
+        if not frames or frames[0] != say.MARK:
+            return [], False  # a client of chappe that has not heard yet whom it speaks with, and asks again
+        if frames[1:] and say.is_steps(frames) and self._may_all(who):
+            return frames, True
+        message = say.from_client(frames)
+        if isinstance(message, say.Hello):
+            why = self.follow(who, peer=message.peer, subtrees=message.subtrees)
+            if not why:
+                return frames, True
+            self._gate.refuse(why)
+            return say.encode(say.Refused(message.stream, say.DENIED + why)), False
+        if isinstance(message, say.Steps):
+            return self._steps(who, message), True
+        return frames, True
+
+    def follow(self, who: str, *, peer: bool, subtrees: Sequence[bytes]) -> str:
+        """Why somebody may not follow the map, or subtrees; empty if he may."""
+        if not peer:
+            return next(filter(None, [self._why(who, ATTACH_CLONE, each, subtree=True) for each in subtrees]), "")
+        if who != self._partner:
+            return f"{who} is not the other server of this pair" + (f", {self._partner} is" if self._partner else "")
+        return self._why(who, ATTACH_MASTER, b"", subtree=True)
+
+    def is_partner(self, who: str) -> bool:
+        """Whether this is the other server."""
+        return bool(who) and not self.follow(who, peer=True, subtrees=())
+
+    def _steps(self, who: str, message: say.Steps) -> list[bytes]:
+        """The steps, those that are not allowed as ones that fail and say why."""
+        steps = []
+        for step in message.steps:
+            reasons = [self._why(who, WRITE, each[0]) for each in step.sets]
+            reasons += [self._why(who, verb, key) for key, _ in step.expected for verb in (WRITE, ATTACH_CLONE)]
+            why = next(filter(None, reasons), "")
+            if why:
+                self._gate.refuse(why)
+            steps.append(say.denied(why) if why else step)
+        return say.encode(say.Steps(message.stream, message.first, tuple(steps)))
+
+    def _may_all(self, who: str) -> bool:
+        found = self._unbound.get(who)
+        if found is None:
+            found = not any(self._why(who, verb, b"", subtree=True) for verb in (WRITE, ATTACH_CLONE))
+            self._unbound[who] = found
+        return found
+
+    def _why(self, who: str, verb: str, key: bytes, *, subtree: bool = False) -> str:
+        return self._gate.forbids(who, verb, topic_of(self._name, key), subtree=subtree)
