@@ -1,13 +1,13 @@
 """Every exception that chappe raises on purpose, in one tree.
 
 ChappeError
- +- UsageError: OffsetOutOfRange, UnknownTopic, RecordTooLarge, ConfigError, UnsupportedValue
+ +- UsageError: OffsetOutOfRange, UnknownTopic, RecordTooLarge, ConfigError, UnsupportedValue, NotPermitted
  +- ProtocolError: InvalidData
  +- StorageError: StorageFull, StorageLocked, StorageFormat, Damaged
  +- StoreError: NoSuchKey, TypeClash, InvalidOperation, BackendFailure, StaleData, NoMaster, WriteUnknown, MasterExists
  +- PeeringError: PeerIncompatible, PeerInvalid, PeerUnavailable
  +- BufferFull, TooSlow, WorkerFailed, TimedOut, Closed, Forked, MemberStopped, Unreachable
- +- Fenced, StagedRowsMissing, IdentityInUse, IdentityRolledBack, NotPermitted
+ +- Fenced, StagedRowsMissing, IdentityInUse, IdentityRolledBack
  +- AddressInUse, TooManyOpenFiles, SparkUnavailable
 
 ``definite`` says whether the request certainly did not take effect (True) or may still (False).
@@ -44,6 +44,10 @@ class RecordTooLarge(UsageError):
 
 class ConfigError(UsageError):
     """A configuration file or environment variable is wrong; the text names file and line."""
+
+
+class NotPermitted(UsageError):
+    """The permissions do not let this identity do it; the text names identity, verb and topic, or key."""
 
 
 class UnsupportedValue(UsageError):
@@ -223,10 +227,6 @@ class IdentityInUse(ChappeError):
 
 class IdentityRolledBack(ChappeError):
     """The journal of a producer's identity is older than what stores hold: a restored backup, or a copy in use."""
-
-
-class NotPermitted(ChappeError):
-    """The permissions do not allow this identity to do it; the text says which rule."""
 
 
 class AddressInUse(ChappeError):

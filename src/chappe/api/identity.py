@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 
 from chappe.errors import UsageError
-from chappe.log.events import DamageHealed, ForwarderFound, ScrubEnded, TowerFound, WritesResumed
+from chappe.log.events import DamageHealed, ForwarderFound, PermissionsChanged, ScrubEnded, TowerFound, WritesResumed
 from chappe.system import machine
 
 logger = logging.getLogger("chappe")
@@ -33,5 +33,5 @@ def state_directory(kind: str, identity: str, directory: str | Path | None) -> P
 
 def log_event(event: object) -> None:
     """Log what a core reports: good news as information, the rest as warnings."""
-    good = isinstance(event, (DamageHealed, ForwarderFound, ScrubEnded, TowerFound, WritesResumed))
+    good = isinstance(event, (DamageHealed, ForwarderFound, PermissionsChanged, ScrubEnded, TowerFound, WritesResumed))
     logger.log(logging.INFO if good else logging.WARNING, "%s", event)

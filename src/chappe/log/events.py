@@ -262,3 +262,24 @@ class ConnectionRefused:
 
     def __str__(self) -> str:
         return f"no connection to {self.endpoint}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionsChanged:
+    """Another version of the permissions is in force, or somebody has expired by them."""
+
+    version: int
+
+    def __str__(self) -> str:
+        return f"version {self.version} of the permissions is in force"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryDenied:
+    """A store does not answer what we ask, as its permissions do not let us know it."""
+
+    endpoint: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the store at {self.endpoint} refuses: {self.reason}"

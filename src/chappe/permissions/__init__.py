@@ -4,5 +4,6 @@
 
 rules     identities and rules, and what they decide
 text      the file: its form, its bounds, what the authority signs, and how identities are written into it
+decisions what the rules decide, remembered
 in_force  what counts now, and newer versions that others hand on
 """

@@ -36,10 +36,12 @@ from chappe.log.actions import (
     TakeOver,
     Unsubscribe,
 )
-from chappe.log.events import MachineRefused, Stopped
+from chappe.log.events import MachineRefused, PermissionsChanged, Stopped
+from chappe.log.guard import GIVERS, Guard
 from chappe.log.member import Part
 from chappe.log.messages import Message, decode, encode
 from chappe.log.queries import Answer
+from chappe.permissions.decisions import Verbs
 from chappe.runtime.meeting import Discovers, Meeting
 from chappe.runtime.turns import Ready, Turns
 from chappe.system import time
@@ -105,6 +107,7 @@ class Node:
         on_report: Called with every event, with the lock held: it must be quick and not call back.
         perform: Further actions by their class.
         full_peer_wait_s: How long ``publish`` waits for a peer whose queue is full.
+        takes: Where there are keys, what who hands on records has to be allowed.
 
     An exception that is neither of the protocol nor of the machine is a defect: ``halted`` says so from then on, a
     ``Stopped`` event is reported, and every thread that waits is woken.
@@ -118,17 +121,21 @@ class Node:
         on_report: Callable[[object], None],
         perform: dict[type, Callable[[Any], None]] | None = None,
         full_peer_wait_s: float = FULL_PEER_WAIT_S,
+        takes: Verbs = GIVERS,
     ) -> None:
         own(self)
         need_descriptors()
         self.role = role
+        gate = meeting.gate
+        self.guard = None if gate is None else Guard(gate.decisions, gate.refusals.add_refusal, takes)
+        self._changes = 0 if gate is None else gate.changes
         self.turns = Turns(self._handle, self._due, self._stopped, what="member", eager=True)
         self.lock = self.turns.lock
         self.malformed = 0
         self.tapped: Callable[[list[bytes]], None] | None = None  # is shown what comes, while somebody looks
         self.halt_event = self.turns.machine.event()
         self._on_report = on_report
-        self._dealers = Dealers(self, self._answered, meeting.gate, self.report)
+        self._dealers = Dealers(self, self._answered, gate, self.report, self.guard)
         self._perform: dict[type, Callable[[Any], None]] = {
             Publish: lambda action: self.publish(encode(action.message)),
             Subscribe: lambda action: meeting.subscribe(zmq.SUBSCRIBE, action.prefix),
@@ -177,9 +184,10 @@ class Node:
         return self._meeting.endpoint
 
     def _open(self, full_peer_wait_s: float) -> None:
-        self._pub = PublishingSocket(full_peer_wait_s, self._meeting.gate)
+        self._pub = PublishingSocket(full_peer_wait_s, self._meeting.gate, self.guard)
         self.watch_socket(self.keep(self._pub.socket), self._drain_pub)
         self.discovery: Discovers = self._meeting.open(self, self._pub.socket)
+        self._pub.dialled = self._meeting.subscribers
 
     def keep(self, sock: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
         """Close the socket when the node is closed."""
@@ -190,10 +198,17 @@ class Node:
         """Take what members publish from a socket, while the core has room; returns what to ``suspect``."""
         # What is left in the queue is bounded there, and whoever is missed by it is read from a store later.
         take = partial(sock.recv_multipart, _NOBLOCK)
+        return self._heard(sock, lambda: self._receive(sock, take, handle, self._paused))
 
-        def drain() -> bool:
-            return self._receive(sock, take, handle, self._paused)
+    def hear_frames(
+        self, sock: zmq.Socket[bytes], handle: Callable[[list[zmq.Frame]], Sequence[Action]]
+    ) -> Callable[[], bool]:
+        """As ``hear``, with frames that know who was let in."""
+        return self._heard(
+            sock, lambda: self._receive(sock, lambda: sock.recv_multipart(_NOBLOCK, copy=False), handle, self._paused)
+        )
 
+    def _heard(self, sock: zmq.Socket[bytes], drain: Callable[[], bool]) -> Callable[[], bool]:
         self._hearing.append(drain)
         self.watch_socket(self.keep(sock), drain)
         return drain
@@ -207,9 +222,15 @@ class Node:
                 self.call_idle(self, time.monotonic() + KEYS_S)
 
     def idle(self) -> float:
-        """See who was refused, and whom we may dial by now. See ``Gatherer.idle``."""
+        """See who was refused, whom we may dial by now, and who may what. See ``Gatherer.idle``."""
         self._meeting.look()
         self._dealers.look()
+        gate = self._meeting.gate
+        if gate is not None and gate.changes != self._changes:
+            self._changes = gate.changes
+            self._pub.judge_again()
+            self.suspect(self._drain_pub)
+            self.report(PermissionsChanged(gate.version))
         return KEYS_S
 
     def report(self, event: object) -> None:
@@ -399,11 +420,17 @@ class Node:
             self.suspect(each)
         self.turns.wake()
 
-    def on_message(self, frames: list[bytes]) -> Sequence[Action]:
-        """A member published something."""
+    def on_message(self, frames: list[bytes], who: str = "") -> Sequence[Action]:
+        """A member published something; with keys ``who`` did is known."""
         if self.tapped is not None:
             self.tapped(frames)
-        return self.role.handle_message(decode(frames), time.monotonic(), wall_us())
+        message = decode(frames)
+        if self.guard is not None:
+            allowed = self.guard.message(who, message)
+            if allowed is None:
+                return ()
+            message = allowed
+        return self.role.handle_message(message, time.monotonic(), wall_us())
 
     def told(self, message: Message) -> Sequence[Action]:
         """As ``on_message``, where the message was looked at already."""
@@ -413,8 +440,8 @@ class Node:
         return self.receive_frames(self._pub.socket, self._on_subscription)
 
     def _on_subscription(self, frames: list[zmq.Frame]) -> Sequence[Action]:
-        prefix, on = self._pub.subscription(frames)
-        return self.role.handle_subscription(prefix, on, time.monotonic())
+        found = self._pub.subscription(frames)
+        return () if found is None else self.role.handle_subscription(*found, time.monotonic())
 
     def _answered(self, request_id: int, answer: Answer, batches: list[bytes]) -> Sequence[Action]:
         handle: Callable[[int, Answer, list[bytes], float], Sequence[Action]] = self.role.handle_answer  # type: ignore[attr-defined]

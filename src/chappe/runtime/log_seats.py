@@ -307,6 +307,12 @@ class Where:
         gate = gate_of(self.keys)
         return AtForwarders(self.forwarders, gate) if self.forwarders else AtTowers(self.towers, self.listen, gate)
 
+    def require(self, verb: str, topic: str, *, prefix: bool = False) -> None:
+        """Raise NotPermitted if we may not do this with a topic, or with all that begin so."""
+        gate = gate_of(self.keys)
+        if gate is not None:
+            gate.require(verb, topic, prefix=prefix)
+
     def __str__(self) -> str:
         return self.said
 

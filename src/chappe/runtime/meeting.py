@@ -13,7 +13,8 @@ from typing import Protocol
 
 import zmq
 
-from chappe.defaults import SUBSCRIPTION_BYTES_MAX
+from chappe.data.endpoint import identity_of
+from chappe.defaults import BEACONS_MAX, SUBSCRIPTION_BYTES_MAX
 from chappe.errors import UsageError
 from chappe.log.actions import Action, Beacon, Connect, Disconnect
 from chappe.log.beacon import BEACON, GOODBYE, WELCOME, Discovery
@@ -21,11 +22,12 @@ from chappe.log.events import ForwarderFound, ForwarderLost, TowerFound, TowerLo
 from chappe.log.forwarders import Forwarders
 from chappe.log.introducing import Introducer
 from chappe.log.messages import Message, StoreInfo, decode
+from chappe.permissions.decisions import AND
 from chappe.permissions.rules import INTRODUCE, STORE
 from chappe.system import machine, time
 from chappe.transports.addresses import ForwarderAddress, TowerAddress, bind, reachable_host
 from chappe.transports.dialled import Dialled
-from chappe.transports.gate import Gate
+from chappe.transports.gate import Gate, user_of
 from chappe.transports.zeromq import open_socket
 
 logger = logging.getLogger(__name__)
@@ -83,6 +85,9 @@ class Meets(Protocol):
     def hear(self, sock: zmq.Socket[bytes], handle: Handle) -> Drain:
         """See ``Node.hear``."""
 
+    def hear_frames(self, sock: zmq.Socket[bytes], handle: Callable[[list[zmq.Frame]], Sequence[Action]]) -> Drain:
+        """See ``Node.hear_frames``."""
+
     def watch_socket(self, sock: zmq.Socket[bytes], drain: Drain) -> None:
         """See ``Node.watch_socket``."""
 
@@ -95,7 +100,7 @@ class Meets(Protocol):
     def receive_frames(self, sock: zmq.Socket[bytes], handle: Callable[[list[zmq.Frame]], Sequence[Action]]) -> bool:
         """See ``Node.receive_frames``."""
 
-    def on_message(self, frames: list[bytes]) -> Sequence[Action]:
+    def on_message(self, frames: list[bytes], who: str = "") -> Sequence[Action]:
         """See ``Node.on_message``."""
 
     def told(self, message: Message) -> Sequence[Action]:
@@ -108,10 +113,12 @@ class Meets(Protocol):
 class Meeting(Protocol):
     """How one node meets others; made for it, and opened once.
 
-    ``endpoint`` is where others listen to what it publishes; empty if it dials them for that.
+    ``endpoint`` is where others listen to what it publishes; empty if it dials them for that. ``subscribers`` are then
+    the identities that it has dialled, if there are keys.
     """
 
     endpoint: str
+    subscribers: str
     gate: Gate | None  # of sockets with keys
 
     def open(self, node: Meets, pub: zmq.Socket[bytes]) -> Discovers:
@@ -139,55 +146,97 @@ class Meeting(Protocol):
         """Before its sockets are closed."""
 
 
+@dataclass(slots=True)
+class _Dialled:
+    """A socket that subscribes, and what it dials."""
+
+    sub: zmq.Socket[bytes]
+    drain: Drain
+    connection: Dialled
+
+
 class _Listening:
-    """One socket that subscribes, at which members are listened to as a tower tells of them."""
+    """The sockets that subscribe, at which members are listened to as a tower tells of them.
+
+    With keys there is one for each identity that is dialled, so that it is known who says what: the other end may put
+    into its messages what it likes. Else there is one.
+    """
 
     endpoint = ""
+    subscribers = ""
 
     def __init__(self, gate: Gate | None) -> None:
         self.gate = gate
-        self._sub: zmq.Socket[bytes]
-        self._drain: Drain
         self._node: Meets
-        self._dialled: Dialled | None = None  # what ``_sub`` listens to, if it dials
+        self._heard: dict[str, _Dialled] = {}  # by identity
         self._others: list[Dialled] = []
+        self._wanted: dict[bytes, None] = {}  # prefixes
+        self._unknown: dict[str, Connect] = {}  # endpoints of identities that the permissions do not name
 
     def subscribe(self, option: int, prefix: bytes) -> None:
         """See ``Meeting.subscribe``."""
-        self._sub.setsockopt(option, prefix)
+        if option == zmq.SUBSCRIBE:
+            self._wanted[prefix] = None
+        else:
+            self._wanted.pop(prefix, None)
+        for each in self._heard.values():
+            each.sub.setsockopt(option, prefix)
 
     def connect(self, action: Connect) -> None:
         """See ``Meeting.connect``."""
-        assert self._dialled is not None
+        name = "" if self.gate is None else identity_of(action.endpoint)[1]
+        if self.gate is not None and name and not self.gate.knows(name):
+            if len(self._unknown) < BEACONS_MAX:
+                self._unknown[action.endpoint] = action
+            return
+        heard = self._heard.get(name) or self._hear(name)
         try:
-            self._dialled.connect(action.endpoint)
+            heard.connection.connect(action.endpoint)
         except zmq.ZMQError as error:
             logger.warning("cannot connect to the member at %s: %s", action.endpoint, error.strerror)
-        self._node.suspect(self._drain)
+        self._node.suspect(heard.drain)
 
     def disconnect(self, action: Disconnect) -> None:
         """See ``Meeting.disconnect``."""
-        assert self._dialled is not None
+        self._unknown.pop(action.endpoint, None)
+        heard = self._heard.get("" if self.gate is None else identity_of(action.endpoint)[1])
+        if heard is None:
+            return
         try:
-            self._dialled.disconnect(action.endpoint)
+            heard.connection.disconnect(action.endpoint)
         except zmq.ZMQError:
             pass  # it never was connected
-        self._node.suspect(self._drain)
+        self._node.suspect(heard.drain)
 
     def look(self) -> None:
         """See ``Meeting.look``."""
-        for each in self._all():
-            each.look()
-        if self.gate is not None:
-            self._node.suspect(self._drain)
+        if self.gate is not None and self._unknown:
+            known = [each for each in self._unknown.values() if self.gate.knows(identity_of(each.endpoint)[1])]
+            for each in known:
+                del self._unknown[each.endpoint]
+                self.connect(each)
+        for dialled in self._others:
+            dialled.look()
+        for heard in self._heard.values():
+            heard.connection.look()
+            if self.gate is not None:
+                self._node.suspect(heard.drain)
 
     def close(self) -> None:
         """See ``Meeting.close``."""
-        for each in self._all():
+        for each in self._others:
             each.close()
+        for heard in self._heard.values():
+            heard.connection.close()
 
-    def _all(self) -> list[Dialled]:
-        return [*self._others, *([] if self._dialled is None else [self._dialled])]
+    def _hear(self, who: str) -> _Dialled:
+        """A socket that dials one identity."""
+        sub = open_socket(zmq.SUB, self.gate)
+        drain = self._node.hear(sub, partial(self._node.on_message, who=who) if who else self._node.on_message)
+        for prefix in self._wanted:
+            sub.setsockopt(zmq.SUBSCRIBE, prefix)
+        made = self._heard[who] = _Dialled(sub, drain, Dialled(sub, self.gate, self._node.report))
+        return made
 
 
 class AtTowers(_Listening):
@@ -211,9 +260,8 @@ class AtTowers(_Listening):
         names = [_name(self.gate, INTRODUCE, tower) for tower in self._towers]
         port = f"{bind(pub, self._listen, gate=self.gate)}{_mark(self.gate)}"
         self.endpoint = f"tcp://{self._host}:{port}"
-        self._sub = open_socket(zmq.SUB, self.gate)
-        self._drain = node.hear(self._sub, node.on_message)
-        self._dialled = Dialled(self._sub, self.gate, node.report)
+        if self.gate is None:
+            self._hear("")
         self._beacon_pub = node.keep(open_socket(zmq.XPUB, self.gate))
         self._beacon_pub.setsockopt(zmq.XPUB_VERBOSE, 1)
         self._beacon_pub.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX)
@@ -255,15 +303,6 @@ class AtTowers(_Listening):
 
     def _on_beacon(self, frames: list[bytes]) -> Sequence[Action]:
         return self._discovery.handle_beacon(frames, time.monotonic())
-
-
-@dataclass(slots=True)
-class _Dialled:
-    """What is heard of one forwarder."""
-
-    sub: zmq.Socket[bytes]
-    drain: Drain
-    connection: Dialled
 
 
 class _Dialling:
@@ -313,7 +352,7 @@ class _Dialling:
 
     def _on_message(self, place: int, frames: list[bytes]) -> Sequence[Action]:
         if frames[0][:1] != INFO:
-            return self._node.on_message(frames)
+            return self._node.on_message(frames, self.names[place].removeprefix("#"))
         message = decode(frames)
         assert isinstance(message, StoreInfo)
         actions = self.known.heard(place, message.address, time.monotonic())
@@ -327,6 +366,7 @@ class AtForwarders:
     """A node that listens nowhere, and dials forwarders alone."""
 
     endpoint = ""
+    subscribers = ""
 
     def __init__(self, forwarders: Sequence[ForwarderAddress], gate: Gate | None = None) -> None:
         self.gate = gate
@@ -340,6 +380,7 @@ class AtForwarders:
         pub.setsockopt(zmq.IMMEDIATE, 1)  # ZeroMQ is to keep nothing for one that is not there
         found = self._dialling.hear(node)
         self._publishing = Dialled(pub, self.gate, lambda event: None, STORE)  # who listens there tells
+        self.subscribers = AND.join(dict.fromkeys(each.removeprefix("#") for each in self._dialling.names))
         for each, name in zip(self._where, self._dialling.names, strict=True):
             self._publishing.connect(f"tcp://{each.host}:{each.in_port}{name}")
         return found
@@ -400,16 +441,18 @@ class AsForwarder(_Listening):
     def open(self, node: Meets, pub: zmq.Socket[bytes]) -> Discovers:
         """See ``Meeting.open``."""
         self._node = node
-        self._sub = open_socket(zmq.SUB, self.gate)
-        self._drain = node.hear(self._sub, node.on_message)
-        if self.originals is not None:
-            self._dialled = Dialled(self._sub, None, node.report)
-        in_port = bind(self._sub, self._host, self.address.in_port, self.gate)
+        sub = open_socket(zmq.SUB, self.gate)
+        drain = node.hear(sub, node.on_message) if self.gate is None else node.hear_frames(sub, self._on_frames)
+        self._heard[""] = _Dialled(sub, drain, Dialled(sub, None, node.report))  # which dials originals, at most
+        in_port = bind(sub, self._host, self.address.in_port, self.gate)
         out_port = bind(pub, self._host, self.address.out_port, self.gate)
         self.address = replace(self.address, in_port=in_port, out_port=out_port)
         self.endpoint = f"tcp://{self.address.host}:{out_port}{_mark(self.gate)}"
         forwarders = self._peers.hear(node)
         return forwarders if self.originals is None else self._introduce(node, self.originals, forwarders)
+
+    def _on_frames(self, frames: list[zmq.Frame]) -> Sequence[Action]:
+        return self._node.on_message([each.bytes for each in frames], user_of(frames[0]))
 
     def _introduce(self, node: Meets, where: TowerAddress, forwarders: Forwarders) -> Introducer:
         """Let programs find the forwarder that look for a tower."""

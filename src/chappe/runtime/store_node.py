@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -16,7 +17,8 @@ from chappe.log.actions import Action, Reply, Retain, Transact, Write
 from chappe.log.exactly_once.redo import Finishing, recover
 from chappe.log.exactly_once.staged import CommitBatch, StagedStorage
 from chappe.log.forwarder import LogForwarder
-from chappe.log.queries import Stage, decode_request, encode_query
+from chappe.log.guard import PRODUCERS, Guard
+from chappe.log.queries import Request, Stage, decode_request, encode_query
 from chappe.log.storage import LogStorage, Retention, Scrubbed
 from chappe.log.store import LogStore
 from chappe.runtime.log_node import Node, wall_us
@@ -25,6 +27,7 @@ from chappe.runtime.worker import DISKS, Lane
 from chappe.system import machine, time
 from chappe.system.forking import own
 from chappe.system.memory import keep_freed
+from chappe.transports.gate import user_of
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +76,7 @@ class StoreNode:
                 Transact: lambda action: self._do(partial(self._transact, action)),
                 Reply: self._reply,
             },
+            takes=PRODUCERS,
         )
         try:
             self._router, self.core.endpoint = meeting.open_router()
@@ -109,12 +113,26 @@ class StoreNode:
     def _drain_router(self) -> bool:
         if self.core.transactions.paused:
             return False  # left in the queue, which is bounded; whoever sends waits
-        return not self._router.closed and self.node.receive(self._router, self._on_query)
+        if self._router.closed:
+            return False
+        if self.node.guard is None:
+            return self.node.receive(self._router, self._on_query)
+        return self.node.receive_frames(self._router, partial(self._on_query_of, self.node.guard))
+
+    def _on_query_of(self, guard: Guard, frames: list[zmq.Frame]) -> Sequence[Action]:
+        """A query of an identity that was let in: it is told what it may know."""
+        who, raw = user_of(frames[0]), [each.bytes for each in frames]
+        request = _request_of(raw)
+        refusal = guard.asks(who, request)
+        if refusal is not None:
+            return [Reply(raw[0], raw[1], refusal)]
+        actions = self._on_query(raw)
+        return [
+            replace(each, answer=guard.told(who, each.answer)) if isinstance(each, Reply) else each for each in actions
+        ]
 
     def _on_query(self, frames: list[bytes]) -> Sequence[Action]:
-        if len(frames) < 3 or len(frames[1]) != 8:
-            raise ProtocolError("query that is not two frames")
-        request = decode_request(frames[2])
+        request = _request_of(frames)
         if len(frames) != (4 if isinstance(request, Stage) else 3) or len(frames[-1]) > BATCH_BYTES_MAX:
             raise ProtocolError("query with too many frames, too few, or too large ones")
         payload = frames[3] if isinstance(request, Stage) else b""
@@ -238,3 +256,9 @@ class StoreNode:
     def _retained(self, retained: object, now: float) -> Sequence[Action]:
         self.storage.forget(retained)
         return self.core.handle_retained(now)
+
+
+def _request_of(frames: list[bytes]) -> Request:
+    if len(frames) < 3 or len(frames[1]) != 8:
+        raise ProtocolError("query that is not two frames")
+    return decode_request(frames[2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -11,9 +12,12 @@ from typing import Final, Protocol
 
 import zmq
 
+from chappe.data.endpoint import identity_of
 from chappe.errors import ProtocolError
 from chappe.log.actions import Action, Ask
-from chappe.log.queries import Answer, decode_answer, encode_query
+from chappe.log.events import QueryDenied
+from chappe.log.guard import DENIED, Guard
+from chappe.log.queries import Answer, ErrorAnswer, decode_answer, encode_query
 from chappe.permissions.rules import STORE
 from chappe.system import time
 from chappe.transports.dialled import Dialled
@@ -24,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 DEALERS_MAX: Final = 64  # connections; beyond it the one that was idle longest gives way ...
 BUSY_S: Final = 5.0  # ... as does one that has not answered for so long: whoever asked has given up by then
+DENIED_S: Final = 10.0  # that we may not ask is told at most so often ...
+REASON_MAX: Final = 500  # ... in so many characters
 QUEUED_MAX: Final = 10_000  # requests that wait for a connection; further ones are dropped, and asked again
 
 Drain = Callable[[], bool]
@@ -71,6 +77,7 @@ class Dealers:
         answered: Takes the request's number, the answer and its batches.
         gate: Of the stores' keys; None for plain connections.
         report: Told of connections that are refused.
+        guard: Where there are keys, says what a store may know, and what of its answers is believed.
     """
 
     def __init__(
@@ -79,16 +86,21 @@ class Dealers:
         answered: Callable[[int, Answer, list[bytes]], Sequence[Action]],
         gate: Gate | None = None,
         report: Callable[[object], None] = lambda event: None,
+        guard: Guard | None = None,
     ) -> None:
+        self._guard = guard
         self._node = node
         self._answered = answered
         self._gate = gate
         self._report = report
         self._dialled: OrderedDict[str, _Dealer] = OrderedDict()  # the one used last comes last
         self._queued: deque[Ask] = deque()
+        self._denied_at = -math.inf
 
     def ask(self, action: Ask) -> None:
         """Send a request; nothing comes of it if the store does not take it: the core asks again or elsewhere."""
+        if self._guard is not None and not self._guard.may_ask(identity_of(action.endpoint)[1], action.request):
+            return
         if len(self._queued) < QUEUED_MAX:
             self._queued.append(action)
         self._send_queued()
@@ -164,6 +176,17 @@ class Dealers:
         if len(frames) < 2 or len(frames[0]) != 8:
             raise ProtocolError("answer without a request id")
         (request_id,) = struct.unpack(">Q", frames[0])
-        actions = self._answered(request_id, decode_answer(frames[1]), frames[2:])
+        answer = decode_answer(frames[1])
+        if self._guard is not None:
+            if isinstance(answer, ErrorAnswer) and answer.kind == DENIED:
+                self._denied(endpoint, answer.text)
+            answer = self._guard.answered(identity_of(endpoint)[1], answer)
+        actions = self._answered(request_id, answer, frames[2:])
         self._send_queued()
         return actions
+
+    def _denied(self, endpoint: str, reason: str) -> None:
+        now = time.monotonic()
+        if now >= self._denied_at:
+            self._denied_at = now + DENIED_S
+            self._report(QueryDenied(identity_of(endpoint)[0], reason[:REASON_MAX]))

@@ -27,20 +27,21 @@ from typing import Final
 import zmq
 
 from chappe.data.endpoint import identity_of
-from chappe.errors import ChappeError, UsageError
+from chappe.errors import ChappeError, NotPermitted, UsageError
+from chappe.log.guard import Refusal
+from chappe.permissions.decisions import Decisions
 from chappe.permissions.rules import Identity
 from chappe.security import Keys, LogSecurity, is_loopback, permissions_file
 from chappe.storage.key_files import curve_keys, watched_permissions
 from chappe.system import machine, time
+from chappe.transports.refusals import Refusals
 
 logger = logging.getLogger(__name__)
 
 HANDLER: Final = "inproc://zeromq.zap.01"
 LOOK_S: Final = 1.0  # between two looks at the files
-COMPLAIN_S: Final = 10.0  # who is refused is logged at most so often, for each reason
 MONITOR_S: Final = 60.0  # a monitor outlives its socket: ZeroMQ waits, for all sockets, if nobody is there to be told
 TOPIC_SHOWN: Final = 200  # characters of a topic, where it is refused
-REASONS_MAX: Final = 1_000  # of refusals that are told apart
 IDENTITY: Final = "CHAPPE_IDENTITY"
 PASSPHRASE: Final = "CHAPPE_KEY_PASSPHRASE"
 DESCRIPTORS: Final = ("/proc/self/fd", "/dev/fd")  # of this process, on Linux and on macOS
@@ -53,7 +54,7 @@ class Gate:
         self.keys = keys
         self.name = keys.name
         self.context = context
-        self.refused = 0
+        self.refusals = Refusals()
         self.changes = 0  # rises when somebody may be somebody else than before
         self._own = curve_keys(keys)
         self._watched = watched_permissions(keys.directory)
@@ -63,8 +64,44 @@ class Gate:
         self._lock = threading.Lock()
         self._listening: list[_Listening] = []
         self._admitted: set[bytes] = set()  # keys; as many as there are identities
-        self._told: dict[str, float] = {}  # when a refusal was logged
         self._expiry = self._watched.permissions.next_expiry(datetime.now(UTC))
+        self._decisions = Decisions(self._watched.permissions, datetime.now(UTC))
+
+    def decisions(self) -> Decisions:
+        """What the permissions in force decide."""
+        return self._decisions
+
+    @property
+    def refused(self) -> int:
+        """Connections that were refused, and what those who were let in wanted and may not."""
+        return self.refusals.count
+
+    def require(self, verb: str, topic: str, *, prefix: bool = False) -> None:
+        """Raise NotPermitted if we ourselves may not do this with a topic, or with all that begin so."""
+        decisions = self._decisions
+        if decisions.may_all(self.name, (verb,), topic) if prefix else decisions.may(self.name, (verb,), topic):
+            return
+        why = "no rule allows all of it" if prefix else decisions.why_not(self.name, verb, topic)
+        raise NotPermitted(f"{Refusal(self.name, verb, topic, why, prefix)}; {self._remedy}")
+
+    def require_somewhere(self, verb: str) -> None:
+        """Raise NotPermitted if there is no topic with which we may do this."""
+        if not self._decisions.may_somewhere(self.name, (verb,)):
+            raise NotPermitted(f"{self.name} may not {verb}: no rule allows it; {self._remedy}")
+
+    def knows(self, name: str) -> bool:
+        """Whether the permissions name an identity, whatever it may."""
+        return name in self._watched.permissions.identities
+
+    @property
+    def version(self) -> int:
+        """Of the permissions in force."""
+        return self._watched.permissions.version
+
+    @property
+    def _remedy(self) -> str:
+        path = permissions_file(self.keys.directory)
+        return f"whoever signs {path} can allow it, by version {self.version} it is not"
 
     def check(self) -> None:
         """Raise UsageError if we are not who we want to be."""
@@ -131,7 +168,7 @@ class Gate:
         if isinstance(found, Identity):
             self._admitted.add(public)
             return found
-        self._refuse(1, f"refused {address}: {found}")
+        self.refusals.add(1, f"refused {address}: {found}")
         return None
 
     def forbids(self, name: str, verb: str, topic: str, *, subtree: bool = False) -> str:
@@ -142,14 +179,7 @@ class Gate:
 
     def refuse(self, text: str) -> None:
         """Count and log that somebody who was let in asked for what is not allowed."""
-        self._refuse(1, text)
-
-    def _refuse(self, count: int, text: str) -> None:
-        self.refused += count
-        now = time.monotonic()
-        if now >= self._told.get(text, now) and (text in self._told or len(self._told) < REASONS_MAX):
-            self._told[text] = now + COMPLAIN_S
-            logger.warning("%s; %d refused so far", text, self.refused)
+        self.refusals.add(1, text)
 
     def look(self) -> None:
         """Take a newer file, and cut off those who may not be here any more."""
@@ -173,13 +203,14 @@ class Gate:
                 each.monitor.recv_multipart()
                 count += 1
             if count:
-                self._refuse(count, f"refused connections to port {each.port} that have no keys, or others for us")
+                self.refusals.add(count, f"refused connections to port {each.port} that have no keys, or others for us")
 
     def _look(self) -> None:
         now = datetime.now(UTC)
         self._watched.refresh()
         if self._watched.changes != self._seen or now >= self._expiry:
             self._seen = self._watched.changes
+            self._decisions = Decisions(self._watched.permissions, now)
             self.changes += 1
             self._expiry = self._watched.permissions.next_expiry(now)
             if self._expiry <= now:
@@ -335,12 +366,20 @@ def keys_of(security: LogSecurity) -> Keys | None:
     raise UsageError(f"security is None, 'plain' or Keys(...), not {security!r}")
 
 
-def sender_of(frames: list[zmq.Frame]) -> str:
-    """The identity that a message came from, of a socket with keys; empty for what ZeroMQ says of who has left."""
+def user_of(frame: zmq.Frame) -> str:
+    """The identity that a message comes from, over a connection that was let in here; empty if nobody knows.
+
+    What a socket that dials hears must not be asked: there the other end may say what it likes.
+    """
     try:
-        return str(frames[-1].get("User-Id"))
+        return str(frame.get("User-Id"))
     except zmq.ZMQError:
         return ""
+
+
+def sender_of(frames: list[zmq.Frame]) -> str:
+    """The identity that a message came from, of a socket with keys; empty for what ZeroMQ says of who has left."""
+    return user_of(frames[-1])
 
 
 def check_listening(security: LogSecurity, host: str, what: str) -> None:

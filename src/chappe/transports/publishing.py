@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import socket
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,8 +20,9 @@ from chappe.defaults import (
     SUBSCRIPTION_BYTES_MAX,
 )
 from chappe.errors import ProtocolError
+from chappe.log.guard import Guard
 from chappe.system import time
-from chappe.transports.gate import Gate
+from chappe.transports.gate import Gate, user_of
 from chappe.transports.zeromq import open_socket
 
 LINGER_MS: Final = 2_000
@@ -36,9 +37,18 @@ class PublishingSocket:
     A peer whose queue is full is waited for a little, and everything behind it waits too; if it stays full, it loses
     what is published for a while (and fetches that later), each time longer, so that it cannot hold up the others for
     long.
+
+    Args:
+        guard: Says to what a subscription is narrowed; None where there are no keys.
+
+    Attributes:
+        dialled: Whose subscriptions come, if we dial them; else each comes with the identity that was let in.
     """
 
-    def __init__(self, full_peer_wait_s: float, gate: Gate | None = None) -> None:
+    def __init__(self, full_peer_wait_s: float, gate: Gate | None = None, guard: Guard | None = None) -> None:
+        self.dialled = ""
+        self._guard = guard
+        self._refused: Counter[bytes] = Counter()  # subscriptions that are not honoured
         self.socket = open_socket(zmq.XPUB, gate)
         self.socket.setsockopt(zmq.XPUB_MANUAL, 1)
         self.socket.setsockopt(zmq.XPUB_NODROP, 1)
@@ -107,8 +117,10 @@ class PublishingSocket:
         self._lossy, self._lossy_until = True, now + self._lossy_s
         self.socket.setsockopt(zmq.XPUB_NODROP, 0)
 
-    def subscription(self, frames: list[zmq.Frame]) -> tuple[bytes, bool]:
+    def subscription(self, frames: list[zmq.Frame]) -> tuple[bytes, bool] | None:
         """A peer, the one whose message was just received, wants a prefix or no longer: which, and whether it does.
+
+        None if it may not.
 
         Raises:
             ProtocolError: It sent something else, or wants too much and was cut off.
@@ -119,12 +131,64 @@ class PublishingSocket:
             raise ProtocolError("message to a publishing socket")
         # A peer that knows batches is spared the single records, which it also had to ask for because it cannot know
         # who sends them only; it may ask for either first.
-        spared = self._greedy.count(frames[0], prefix, on)
+        connection = self._greedy.count(frames[0], prefix, on)
         self.changes += 1
+        if self._guard is not None:
+            return (prefix, on) if self._judged(self._guard, frames[0], connection, prefix, on) else None
+        spared = connection is not None and connection.spared(prefix)
         self.socket.setsockopt(zmq.SUBSCRIBE if on and not spared else zmq.UNSUBSCRIBE, prefix)
         if on and prefix[:1] == b"R":
             self.socket.setsockopt(zmq.UNSUBSCRIBE, b"M" + prefix[1:])
         return prefix, on
+
+    def _judged(self, guard: Guard, frame: zmq.Frame, connection: Connection | None, prefix: bytes, on: bool) -> bool:
+        """Honour what may be honoured of a subscription; returns whether the core is to know of it."""
+        if connection is None:  # whose it was is not told: of several the first to end counts as one that was refused
+            if self._refused[prefix]:
+                self._less_refused(prefix)
+                return False
+            guard.unsubscribed(prefix)
+            return True
+        if not on:
+            return self._ended(guard, connection, prefix)
+        if prefix in connection.honoured:  # a second time
+            return False
+        connection.who = self.dialled or user_of(frame)
+        honoured = connection.honoured[prefix] = guard.subscribed(connection.who, prefix)
+        if not honoured:
+            self._refused[prefix] += 1
+            return False
+        if not connection.spared(prefix):
+            for each in honoured:
+                self.socket.setsockopt(zmq.SUBSCRIBE, each)
+        if prefix[:1] == b"R":
+            for each in connection.honoured.get(b"M" + prefix[1:], ()):
+                self.socket.setsockopt(zmq.UNSUBSCRIBE, each)
+        return True
+
+    def _ended(self, guard: Guard, connection: Connection, prefix: bytes) -> bool:
+        honoured = connection.honoured.pop(prefix, None)
+        if honoured is None:
+            return False
+        if not honoured and self._refused[prefix]:
+            self._less_refused(prefix)
+            return False
+        needed = {each for others in connection.honoured.values() for each in others}
+        for each in honoured:
+            if each not in needed:
+                self.socket.setsockopt(zmq.UNSUBSCRIBE, each)
+        guard.unsubscribed(prefix)
+        return True
+
+    def _less_refused(self, prefix: bytes) -> None:
+        self._refused[prefix] -= 1
+        if not self._refused[prefix]:
+            del self._refused[prefix]
+
+    def judge_again(self) -> None:
+        """The permissions have changed: who may have more now, or less, is cut off, and subscribes anew."""
+        if self._guard is not None:
+            self._greedy.judge_again(self._guard)
 
     def subscriptions(self) -> dict[str, list[bytes]]:
         """Who wants which prefixes: connections, by their addresses."""
@@ -135,10 +199,18 @@ PREFIX_BYTES: Final = 64  # each counts so much more than its length
 
 
 @dataclass(slots=True)
-class _Connection:
+class Connection:
+    """One of a publishing socket; with keys ``who`` it is, and what was honoured of each prefix, nothing if refused."""
+
     peer: Any  # its address: a descriptor may be another connection's by now
     prefixes: set[bytes] = field(default_factory=set)
-    bytes: int = 0
+    size: int = 0
+    who: str = ""
+    honoured: dict[bytes, list[bytes]] = field(default_factory=dict)
+
+    def spared(self, prefix: bytes) -> bool:
+        """Whether it is sent batches of what it wants single records of, too."""
+        return prefix[:1] == b"M" and b"R" + prefix[1:] in self.prefixes
 
 
 class Greedy:
@@ -150,12 +222,12 @@ class Greedy:
     """
 
     def __init__(self) -> None:
-        self._connections: dict[int, _Connection] = {}  # as many as there may be descriptors
+        self._connections: dict[int, Connection] = {}  # as many as there may be descriptors
         self._bytes = 0  # of all of them together
         self._ended = False  # some of them, perhaps
 
-    def count(self, frame: zmq.Frame, prefix: bytes, on: bool) -> bool:
-        """One more subscription, or one less; returns whether it is to single records of what it gets batches of.
+    def count(self, frame: zmq.Frame, prefix: bytes, on: bool) -> Connection | None:
+        """One more subscription, or one less; returns whose, None if the connection has ended.
 
         Raises:
             ProtocolError: A connection had too many, and was cut off.
@@ -163,29 +235,40 @@ class Greedy:
         descriptor = _descriptor(frame)
         if descriptor < 0:
             self._ended = True
-            return False  # a connection ended: its subscriptions end one by one
+            return None  # a connection ended: its subscriptions end one by one
         if self._ended:  # what is new may have the descriptor of one that ended
             self._forget_ended()
         connection = self._connections.get(descriptor)
+        if connection is not None and on and prefix in connection.honoured and _peer(descriptor) != connection.peer:
+            self._forget(descriptor)  # it ended, and another one has its descriptor
+            connection = None
         if connection is None:
-            connection = self._connections[descriptor] = _Connection(_peer(descriptor))
+            connection = self._connections[descriptor] = Connection(_peer(descriptor))
         (connection.prefixes.add if on else connection.prefixes.discard)(prefix)
         size = PREFIX_BYTES + len(prefix)
-        change = size if on else -min(size, connection.bytes)
-        connection.bytes += change
+        change = size if on else -min(size, connection.size)
+        connection.size += change
         self._bytes += change
-        if on and connection.bytes > SUBSCRIBED_PEER_BYTES_MAX:
+        if on and connection.size > SUBSCRIBED_PEER_BYTES_MAX:
             self._cut(descriptor)
         elif on and self._bytes > SUBSCRIBED_BYTES_MAX:
             self._forget_ended()
             if self._bytes > SUBSCRIBED_BYTES_MAX:
-                self._cut(max(self._connections, key=lambda each: self._connections[each].bytes))
-        return prefix[:1] == b"M" and b"R" + prefix[1:] in connection.prefixes
+                self._cut(max(self._connections, key=lambda each: self._connections[each].size))
+        return connection
 
     def subscriptions(self) -> dict[str, list[bytes]]:
         """See ``PublishingSocket.subscriptions``."""
         self._forget_ended()
         return {f"{each.peer[0]}:{each.peer[1]}": sorted(each.prefixes) for each in self._connections.values()}
+
+    def judge_again(self, guard: Guard) -> None:
+        """Cut off those to whom something else would be granted by now."""
+        self._forget_ended()
+        for descriptor, each in list(self._connections.items()):
+            if any(guard.scope(each.who, prefix) != granted for prefix, granted in each.honoured.items()):
+                self._ended = True
+                _shut_down(descriptor)
 
     def _forget_ended(self) -> None:
         """Which connection ended is not told, so they are looked for when it matters."""
@@ -194,9 +277,9 @@ class Greedy:
             if connection.peer is None or _peer(descriptor) != connection.peer:
                 self._forget(descriptor)
 
-    def _forget(self, descriptor: int) -> _Connection:
+    def _forget(self, descriptor: int) -> Connection:
         connection = self._connections.pop(descriptor)
-        self._bytes -= connection.bytes
+        self._bytes -= connection.size
         return connection
 
     def _cut(self, descriptor: int) -> None:
@@ -204,12 +287,19 @@ class Greedy:
         peer = _peer(descriptor)
         if peer is None or peer != connection.peer:
             return  # that one has ended; another one has its descriptor, and is counted anew
-        try:
-            with socket.socket(fileno=os.dup(descriptor)) as doubled:
-                doubled.shutdown(socket.SHUT_RDWR)
-        except OSError:
+        if not _shut_down(descriptor):
             return  # it has just ended by itself
         raise ProtocolError(f"the member at {peer[0]}:{peer[1]} subscribed to more than anybody needs, and was cut off")
+
+
+def _shut_down(descriptor: int) -> bool:
+    """End a connection; returns whether it was there."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as doubled:
+            doubled.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return False
+    return True
 
 
 def _descriptor(frame: zmq.Frame) -> int:

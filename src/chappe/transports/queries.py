@@ -12,8 +12,18 @@ import zmq
 from chappe.data.endpoint import identity_of
 from chappe.data.topic import encode_topic
 from chappe.defaults import HEARTBEAT_S, MESSAGE_BYTES_MAX, READ_BYTES, RETRY_S
-from chappe.errors import ChappeError, Fenced, ProtocolError, StagedRowsMissing, StorageFull, TimedOut, UsageError
+from chappe.errors import (
+    ChappeError,
+    Fenced,
+    NotPermitted,
+    ProtocolError,
+    StagedRowsMissing,
+    StorageFull,
+    TimedOut,
+    UsageError,
+)
 from chappe.log.events import ConnectionRefused
+from chappe.log.guard import DENIED, Guard
 from chappe.log.queries import (
     FENCED,
     FULL,
@@ -47,7 +57,12 @@ from chappe.transports.gate import IDENTITY, gate_of, keys_of
 from chappe.transports.zeromq import LINGER_MS, new_socket
 
 # What is raised for an answer of each kind; a ProtocolError for all others.
-_ERRORS: Final[dict[str, type[ChappeError]]] = {FENCED: Fenced, MISSING: StagedRowsMissing, FULL: StorageFull}
+_ERRORS: Final[dict[str, type[ChappeError]]] = {
+    FENCED: Fenced,
+    MISSING: StagedRowsMissing,
+    FULL: StorageFull,
+    DENIED: NotPermitted,
+}
 _Kind = TypeVar("_Kind", bound=Answer)
 
 
@@ -79,6 +94,8 @@ class StoreClient:
             )
         if name and gate is None:
             raise UsageError(f"the store at {where} has keys, and we have none: name an identity ({IDENTITY})")
+        self._name = name
+        self._guard = None if gate is None else Guard(gate.decisions, gate.refusals.add_refusal)
         self._socket = new_socket(zmq.DEALER, gate)
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
@@ -152,6 +169,8 @@ class StoreClient:
                 self._waiting[frames[0]] = (decode_answer(frames[1]), frames[2:])
         self.forget([raw_id])
         answer, batches = found
+        if self._guard is not None:
+            answer = self._guard.answered(self._name, answer)
         if isinstance(answer, ErrorAnswer):
             kind = _ERRORS.get(answer.kind, ProtocolError)
             raise kind(f"the store at {self.endpoint} refused: {answer.text}")

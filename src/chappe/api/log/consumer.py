@@ -22,8 +22,9 @@ from chappe.errors import Closed, OffsetOutOfRange, TimedOut, TooSlow, UsageErro
 from chappe.log.actions import Deliver
 from chappe.log.batch import Record
 from chappe.log.consumer import EARLIEST, LAST, LATEST, LogConsumer, Reset
-from chappe.log.events import ForwarderFound, OutOfRange, Stopped, TowerFound
+from chappe.log.events import ForwarderFound, OutOfRange, PermissionsChanged, Stopped, TowerFound
 from chappe.log.sources import Key
+from chappe.permissions.rules import CONSUME
 from chappe.runtime.log_seats import Where, consuming
 from chappe.security import LogSecurity
 from chappe.storage.positions import Positions
@@ -60,6 +61,7 @@ class Consumer(Closeable):
     Raises:
         IdentityInUse: Another consumer uses the identity.
         StorageFull, StorageError: Its directory cannot be used.
+        NotPermitted: The permissions do not let this identity consume all of these topics.
         UsageError: An argument is out of its range.
     """
 
@@ -87,6 +89,8 @@ class Consumer(Closeable):
             if not isinstance(each, str):
                 raise UsageError(f"topics are given one by one: Consumer('a', 'b'), or Consumer(*names); not {each!r}")
         filters = [Filter.parse(each) for each in topics]
+        for wanted in filters:
+            where.require(CONSUME, wanted.name, prefix=wanted.prefix)
         beginning = _reset(reset)
         self._positions: Positions | None = None
         if identity is not None:
@@ -101,6 +105,7 @@ class Consumer(Closeable):
         self._ahead: Iterator[int] = iter(())  # ... the offsets of it that the loop did not get to
         self._events: deque[object] = deque(maxlen=1000)
         self._error: OffsetOutOfRange | None = None
+        self._forbidden: UsageError | None = None
         self._aged = None if max_age_s is None else Aged(max_age_s, on_stale, self._report)
         self._ended: tuple[TooSlow, dict[Key, int]] | None = None  # and where we were
         self.on_ready: Callable[[], None] | None = None  # called from the node's thread when records came
@@ -120,6 +125,7 @@ class Consumer(Closeable):
 
         Raises:
             OffsetOutOfRange: An offset given to ``seek`` or ``reset`` is not there.
+            NotPermitted: The permissions do not let this identity consume its topics, by now.
             TooSlow: A record was older than ``max_age_s``; so says every further call.
             Closed: The consumer was closed.
             MemberStopped: It met a defect; so says every further call.
@@ -481,15 +487,30 @@ class Consumer(Closeable):
         self._node.check()
         if self._ended is not None:
             raise self._ended[0].with_traceback(None)
+        if self._forbidden is not None:
+            raise self._forbidden.with_traceback(None)
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+
+    def _look_at_permissions(self) -> None:
+        """Every call raises NotPermitted as long as we may not read what we want."""
+        self._forbidden = None
+        try:
+            for wanted in self._core.filters:
+                self._where.require(CONSUME, wanted.name, prefix=wanted.prefix)
+        except UsageError as error:  # or we are nobody any more
+            self._forbidden = error
+            if self.on_ready is not None:
+                self.on_ready()
 
     def _report(self, event: object) -> None:
         log_event(event)
         self._events.append(event)
         if isinstance(event, TowerFound | ForwarderFound):
             self._tower_at = time.monotonic()
+        if isinstance(event, PermissionsChanged):
+            self._look_at_permissions()
         if isinstance(event, Stopped) and self.on_ready is not None:
             self.on_ready()  # whoever waits is told by the next call
         if isinstance(event, OutOfRange) and event.strict:

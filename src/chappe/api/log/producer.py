@@ -25,9 +25,10 @@ from chappe.defaults import BATCH_BYTES, EXIT_ERROR_S, PRODUCER_BUFFER_BYTES, TO
 from chappe.errors import ChappeError, Closed, IdentityInUse, MemberStopped, StorageError, TimedOut, UsageError
 from chappe.log.actions import Persist, Progress, Trim
 from chappe.log.batch import Batch, as_headers
-from chappe.log.events import IdentityClash, IdentityRolledBack, Stopped
+from chappe.log.events import IdentityClash, IdentityRolledBack, PermissionsChanged, Stopped
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
+from chappe.permissions.rules import PRODUCE
 from chappe.runtime.log_seats import Where, producing
 from chappe.security import LogSecurity
 from chappe.storage.journal import Journals
@@ -69,6 +70,7 @@ class Producer(Closeable):
     Raises:
         IdentityInUse: Another producer uses the identity.
         StorageFull: No room for the journal.
+        NotPermitted: The permissions do not let this identity produce the topic.
         UsageError: An argument is out of its range.
     """
 
@@ -90,7 +92,7 @@ class Producer(Closeable):
         where = Where.parse(tower, listen, forwarders, security)
         self._where = where
         if topic is not None:
-            check_topic(topic)
+            where.require(PRODUCE, check_topic(topic))
         if min_acks < 0 or (identity is not None and not min_acks):
             raise UsageError("min_acks is at least 0, and at least 1 for a producer with an identity")
         if on_full not in ("block", "error"):
@@ -165,6 +167,7 @@ class Producer(Closeable):
 
         Raises:
             UsageError: An argument is out of its range, or no topic is named; nothing was sent.
+            NotPermitted: The permissions do not let this identity produce one of its topics, by now.
             RecordTooLarge: Over 8 MiB; nothing was sent.
             BufferFull: The bound is reached and ``on_full`` is ``error``; nothing was sent.
             StorageFull, StorageError: The journal of the identity refuses; this record was not taken.
@@ -448,7 +451,7 @@ class Producer(Closeable):
         """Begin to write one more topic."""
         if topic is None:
             raise UsageError("this producer has no topic of its own: name one, as in send(value, topic='metrics')")
-        check_topic(topic)
+        self._where.require(PRODUCE, check_topic(topic))
         with self._lock:
             self._check()
             return self._writers.get(topic) or self._topics.open(topic)  # or another thread did, just now
@@ -474,6 +477,19 @@ class Producer(Closeable):
             self._fail(IdentityInUse(f"{event}; this one gives way"))
         elif isinstance(event, IdentityRolledBack):
             self._fail(errors.IdentityRolledBack(str(event)))
+        elif isinstance(event, PermissionsChanged):
+            self._look_at_permissions()
+
+    def _look_at_permissions(self) -> None:
+        """Every call raises NotPermitted as long as we may not write one of our topics."""
+        try:
+            for topic in self._writers:
+                self._where.require(PRODUCE, topic)
+        except UsageError as error:  # or we are nobody any more
+            self._fail(error)
+        else:
+            if isinstance(self._error, UsageError):
+                self._error = None
 
     def _fail(self, error: ChappeError) -> None:
         """Every call raises it from now on."""

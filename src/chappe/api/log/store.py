@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from chappe.api.faces import Closeable
 from chappe.api.identity import log_event, new_address
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.log.storage import Hole, Retention
+from chappe.permissions.rules import STORE
 from chappe.runtime.meeting import AtTowers, Meeting
 from chappe.runtime.store_node import StoreNode
 from chappe.security import LogSecurity
@@ -40,7 +41,8 @@ class StoreStatus:
     refusing: bool
     holes: tuple[Hole, ...]
     scrubbed_us: int  # when everything kept was last read and checked, since 1970; 0 if it never was
-    refused: int = 0  # connections without keys that the permissions know
+    refused: int = 0  # connections without keys that the permissions know, and what others wanted and may not
+    refusals: Mapping[str, int] = field(default_factory=dict)  # of these, by the identity that wanted it
 
 
 class Store(Closeable):
@@ -57,6 +59,7 @@ class Store(Closeable):
         StorageLocked: Another process uses the directory.
         StorageFormat: The directory was written by a newer chappe.
         StorageError: The directory cannot be used.
+        NotPermitted: The permissions do not let this identity store anything.
         UsageError: An argument is wrong, or nobody may listen there without a word.
     """
 
@@ -84,6 +87,8 @@ class Store(Closeable):
     ) -> None:
         need_descriptors()
         self._gate = meeting.gate
+        if self._gate is not None:
+            self._gate.require_somewhere(STORE)
         self._directory = str(directory)
         self._storage = SegmentStorage(Path(directory))
         self._events: deque[object] = deque(maxlen=EVENTS_MAX)
@@ -162,6 +167,7 @@ class Store(Closeable):
                 tuple(self._storage.holes()),
                 self._storage.scrubbed_us,
                 0 if self._gate is None else self._gate.refused,
+                {} if self._gate is None else self._gate.refusals.by_identity(),
             )
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chappe.api.faces import Closeable
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
+from chappe.permissions.rules import INTRODUCE
 from chappe.runtime.tower_node import TowerNode
 from chappe.security import LogSecurity
 from chappe.system.forking import own
@@ -22,6 +23,7 @@ class Tower(Closeable):
 
     Raises:
         AddressInUse: A port is taken.
+        NotPermitted: The permissions do not let this identity introduce anybody.
         UsageError: Nobody may listen there without a word, or something is wrong with the identity.
     """
 
@@ -29,7 +31,10 @@ class Tower(Closeable):
         own(self)
         address = TowerAddress.parse(listen)
         check_listening(security, address.host, "tower")
-        self._node = TowerNode(address, gate_of(keys_of(security)))
+        gate = gate_of(keys_of(security))
+        if gate is not None:
+            gate.require_somewhere(INTRODUCE)
+        self._node = TowerNode(address, gate)
         self._node.turns.start()
 
     @property

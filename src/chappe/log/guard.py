@@ -1,0 +1,261 @@
+"""Who may have and give what: asked for everything that comes over a connection with keys, before a core sees it.
+
+A guard is told who is at the other end, which the sockets know: the identity that was let in, or the one whose key was
+dialled. It never believes what a message says of its sender.
+
+===================================  ==========================================================================
+records, heads                       who hands them on may ``produce`` the topic, or to a consumer ``store`` it
+FETCH                                who asks may ``consume`` or ``store`` the topic, and is whom the answer goes to
+acknowledgements                     who sends them may ``store`` the topic
+a subscription to records            to what of it who subscribes may ``consume`` or ``store``, and to nothing else
+a subscription to what is meant      of one identity at a time, so that nobody hears what another one asked for
+for one address
+what stores say of themselves        who says it may ``store`` something
+===================================  ==========================================================================
+
+What a query wants is in ``asks``. Without keys there is no guard, and nothing is asked.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from chappe.data.topic import decode_topic, encode_topic, shown
+from chappe.log.messages import (
+    Ack,
+    BatchMessage,
+    ConsumerHello,
+    Fetch,
+    GetHeads,
+    Head,
+    Message,
+    RecordMessage,
+    Stored,
+    StoreHello,
+    StoreInfo,
+)
+from chappe.log.queries import (
+    Answer,
+    ErrorAnswer,
+    HeadsAnswer,
+    HeadsRequest,
+    LastAnswer,
+    LastRequest,
+    ReadAnswer,
+    ReadRequest,
+    Request,
+    SeekAnswer,
+    SeekRequest,
+    Stage,
+)
+from chappe.permissions.decisions import AND, Decisions, Verbs
+from chappe.permissions.rules import ADMINISTER, CONSUME, PRODUCE, STORE
+
+DENIED: Final = "denied"  # the kind of an ErrorAnswer: asking again changes nothing
+READERS: Final[Verbs] = (CONSUME, STORE)
+LISTERS: Final[Verbs] = (CONSUME, STORE, PRODUCE, ADMINISTER)  # who may know that a topic is there, and how far it goes
+STORES: Final[Verbs] = (STORE,)
+PRODUCERS: Final[Verbs] = (PRODUCE,)
+GIVERS: Final[Verbs] = (PRODUCE, STORE)  # from whom a consumer takes records
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Somebody may not do something; ``topic`` is how topics begin if ``prefix``, and empty if none is named."""
+
+    who: str
+    verb: str
+    topic: str
+    why: str
+    prefix: bool = False
+
+    def __str__(self) -> str:
+        what = f" {shown(self.topic)!r}" if self.topic else ""
+        if self.prefix:
+            what = f" all topics that begin with{what}" if self.topic else " all topics"
+        return f"{self.who} may not {self.verb}{what}: {self.why}"
+
+
+class Guard:
+    """Judges what comes to one member.
+
+    Args:
+        decisions: What counts now.
+        refused: Told of each refusal.
+        takes: What who hands us records has to be allowed.
+    """
+
+    def __init__(
+        self, decisions: Callable[[], Decisions], refused: Callable[[Refusal], None], takes: Verbs = GIVERS
+    ) -> None:
+        self._decisions = decisions
+        self._refused = refused
+        self._takes = takes
+        self._boxes: dict[bytes, list[str]] = {}  # what is meant for one address: who listens, once for each time
+        self._sorted: list[bytes] = []  # these
+
+    # -- messages -------------------------------------------------------------------------------------
+
+    def message(self, who: str, message: Message) -> Message | None:
+        """What somebody may say of a message: all of it as a rule, or nothing."""
+        match message:
+            case BatchMessage() | RecordMessage() | Head():
+                return message if self._may(who, self._takes, message.subject) else None
+            case Fetch(_, requester, subject):
+                return message if self._may(who, READERS, subject) and self._answers_to(who, requester) else None
+            case Stored() | Ack():
+                return message if self._may(who, STORES, message.subject) else None
+            case GetHeads(prefix):
+                return message if self._decisions().may_all(who, READERS, prefix) else None
+            case ConsumerHello(_, _, subjects):
+                decisions = self._decisions()
+                wanted = tuple(each for each in subjects if decisions.may_all(who, READERS, each))
+                return message if wanted == subjects else replace(message, subjects=wanted)
+            case StoreHello() | StoreInfo():
+                return message if self._may_somewhere(who, STORES) else None
+
+    def _may(self, who: str, verbs: Verbs, topic: str) -> bool:
+        if self._decisions().may(who, verbs, topic):
+            return True
+        self._tell(who, verbs[0], topic)
+        return False
+
+    def _may_somewhere(self, who: str, verbs: Verbs) -> bool:
+        if self._decisions().may_somewhere(who, verbs):
+            return True
+        self._tell(who, verbs[0], "")
+        return False
+
+    def _answers_to(self, who: str, requester: str) -> bool:
+        """Whether nobody else hears what is meant for this address."""
+        raw = encode_topic(requester)
+        for kind in (b"S", b"D"):
+            listening = self._boxes.get(kind + raw)
+            if listening and who not in listening[0].split(AND):
+                self._refused(Refusal(who, CONSUME, "", f"it asks in the name of {listening[0]}"))
+                return False
+        return True
+
+    def _tell(self, who: str, verb: str, topic: str, *, prefix: bool = False) -> None:
+        why = self._decisions().why_not(who, verb, topic) if topic and not prefix else "no rule allows it"
+        self._refused(Refusal(who, verb, topic, why, prefix))
+
+    # -- subscriptions --------------------------------------------------------------------------------
+
+    def scope(self, who: str, prefix: bytes) -> list[bytes]:
+        """What a subscription of somebody is narrowed to; nothing if it is not honoured."""
+        kind, rest = prefix[:1], prefix[1:]
+        decisions = self._decisions()
+        if b"\0" in rest:
+            return []
+        match kind:
+            case b"M" | b"R" | b"H":
+                scopes = decisions.scopes(who, READERS, decode_topic(rest))
+                return [kind + encode_topic(text) + (b"\0" if exact else b"") for text, exact in scopes]
+            case b"S" | b"D" | b"E" | b"A" | b"K" | b"L":
+                return [prefix] if rest else []
+            case b"W" | b"G":
+                return [prefix] if decisions.may_somewhere(who, STORES) else []
+            case b"F":
+                return [prefix] if decisions.may_somewhere(who, GIVERS if rest else STORES) else []
+            case b"I":
+                return [prefix]
+        return []
+
+    def subscribed(self, who: str, prefix: bytes) -> list[bytes]:
+        """As ``scope``; it is refused if nothing is left, or somebody else listens to what is meant for one address."""
+        scope = self.scope(who, prefix)
+        kind, rest = prefix[:1], prefix[1:]
+        if not scope:
+            records = kind in (b"M", b"R", b"H")
+            verb = CONSUME if records or kind in (b"S", b"D", b"E") else STORE
+            self._tell(who, verb, decode_topic(rest) if records else "", prefix=records)
+        elif kind in b"SDEAKL" and not self._claim(who, prefix):
+            self._refused(Refusal(who, CONSUME, "", "it listens to what is meant for somebody else"))
+            return []
+        return scope
+
+    def unsubscribed(self, prefix: bytes) -> None:
+        """A subscription that was honoured ended."""
+        listening = self._boxes.get(prefix)
+        if listening:
+            listening.pop()
+            if not listening:
+                del self._boxes[prefix]
+                del self._sorted[bisect_left(self._sorted, prefix)]
+
+    def _claim(self, who: str, prefix: bytes) -> bool:
+        """Whether nobody else listens to this address, or to one that begins so, or that it begins with."""
+        listening = self._boxes.get(prefix)
+        if listening:
+            if listening[0] != who:
+                return False
+            listening.append(who)
+            return True
+        for end in range(2, len(prefix)):
+            shorter = self._boxes.get(prefix[:end])
+            if shorter and shorter[0] != who:
+                return False
+        for at in range(bisect_left(self._sorted, prefix), len(self._sorted)):
+            if not self._sorted[at].startswith(prefix):
+                break
+            if self._boxes[self._sorted[at]][0] != who:
+                return False
+        self._boxes[prefix] = [who]
+        insort(self._sorted, prefix)
+        return True
+
+    # -- queries --------------------------------------------------------------------------------------
+
+    def asks(self, who: str, request: Request) -> ErrorAnswer | None:
+        """What somebody who asks a store is answered instead; None if he may ask."""
+        decisions = self._decisions()
+        match request:
+            case ReadRequest() | SeekRequest() | LastRequest():
+                verbs, topic = READERS, decode_topic(request.topic)
+                allowed = decisions.may(who, verbs, topic)
+            case HeadsRequest():
+                verbs, topic = READERS, decode_topic(request.topic_prefix)
+                allowed = bool(decisions.scopes(who, LISTERS, topic))
+            case Stage():
+                verbs, topic = PRODUCERS, decode_topic(request.topic)
+                allowed = decisions.may(who, verbs, topic)
+            case _:  # sinks are not topics: who may write something may have one
+                verbs, topic = PRODUCERS, ""
+                allowed = decisions.may_somewhere(who, verbs)
+        if allowed:
+            return None
+        prefix = isinstance(request, HeadsRequest)
+        why = decisions.why_not(who, verbs[0], topic) if topic and not prefix else "no rule allows it"
+        refusal = Refusal(who, verbs[0], topic, why, prefix)
+        self._refused(refusal)
+        return ErrorAnswer(str(refusal), DENIED)
+
+    def told(self, who: str, answer: Answer) -> Answer:
+        """What of a store's answer somebody may know, whoever asked."""
+        return self._listed(who, LISTERS, answer) if isinstance(answer, HeadsAnswer) else answer
+
+    def answered(self, who: str, answer: Answer) -> Answer:
+        """What of the answer of a store is believed: of topics that it may ``store``."""
+        match answer:
+            case HeadsAnswer():
+                return self._listed(who, STORES, answer)
+            case ReadAnswer() | LastAnswer() | SeekAnswer() if not self._may(who, STORES, decode_topic(answer.topic)):
+                return ErrorAnswer(f"{who} may not store this topic", DENIED)
+        return answer
+
+    def may_ask(self, who: str, request: Request) -> bool:
+        """Whether a store may know what it is asked for."""
+        if isinstance(request, ReadRequest | SeekRequest | LastRequest):
+            return self._may(who, STORES, decode_topic(request.topic))
+        return True
+
+    def _listed(self, who: str, verbs: Verbs, answer: HeadsAnswer) -> HeadsAnswer:
+        may = self._decisions().may
+        kept = [each for each in answer.partitions if may(who, verbs, decode_topic(each[0]))]
+        return answer if len(kept) == len(answer.partitions) else msgspec.structs.replace(answer, partitions=kept)

@@ -1,0 +1,49 @@
+"""Who was refused, counted and logged: each reason at most every ten seconds, however often it comes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final
+
+from chappe.log.guard import Refusal
+from chappe.system import time
+
+logger = logging.getLogger(__name__)
+
+COMPLAIN_S: Final = 10.0  # the same reason is logged at most so often
+REASONS_MAX: Final = 1_000  # that are told apart
+
+
+class Refusals:
+    """Of the sockets of one identity; any thread may call."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
+        self._told: dict[object, float] = {}  # when a reason may be logged again
+        self._who: dict[str, int] = {}
+
+    def add(self, count: int, text: str, reason: object = None) -> None:
+        """So many connections or messages were refused, as the text says; the same ``reason`` may have other words."""
+        reason = text if reason is None else reason
+        with self._lock:
+            self.count += count
+            now = time.monotonic()
+            told = now >= self._told.get(reason, now) and (reason in self._told or len(self._told) < REASONS_MAX)
+            if told:
+                self._told[reason] = now + COMPLAIN_S
+        if told:
+            logger.warning("%s; %d refused so far", text, self.count)
+
+    def add_refusal(self, refusal: Refusal) -> None:
+        """Somebody who was let in may not do what he wants."""
+        with self._lock:
+            if refusal.who in self._who or len(self._who) < REASONS_MAX:
+                self._who[refusal.who] = self._who.get(refusal.who, 0) + 1
+        self.add(1, f"refused: {refusal}", (refusal.who, refusal.verb))
+
+    def by_identity(self) -> dict[str, int]:
+        """How often each identity wanted what it may not."""
+        with self._lock:
+            return dict(self._who)

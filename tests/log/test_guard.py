@@ -1,0 +1,179 @@
+"""What a guard lets through, of whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from tests.permissions.test_permission_rules import NOW, identity, permissions, rule
+
+from chappe.log.batch import encode_batch
+from chappe.log.guard import DENIED, GIVERS, PRODUCERS, Guard, Refusal
+from chappe.log.messages import (
+    Ack,
+    BatchMessage,
+    ConsumerHello,
+    Fetch,
+    GetHeads,
+    Head,
+    Message,
+    RecordMessage,
+    Stored,
+    StoreHello,
+    StoreInfo,
+)
+from chappe.log.queries import (
+    AttachSink,
+    ErrorAnswer,
+    FindSink,
+    HeadsAnswer,
+    HeadsRequest,
+    LastRequest,
+    ReadAnswer,
+    ReadRequest,
+    Request,
+    SeekRequest,
+    Stage,
+)
+from chappe.permissions.decisions import Decisions, Verbs
+
+BODY = encode_batch(0, [b"x"], 0)
+FILE = permissions(
+    rule("allow", "a/*", "one", verbs="produce", names="pro"),
+    rule("allow", "a/*", "one", verbs="consume", names="con"),
+    rule("allow", "a/*", verbs="store", names="keep"),
+    rule("allow", "a/*", verbs="administer", names="look"),
+    identities=tuple(identity(each) for each in ("pro", "con", "keep", "look")),
+)
+ALL = ("pro", "con", "keep", "look", "")
+
+
+class Rig:
+    def __init__(self, takes: Verbs = GIVERS) -> None:
+        self.refusals: list[Refusal] = []
+        decisions = Decisions(FILE, NOW)
+        self.guard = Guard(lambda: decisions, self.refusals.append, takes)
+
+    def passes(self, message: Message, among: Iterable[str] = ALL) -> list[str]:
+        """Of whom it is taken."""
+        return [who for who in among if self.guard.message(who, message) is not None]
+
+
+def about(topic: str) -> list[Message]:
+    return [
+        BatchMessage(topic, "P", topic, BODY),
+        BatchMessage("C", "P", topic, BODY, direct=True),
+        RecordMessage(topic, "P", topic, 0, b"x"),
+        Head(topic, "P", topic, 0),
+        Head("C", "P", topic, 0, direct=True),
+    ]
+
+
+@pytest.mark.parametrize("message", about("a/x"))
+def test_records_are_taken_from_producers_and_by_consumers_from_stores_as_well(message: Message) -> None:
+    assert Rig(PRODUCERS).passes(message) == ["pro"]
+    assert Rig().passes(message) == ["pro", "keep"]
+
+
+@pytest.mark.parametrize("message", about("b"))
+def test_records_of_another_topic_are_taken_from_nobody(message: Message) -> None:
+    rig = Rig()
+    assert rig.passes(message) == []
+    assert str(rig.refusals[0]) == "pro may not produce 'b': no rule allows it"
+
+
+def test_what_producers_and_stores_are_told() -> None:
+    rig = Rig()
+    assert rig.passes(Stored("P", "S", "a/x", 5)) == ["keep"]
+    assert rig.passes(Ack("P", "a/x", 5)) == ["keep"]
+    assert rig.passes(StoreInfo("", "S", "id", "tcp://h:1#keep")) == ["keep"]
+    assert rig.passes(StoreHello("C", "S")) == ["keep"]
+    assert rig.passes(Fetch("P", "C", "a/x", 0, 1)) == ["con", "keep"]
+    assert rig.passes(GetHeads("a/", "C")) == ["con", "keep"]
+    assert rig.passes(GetHeads("", "C")) == []
+    hello = ConsumerHello("S", "C", ("a/x", "one", "b"))
+    assert rig.guard.message("con", hello) == ConsumerHello("S", "C", ("a/x",))
+
+
+def test_a_subscription_to_records_is_narrowed() -> None:
+    rig = Rig()
+    found = {who: rig.guard.subscribed(who, b"R") for who in ALL}
+    assert found == {"pro": [], "con": [b"Ra/", b"Rone\0"], "keep": [b"Ra/"], "look": [], "": []}
+    assert [each.who for each in rig.refusals] == ["pro", "look", ""]
+    assert rig.guard.subscribed("con", b"Mone") == [b"Mone\0"]
+    assert rig.guard.subscribed("con", b"Ha/b") == [b"Ha/b"]
+    assert rig.guard.subscribed("con", b"Rone\0") == []
+
+
+def test_nobody_subscribes_to_everything_or_to_what_nobody_knows() -> None:
+    rig = Rig()
+    for prefix in (b"", b"S", b"D", b"E", b"A", b"K", b"L", b"?", b"Sx\0"):
+        assert [rig.guard.subscribed(who, prefix) for who in ALL] == [[]] * 5
+    assert [who for who in ALL if rig.guard.subscribed(who, b"F")] == ["keep"]
+    assert [who for who in ALL if rig.guard.subscribed(who, b"G")] == ["keep"]
+    assert [who for who in ALL if rig.guard.subscribed(who, b"WC")] == ["keep"]
+    assert [who for who in ALL if rig.guard.subscribed(who, b"FP")] == ["pro", "keep"]
+    assert [who for who in ALL if rig.guard.subscribed(who, b"I")] == list(ALL)
+
+
+def test_what_is_meant_for_one_is_heard_by_nobody_else() -> None:
+    rig = Rig()
+    guard = rig.guard
+    assert guard.subscribed("con", b"SCCC") == [b"SCCC"]
+    assert guard.subscribed("con", b"SCCC") == [b"SCCC"], "two programs may have one identity"
+    for other in (b"SCCC", b"SC", b"SCCCC"):
+        assert guard.subscribed("keep", other) == []
+    assert guard.subscribed("keep", b"SDDD") == [b"SDDD"]
+
+    assert rig.passes(Fetch("P", "CCC", "a/x", 0, 1)) == ["con"], "somebody asks in the name of another one"
+    assert rig.passes(Fetch("P", "DDD", "a/x", 0, 1)) == ["keep"]
+
+    guard.unsubscribed(b"SCCC")
+    assert guard.subscribed("keep", b"SCCC") == []
+    guard.unsubscribed(b"SCCC")
+    assert guard.subscribed("keep", b"SCCC") == [b"SCCC"]
+
+
+def test_queries_need_the_verb_that_fits() -> None:
+    rig = Rig()
+
+    def allowed(request: Request) -> list[str]:
+        return [who for who in ALL if rig.guard.asks(who, request) is None]
+
+    for kind in (ReadRequest(b"a/x", b"P", 0), SeekRequest(b"a/x", b"P", 0), LastRequest(b"a/x")):
+        assert allowed(kind) == ["con", "keep"]
+    assert allowed(ReadRequest(b"b", b"P", 0)) == []
+    assert allowed(HeadsRequest(b"")) == ["pro", "con", "keep", "look"]
+    assert allowed(HeadsRequest(b"b")) == []
+    assert allowed(Stage("s", "r", 0, 0, 0, 0, b"a/x")) == ["pro"]
+    assert allowed(Stage("s", "r", 0, 0, 0, 0, b"b")) == []
+    assert allowed(FindSink("s")) == allowed(AttachSink("s", "r", "h", True)) == ["pro"]
+    refused = rig.guard.asks("look", ReadRequest(b"a/x", b"P", 0))
+    assert refused == ErrorAnswer("look may not consume 'a/x': no rule allows it", DENIED)
+
+
+def test_lists_name_only_what_somebody_may_know() -> None:
+    rig = Rig()
+    rows = [(topic, b"P", 0, 1, 1, 0, 0, 1) for topic in (b"a/x", b"b", b"one")]
+    answer = HeadsAnswer(rows, 7, False)
+
+    def topics(who: str) -> list[bytes]:
+        found = rig.guard.told(who, answer)
+        assert isinstance(found, HeadsAnswer)
+        return [each[0] for each in found.partitions]
+
+    assert topics("con") == [b"a/x", b"one"]
+    assert topics("look") == [b"a/x"]
+    believed = rig.guard.answered("keep", answer)
+    assert isinstance(believed, HeadsAnswer)
+    assert [each[0] for each in believed.partitions] == [b"a/x"]
+    assert believed.version == 7
+
+
+def test_a_store_is_asked_for_what_it_may_store_and_believed_no_more() -> None:
+    rig = Rig()
+    assert rig.guard.may_ask("keep", ReadRequest(b"a/x", b"P", 0))
+    assert not rig.guard.may_ask("keep", ReadRequest(b"one", b"P", 0))
+    fine = ReadAnswer(b"a/x", b"P", 0, 1, True)
+    assert rig.guard.answered("keep", fine) is fine
+    assert isinstance(rig.guard.answered("keep", ReadAnswer(b"one", b"P", 0, 1, True)), ErrorAnswer)
