@@ -253,6 +253,10 @@ PAIR_PART_BYTES: Final = 256 * KIB  # that one of a pair of masters sends the ot
 PAIR_WINDOW: Final = 4  # such messages under way
 PAIR_UNIT_BYTES_MAX: Final = 128 * MIB  # one commit, or one part of a snapshot; what is larger was not sent by a master
 PAIR_QUEUE_BYTES: Final = 16 * MIB  # commits that wait for the partner to catch up; beyond it writers wait, too
+PAIR_RECENT_KEYS_MAX: Final = (
+    65_536  # that changed last, so that a clone from before a takeover need not take everything
+)
+PAIR_RECENT_BYTES_MAX: Final = 8 * MIB  # the same in bytes of keys
 PAIR_STALL_S: Final = 3.0  # a partner that takes nothing for so long has to begin anew
 PAIR_DIAL_S: Final = 1.0  # between attempts to peer with the partner
 PAIR_ASKS_MAX: Final = 4_096  # clones that ask while nobody serves, and are answered first

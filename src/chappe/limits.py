@@ -94,6 +94,8 @@ class KvLimits:
     pair_part_bytes: int = defaults.PAIR_PART_BYTES
     pair_window: int = defaults.PAIR_WINDOW
     pair_queue_bytes: int = defaults.PAIR_QUEUE_BYTES
+    recent_keys: int = defaults.PAIR_RECENT_KEYS_MAX
+    recent_bytes: int = defaults.PAIR_RECENT_BYTES_MAX
 
     # -- clone
     window: int = defaults.CLONE_WINDOW

@@ -73,7 +73,7 @@ def test_every_kind_has_a_vector_or_is_of_chappe_alone() -> None:
     seen = {type(decode_message(bytes.fromhex(vector["payload_hex"])).command) for vector in COMMANDS}
 
     of_chappe = {cmd.WriterState, cmd.Settled, cmd.Leave, cmd.SnapshotOffer, cmd.SnapshotPiece, cmd.SnapshotTaken}
-    assert set(cmd._WRITERS) - seen == {*of_chappe, cmd.MasterSilent}
+    assert set(cmd._WRITERS) - seen == {*of_chappe, cmd.MasterSilent, cmd.ChangesOffer}
 
 
 PIECE = cmd.piece(3, 40, cmd.encode_pairs([b"\x05\x01a\x00", b"\x05\x01b\x00"]))
@@ -87,6 +87,7 @@ PIECE = cmd.piece(3, 40, cmd.encode_pairs([b"\x05\x01a\x00", b"\x05\x01b\x00"]))
         cmd.Settled(4),
         cmd.Leave(3),
         cmd.SnapshotOffer(3, 7, 10, 42),
+        cmd.ChangesOffer(3, 7, 10, 42, 2, MASTER, 2**64 - 1),
         PIECE,
         cmd.SnapshotTaken(3, 42),
         cmd.SnapshotTaken(3, 40, again=True),

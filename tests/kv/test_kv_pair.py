@@ -2,147 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 import pytest
+from tests.kv.pair_rig import paired
 
-from chappe.core import Report
 from chappe.data.binary import encode as encode_value
 from chappe.data.order import INTEGER
-from chappe.errors import BackendFailure, ProtocolError, StaleData, StorageFull, WriteUnknown
+from chappe.errors import BackendFailure, ProtocolError, StaleData, WriteUnknown
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Commit, Notify, Resolve, Send
+from chappe.kv.actions import Commit, Send
 from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, PutRow, WriterRow
-from chappe.kv.clone import KvClone
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
 from chappe.kv.events import MasterFound, MasterLost
 from chappe.kv.pair import messages as say
 from chappe.kv.pair.core import PairedMaster
 from chappe.kv.pair.standby import Standby
 from chappe.kv.pair.stream import Feed, Intake
+from chappe.kv.recent import Recent
 from chappe.kv.topics import clone_topic, pair_topic
-from chappe.limits import KV_LIMITS, KvLimits
+from chappe.limits import KV_LIMITS
 from chappe.replication.binary_star.messages import BACKUP, PRIMARY
 from chappe.sim.backends import SimBackend
 
-NS = 1_000_000_000
-STEP_S = 0.01
 MASTER = chappe_entity(b"m" * 16, 1)
-
-
-class Pair:
-    """Two masters, clones, and one clock; commits take no time unless they are held."""
-
-    def __init__(self, *, durable: bool = False, limits: KvLimits = KV_LIMITS) -> None:
-        self.now = 100.0
-        self.lives = 0
-        self.limits = limits
-        self.backends = {"a": SimBackend(), "b": SimBackend()} if durable else {}
-        self.roles: dict[str, Any] = {}
-        self.paused: set[str] = set()
-        self.waiting: dict[str, list[tuple[bytes, bytes]]] = {}
-        self.outcomes: dict[int, object] = {}
-        self.events: dict[str, list[object]] = {}
-        self.shown: dict[str, list[Notify]] = {}
-        self.sent: list[tuple[str, Send]] = []
-        self.lost: Callable[[str, Send], bool] = lambda sender, action: False
-        for name in ("a", "b"):
-            self.master(name)
-
-    def entity(self, name: str) -> Entity:
-        self.lives += 1
-        return chappe_entity(name.encode() * 16, self.lives)
-
-    def times(self) -> dict[str, Any]:
-        return {"now": self.now, "wall_ns": int(self.now * NS)}
-
-    def master(self, name: str) -> None:
-        backend = self.backends.get(name)
-        self.lives += 1
-        self.join(
-            name,
-            PairedMaster(
-                "s", self.entity(name), PRIMARY if name == "a" else BACKUP, self.lives, durable=backend is not None,
-                loaded=None if backend is None else backend.load(), limits=self.limits, **self.times(),
-            ),
-        )  # fmt: skip
-
-    def join(self, name: str, role: Any) -> Any:
-        self.roles[name] = role
-        self.waiting[name] = []
-        self.events.setdefault(name, [])
-        self.shown.setdefault(name, [])
-        self.do(name, role.start(**self.times()))
-        return role
-
-    def clone(self, name: str) -> KvClone:
-        return self.join(name, KvClone("s", self.entity(name), now=self.now))  # type: ignore[no-any-return]
-
-    def do(self, name: str, actions: list[Action]) -> None:
-        role = self.roles[name]
-        for action in actions:
-            if isinstance(action, Send):
-                self.sent.append((name, action))
-                if not self.lost(name, action):
-                    for other, its in self.roles.items():
-                        if other != name and action.receiver in (None, its.entity.endpoint):
-                            self.waiting[other].append((action.topic, action.payload))
-            elif isinstance(action, Commit):
-                try:
-                    self.backends[name].commit(action.operations)
-                except StorageFull as error:
-                    self.do(name, role.handle_commit_failed(action.number, error, self.now))
-                else:
-                    self.do(name, role.handle_committed(action.number, **self.times()))
-            elif isinstance(action, Resolve):
-                self.outcomes[action.ticket] = action.outcome
-            elif isinstance(action, Notify):
-                self.shown[name].append(action)
-            elif isinstance(action, Report):
-                self.events[name].append(action.event)
-
-    def deliver(self) -> None:
-        rounds = 0
-        while any(self.waiting[each] for each in self.roles if each not in self.paused):
-            rounds += 1
-            assert rounds < 1_000, "they answer each other for ever"
-            for name in [each for each in self.roles if each not in self.paused]:
-                waiting, self.waiting[name] = self.waiting[name], []
-                for topic, payload in waiting:
-                    hear = self.roles[name].hears.get(topic)
-                    if hear is not None and name in self.roles:
-                        self.do(name, hear([payload], **self.times()))
-
-    def wait(self, seconds: float) -> None:
-        until = self.now + seconds
-        while self.now < until:
-            self.deliver()
-            self.now += STEP_S
-            for name, role in list(self.roles.items()):
-                if name not in self.paused and self.now >= role.next_timeout(**self.times()):
-                    self.do(name, role.handle_timeout(**self.times()))
-                assert role.invariants() == []
-        self.deliver()
-
-    def write(self, name: str, what: str, *arguments: Any, ticket: int) -> None:
-        self.do(name, getattr(self.roles[name], what)(*arguments, ticket=ticket, **self.times()))
-        self.deliver()
-
-    def kill(self, name: str) -> None:
-        gone = self.roles.pop(name)
-        for other, role in self.roles.items():
-            self.do(other, role.handle_gone(gone.entity.endpoint, self.now))
-
-
-def paired(**options: Any) -> Pair:
-    pair = Pair(**options)
-    pair.wait(1.0)
-    assert pair.roles["a"].star.confirms == "paired"
-    assert pair.roles["b"].idle()
-    return pair
 
 
 def is_part(action: Send) -> bool:
@@ -320,13 +204,13 @@ def test_who_dies_while_it_takes_a_copy_still_has_its_own() -> None:
     backend.commit([before])
     limits = replace(KV_LIMITS, pair_part_bytes=20)
     role = PairedMaster("s", MASTER, BACKUP, 1, now=0.0, wall_ns=0, durable=True, loaded=backend.load())
-    standby = Standby(role.engine, (), role._notices, 1, limits, durable=True)
+    standby = Standby(role.engine, (), Recent(limits), role._notices, 1, limits, durable=True)
     (join,) = standby.follow(7, 0.0)
     assert isinstance(join, say.Join)
     other = PairedMaster("s", MASTER, PRIMARY, 2, now=0.0, wall_ns=0)
     for number in range(10):
         other.engine.put(f"new {number}", number)
-    feed = Feed(join.stream, 1, MASTER, other.engine.frozen(), (), 0, limits, 0.0)
+    feed = Feed(join.stream, 1, MASTER, other.engine.frozen(), (), 0, 1, limits, 0.0)
     said = feed.send(0.0)
     asked: list[object] = []
     for _ in range(100):
@@ -363,7 +247,7 @@ SAID: tuple[say.Said, ...] = (
     say.Join(1, 2, 3),
     say.Part(1, 2, True, b"piece"),
     say.Part(1, 2, False, b""),
-    say.Last(1, 9, MASTER),
+    say.Last(1, 9),
     say.Have(1, 2**64 - 1),
     say.Missing(1, (2, 4)),
     say.Gone(5),
@@ -384,17 +268,24 @@ def test_what_is_said_comes_as_it_was(said: say.Said) -> None:
 
 
 def test_a_unit_comes_as_it_was() -> None:
-    kind, rows = say.decode_unit(say.encode_unit(say.COMMIT, ROWS))
-    assert kind == say.COMMIT
-    assert tuple([row for row, _, _ in rows]) == ROWS
-    assert rows[0][1:] == ("k", (1, "x"))
+    encoded = [say.encode_operation(row) for row in ROWS]
+    commit = say.decode_unit(say.encode_unit(say.COMMIT, encoded, 2**64 - 1))
+    assert (commit.kind, commit.event) == (say.COMMIT, 2**64 - 1)
+    assert tuple([row for row, _, _ in commit.rows]) == ROWS
+    assert commit.rows[0][1:] == ("k", (1, "x"))
+    end = say.decode_unit(say.encode_unit(say.END, encoded[:1], 7, MASTER))
+    assert (end.kind, end.event, end.master, len(end.rows)) == (say.END, 7, MASTER, 1)
+    for kind in (say.COMMIT, say.END):
+        with pytest.raises(ProtocolError):
+            say.decode_unit(say.encode_unit(kind, (), 7, MASTER)[:-1])
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_is_no_message_is_refused(seed: int) -> None:
     rng = Random(seed)
     for _ in range(300):
-        unit = say.encode_unit(rng.randrange(4), rng.choices(ROWS, k=rng.randrange(4)))
+        encoded = [say.encode_operation(row) for row in rng.choices(ROWS, k=rng.randrange(4))]
+        unit = say.encode_unit(rng.randrange(4), encoded, rng.getrandbits(64), MASTER)
         raw = bytearray(rng.choice((unit, message(rng.choice(SAID)))))
         for _ in range(rng.randrange(4)):
             raw[rng.randrange(len(raw))] = rng.randrange(256)
@@ -441,7 +332,7 @@ def test_a_stream_that_is_silent_or_stalls_is_given_up() -> None:
     intake = Intake(1, KV_LIMITS, 0.0)
     assert not intake.silent(1.0)
     assert intake.silent(10.0)
-    feed = Feed(1, 1, MASTER, (), (), 0, KV_LIMITS, 0.0)
+    feed = Feed(1, 1, MASTER, (), (), 0, 1, KV_LIMITS, 0.0)
     assert not feed.stalled(10.0)
     feed.send(0.0)
     assert not feed.stalled(1.0)

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from chappe.channel import ChannelProducer
+from chappe.kv.entity import Entity
 from chappe.kv.pair import core
 from chappe.kv.pair.active import Active
 from chappe.kv.pair.core import PairedMaster
 from chappe.kv.pair.standby import Standby
+from chappe.kv.recent import Recent
 from chappe.replication.binary_star.actions import Memory
 from chappe.replication.binary_star.witness import WitnessCore
 from chappe.sim.scenarios.kv.pair_scenario import KvPair
@@ -32,6 +35,16 @@ def test_every_promise_is_kept(first: int) -> None:
 
 def test_a_seed_plays_the_same_world_every_time() -> None:
     assert KvPair(7, SHORT).play() == KvPair(7, SHORT).play()
+
+
+def test_clones_take_what_they_lack_from_the_next_master() -> None:
+    assert sum([_resumed(seed) for seed in range(5)]) > 5
+
+
+def _resumed(seed: int) -> int:
+    world = KvPair(seed)
+    assert world.play().failure is None
+    return world.states.resumed
 
 
 def test_where_nothing_goes_wrong_nobody_takes_over() -> None:
@@ -80,9 +93,36 @@ def writes_to_the_new_master_anew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PairedMaster, "_lead", lead)
 
 
+def forgets_the_commit_that_was_half_told(patch: pytest.MonkeyPatch) -> None:
+    since = Recent.since
+
+    def later(self: Recent, master: Entity, event: int) -> Any:
+        nearest = [each.event for each in self._states if each.master == master and each.event >= event]
+        return since(self, master, min(nearest)) if nearest else None
+
+    patch.setattr(Recent, "since", later)
+
+
+def takes_any_event_for_one_that_was_here(patch: pytest.MonkeyPatch) -> None:
+    since = Recent.since
+
+    def earlier(self: Recent, master: Entity, event: int) -> Any:
+        last = max([each.event for each in self._states if each.master == master], default=0)
+        return since(self, master, min(event, last))
+
+    patch.setattr(Recent, "since", earlier)
+
+
+def numbers_only_what_clones_hear(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ChannelProducer, "pass_over", lambda self, count: None)
+
+
 @pytest.mark.parametrize(
     "broken",
     [
+        forgets_the_commit_that_was_half_told,
+        takes_any_event_for_one_that_was_here,
+        numbers_only_what_clones_hear,
         confirms_at_once,
         grants_everything,
         keeps_no_writers,

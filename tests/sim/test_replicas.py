@@ -13,7 +13,7 @@ from chappe.channel import ChannelConsumer, ChannelProducer, Lost
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action
 from chappe.kv.clone import KvClone
-from chappe.kv.engine import Entry, Staged
+from chappe.kv.engine import Change, Entry
 from chappe.kv.following import Following
 from chappe.kv.group_commit import Done
 from chappe.kv.master import KvMaster
@@ -189,12 +189,12 @@ class SkipsWhatIsLost(Following):
         super()._take([each for each in taken if not isinstance(each, Lost)], now, actions)
 
 
-class AddsTheSnapshot(Following):
+class AddsTheSnapshot(Receiving):
     """Does not remove what the master no longer has."""
 
-    def _become(self, master: Any, staged: Staged, actions: list[Action]) -> None:
-        staged.entries = self._engine.entries | staged.entries
-        super()._become(master, staged, actions)
+    def become(self, *, tell: bool) -> list[Change]:
+        self._staged.entries = self._engine.entries | self._staged.entries
+        return super().become(tell=tell)
 
 
 def with_receiving(broken: type[Receiving]) -> type[KvClone]:
@@ -263,7 +263,7 @@ STORES: Iterable[tuple[KvCores, tuple[str, ...]]] = [
     (KvCores(clone=with_part(KvClone, "_following", DropsWritesSilently)), ("exactly once",)),
     (KvCores(clone=with_part(KvClone, "_following", NeverComesBack)), ("convergence", "exactly once")),
     (KvCores(clone=with_part(KvClone, "_following", SkipsWhatIsLost)), ("order", "convergence")),
-    (KvCores(clone=with_part(KvClone, "_following", AddsTheSnapshot)), ("order", "convergence")),
+    (KvCores(clone=with_receiving(AddsTheSnapshot)), ("order", "convergence")),
     (KvCores(clone=KeepsWritesWithoutBound), ("bounds",)),
     (KvCores(clone=with_receiving(TakesAnyPiece)), ("order", "convergence", "crash")),
     (KvCores(clone=with_receiving(ForgetsWhatFollows)), ("order",)),

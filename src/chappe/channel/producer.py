@@ -55,6 +55,7 @@ class ChannelProducer(Generic[H, P]):
         lasting: Keep events while there is no consumer, refuse rather than drop at the bound, never drop a silent
             consumer, repeat the handshake until it is acknowledged, and send at most ``window`` events ahead of what
             is acknowledged (a window below ``CHANNEL_ACK_EVENTS`` moves on with the heartbeats only).
+        counting: Number every event, and nothing else, whether somebody listens or not; see ``pass_over``.
     """
 
     def __init__(
@@ -67,9 +68,11 @@ class ChannelProducer(Generic[H, P]):
         events_max: int = CHANNEL_EVENTS_MAX,
         bytes_max: int = CHANNEL_BYTES_MAX,
         lasting: bool = False,
+        counting: bool = False,
         window: int = CHANNEL_EVENTS_MAX,
     ) -> None:
         self.seq = FIRST  # of the last event
+        self._counting = counting
         self._size = size
         self._heartbeat_s = heartbeat_s
         self._silent_s = math.inf if lasting else silent_s
@@ -127,11 +130,13 @@ class ChannelProducer(Generic[H, P]):
     # -- application ------------------------------------------------------------------------------------------
 
     def produce(self, payload: P, now: float) -> list[ProducerAction[H]]:
-        """Send an event to all consumers; without any it does nothing, unless lasting.
+        """Send an event to all consumers; without any it does nothing, unless lasting, or counting.
 
         Raises BufferFull from a lasting producer at its bound.
         """
         if not self._paths and not self._lasting:
+            if self._counting:
+                self.seq += 1
             return []
         size = self._size(payload)
         if self._lasting and not self.room(size):
@@ -166,12 +171,13 @@ class ChannelProducer(Generic[H, P]):
         """Forget a consumer, if it is known.
 
         Behind the last one a number is left out: what happens while nobody listens has none, and who was forgotten
-        and does not know it yet must not take the next event for the one that follows what it has.
+        and does not know it yet must not take the next event for the one that follows what it has. Not so with
+        ``counting``, where those have numbers.
         """
         if self._paths.pop(consumer, None) is None:
             return []
         self._trim()
-        if not self._paths and not self._lasting:
+        if not self._paths and not self._lasting and not self._counting:
             self.seq += 1
         return [Dropped(consumer, reason)]
 
@@ -181,6 +187,11 @@ class ChannelProducer(Generic[H, P]):
         buffer = self._buffer
         while buffer and buffer[0].seq <= seq:
             self._bytes -= self._size(buffer.popleft().payload)
+
+    def pass_over(self, count: int) -> None:
+        """So many events have happened while nobody listens; they have numbers, too."""
+        assert not self._paths
+        self.seq += count
 
     def hurry(self, now: float) -> None:
         """Have the next heartbeat now."""

@@ -10,6 +10,7 @@ ordering      a master's writes are done, made durable and told
 group_commit  what waits for the backend
 followers     the clones that are sent every change
 snapshots     ... and before that all there is, in pieces or, to an original, in one message
+recent        ... or what has changed since they were up to date with another master of a pair
 taking        the writes that clones send
 writers       what is known of the clones that write
 clone         all data, and writes that go to the master

@@ -9,7 +9,6 @@ from typing import Final
 import msgspec
 
 from chappe.channel import (
-    ASK_HANDSHAKE,
     ChannelProducer,
     Event,
     Handshake,
@@ -149,9 +148,9 @@ class Uplink:
         self._topic = master_topic(check_name(name))
         self._entity = entity
 
-    def ask(self, receiver: Entity, actions: list[Action]) -> None:
-        """Ask for a snapshot, aloud: a master by name, or whichever there is with ``NOBODY``."""
-        body = cmd.encode_command(cmd.MissingEvents(ASK_HANDSHAKE))
+    def ask(self, receiver: Entity, state: tuple[Entity, int] | None, actions: list[Action]) -> None:
+        """Ask for a snapshot, aloud: a master by name, or whichever there is with ``NOBODY``; see ``cmd.asking``."""
+        body = cmd.encode_command(cmd.asking(state))
         actions.append(Send(self._topic, None, cmd.encode_message(0, self._entity, receiver, body)))
 
     def send(self, command: cmd.Command, master: Entity, actions: list[Action]) -> None:

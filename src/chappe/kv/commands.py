@@ -28,12 +28,18 @@ kind name               fields
 132  SnapshotPiece      u64 snapshot, u64 first entry, u32 crc32c of what follows, list of (key, value): likewise
 133  SnapshotTaken      u64 snapshot, u64 entries, u8 again: from a clone of chappe to a master of chappe
 134  MasterSilent       entity of a master: from the other one of its pair, or from itself, to all clones
+135  ChangesOffer       as 131, and u64 how many of the entries are gone, a master, u64 number of its event: likewise
 ==== ================== ========================================================================================
 
-From 128 to 133 they never reach an original: they are sent to one receiver, whose entity has chappe's mark. The last
-one does, and an original drops it, as every command that it does not know. A master of chappe
-also tells what was added to a string or container, or taken from it, as Add and Subtract, if all its clones are of
-chappe; otherwise, as the original does, with a Put of all that came out.
+From 128 on they never reach an original, but for 134: they are sent to one receiver, whose entity has chappe's mark.
+An original drops that one, as every command that it does not know.
+
+A MissingEvents of the number 0 asks for everything. A clone of chappe may put four more behind that: the master that it
+followed, as three numbers, and its last event, so that a master that knows that state says only what has changed since
+(``asking``). An original does not answer to more than one number; so each second time a clone asks without.
+
+A master of chappe also tells what was added to a string or container, or taken from it, as Add and Subtract, if all
+its clones are of chappe; otherwise, as the original does, with a Put of all that came out.
 """
 
 from __future__ import annotations
@@ -45,7 +51,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 from crc32c import crc32c
 
-from chappe.channel import Ack, Heartbeat, Nack
+from chappe.channel import ASK_HANDSHAKE, Ack, Heartbeat, Nack
 from chappe.channel import RetransmitFailed as RetransmitFailed
 from chappe.data.binary import decode_at, encode
 from chappe.data.order import VECTOR
@@ -234,11 +240,28 @@ class MasterSilent(msgspec.Struct, frozen=True):
     master: Entity
 
 
+class ChangesOffer(msgspec.Struct, frozen=True):
+    """A master to a clone of chappe that has what ``master`` had behind its ``event``: what has changed since.
+
+    As a snapshot, but that it holds ``entries`` which may have changed, and of them the last ``gone`` are keys that are
+    not there any more, with a value that says nothing. All else is as the clone has it.
+    """
+
+    snapshot: int
+    offset: int
+    ticks: int
+    entries: int
+    gone: int
+    master: Entity
+    event: int
+
+
+Offer: TypeAlias = SnapshotOffer | ChangesOffer
 Action: TypeAlias = Put | PutUnique | PutUniqueResult | Erase | Expire | Add | Subtract | Clear
 Told: TypeAlias = Action | Changed
 Command: TypeAlias = (
     Action | AttachWriter | Keepalive | CumulativeAck | MissingEvents | AckClone | RetransmitFailed | WriterState
-    | Settled | Leave | SnapshotOffer | SnapshotPiece | SnapshotTaken | MasterSilent
+    | Settled | Leave | SnapshotOffer | SnapshotPiece | SnapshotTaken | MasterSilent | ChangesOffer
 )  # fmt: skip
 ACTIONS: Final = (Put, PutUnique, PutUniqueResult, Erase, Expire, Add, Subtract, Clear)
 
@@ -253,6 +276,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 _head: Final = Struct(">Q16sQ16sQ")
+_ENDPOINT: Final = Struct(">QQ")
 _SENDER: Final = slice(8, 8 + ENDPOINT_BYTES)
 _RECEIVER_AT: Final = 8 + ENTITY_BYTES
 _entity: Final = Struct(">16sQ")
@@ -289,6 +313,22 @@ def encode_pairs(pairs: Sequence[bytes]) -> bytes:
 def piece(snapshot: int, first: int, raw_pairs: bytes) -> SnapshotPiece:
     """A piece with its checksum."""
     return SnapshotPiece(snapshot, first, crc32c(raw_pairs), raw_pairs)
+
+
+def asking(state: tuple[Entity, int] | None) -> MissingEvents:
+    """Ask for everything, or for what has changed since a master and its last event, if a master knows those."""
+    if state is None:
+        return MissingEvents(ASK_HANDSHAKE)
+    (endpoint, number), event = state
+    return MissingEvents((*ASK_HANDSHAKE, *_ENDPOINT.unpack(endpoint), number, event))
+
+
+def asked(seqs: tuple[int, ...]) -> tuple[Entity, int] | None:
+    """The state that the numbers of an ``asking`` name."""
+    if len(seqs) != 5 or seqs[:1] != ASK_HANDSHAKE:
+        return None
+    _, high, low, number, event = seqs
+    return Entity(_ENDPOINT.pack(high, low), number), event
 
 
 def ticks(heartbeat_s: float) -> int:
@@ -446,5 +486,6 @@ _LAYOUTS: Final[dict[int, tuple[Callable[..., Command], tuple[_Field | Struct, .
     132: (SnapshotPiece, (_U64, _U64, _U32, _REST)),
     133: (SnapshotTaken, (_U64, _U64, _FLAG)),
     134: (MasterSilent, (_ENTITY,)),
+    135: (ChangesOffer, (_U64, _U64, _U16, _U64, _U64, _ENTITY, _U64)),
 }
 _WRITERS: Final = {made: (kind, fields) for kind, (made, fields) in _LAYOUTS.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from chappe.channel import (
@@ -22,7 +22,7 @@ from chappe.kv.actions import Action, Send
 from chappe.kv.engine import Entry
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CloneAttached, CloneDropped, StoreNearsBound
-from chappe.kv.snapshots import Snapshots, TooLarge, Wholes
+from chappe.kv.snapshots import Changes, Snapshots, TooLarge, View, Wholes
 from chappe.kv.topics import check_name, clone_topic
 from chappe.kv.writers import Writers
 from chappe.limits import KvLimits
@@ -36,12 +36,15 @@ class Followers:
     Args:
         writers: Those among the clones that write; one that is dropped is detached there.
         frozen: All entries that are durable, as they are now and stay.
+        since: What of them may have changed since a master's event, likewise; None if that is not known.
         heartbeat_s: Longest silence towards the clones.
+        counting: Whether what happens while there are no clones has numbers, too.
     """
 
     def __init__(
         self, name: str, entity: Entity, writers: Writers, frozen: Callable[[], list[Entry]],
-        limits: KvLimits, *, now: float, heartbeat_s: float,
+        since: Callable[[Entity, int], Changes | None], limits: KvLimits, *, now: float, heartbeat_s: float,
+        counting: bool = False,
     ) -> None:  # fmt: skip
         self.has_clones = False  # whether there are clones; asked with every write
         self.tick_at = now + heartbeat_s  # when to look after all channels of the master; an event brings it forward
@@ -50,13 +53,14 @@ class Followers:
         self._topic = clone_topic(check_name(name))
         self._writers = writers
         self._limits = limits
-        self._snapshots = Snapshots(frozen, limits)  # for clones of chappe ...
+        self._snapshots = Snapshots(frozen, since, limits)  # for clones of chappe ...
         self._wholes = Wholes(frozen, limits)  # ... and of originals
         self._originals: set[Entity] = set()
         self._heartbeat_s = heartbeat_s
         self.output: ChannelProducer[Entity, bytes] = ChannelProducer(
-            len, now=now, heartbeat_s=heartbeat_s, events_max=limits.events_max
+            len, now=now, heartbeat_s=heartbeat_s, events_max=limits.events_max, counting=counting
         )
+        self._counting = counting
         self._greeted: set[Entity] = set()  # originals that have not said yet that they have everything
         self._beat_at = now + heartbeat_s
 
@@ -82,7 +86,7 @@ class Followers:
 
     # -- what the master has to say ---------------------------------------------------------------------------------
 
-    def tell(self, commands: Iterable[cmd.Told], now: float, actions: list[Action]) -> None:
+    def tell(self, commands: Collection[cmd.Told], now: float, actions: list[Action]) -> None:
         """Events for all of them, if there are any."""
         if self.has_clones:
             for command in commands:
@@ -94,6 +98,8 @@ class Followers:
                     self._wholes.changed(len(body))
                 self._apply(self.output.produce(body, now), now, actions)
             self.tick_at = min(self.tick_at, now + CHANNEL_TICK_S)
+        elif self._counting:
+            self.output.pass_over(len(commands))
 
     def send(self, clone: Entity, command: cmd.Command, actions: list[Action]) -> None:
         """Say something to one of them."""
@@ -127,12 +133,12 @@ class Followers:
             reason = f"{self._limits.clones_max:,} follow it already"
             actions.append(Report(CloneDropped(self._name, clone, reason)))
         elif clone.is_chappe:
-            view = self._snapshots.open(clone, self.output.seq, self.output.floor, now)
+            state = cmd.asked(seqs)
+            view = self._snapshots.open(clone, self.output.seq, self.output.floor, now, state)
             if view is not None:
-                interval = cmd.ticks(self._heartbeat_s)
                 self.output.add(clone, now, behind=view.offset)
                 self.has_clones = True
-                self.send(clone, cmd.SnapshotOffer(view.number, view.offset, interval, len(view.entries)), actions)
+                self.send(clone, self._offer(view, state), actions)
                 for piece in self._snapshots.ahead(clone):
                     self.send(clone, piece, actions)
         else:
@@ -221,6 +227,12 @@ class Followers:
         self._warn(self._wholes.measured(len(pairs)), actions)
         body = cmd.encode_command(cmd.AckClone(seq, cmd.ticks(self._heartbeat_s), pairs))
         actions.append(Send(self._topic, clone.endpoint, cmd.encode_message(seq, self._entity, clone, body)))
+
+    def _offer(self, view: View, state: tuple[Entity, int] | None) -> cmd.Offer:
+        ticks, entries = cmd.ticks(self._heartbeat_s), len(view.entries)
+        if view.changes is None or state is None:
+            return cmd.SnapshotOffer(view.number, view.offset, ticks, entries)
+        return cmd.ChangesOffer(view.number, view.offset, ticks, entries, view.changes.gone, *state)
 
     def _forget(self, clone: Entity) -> None:
         self._snapshots.close(clone)

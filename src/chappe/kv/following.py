@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal
 
 from chappe.channel import Consume, ConsumerAction, Lost, ToProducer
 from chappe.core import Report
 from chappe.defaults import CHANNEL_HEARTBEAT_S, CHANNEL_NACK_S, CHANNEL_TICK_S, MASTER_SILENT_S, STAR_MISSED_MAX
-from chappe.errors import ProtocolError, StaleData, StoreError
+from chappe.errors import InvalidData, ProtocolError, StaleData, StoreError
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action
 from chappe.kv.clone_writes import CloneWrites, Uplink
@@ -65,6 +65,7 @@ class Following:
         self._search_s = CHANNEL_NACK_S
         self._resumed = False  # the master is there again, and it is not known yet whether changes were missed
         self._probe = False  # the next attempt asks the old master whether it still knows us
+        self._plainly = False  # the next one that asks for a snapshot does not say what is here
         self._conflicts = Conflicts()
 
     def idle(self) -> bool:
@@ -123,7 +124,7 @@ class Following:
             return
         known = sender == self.master
         alone = message.receiver == self._entity
-        if isinstance(command, cmd.SnapshotOffer):
+        if isinstance(command, cmd.SnapshotOffer | cmd.ChangesOffer):
             if alone:
                 self._offered(sender, command, now, actions)
             return
@@ -234,8 +235,16 @@ class Following:
             self._uplink.send(self._writes.greeting(), old, actions)
             self._search_at = min(self._search_at, now + CHANNEL_NACK_S)
             return
+        state, self._plainly = None if self._plainly else self._state, not self._plainly
         # While it is followed a master is asked by name: another one that answered would be a second master.
-        self._uplink.ask(old if self.connected and old is not None else NOBODY, actions)
+        self._uplink.ask(old if self.connected and old is not None else NOBODY, state, actions)
+
+    @property
+    def _state(self) -> tuple[Entity, int] | None:
+        """What is here, so that a master of chappe may know what it lacks: what this one had behind its event."""
+        if self.master is None or not self.master.is_chappe or self._syncing or not self._input.initialized:
+            return None
+        return self.master, self._input.next - 1
 
     def _listen_s(self) -> float:
         """How long to wait for a sign of the master that was lost, before masters are asked for a snapshot."""
@@ -254,6 +263,7 @@ class Following:
         self._search_at = now + self._listen_s()
         self._search_s = CHANNEL_NACK_S
         self._probe = True
+        self._plainly = False
         actions.append(Report(MasterLost(self._name, self.master, reason)))
         if now >= self._writes.refuse_at(now):
             self._writes.refuse(actions)
@@ -318,17 +328,17 @@ class Following:
         staged = Staged(self._engine)
         for key, value in pairs:
             staged.add(key, value)
-        self._become(master, staged, actions)
+        self._become(master, self._engine.replace(staged, tell=self._notices.wanted), actions)
         actions += self._writes.pending.settle(None)[1]  # shown by now
         self._take(self._input.handle_handshake(command.offset, command.ticks * CHANNEL_TICK_S, now), now, actions)
         self._writes.begin(master, now, actions)
 
-    def _become(self, master: Entity, staged: Staged, actions: list[Action]) -> None:
+    def _become(self, master: Entity, changes: Iterable[Change], actions: list[Action]) -> None:
         again = master == self.master
         if self.connected:
             self._writes.channel.drop(master, "")
         self._receiving = None
-        for change in self._engine.replace(staged, tell=self._notices.wanted):  # in one step for those who read
+        for change in changes:
             self._notices.tell(change, None, master, actions)
         if not again and self.master is not None and not (self.master.is_chappe and master.is_chappe):
             self._writes.doubt(actions)
@@ -346,11 +356,15 @@ class Following:
 
     # -- inside: a snapshot in pieces -------------------------------------------------------------------------------
 
-    def _offered(self, master: Entity, offer: cmd.SnapshotOffer, now: float, actions: list[Action]) -> None:
-        """A master is about to send all it has, which was asked for."""
+    def _offered(self, master: Entity, offer: cmd.Offer, now: float, actions: list[Action]) -> None:
+        """A master is about to send all it has, or what has changed, which was asked for; raises ProtocolError."""
+        if isinstance(offer, cmd.ChangesOffer) and offer.gone > offer.entries:
+            raise InvalidData(f"of {offer.entries} changes {offer.gone} are keys that are gone")
         known = master == self.master
         receiving = self._receiving
         wanted = (not self.connected or (self._syncing and known)) and (receiving is None or receiving.master == master)
+        if isinstance(offer, cmd.ChangesOffer):
+            wanted = wanted and (offer.master, offer.event) == self._state
         if not wanted or (receiving is not None and receiving.offer == offer):
             if receiving is None or receiving.master != master:
                 self._decline(offer, master, actions)
@@ -363,7 +377,7 @@ class Following:
             receiving.tell(actions)
             self._complete(receiving, now, actions)
 
-    def _decline(self, offer: cmd.SnapshotOffer, master: Entity, actions: list[Action]) -> None:
+    def _decline(self, offer: cmd.Offer, master: Entity, actions: list[Action]) -> None:
         """Its master need not wait for us."""
         self._uplink.send(cmd.SnapshotTaken(offer.snapshot, offer.entries), master, actions)
 
@@ -399,7 +413,7 @@ class Following:
         self._input = receiving.input
         self._heard_at = now
         self._heartbeat_s = receiving.offer.ticks * CHANNEL_TICK_S
-        self._become(master, receiving.staged, actions)
+        self._become(master, receiving.become(tell=self._notices.wanted), actions)
         if not again:
             actions += self._writes.pending.settle(None)[1]  # shown by now
         for command in receiving.events:

@@ -89,6 +89,11 @@ class Committing(Generic[T]):
         return len(self._waiting) + len(self._under_way)
 
     @property
+    def under_way(self) -> Sequence[T]:
+        """The operations in the commit that has begun."""
+        return self._under_way
+
+    @property
     def full(self) -> bool:
         """Whether so much waits that no more should come: two commits' worth."""
         limits = self._limits

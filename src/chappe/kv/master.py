@@ -25,6 +25,7 @@ from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused, TwoMasters
 from chappe.kv.followers import Followers
 from chappe.kv.ordering import Ordering
+from chappe.kv.recent import Recent
 from chappe.kv.role import Conflicts, KvRole, Notices
 from chappe.kv.taking import OF_WRITERS, Taking
 from chappe.kv.topics import check_name, clone_topic, master_topic
@@ -44,6 +45,7 @@ class KvMaster(KvRole):
         durable: Whether there is a backend, to be asked by ``Commit``.
         loaded: What the backend had.
         engine: The data, if they are in memory already; of ``loaded`` only the writers are taken then.
+        recent: What has changed lately, which the owner keeps.
         notify: Whether changes are told to watchers.
     """
 
@@ -59,6 +61,7 @@ class KvMaster(KvRole):
         durable: bool = False,
         loaded: Loaded | None = None,
         engine: Engine | None = None,
+        recent: Recent | None = None,
         heartbeat_s: float = CHANNEL_HEARTBEAT_S,
         notify: bool = True,
         limits: KvLimits = KV_LIMITS,
@@ -69,11 +72,13 @@ class KvMaster(KvRole):
         super().__init__(name, entity, notices, NOBODY, immediate=not durable, engine=engine)
         self._writers = Writers(loaded.writers if loaded is not None else (), limits)
         self._followers = Followers(
-            name, entity, self._writers, lambda: self._ordering.frozen(), limits, now=now, heartbeat_s=heartbeat_s
-        )
+            name, entity, self._writers, lambda: self._ordering.frozen(), lambda *state: self._ordering.since(*state),
+            limits, now=now, heartbeat_s=heartbeat_s, counting=recent is not None,
+        )  # fmt: skip
         self._ordering = Ordering(
-            name, entity, self.engine, self._writers, self._followers, notices, limits, now=now, durable=durable
-        )
+            name, entity, self.engine, self._writers, self._followers, notices, limits, now=now, durable=durable,
+            recent=recent,
+        )  # fmt: skip
         self._taking = Taking(name, self._writers, self._ordering, self._followers, limits, now=now)
         self._gone: set[bytes] = set()  # endpoints out of reach
         self._conflicts = Conflicts()
@@ -142,6 +147,11 @@ class KvMaster(KvRole):
         return self._ordering.do(command, ticket, now, wall_ns)
 
     # -- of a pair ----------------------------------------------------------------------------------------------
+
+    @property
+    def next_position(self) -> int:
+        """The ``position`` when the commit that is under way is durable."""
+        return self._ordering.next_position
 
     def frozen(self) -> list[Entry]:
         """All entries that are durable, as they are now and stay."""

@@ -17,18 +17,21 @@ from typing import Final, TypeAlias
 import msgspec
 
 from chappe.core import Report
+from chappe.data.binary import decode
 from chappe.data.values import Value
 from chappe.defaults import DISK_RETRY_S, STORE_ENTRY_BYTES_MAX
 from chappe.errors import BackendFailure, InvalidOperation, RecordTooLarge, StorageError, StoreError, WriteUnknown
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Resolve
-from chappe.kv.engine import Change, Engine, Entry
+from chappe.kv.engine import Change, Engine, Entry, index_of
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommitFailed
 from chappe.kv.followers import Followers
 from chappe.kv.group_commit import Committing, Done
+from chappe.kv.recent import Recent
 from chappe.kv.role import Notices
 from chappe.kv.sizes import CONTAINERS, entry_fits
+from chappe.kv.snapshots import Changes
 from chappe.kv.writers import NS, Writer, Writers
 from chappe.limits import KvLimits
 
@@ -44,11 +47,12 @@ class Ordering:
 
     Args:
         durable: Whether there is a backend, to be asked by ``Commit``.
+        recent: What has changed lately, if that is remembered.
     """
 
     def __init__(
         self, name: str, entity: Entity, engine: Engine, writers: Writers, followers: Followers, notices: Notices,
-        limits: KvLimits, *, now: float, durable: bool,
+        limits: KvLimits, *, now: float, durable: bool, recent: Recent | None,
     ) -> None:  # fmt: skip
         self.notices = notices
         self.durable = durable
@@ -58,11 +62,35 @@ class Ordering:
         self.commits: Committing[Done] = Committing(limits)
         self._writers = writers
         self._followers = followers
+        self._recent = recent
         self._expire_from = now  # not before, since the disk was full
 
     def frozen(self) -> list[Entry]:
         """All entries that are durable, as they are now and stay."""
         return self._engine.frozen(self.commits.changes())
+
+    def since(self, master: Entity, event: int) -> Changes | None:
+        """What is durable, and may differ from what ``master`` had behind its ``event``, if that is known."""
+        found = None if self._recent is None else self._recent.since(master, event)
+        if found is None:
+            return None
+        before = {index_of(change.key): change.before for change in reversed(self.commits.changes())}
+        entries: list[Entry] = []
+        gone: list[Entry] = []
+        for raw in found[1]:
+            key = decode(raw)
+            index = index_of(key)
+            entry = before[index] if index in before else self._engine.entries.get(index)
+            if entry is None:
+                gone.append(Entry(key, None, None, 0))
+            else:
+                entries.append(entry)
+        return Changes(found[0], [*entries, *gone], len(gone))
+
+    @property
+    def next_position(self) -> int:
+        """The last event of clones behind the commit that is under way."""
+        return self._followers.output.seq + sum([len(done.broadcast) for done in self.commits.under_way])
 
     # -- writes -----------------------------------------------------------------------------------------------------
 

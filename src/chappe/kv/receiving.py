@@ -1,5 +1,7 @@
 """A master's snapshot on its way to a clone: entries gathered piece by piece, and the events that follow it.
 
+It holds all entries, or those that have changed since a state that the clone has.
+
 What is gathered is seen by nobody until it is whole. Events are taken in order and acknowledged meanwhile, so that the
 master need not keep them, and done when the snapshot is there; beyond ``staged_events_max`` or
 ``staged_bytes_max`` of them it is given up. A piece that does not come is asked for again.
@@ -10,6 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from chappe.channel import Consume, ConsumerAction, Lost, ToProducer
+from chappe.data.order import same
 from chappe.defaults import (
     CHANNEL_NACK_S,
     CHANNEL_TICK_S,
@@ -19,7 +22,7 @@ from chappe.errors import ProtocolError
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action
 from chappe.kv.clone_writes import Uplink
-from chappe.kv.engine import Engine, Staged
+from chappe.kv.engine import Change, Engine, Staged
 from chappe.kv.entity import Entity
 from chappe.kv.role import new_input
 from chappe.limits import KvLimits
@@ -41,11 +44,13 @@ class Receiving:
     """
 
     def __init__(
-        self, master: Entity, offer: cmd.SnapshotOffer, uplink: Uplink, engine: Engine, limits: KvLimits, now: float
+        self, master: Entity, offer: cmd.Offer, uplink: Uplink, engine: Engine, limits: KvLimits, now: float
     ) -> None:
         self.master = master
         self.offer = offer
-        self.staged = Staged(engine)
+        self._engine = engine
+        self._staged = Staged(engine)  # of all that there is
+        self._changed: list[cmd.Pair] = []  # of what has changed since a state that is here
         self.events: list[cmd.Action] = []  # behind the snapshot, in order
         self.input = new_input(limits, now)
         self.taken = 0  # entries
@@ -81,13 +86,30 @@ class Receiving:
         pairs = piece.pairs()
         if not pairs or self.taken + len(pairs) > self.offer.entries:
             raise ProtocolError(f"a piece has {len(pairs)} entries of a snapshot of {self.offer.entries}")
-        for key, value in pairs:
-            self.staged.add(key, value)
+        if isinstance(self.offer, cmd.ChangesOffer):
+            self._changed += pairs
+        else:
+            for key, value in pairs:
+                self._staged.add(key, value)
         self.taken += len(pairs)
         self._ask_s = min(max(_ASK_S, _PIECES * (now - self._came_at)), _ASK_MAX_S)
         self._came_at = now
         self._ask_at = now + self._ask_s
         return True
+
+    def become(self, *, tell: bool) -> list[Change]:
+        """Have it in the engine, now that it is whole; the changes, if there are few or ``tell``."""
+        offer, engine = self.offer, self._engine
+        if not isinstance(offer, cmd.ChangesOffer):
+            return engine.replace(self._staged, tell=tell)  # in one step for those who read
+        changes: list[Change] = []
+        there = offer.entries - offer.gone
+        for key, value in self._changed[:there]:
+            entry = engine.find(key)
+            if entry is None or not same(entry.value, value):
+                changes.append(engine.put(key, value))
+        changes += [change for key, _ in self._changed[there:] if (change := engine.erase(key)) is not None]
+        return changes
 
     def handle(self, message: cmd.Message, size: int, now: float, actions: list[Action]) -> None:
         """Something else for the channel has come, of so many bytes. Raises GivenUp."""

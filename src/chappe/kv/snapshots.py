@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from chappe.data.binary import encode
 from chappe.deadlines import Deadlines
@@ -42,13 +42,28 @@ _AGAIN_S: Final = 1.0  # a clone that asks again meanwhile has its snapshot unde
 _AGAIN_BYTES_PER_S: Final = 10 * MIB  # ... and longer if it is large, and for an original
 
 
-class View:
-    """All entries behind the master's event ``offset``."""
+class Changes(NamedTuple):
+    """What may have changed since a state: the last ``gone`` of the entries are keys that are not there any more.
 
-    def __init__(self, number: int, offset: int, entries: list[Entry], limits: KvLimits, now: float) -> None:
+    Of two at the same event the one with the lower ``base`` contains the other.
+    """
+
+    base: int
+    entries: list[Entry]
+    gone: int
+
+
+class View:
+    """All entries behind the master's event ``offset``, or what may have ``changed`` of them."""
+
+    def __init__(
+        self, number: int, offset: int, entries: list[Entry], limits: KvLimits, now: float,
+        changes: Changes | None = None,
+    ) -> None:  # fmt: skip
         self.number = number
         self.offset = offset
         self.entries = entries
+        self.changes = changes
         self.made_at = now
         self.takers = 0
         self._limits = limits
@@ -93,10 +108,18 @@ class _Taker:
 
 
 class Snapshots:
-    """All views of one master and who takes them."""
+    """All views of one master and who takes them.
 
-    def __init__(self, frozen: Callable[[], list[Entry]], limits: KvLimits) -> None:
+    Args:
+        frozen: All entries that are durable, as they are now and stay.
+        since: What of them may have changed since a master's event, likewise; None if that is not known.
+    """
+
+    def __init__(
+        self, frozen: Callable[[], list[Entry]], since: Callable[[Entity, int], Changes | None], limits: KvLimits
+    ) -> None:
         self._frozen = frozen
+        self._since = since
         self._limits = limits
         self._views: list[View] = []
         self.takers: dict[Entity, _Taker] = {}  # the clones that have not everything yet
@@ -104,10 +127,13 @@ class Snapshots:
         self._offered: dict[bytes, tuple[float, int]] = {}  # by endpoint: since when, how many
         self._number = 0
 
-    def open(self, clone: Entity, seq: int, floor: int, now: float) -> View | None:
+    def open(
+        self, clone: Entity, seq: int, floor: int, now: float, state: tuple[Entity, int] | None = None
+    ) -> View | None:
         """A clone asks for everything: what it is to take, or None if it has to ask again.
 
-        ``seq`` is the master's last event, and those behind ``floor`` can still be had.
+        ``seq`` is the master's last event, and those behind ``floor`` can still be had. ``state`` is a master and its
+        last event, if the clone has what was there then, and lacks only what has changed since.
         """
         taker = self.takers.get(clone)
         if taker is not None and now < taker.opened_at + _AGAIN_S:
@@ -115,7 +141,7 @@ class Snapshots:
         self.close(clone)
         if not self._may_open(clone.endpoint, now):
             return None
-        view = self._view(seq, floor, now)
+        view = self._view(seq, floor, None if state is None else self._since(*state), now)
         if view is not None:
             view.takers += 1
             self.takers[clone] = _Taker(view, now)
@@ -178,17 +204,20 @@ class Snapshots:
         self._offered[endpoint] = (since, count + 1)
         return True
 
-    def _view(self, seq: int, floor: int, now: float) -> View | None:
-        newest = self._views[-1] if self._views else None
-        if newest is not None:
-            behind = seq - newest.offset
-            young = now < newest.made_at + STORE_SNAPSHOT_SHARED_S
-            if not behind or (young and floor <= newest.offset and behind <= self._limits.snapshot_shared_events):
-                return newest
-        if len(self._views) >= self._limits.snapshots_max:
+    def _view(self, seq: int, floor: int, changes: Changes | None, now: float) -> View | None:
+        views = [view for view in self._views if (view.changes is None) is (changes is None)]
+        for view in reversed(views):
+            behind = seq - view.offset
+            if changes is not None and view.changes is not None and (behind or view.changes.base > changes.base):
+                continue  # the clone may be further than that, or lack more
+            young = now < view.made_at + STORE_SNAPSHOT_SHARED_S
+            if not behind or (young and floor <= view.offset and behind <= self._limits.snapshot_shared_events):
+                return view
+        if len(views) >= self._limits.snapshots_max:
             return None
         self._number += 1
-        view = View(self._number, seq, self._frozen(), self._limits, now)
+        entries = self._frozen() if changes is None else changes.entries
+        view = View(self._number, seq, entries, self._limits, now, changes)
         self._views.append(view)
         return view
 

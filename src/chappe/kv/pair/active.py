@@ -18,6 +18,7 @@ from chappe.kv.entity import Entity
 from chappe.kv.master import KvMaster
 from chappe.kv.pair.messages import Gone, Have, Join, Missing, Said
 from chappe.kv.pair.stream import Feed
+from chappe.kv.recent import Recent
 from chappe.limits import KvLimits
 from chappe.replication.binary_star.actions import Confirms
 
@@ -30,22 +31,25 @@ class Active:
 
     Args:
         rows: What is known of writers.
+        recent: What has changed lately, and in this life.
         durable: Whether there is a backend.
     """
 
     def __init__(
-        self, name: str, entity: Entity, engine: Engine, rows: Sequence[WriterRow], limits: KvLimits, *, now: float,
-        wall_ns: int, notify: bool, durable: bool,
+        self, name: str, entity: Entity, engine: Engine, rows: Sequence[WriterRow], recent: Recent, limits: KvLimits, *,
+        now: float, wall_ns: int, notify: bool, durable: bool,
     ) -> None:  # fmt: skip
         self.master = KvMaster(
             name, entity, now=now, wall_ns=wall_ns, durable=True, loaded=Loaded((), tuple(rows)), engine=engine,
-            heartbeat_s=STAR_HEARTBEAT_S, notify=notify, limits=limits,
+            recent=recent, heartbeat_s=STAR_HEARTBEAT_S, notify=notify, limits=limits,
         )  # fmt: skip
+        recent.name(entity, self.master.position)
         self.feed: Feed | None = None
         self.busy = False  # something is on its way to the backend
         self._limits = limits
         self._durable = durable
-        self._commit: tuple[int, tuple[Operation, ...]] | None = None  # that is under way
+        self._recent = recent
+        self._commit: tuple[int, tuple[Operation, ...], int] | None = None  # that is under way, and its last event
         self._kept = False  # the backend has it
         self._released = 0  # the last that counts
         self._lonely = False  # the partner has everything, and may yet not be waited for
@@ -60,7 +64,7 @@ class Active:
                 answer.append(action)
                 continue
             assert self._commit is None
-            self._commit = action.number, action.operations
+            self._commit = action.number, action.operations, self.master.next_position
             self._kept = False
             if self._durable and action.operations:
                 self.busy = True
@@ -91,9 +95,11 @@ class Active:
         """Have count what may: ``life`` is the partner's, if it is paired."""
         answer: Answer = []
         while self._commit is not None and self._kept and self._may(confirms, life):
-            number, self._commit = self._commit[0], None
+            (number, operations, event), self._commit = self._commit, None
             self._released = number
-            answer += self.filtered(self.master.handle_committed(number, now, wall_ns), now)
+            actions = self.master.handle_committed(number, now, wall_ns)
+            self._recent.add(self.master.entity, event, operations)
+            answer += self.filtered(actions, now)
         return answer
 
     def _may(self, confirms: Confirms, life: int) -> bool:
@@ -124,8 +130,8 @@ class Active:
             return []
         master = self.master
         self.feed = Feed(
-            join.stream, join.life, master.entity, master.frozen(), master.writer_rows(), self._released, self._limits,
-            now,
+            join.stream, join.life, master.entity, master.frozen(), master.writer_rows(), self._released,
+            master.position, self._limits, now,
         )  # fmt: skip
         if self._commit is not None and self._kept:
             self.feed.add(*self._commit)
@@ -176,11 +182,17 @@ class Active:
 
     def end(self, now: float) -> list[Action]:
         """Its backend has kept or refused what was under way: this was the master."""
-        return self.master.end(self._commit is not None and self._kept, now)
+        kept = self._commit is not None and self._kept
+        if kept and self._commit is not None:
+            _, operations, event = self._commit
+            self._recent.add(self.master.entity, event, operations)
+        return self.master.end(kept, now)
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
-        found = self.master.invariants() if self.feed is None else [*self.master.invariants(), *self.feed.invariants()]
+        found = [*self.master.invariants(), *self._recent.invariants()]
+        if self.feed is not None:
+            found += self.feed.invariants()
         if self.busy and (self._commit is None or self._kept):
             found.append("its backend is busy, and no commit waits for it")
         return found

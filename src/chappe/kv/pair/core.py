@@ -41,6 +41,7 @@ from chappe.kv.pair import messages as say
 from chappe.kv.pair.active import Active
 from chappe.kv.pair.author import Author
 from chappe.kv.pair.standby import Standby
+from chappe.kv.recent import Recent
 from chappe.kv.role import KvRole, Notices, Reaches
 from chappe.kv.star_rows import memory_of, row_of, without_star
 from chappe.kv.topics import check_name, clone_topic, master_topic, pair_topic
@@ -103,7 +104,8 @@ class PairedMaster(KvRole):
         self._keeping: Memory | None = None  # on its way to the disk
         self._decided: deque[star.Action] = deque()
         self._confirms: tuple[Confirms, int] = ("nothing", 0)
-        self._standby = Standby(self.engine, loaded.writers, self._notices, life, limits, durable=durable)
+        self._recent = Recent(limits)
+        self._standby = Standby(self.engine, loaded.writers, self._recent, self._notices, life, limits, durable=durable)
         for key, value, expires_ns in loaded.entries:
             self.engine.put(key, value, expires_ns)
         self._term = 0  # in which there is a master here
@@ -330,6 +332,8 @@ class PairedMaster(KvRole):
         if not isinstance(command, cmd.MissingEvents) or message.receiver != NOBODY or command.seqs[:1] != (0,):
             return False
         if not self._serving and (message.sender in self._asks or len(self._asks) < PAIR_ASKS_MAX):
+            if cmd.asked(command.seqs) is None and message.sender in self._asks:
+                payload = self._asks[message.sender][1]  # which says more
             self._asks[message.sender] = now, payload
         return True
 
@@ -443,7 +447,7 @@ class PairedMaster(KvRole):
         self._term = term
         entity = chappe_entity(self.entity.endpoint, crc32c(b"%d %d" % (self.star.life, term)))
         self.active = active = Active(
-            self.name, entity, self.engine, tuple(standby.rows.values()), self._limits, now=now,
+            self.name, entity, self.engine, tuple(standby.rows.values()), self._recent, self._limits, now=now,
             wall_ns=self._wall(now), notify=self.notify, durable=self._durable,
         )  # fmt: skip
         self._emit(active.filtered(active.master.start(now, self._wall(now)), now), "active")
@@ -463,8 +467,9 @@ class PairedMaster(KvRole):
     def _end(self, active: Active, now: float) -> None:
         self._done += active.end(now)
         self._standby = Standby(
-            self.engine, active.master.writer_rows(), self._notices, self.star.life, self._limits, durable=self._durable
-        )
+            self.engine, active.master.writer_rows(), self._recent, self._notices, self.star.life, self._limits,
+            durable=self._durable,
+        )  # fmt: skip
         self._standby.whole = True
         self._standby.master = active.master.entity
         self.active = None

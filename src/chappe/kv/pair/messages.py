@@ -8,7 +8,7 @@ kind name      fields
 1    Beat      a heartbeat of Binary Star: all the rest
 2    Join      u64 stream, u64 life, u64 life of the active one: send me all that you have
 3    Part      u64 stream, u64 number, u8 last, bytes: a piece of a unit, the last one or not
-4    Last      u64 stream, u64 number, entity: the last part, and the master that the active one is
+4    Last      u64 stream, u64 number: the last part
 5    Have      u64 stream, u64 number: everything up to there is kept here
 6    Missing   u64 stream, list of u64: parts that did not come
 7    Gone      u64 stream: it has ended
@@ -16,7 +16,8 @@ kind name      fields
 
 A stream is a number that the standby makes, never used twice. Its parts are numbered from 2 on, as in every channel.
 Put together they are units: a ``u8``, whether it is some of the ``ENTRIES`` there were, the ``END`` of those, or a
-``COMMIT``; then operations of a backend, each a ``u8`` and its fields.
+``COMMIT``; for an ``END`` who the active one is to clones, an entity; for both of these the last event of clones when
+they are told all of it, a ``u64``; then operations of a backend, each a ``u8`` and its fields.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from chappe.data.varbyte import pack_varbyte, parse_varbyte
 from chappe.defaults import CHANNEL_HELD_MAX, PAIR_PART_BYTES
 from chappe.errors import InvalidData
 from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, Operation, PutRow, WriterRow
-from chappe.kv.entity import ENDPOINT_BYTES, ENTITY_BYTES, Entity
+from chappe.kv.entity import ENDPOINT_BYTES, ENTITY_BYTES, NOBODY, Entity
 
 ENTRIES: Final = 0  # some of all entries and writers, as they were when the stream began
 END: Final = 1  # ... the last of them
@@ -62,11 +63,10 @@ class Part(NamedTuple):
 
 
 class Last(NamedTuple):
-    """The active one lives, and the last part that it sent is ``number``; ``master`` is who it is to clones."""
+    """The active one lives, and the last part that it sent is ``number``."""
 
     stream: int
     number: int
-    master: Entity
 
 
 class Have(NamedTuple):
@@ -97,10 +97,12 @@ _SENDER: Final = slice(8, 8 + ENDPOINT_BYTES)
 _RECEIVER: Final = slice(8 + ENTITY_BYTES, 8 + ENTITY_BYTES + ENDPOINT_BYTES)
 _JOIN: Final = Struct(">BQQQ")
 _PART: Final = Struct(">BQQ?")
-_LAST: Final = Struct(">BQQ16sQ")
+_LAST: Final = Struct(">BQQ")
 _HAVE: Final = Struct(">BQQ")
 _MISSING: Final = Struct(">BQ")
 _GONE: Final = Struct(">BQ")
+_COMMIT: Final = Struct(">BQ")
+_END: Final = Struct(">B16sQQ")
 _WRITER: Final = Struct(">B16sQQQ")
 _FORGET: Final = Struct(">B16sQ")
 _OUTCOME: Final = Struct(">QB")
@@ -117,7 +119,7 @@ def encode(said: Said) -> bytes:
     if isinstance(said, Part):
         return _PART.pack(3, said.stream, said.number, said.last) + said.piece
     if isinstance(said, Last):
-        return _LAST.pack(4, said.stream, said.number, *said.master)
+        return _LAST.pack(4, *said)
     if isinstance(said, Have):
         return _HAVE.pack(5, *said)
     if isinstance(said, Missing):
@@ -154,8 +156,7 @@ def _decode(kind: int, body: bytes) -> Said:
     if kind == 2:
         return Join(*_JOIN.unpack(body)[1:])
     if kind == 4:
-        _, stream, number, endpoint, master = _LAST.unpack(body)
-        return Last(stream, number, Entity(endpoint, master))
+        return Last(*_LAST.unpack(body)[1:])
     if kind == 5:
         return Have(*_HAVE.unpack(body)[1:])
     if kind == 7:
@@ -166,9 +167,21 @@ def _decode(kind: int, body: bytes) -> Said:
 # -- units ---------------------------------------------------------------------------------------------------------
 
 
-def encode_unit(kind: int, operations: Iterable[Operation]) -> bytes:
-    """The bytes of a unit."""
-    return bytes((kind,)) + b"".join([encode_operation(each) for each in operations])
+class Unit(NamedTuple):
+    """What parts are put together to: ``master`` is of an ``END``, ``event`` of that and of a ``COMMIT``."""
+
+    kind: int
+    rows: list[Row]
+    event: int = 0
+    master: Entity = NOBODY
+
+
+def encode_unit(kind: int, operations: Iterable[bytes], event: int = 0, master: Entity = NOBODY) -> bytes:
+    """The bytes of a unit whose operations are encoded."""
+    head = (
+        b"\x00" if kind == ENTRIES else _COMMIT.pack(kind, event) if kind == COMMIT else _END.pack(kind, *master, event)
+    )
+    return head + b"".join(operations)
 
 
 def encode_operation(operation: Operation) -> bytes:
@@ -189,10 +202,17 @@ def encode_operation(operation: Operation) -> bytes:
     return _FORGET.pack(5, *operation.entity)
 
 
-def decode_unit(raw: bytes) -> tuple[int, list[Row]]:
-    """The kind of a unit and its operations; raises ProtocolError."""
+def decode_unit(raw: bytes) -> Unit:
+    """The unit; raises ProtocolError."""
+    event, master = 0, NOBODY
     try:
         kind, pos = raw[0], 1
+        if kind == COMMIT:
+            _, event = _COMMIT.unpack_from(raw)
+            pos = _COMMIT.size
+        elif kind == END:
+            _, endpoint, number, event = _END.unpack_from(raw)
+            master, pos = Entity(endpoint, number), _END.size
         rows: list[Row] = []
         while pos < len(raw):
             row, pos = _decode_operation(raw, pos)
@@ -201,7 +221,7 @@ def decode_unit(raw: bytes) -> tuple[int, list[Row]]:
         raise InvalidData(f"a unit of {len(raw)} bytes is cut off") from None
     if kind > COMMIT or pos != len(raw):
         raise InvalidData(f"a unit of kind {kind} has {len(raw)} bytes, its operations need {pos}")
-    return kind, rows
+    return Unit(kind, rows, event, master)
 
 
 def _decode_operation(raw: bytes, pos: int) -> tuple[Row, int]:

@@ -21,8 +21,9 @@ from chappe.kv.actions import Commit, Notify
 from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, Operation, PutRow, WriterRow
 from chappe.kv.engine import Change, Engine, Staged
 from chappe.kv.entity import Entity
-from chappe.kv.pair.messages import COMMIT, END, Gone, Have, Join, Last, Part, Row, Said, decode_unit
+from chappe.kv.pair.messages import COMMIT, END, Gone, Have, Join, Last, Part, Row, Said, Unit, decode_unit
 from chappe.kv.pair.stream import Intake
+from chappe.kv.recent import Recent
 from chappe.kv.role import Notices
 from chappe.limits import KvLimits
 
@@ -35,12 +36,14 @@ Writers: TypeAlias = dict[Entity, WriterRow]
 class _Unit:
     """What is to be done here when the backend has it: all that was gathered, or a commit."""
 
-    def __init__(self, stream: int, number: int, staged: Staged | None, writers: Writers, rows: list[Row]) -> None:
+    def __init__(self, stream: int, number: int, staged: Staged | None, writers: Writers, unit: Unit) -> None:
         self.stream = stream
         self.number = number
         self.staged = staged
         self.writers = writers
-        self.rows = rows
+        self.rows = unit.rows
+        self.event = unit.event
+        self.master = unit.master
 
 
 class Standby:
@@ -49,13 +52,15 @@ class Standby:
     Args:
         engine: What is here; nobody else changes it while this follows.
         rows: What is known of writers, likewise.
+        recent: What has changed lately, likewise.
         life: Of this one of the pair.
         durable: Whether there is a backend.
     """
 
     def __init__(
-        self, engine: Engine, rows: Sequence[WriterRow], notices: Notices, life: int, limits: KvLimits, *, durable: bool
-    ) -> None:
+        self, engine: Engine, rows: Sequence[WriterRow], recent: Recent, notices: Notices, life: int, limits: KvLimits,
+        *, durable: bool,
+    ) -> None:  # fmt: skip
         self.rows = {row.entity: row for row in rows}
         self.leader = 0  # the life of the partner that is followed, 0 while nobody is
         self.master: Entity | None = None  # who it is to clones
@@ -63,6 +68,7 @@ class Standby:
         self.whole = False  # what is here is a whole state of a master
         self.busy = False  # something is on its way to the backend
         self._engine = engine
+        self._recent = recent
         self._notices = notices
         self._life = life
         self._limits = limits
@@ -106,7 +112,6 @@ class Standby:
             if isinstance(said, Part):
                 answer += intake.handle_part(said, now)
             else:
-                self.master = said.master
                 answer += intake.handle_last(said.number, now)
                 self._told = 0  # in case it was lost
             answer += self._go_on()
@@ -145,7 +150,11 @@ class Standby:
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
-        found = [] if self._intake is None else self._intake.invariants()
+        found = (
+            self._recent.invariants()
+            if self._intake is None
+            else [*self._recent.invariants(), *self._intake.invariants()]
+        )
         if self.leader and self._intake is None and self._join_at == math.inf:
             found.append("it follows, and asks for nothing")
         if not self.leader and self._intake is not None:
@@ -200,20 +209,20 @@ class Standby:
         intake = self._intake  # what was kept last may be of one before
         while intake is not None and intake.units and not self.busy:
             number, raw = intake.units[0]
-            kind, rows = decode_unit(raw)
-            if kind == COMMIT:
+            unit = decode_unit(raw)
+            if unit.kind == COMMIT:
                 if not self.copied:
                     raise ProtocolError("a commit has come before all that there was")
-                operations = [row for row, _, _ in rows]
+                operations = [row for row, _, _ in unit.rows]
             elif self.copied:
                 raise ProtocolError("entries have come behind the last")
             else:
-                self._stage(rows)
-                if kind != END:
+                self._stage(unit.rows)
+                if unit.kind != END:
                     self._taken(number)
                     continue
                 operations = self._difference()
-            self._keeping = _Unit(intake.stream, number, self._staged, self._staged_rows, rows)
+            self._keeping = _Unit(intake.stream, number, self._staged, self._staged_rows, unit)
             self._staged = None
             if self._durable and operations:
                 self.busy = True
@@ -269,11 +278,15 @@ class Standby:
         answer: Answer = []
         if unit.staged is not None:
             self.rows = unit.writers
+            self.master = unit.master
+            self._recent.begin(unit.master, unit.event)
             for each in self._engine.replace(unit.staged, tell=self._notices.wanted):
                 self._tell(each, answer)
             self.copied = ours
             self.whole = True
             return answer
+        if self.master is not None:  # as it is since all that there was has come
+            self._recent.add(self.master, unit.event, [row for row, _, _ in unit.rows])
         for row, key, value in unit.rows:
             if isinstance(row, PutRow):
                 self._tell(self._engine.put(key, value, row.expires_ns), answer)

@@ -47,24 +47,25 @@ class Feed:
         entries: All that was confirmed; they stay as they are.
         rows: What is known of writers, likewise.
         number: Of the last commit that these contain.
+        event: The last that clones were told of them.
     """
 
     def __init__(
         self, stream: int, life: int, master: Entity, entries: Sequence[Entry], rows: Sequence[WriterRow], number: int,
-        limits: KvLimits, now: float,
+        event: int, limits: KvLimits, now: float,
     ) -> None:  # fmt: skip
         self.stream = stream
         self.life = life
         self.taken = _NEVER  # the last commit that the standby has
         self.queued_bytes = 0  # of commits that were not sent yet
-        self._master = master
         self._limits = limits
         self._channel: ChannelProducer[int, tuple[bool, bytes]] = ChannelProducer(
             lambda payload: len(payload[1]), now=now, heartbeat_s=STAR_HEARTBEAT_S, lasting=True,
             window=limits.pair_window,
         )  # fmt: skip
         self._channel.add(_STANDBY, now)
-        self._snapshot: Iterator[bytes] | None = _units(entries, rows, limits.pair_part_bytes)
+        end = encode_unit(END, (), event, master)
+        self._snapshot: Iterator[bytes] | None = _units(entries, rows, end, limits.pair_part_bytes)
         self._number = number
         self._commits: deque[tuple[int, bytes]] = deque()
         self._unit: deque[tuple[bool, bytes]] = deque()  # parts of the unit that is being sent
@@ -80,9 +81,9 @@ class Feed:
         """Whether the standby has taken nothing of what waits for it for too long."""
         return self._channel.floor < self._channel.seq and now >= self._moved_at + PAIR_STALL_S
 
-    def add(self, number: int, operations: Sequence[Operation]) -> None:
-        """A commit follows."""
-        raw = encode_unit(COMMIT, operations)
+    def add(self, number: int, operations: Sequence[Operation], event: int) -> None:
+        """A commit follows; with all of it clones will have been told everything up to ``event``."""
+        raw = encode_unit(COMMIT, map(encode_operation, operations), event)
         self._commits.append((number, raw))
         self.queued_bytes += len(raw)
 
@@ -155,12 +156,12 @@ class Feed:
             if isinstance(message, Event):
                 found.append(Part(self.stream, message.seq, *message.payload))
             elif isinstance(message, Heartbeat):
-                found.append(Last(self.stream, message.seq, self._master))
+                found.append(Last(self.stream, message.seq))
         return found
 
 
-def _units(entries: Sequence[Entry], rows: Sequence[WriterRow], part_bytes: int) -> Iterator[bytes]:
-    """All there is: entries, some to a unit, encoded when they are wanted."""
+def _units(entries: Sequence[Entry], rows: Sequence[WriterRow], end: bytes, part_bytes: int) -> Iterator[bytes]:
+    """All there is: entries, some to a unit, encoded when they are wanted; the last unit begins with ``end``."""
     gathered: list[bytes] = []
     size = 0
     for entry in entries:
@@ -168,15 +169,15 @@ def _units(entries: Sequence[Entry], rows: Sequence[WriterRow], part_bytes: int)
         gathered.append(encode_operation(row))
         size += len(gathered[-1])
         if size >= part_bytes:
-            yield bytes((ENTRIES,)) + b"".join(gathered)
+            yield encode_unit(ENTRIES, gathered)
             gathered, size = [], 0
     for writer in rows:
         gathered.append(encode_operation(writer))
         size += len(gathered[-1])
         if size >= part_bytes:
-            yield bytes((ENTRIES,)) + b"".join(gathered)
+            yield encode_unit(ENTRIES, gathered)
             gathered, size = [], 0
-    yield bytes((END,)) + b"".join(gathered)
+    yield end + b"".join(gathered)
 
 
 class Intake:

@@ -13,6 +13,7 @@ from chappe.data.scalars import Count
 from chappe.errors import BufferFull, StorageError, StoreError
 from chappe.kv.actions import AskWitness, Commit, Notify, Resolve, Send
 from chappe.kv.clone import KvClone
+from chappe.kv.commands import ChangesOffer, decode_message
 from chappe.kv.engine import index_of
 from chappe.kv.entity import chappe_entity
 from chappe.kv.events import MasterFound
@@ -177,6 +178,10 @@ class PartHost(Host):
                 world.failed[Send] += 1
                 continue
             topic, payload, endpoint = action.topic, action.payload, other.endpoint
+            if isinstance(other, CloneHost) and isinstance(self, MasterHost) and action.receiver is not None:
+                message = decode_message(payload)
+                if isinstance(message.command, ChangesOffer):
+                    world.see("on_changes", other, message.sender)
 
             def deliver(host: Any, topic: bytes = topic, payload: bytes = payload, endpoint: bytes = endpoint) -> None:
                 if host.endpoint == endpoint:
@@ -206,6 +211,7 @@ class MasterHost(PartHost):
     def __init__(self, world: Any, name: str, backend: SimBackend | None) -> None:
         super().__init__(world, name)
         self.backend = backend
+        self._told = 0  # the last event that clones were told
         role = (PRIMARY, BACKUP)[MASTERS.index(name)]
         self.role = PairedMaster(
             STORE, chappe_entity(self.endpoint, self.life), role, self.life, now=self.now, wall_ns=self.wall_ns,
@@ -220,6 +226,10 @@ class MasterHost(PartHost):
         active = self.role.active
         if self.alive and active is not None:
             self.world.see("on_active", self, active.master.entity, self.role.star.term)
+            if active.master.position != self._told:
+                self._told = active.master.position
+                entries = {index_of(entry.key): entry.value for entry in active.master.frozen()}
+                self.world.see("on_state", active.master.entity, self._told, entries)
 
     def _commit(self, action: Commit) -> None:
         self.world.clock.after(self.world.commit_s * self.world.rng.random(), self._committed, action)
@@ -255,6 +265,17 @@ class CloneHost(PartHost):
             STORE, chappe_entity(self.endpoint, self.life), now=self.now, resync_s=world.rng.choice((0.2, 1.0, 10.0)),
             limits=world.limits,
         )  # fmt: skip
+
+    def call(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
+        """Also look at what it shows."""
+        before = self.role.master
+        super().call(method, *args, **options)
+        if not self.alive:
+            return
+        if self.role.master not in (None, before):
+            self.world.see("on_moved", self, self.role.master)
+        if self.role.position is not None:
+            self.world.see("on_shows", self, self.role.master, self.role.position)
 
 
 class PairWitness(WitnessHost):

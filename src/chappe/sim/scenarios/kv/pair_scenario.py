@@ -2,7 +2,8 @@
 
 Promises: no two masters are followed in one term; what was confirmed is in the store in the end and what was refused
 never was; each write is done once; watchers are told of each change in its order; and when all is well both masters and
-all clones have the same.
+all clones have the same. What a clone shows of a master is at each moment what that one had behind that event, also
+where it took from it only what it lacked.
 
 What may be lost is what the docs say, as for a pair of map servers.
 """
@@ -60,6 +61,7 @@ class PairWorld(World):
                 KV_LIMITS, pair_part_bytes=rng.choice((200, 2_000, 262_144)), pair_window=rng.choice((2, 4)),
                 pair_queue_bytes=rng.choice((0, 1_000, 1 << 24)), commit_operations=rng.choice((3, 8_192)),
                 piece_bytes=rng.choice((100, 262_144)), outcomes_max=rng.choice((1, 4_096)),
+                recent_keys=rng.choice((2, 20, 65_536)), recent_bytes=rng.choice((100, 1 << 23)),
             )  # fmt: skip
         self.lines = Lines(self)
         self.granted: dict[bytes, Held] = {}
@@ -124,6 +126,38 @@ class Terms(Checker[PairWorld]):
             if self.world.durable or former.alive:
                 self.fail(f"{clone.name} follows {host.name} in term {term}, where {former.name} was active")
             self._masters[term] = master, host  # both have lost their memories
+
+
+class States(Checker[PairWorld]):
+    """A clone has what its master had behind the same event: no change is missed, and none is done twice."""
+
+    name = "states of masters"
+
+    def __init__(self, world: PairWorld) -> None:
+        super().__init__(world)
+        self.resumed = 0  # times that a clone took from another master what it lacked
+        self._offered: set[tuple[str, Entity]] = set()
+        self._states: dict[tuple[Entity, int], dict[Any, Any]] = {}
+
+    def on_state(self, master: Entity, event: int, entries: dict[Any, Any]) -> None:
+        """A master has told all of its events up to this one."""
+        self._states.setdefault((master, event), entries)
+
+    def on_shows(self, clone: CloneHost, master: Entity, event: int) -> None:
+        """A clone is in step."""
+        entries = self._states.get((master, event))
+        shown = _contents(clone)
+        if entries is not None and shown != entries:
+            wrong = [key for key in {**entries, **shown} if key not in shown or shown[key] != entries.get(key)]
+            self.fail(f"{clone.name} at event {event} of {master} has something else under {wrong}")
+
+    def on_changes(self, clone: CloneHost, master: Entity) -> None:
+        """A clone is offered what it lacks, and no more."""
+        self._offered.add((clone.name, master))
+
+    def on_moved(self, clone: CloneHost, master: Entity) -> None:
+        """A clone follows another master."""
+        self.resumed += (clone.name, master) in self._offered
 
 
 class Survival(Checker[PairWorld]):
@@ -230,7 +264,8 @@ class KvPair(PairWorld):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._survival = Survival(self)
-        self.watch(Terms(self), self._survival, Convergence(self))
+        self.states = States(self)
+        self.watch(Terms(self), self._survival, self.states, Convergence(self))
         self._schedule = Schedule(self)
         self._parts = self.rng.random() < 0.3  # without a witness: whether cuts are among what happens
         self._places: dict[str, Member] = {}

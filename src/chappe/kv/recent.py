@@ -1,0 +1,112 @@
+"""Which keys have changed lately, and between which states: all that a clone needs that was up to date a moment ago.
+
+A clone names the state that it has by a master and the last event of that one. A master of a pair, and its partner
+that follows it, remember for the latest states which keys were changed on the way to each. So whoever of the two is
+active next can tell any clone what it lacks, though it has other numbers for its own events.
+
+Keys are remembered, not what was done: what they have now is what a clone is to have, also one that stopped in the
+middle of a commit, of which others know only what came out. What a commit has made and removed again is among its keys.
+
+Bounds: ``recent_keys`` keys and states, ``recent_bytes`` bytes of keys. A clone that is further behind, or at a state
+that was never here, takes everything. So does one from before everything was removed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from chappe.kv.backend import ClearRows, EraseRow, Operation, PutRow
+from chappe.kv.entity import Entity
+from chappe.limits import KvLimits
+
+
+class _State(NamedTuple):
+    """What ``master`` had behind its ``event``, and which keys may differ from the state before."""
+
+    master: Entity
+    event: int
+    keys: tuple[bytes, ...]
+
+
+class Recent:
+    """See the module."""
+
+    def __init__(self, limits: KvLimits) -> None:
+        self._limits = limits
+        self._states: deque[_State] = deque()  # nothing is known of what was before the first: it has no keys
+        self._before = 0  # states that were forgotten
+        self._keys = 0
+        self._bytes = 0
+
+    def begin(self, master: Entity, event: int) -> None:
+        """What is here is what ``master`` had behind its ``event``; what it differs in from before is not known."""
+        self._before += len(self._states)
+        self._states.clear()
+        self._keys = self._bytes = 0
+        self._states.append(_State(master, event, ()))
+
+    def name(self, master: Entity, event: int) -> None:
+        """What is here has another name: nothing has changed, and ``master`` goes on from it."""
+        self._append(_State(master, event, ()))
+
+    def add(self, master: Entity, event: int, operations: Iterable[Operation]) -> None:
+        """Behind ``event`` this was done, too."""
+        keys: list[bytes] = []
+        for each in operations:
+            if isinstance(each, ClearRows):
+                self.begin(master, event)
+                return
+            if isinstance(each, PutRow | EraseRow):
+                keys.append(each.key)
+        last = self._states[-1] if self._states else None
+        if not keys and last is not None and last.master == master and event == last.event:
+            return
+        self._append(_State(master, event, tuple(keys)))
+
+    def since(self, master: Entity, event: int) -> tuple[int, list[bytes]] | None:
+        """What may differ from what ``master`` had behind its ``event``, each key once; None if that is not known.
+
+        Before it a number: of two answers at a time the one with the lower number contains the other.
+        """
+        keys: dict[bytes, None] = {}
+        later: _State | None = None  # the one behind that which is looked at
+        for place in range(len(self._states) - 1, -1, -1):
+            state = self._states[place]
+            if state.master == master and state.event <= event:
+                if state.event < event and (later is None or later.master != master):
+                    return None  # it went on without this one
+                return self._before + place, list(keys)
+            keys.update(dict.fromkeys(state.keys))
+            later = state
+        return None
+
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
+        found: list[str] = []
+        limits = self._limits
+        if self._keys != sum([len(each.keys) for each in self._states]):
+            found.append(f"{self._keys} keys of {len(self._states)} states are counted")
+        if self._keys + len(self._states) > limits.recent_keys + 1 or self._bytes > limits.recent_bytes:
+            found.append(f"{self._keys} keys of {len(self._states)} states are remembered")
+        if self._states and self._states[0].keys:
+            found.append("keys of the first state are remembered")
+        return found
+
+    def _append(self, state: _State) -> None:
+        if not self._states:
+            state = state._replace(keys=())
+        self._states.append(state)
+        self._keys += len(state.keys)
+        self._bytes += sum([len(key) for key in state.keys])
+        limits = self._limits
+        while len(self._states) > 1 and (
+            self._keys + len(self._states) > limits.recent_keys or self._bytes > limits.recent_bytes
+        ):
+            self._states.popleft()
+            self._before += 1
+            first = self._states[0]
+            self._keys -= len(first.keys)
+            self._bytes -= sum([len(key) for key in first.keys])
+            self._states[0] = first._replace(keys=())
