@@ -14,12 +14,13 @@ import zmq
 from tests.api.members import PATIENCE_S, wait_until
 from tests.runtime.rogues import garbage, junk, rogue, throw
 
-from chappe import Consumer, Endpoint, Forwarder, Producer
-from chappe.api import taps
+from chappe import Consumer, Endpoint, Forwarder, Keys, Producer
+from chappe.api import permissions, taps
 from chappe.api.taps import Passed, Subscribed, Tap
 from chappe.defaults import QUEUE_MESSAGES_MAX
 from chappe.errors import AddressInUse, ChappeError, TimedOut, UsageError
 from chappe.runtime import tap_node
+from chappe.security import LogSecurity
 from chappe.tapping import sessions
 from chappe.tapping.messages import Seen, Shown, decode_look, encode
 from chappe.tapping.sessions import SESSIONS_MAX
@@ -265,7 +266,7 @@ def test_garbage_at_a_tap_does_no_harm(stack: ExitStack) -> None:
 
 def test_a_tap_is_for_this_machine(stack: ExitStack) -> None:
     endpoint = stack.enter_context(Endpoint())
-    with pytest.raises(UsageError, match="a tap is not encrypted"):
+    with pytest.raises(UsageError, match="give the tap an identity"):
         endpoint.tap("0.0.0.0")
     port = endpoint.tap()
     with pytest.raises(AddressInUse):
@@ -295,3 +296,40 @@ def test_who_looks_where_there_is_no_tap_is_told(stack: ExitStack, monkeypatch: 
                 tap.look(PATIENCE_S)
     with pytest.raises(UsageError):
         Tap("127.0.0.1", port, ["x"] * 100)
+
+
+def test_with_keys_who_may_administer_looks_and_nobody_else(stack: ExitStack, tmp_path: Path) -> None:
+    home = tmp_path / "keys"
+    permissions.init(home, "hub", "server")
+    permissions.add(home, "admin", "administrator")
+    permissions.add(home, "reader", "consumer")
+    path = home / "permissions.toml"
+    rule = '[[rules]]\nallow = ["administer"]\nnames = ["reader"]\ntopics = ["open/*"]\n\n'
+    path.write_text(path.read_text().replace("[[rules]]", rule + "[[rules]]", 1))
+    permissions.sign(path)
+    keys = {name: Keys(home / name) for name in ("hub", "admin", "reader")}
+    forwarder = stack.enter_context(Forwarder(tmp_path / "kept", listen="127.0.0.1:0", security=keys["hub"]))
+    endpoint = stack.enter_context(Endpoint(security=keys["hub"]))
+
+    def look(port: int, who: LogSecurity, *topics: str, host: str = "127.0.0.1") -> Shown:
+        with closing(Tap(host, port, topics, security=who)) as tap:
+            return tap.look(PATIENCE_S)
+
+    def refusal(tap: Tap) -> str:
+        with pytest.raises(TimedOut) as refused:
+            tap.look(0.05)
+        return str(refused.value)
+
+    for port, host in ((forwarder.tap(), "127.0.0.1"), (endpoint.tap("0.0.0.0"), "hub@127.0.0.1")):
+        assert look(port, keys["admin"], host=host) == Shown([], 0)
+        assert look(port, keys["reader"], "open/", host=host) == Shown([], 0)
+        with pytest.raises(ChappeError, match="refuses: reader may not administer '' and all that begins so"):
+            look(port, keys["reader"], host=host)
+        with pytest.raises(ChappeError, match="refuses: reader may not administer 'o' and all"):
+            look(port, keys["reader"], "open/", "o", host=host)
+        with closing(Tap("127.0.0.1", port, security="plain")) as stranger:
+            wait_until(lambda: "one of us has keys" in refusal(stranger))
+    with pytest.raises(UsageError, match="has keys, and we have none"):
+        look(port, "plain", host="hub@127.0.0.1")
+    with pytest.raises(UsageError, match="give the tap an identity"):
+        stack.enter_context(Endpoint()).tap("0.0.0.0")

@@ -15,9 +15,10 @@ from chappe.api.faces import Closeable
 from chappe.errors import ChappeError, ProtocolError, TimedOut, UsageError
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.messages import DATA, NOBODY
+from chappe.permissions.rules import STORE
 from chappe.runtime.log_node import Node
 from chappe.runtime.tap_node import Feed
-from chappe.security import is_loopback
+from chappe.security import LogSecurity
 from chappe.system import time
 from chappe.system.forking import own
 from chappe.tapping.frames import KINDS, named, published, read_log, read_mesh
@@ -34,6 +35,9 @@ from chappe.tapping.messages import (
     encode,
 )
 from chappe.tapping.sessions import Wants
+from chappe.transports import addresses
+from chappe.transports.dialled import Dialled
+from chappe.transports.gate import IDENTITY, Gate, check_listening, gate_of, keys_of
 from chappe.transports.zeromq import open_socket
 
 __all__ = ["CONTENT_BYTES", "LogTap", "MeshTap", "Passed", "Shown", "Subscribed", "Tap"]
@@ -46,10 +50,10 @@ def _now_us() -> int:
     return time.time_ns() // 1000
 
 
-def check_host(security: object, host: str) -> None:
-    """Raise UsageError where an endpoint's messages would be shown to other machines without its certificates."""
-    if security != "plain" and not is_loopback(host):
-        raise UsageError(f"{host} is not this machine, and a tap is not encrypted and asks nobody who looks")
+def tap_gate(security: LogSecurity, host: str) -> Gate | None:
+    """Who lets in those who look. Raises UsageError where other machines could, and nothing was chosen."""
+    check_listening(security, host, "tap")
+    return gate_of(keys_of(security))
 
 
 class MeshTap:
@@ -130,14 +134,15 @@ class Tap(Closeable):
     """Looks at what passes through a member that shows it: who is slow misses something, and is told how much.
 
     Args:
-        host: Where the member's tap listens.
+        host: Where the member's tap listens; ``NAME@HOST`` where it is not clear which identity is there.
         topics: Prefixes; without any: all topics.
+        security: Who we are, if the member has keys; by default the identity that ``CHAPPE_IDENTITY`` names.
 
     Raises:
-        UsageError: There are too many prefixes, or too long ones.
+        UsageError: There are too many prefixes, or too long ones; or it is not clear who is there.
     """
 
-    def __init__(self, host: str, port: int, topics: Sequence[str] = ()) -> None:
+    def __init__(self, host: str, port: int, topics: Sequence[str] = (), *, security: LogSecurity = None) -> None:
         own(self)
         raw = tuple(each.encode("utf-8", "surrogateescape") for each in topics)
         self._question = Look(raw)
@@ -146,9 +151,18 @@ class Tap(Closeable):
         except ProtocolError as error:
             raise UsageError(str(error)) from None
         self._where = f"{host}:{port}"
-        self._socket = open_socket(zmq.DEALER)
+        name, host = addresses.named(host)
+        gate = gate_of(keys_of(security))
+        if gate is None and name:
+            raise UsageError(f"{self._where} has keys, and we have none: name an identity ({IDENTITY})")
+        if gate is not None:
+            name = name or gate.server(STORE, host, "")
+        self._socket = open_socket(zmq.DEALER, gate)
         self._socket.setsockopt(zmq.SNDHWM, 1)
-        self._socket.connect(f"tcp://{host}:{port}")
+        self._refusal = ""
+        self._dialled = Dialled(self._socket, gate, self._refused)
+        self._dialled.listen()
+        self._dialled.connect(f"tcp://{host}:{port}{'#' if name else ''}{name}")
         self._asked_at: float | None = None  # and there was no answer to that yet
         self._answered = 0  # the number of the question to which the last answer was
         self._seen: list[Seen] = []  # of answers to earlier questions
@@ -183,10 +197,12 @@ class Tap(Closeable):
         """Wait for one, and ask again for one that does not come."""
         while not self._socket.poll(max(0, int((min(deadline, self._ask_at()) - time.monotonic()) * 1000))):
             now = time.monotonic()
+            self._dialled.look()
             if now >= self._ask_at():
                 self._ask()
             if now >= deadline:
-                raise TimedOut(f"no tap answers at {self._where}: was the program there started with --tap?")
+                text = f"no tap answers at {self._where}: was the program there started with --tap?"
+                raise TimedOut(self._refusal or text)
         frames = self._socket.recv_multipart()
         try:
             answer = decode_answer(frames[-1])
@@ -206,6 +222,10 @@ class Tap(Closeable):
         assert self._asked_at is not None
         return self._asked_at + ANSWER_S * 2.0 ** min(self._question.number - self._answered - 1, ANSWER_DOUBLED_MAX)
 
+    def _refused(self, event: object) -> None:
+        self._refusal = str(event)
+
     def close(self) -> None:
         """Look no more."""
+        self._dialled.close()
         self._socket.close()

@@ -50,12 +50,15 @@ def place(text: str) -> tuple[str, int]:
 
 
 def tap(
-    at: Annotated[str, Argument(metavar="[HOST:]PORT", help="What was given with `--tap` to `forward` or `node`.")],
+    at: Annotated[
+        str, Argument(metavar="[NAME@][HOST:]PORT", help="What was given with `--tap` to `forward` or `node`.")
+    ],
     topics: Annotated[
         list[str] | None, Option("--topic", metavar="PREFIX", help="Only topics that begin so; can be repeated.")
     ] = None,
     count: Annotated[int | None, Option(min=0, metavar="N", help="End after N lines.")] = None,
     seconds: Annotated[float | None, Option(min=0.0, metavar="S", help="End after this long.")] = None,
+    acting: options.Acting = None,
     as_json: options.Json = False,
 ) -> None:
     """Show what passes through a forwarder or an endpoint of the mesh, and who subscribes to what.
@@ -64,6 +67,7 @@ def tap(
     """
     from chappe.api.taps import Tap
 
+    options.be(acting)
     hear_warnings()
     host, port = place(at)
     if count == 0:

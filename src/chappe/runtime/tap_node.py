@@ -17,12 +17,14 @@ import zmq
 
 from chappe.defaults import MIB
 from chappe.errors import ProtocolError
+from chappe.permissions.rules import ADMINISTER
 from chappe.runtime.turns import Ready, Turns
 from chappe.system import time
 from chappe.system.forking import own
-from chappe.tapping.messages import QUESTION_BYTES_MAX, Passed, Refused, Shown, decode_look, encode
+from chappe.tapping.messages import QUESTION_BYTES_MAX, Look, Passed, Refused, Shown, decode_look, encode
 from chappe.tapping.sessions import Sessions, Wants
 from chappe.transports.addresses import bind
+from chappe.transports.gate import Gate, sender_of
 from chappe.transports.zeromq import open_socket
 
 logger = logging.getLogger(__name__)
@@ -80,24 +82,26 @@ class TapNode:
 
     Args:
         host: Where to listen; port 0: any.
+        gate: Lets in who has keys, to look at what he may ``administer``; None: whoever reaches the port may look.
 
     Raises:
         AddressInUse: Somebody listens there.
         UsageError: The host is not one of this machine.
     """
 
-    def __init__(self, tapped: Tapped, host: str, port: int) -> None:
+    def __init__(self, tapped: Tapped, host: str, port: int, gate: Gate | None = None) -> None:
         own(self)
         self._tapped = tapped
         self._sessions = Sessions()
         self._feed: Feed | None = None  # while somebody looks
         self._looked_at = 0.0
         self._left = float(LOOKS_MAX)  # messages that may be read now
-        self._router = open_socket(zmq.ROUTER)
+        self._gate = gate
+        self._router = open_socket(zmq.ROUTER, gate)
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._router.setsockopt(zmq.MAXMSGSIZE, QUESTION_BYTES_MAX)
         try:
-            self.port = bind(self._router, host, port)
+            self.port = bind(self._router, host, port, gate)
         except BaseException:
             self._router.close()
             raise
@@ -138,22 +142,24 @@ class TapNode:
     def _answer(self) -> bool:
         for _ in range(DRAIN_MAX):
             try:
-                frames = self._router.recv_multipart(_NOBLOCK)
+                frames = self._router.recv_multipart(_NOBLOCK, copy=False)
             except zmq.Again:
                 return False
             try:
-                self._on_question(frames)
+                self._on_question([each.bytes for each in frames], sender_of(frames))
             except ProtocolError as error:
                 logger.info("a tap was sent something else: %s", error)
         return True
 
-    def _on_question(self, frames: list[bytes]) -> None:
+    def _on_question(self, frames: list[bytes], who: str) -> None:
         if len(frames) != 2:
             raise ProtocolError(f"a question of {len(frames)} frames")
         client, now, wall_us = frames[0], time.monotonic(), time.time_ns() // 1000
         look = decode_look(frames[1])
         self._look(now, wall_us)
-        answer: Refused | Shown | None = self._sessions.handle_look(client, look, now, wall_us)
+        why = self._forbidden(who, look)
+        answer: Refused | Shown | None
+        answer = Refused(why) if why else self._sessions.handle_look(client, look, now, wall_us)
         if answer is None:
             if self._feed is None:
                 self._feed, self._looked_at = Feed(), now
@@ -163,6 +169,17 @@ class TapNode:
             self._router.send_multipart([client, encode(answer)], _NOBLOCK)
         except zmq.ZMQError:  # it has left, or asks without taking answers
             self._sessions.forget(client)
+
+    def _forbidden(self, who: str, look: Look) -> str:
+        """Why somebody with keys may not see that; empty if he may."""
+        if self._gate is None:
+            return ""
+        topics = [each.decode("utf-8", "surrogateescape") for each in look.topics] or [""]
+        found = [self._gate.forbids(who, ADMINISTER, each, subtree=True) for each in topics]
+        why = next(filter(None, found), "")
+        if why:
+            self._gate.refuse(why)
+        return why
 
     def _look(self, now: float, wall_us: int) -> None:
         """Read what has passed, for all who look."""

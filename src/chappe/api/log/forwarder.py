@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chappe.api.log.store import Store
-from chappe.api.taps import LogTap
+from chappe.api.taps import LogTap, tap_gate
 from chappe.defaults import FORWARDER_PORT, TOWER_HOST
 from chappe.log.storage import Retention
 from chappe.runtime.meeting import AsForwarder
@@ -53,6 +53,7 @@ class Forwarder(Store):
     ) -> None:
         own(self)
         self._taps: list[TapNode] = []
+        self._security = security
         tower = None if originals is None else TowerAddress.parse(originals)
         address = ForwarderAddress.parse(listen)
         check_listening(security, address.host, "forwarder")
@@ -63,13 +64,14 @@ class Forwarder(Store):
     def tap(self, host: str = TOWER_HOST, port: int = 0) -> int:
         """Let ``chappe tap`` see what passes through this forwarder; returns the port, by default any free one.
 
-        While nobody looks that costs nothing, and who looks slows nobody down. Whoever reaches the port may look.
+        While nobody looks that costs nothing, and who looks slows nobody down. With an
+        identity it shows only to whom may ``administer`` these topics; otherwise whoever reaches the port may look.
 
         Raises:
             AddressInUse: Somebody listens there.
-            UsageError: The host is not of this machine.
+            UsageError: The host is not of this machine, or reachable from others and nothing was chosen.
         """
-        made = TapNode(LogTap(self._node.node), host, port)
+        made = TapNode(LogTap(self._node.node), host, port, tap_gate(self._security, host))
         self._taps.append(made)
         return made.port
 

@@ -30,7 +30,7 @@ from chappe.api.mesh.hosting import CLOSED, Host, Publisher
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.subscriber import StatusSubscriber, Subscriber
 from chappe.api.mesh.waiting import Asked
-from chappe.api.taps import check_host
+from chappe.api.taps import tap_gate
 from chappe.defaults import (
     CLONE_BUFFER_S,
     CLONE_RESYNC_S,
@@ -121,6 +121,7 @@ class Endpoint(Closeable, Host):
             first_number=time.time_ns() // 1000,  # above those of an earlier life of this id
         )
         recording = as_recording(recording_directory, output_generator_file_cap)
+        self._keys = security if isinstance(security, Keys) else None
         super().__init__(id, check_security(security), options, recording)
         at_exit.add(self)
 
@@ -140,16 +141,16 @@ class Endpoint(Closeable, Host):
     def tap(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Let ``chappe tap`` see what passes through this endpoint; returns the port, by default any free one.
 
-        While nobody looks that costs nothing, and who looks slows nobody down. It is neither encrypted nor does it ask
-        who looks; so it is for this machine alone, unless the endpoint's own connections are plain too.
+        While nobody looks that costs nothing, and who looks slows nobody down. With an identity (``security=Keys(...)``
+        or ``CHAPPE_IDENTITY``) it shows only to whom may ``administer`` these topics, encrypted; otherwise whoever
+        reaches the port may look, on this machine alone unless the endpoint's security is ``"plain"``.
 
         Raises:
             AddressInUse: Somebody listens there.
-            UsageError: The host is not of this machine, or reachable from others.
+            UsageError: The host is not of this machine, or reachable from others and there is no identity.
         """
-        check_host(self.security, host)
         self.check()
-        made = TapNode(self, host, port)
+        made = TapNode(self, host, port, tap_gate("plain" if self.security == "plain" else self._keys, host))
         with self._lock:
             self._taps.append(made)
         return made.port
