@@ -29,6 +29,7 @@ from benchmarks.mesh_versions import mesh_versions
 from benchmarks.outcome import Line
 from benchmarks.partitions import partitions
 from benchmarks.readiness import readiness
+from benchmarks.sealed import sealed
 from benchmarks.settings import Settings
 from benchmarks.sharded import sharded
 from benchmarks.stored import acknowledged, catch_up
@@ -38,6 +39,7 @@ PATHS: dict[str, Callable[[Settings], list[Line]]] = {
     "batches": batches,
     "records": records,
     "keys": keys,
+    "sealed": sealed,
     "stored": acknowledged,
     "durable": durable,
     "catch-up": catch_up,

@@ -7,7 +7,7 @@ ChappeError
  +- StoreError: NoSuchKey, TypeClash, InvalidOperation, BackendFailure, StaleData, NoMaster, WriteUnknown, MasterExists
  +- PeeringError: PeerIncompatible, PeerInvalid, PeerUnavailable
  +- BufferFull, TooSlow, WorkerFailed, TimedOut, Closed, Forked, MemberStopped, Unreachable
- +- Fenced, StagedRowsMissing, IdentityInUse, IdentityRolledBack
+ +- Fenced, StagedRowsMissing, IdentityInUse, IdentityRolledBack, Sealed
  +- AddressInUse, TooManyOpenFiles, SparkUnavailable
 
 ``definite`` says whether the request certainly did not take effect (True) or may still (False).
@@ -227,6 +227,10 @@ class IdentityInUse(ChappeError):
 
 class IdentityRolledBack(ChappeError):
     """The journal of a producer's identity is older than what stores hold: a restored backup, or a copy in use."""
+
+
+class Sealed(ChappeError):
+    """A topic is sealed for a group, and whoever reads or writes it has no key of that group, or an old one."""
 
 
 class AddressInUse(ChappeError):

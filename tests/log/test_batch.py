@@ -348,7 +348,7 @@ def test_offsets_end_before_two_to_the_63() -> None:
 
 def test_flags_of_a_newer_version_are_refused_with_that_word() -> None:
     with pytest.raises(ProtocolError, match="newer version"):
-        Batch.parse(evil(32, 2, ([0, 1, 2], b"xy")))
+        Batch.parse(evil(64, 2, ([0, 1, 2], b"xy")))
 
 
 def test_the_largest_batches_fit_and_larger_are_refused() -> None:

@@ -14,10 +14,18 @@ from chappe.cli import options
 from chappe.cli.console import tell
 from chappe.cli.options import PASSPHRASE
 from chappe.errors import UsageError
-from chappe.security import authority_file, authority_key_file, certificate_file, key_file, permissions_file
+from chappe.security import (
+    authority_file,
+    authority_key_file,
+    certificate_file,
+    key_file,
+    permissions_file,
+    sealed_file,
+)
 
 if TYPE_CHECKING:
     from chappe.permissions.rules import Identity
+    from chappe.sealing.epochs import GroupKeys
 
 DIRECTORY: Final = Path("keys")
 SOON: Final = timedelta(days=30)  # before its end an identity is shown as one to renew
@@ -37,6 +45,7 @@ Hosts = Annotated[
     Option("--host", metavar="HOST", help="A name or address by which others dial it; this machine by default."),
 ]
 Name = Annotated[str, Argument(metavar="NAME", help="Of the identity, and of its files.")]
+Group = Annotated[str, Argument(metavar="GROUP", help="For whom topics are sealed.")]
 Role = Annotated[str, Option(metavar="ROLE", help="What it may do: administrator, server, producer, consumer, member.")]
 Days = Annotated[float, Option(min=1, help="How long it is valid.")]
 
@@ -108,6 +117,57 @@ def revoke(name: Name, directory: Directory = DIRECTORY, as_json: options.Json =
     tell(as_json, _facts(made, directory), text)
 
 
+@app.command()
+def seal(
+    group: Group,
+    topic: Annotated[list[str], Option("--topic", metavar="TOPIC", help="Or `prefix*`; may be repeated.")],
+    role: Annotated[list[str] | None, Option("--role", metavar="ROLE", help="Who belongs to it; repeatable.")] = None,
+    name: Annotated[list[str] | None, Option("--name", metavar="NAME", help="Likewise.")] = None,
+    directory: Directory = DIRECTORY,
+    as_json: options.Json = False,
+) -> None:
+    """Have topics be sealed for a group: nobody else can read them, stores and forwarders neither."""
+    from chappe.api import permissions
+
+    made = permissions.seal(directory, group, topic, roles=role or (), names=name or ())
+    _tell_group(made, directory, as_json, f"sealed {', '.join(topic)} for {group}, {len(made.members())} members")
+
+
+@app.command()
+def rotate(
+    group: Group,
+    older_than: Annotated[
+        float | None, Option(min=0, metavar="DAYS", help="Only if the newest keys are older than so many days.")
+    ] = None,
+    directory: Directory = DIRECTORY,
+    as_json: options.Json = False,
+) -> None:
+    """Give a group new keys for what is sealed from now on."""
+    from chappe.api import permissions
+
+    older = None if older_than is None else timedelta(days=older_than)
+    made = permissions.rotate(directory, group, older_than=older)
+    if made is None:
+        tell(as_json, {"group": group, "rotated": False}, f"the keys of {group} are not that old")
+        return
+    _tell_group(made, directory, as_json, f"{group} has new keys: epoch {made.newest.number}")
+
+
+@app.command()
+def give(
+    name: Name,
+    group: Group,
+    since: Annotated[int, Option(min=1, metavar="EPOCH", help="The first of which it gets the key.")] = 1,
+    directory: Directory = DIRECTORY,
+    as_json: options.Json = False,
+) -> None:
+    """Have a member of a group read what was sealed before it joined."""
+    from chappe.api import permissions
+
+    made = permissions.give(directory, name, group, since)
+    _tell_group(made, directory, as_json, f"{name} can read what was sealed for {group} since epoch {since}")
+
+
 @app.command(name="list")
 def list_(directory: Directory = DIRECTORY, as_json: options.Json = False) -> None:
     """Show all identities, and when they expire."""
@@ -125,6 +185,13 @@ def list_(directory: Directory = DIRECTORY, as_json: options.Json = False) -> No
     for row in rows:
         table.add_row(row["name"], row["role"], row["state"], row["expires"][:10], row["endpoint"] or "any")
     Console().print(table)
+
+
+def _tell_group(made: GroupKeys, directory: Path, as_json: bool, text: str) -> None:
+    path = sealed_file(directory, made.group)
+    facts = {"group": made.group, "rotated": True, "epoch": made.newest.number, "members": sorted(made.members())}
+    text += f"; machines of its members need {path} and {permissions_file(directory)}"
+    tell(as_json, {**facts, "file": str(path)}, text)
 
 
 def state(identity: Identity, now: datetime) -> str:

@@ -42,6 +42,14 @@ def single_records(wanted: Fetch, bodies: Iterable[bytes], first: int, end: int)
     actions: list[Action] = []
     for body in bodies:
         batch = Batch.parse(body, check=False)  # whose headers need not decode: originals have none
+        if batch.sealed is not None:  # an original can do nothing with it: the first record has all, the others nothing
+            for offset in range(max(first, batch.base), min(end, batch.next)):
+                content = bytes(batch.sealed) if offset == batch.base else b""
+                actions.append(
+                    Publish(RecordMessage(wanted.address, wanted.topic, wanted.subject, offset, content, True))
+                )
+                first = offset + 1
+            continue
         for record in batch.records(wanted.subject, wanted.topic, first, with_headers=False):
             if record.offset >= end:
                 return actions, first

@@ -14,6 +14,10 @@ Layout, little endian, every column padded to eight bytes::
                                           u16 length, name, u32 length, value
     values                                binary column
 
+With the flag SEALED, and no other, what follows the header is opaque: records that only a group can read, as
+``chappe.sealing`` has them. Such a batch is never taken apart: a part of it is all of it, with a header that names
+fewer records, which whoever opens it then takes.
+
 A binary column is an optional bitmap of the values that are not None (flags KEY_NULLS, VALUE_NULLS; bit n of
 byte n // 8), then count + 1 i32 positions, then the bytes: Arrow's own layout, so a column becomes an Arrow
 array without copying.
@@ -35,7 +39,7 @@ import msgspec
 from crc32c import crc32c
 
 from chappe.defaults import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, HEADERS_MAX
-from chappe.errors import ProtocolError, UsageError
+from chappe.errors import ProtocolError, Sealed, UsageError
 
 MAGIC: Final = b"CB\x01"
 HEADER: Final = struct.Struct("<3sBIQIIqq")
@@ -51,6 +55,7 @@ KEY_NULLS: Final = 2
 TIMESTAMPS: Final = 4
 HEADERS: Final = 8
 VALUE_NULLS: Final = 16
+SEALED: Final = 32
 _ALL_FLAGS: Final = KEYS | KEY_NULLS | TIMESTAMPS | HEADERS | VALUE_NULLS
 
 Headers = tuple[tuple[str, bytes], ...]
@@ -228,6 +233,12 @@ def encode_record(offset: int, value: bytes, timestamp: int) -> bytes:
     return b"".join((MAGIC, b"\0", _CRC.pack(crc32c(body, crc32c(tail))), tail, body))
 
 
+def encode_sealed(base: int, count: int, timestamp_min: int, timestamp_max: int, body: bytes | memoryview) -> bytes:
+    """Return the bytes of a batch whose records are sealed in ``body``, a multiple of eight bytes."""
+    tail = _TAIL.pack(base, count, HEADER.size + len(body), timestamp_min, timestamp_max)
+    return b"".join((MAGIC, bytes((SEALED,)), _CRC.pack(crc32c(body, crc32c(tail))), tail, body))
+
+
 class Batch:
     """A parsed batch: the header as attributes, the columns as views into the bytes."""
 
@@ -257,13 +268,15 @@ class Batch:
         if not HEADER.size <= size <= BATCH_BYTES_MAX:
             raise ProtocolError(f"batch of {size} bytes")
         magic, flags, crc, base, count, claimed, low, high = HEADER.unpack_from(raw)
-        if magic != MAGIC or flags & ~_ALL_FLAGS:
+        if magic != MAGIC or (flags & ~_ALL_FLAGS and flags != SEALED):
             raise ProtocolError("not a batch, or one of a newer version")
         if claimed != size or not 0 < count <= BATCH_RECORDS_MAX or base + count >= 1 << 63:
             raise ProtocolError("batch whose header is wrong")
         if check and crc32c(memoryview(raw)[CRC_AT:]) != crc:
             raise ProtocolError("batch whose checksum is wrong")
         batch = cls(raw, flags, base, count, low, high)
+        if flags == SEALED:
+            return batch
         columns = batch._columns()
         if check and count > 1:
             batch._check_order(columns)
@@ -277,9 +290,16 @@ class Batch:
     def __len__(self) -> int:
         return self.count
 
+    @property
+    def sealed(self) -> memoryview | None:
+        """What its records are sealed in; None if they are plain. Columns of a sealed batch raise ``errors.Sealed``."""
+        return memoryview(self.raw)[HEADER.size :] if self.flags == SEALED else None
+
     def _columns(self) -> dict[str, Column]:
         if self._at is not None:
             return self._at
+        if self.flags == SEALED:
+            raise Sealed("the records are sealed for a group: read them with an identity that belongs to it")
         view = memoryview(self.raw)
         flags = self.flags
         at = HEADER.size + (8 * self.count if flags & TIMESTAMPS else 0)
@@ -293,6 +313,11 @@ class Batch:
             raise ProtocolError("batch whose columns do not fill it")
         self._at = found
         return found
+
+    def check_order(self) -> None:
+        """What ``parse`` without a check leaves out and the checksum is not. Raises ProtocolError."""
+        if not self._ordered and self.flags != SEALED:
+            self._check_order(self._columns())
 
     def _check_order(self, columns: Mapping[str, Column]) -> None:
         for column in columns.values():
@@ -409,6 +434,8 @@ class Batch:
         assert 0 <= low < high <= self.count
         if low == 0 and high == self.count:
             return bytes(self.raw)
+        if self.sealed is not None:
+            return encode_sealed(start, high - low, self.timestamp_min, self.timestamp_max, self.sealed)
         stamps = self.timestamp_bytes()
         return encode_batch(
             start,
@@ -421,7 +448,7 @@ class Batch:
 
 
 def merge(batches: Sequence[Batch]) -> bytes:
-    """One batch of several neighbours; each record keeps its timestamp."""
+    """One batch of several neighbours, none of them sealed; each record keeps its timestamp."""
     assert all(a.next == b.base for a, b in pairwise(batches))
     if len(batches) == 1:
         return bytes(batches[0].raw)
@@ -455,6 +482,8 @@ def rebase(raw: bytes, base: int) -> bytes:
         raise ProtocolError("batch whose header is wrong")
     if batch.base == base:
         return raw
+    if batch.sealed is not None:
+        raise ProtocolError("a sealed batch, which can be nowhere else than where it was sealed")
     magic, flags, _, _, count, size, low, high = HEADER.unpack_from(raw)
     tail = _TAIL.pack(base, count, size, low, high)
     rest = memoryview(raw)[HEADER.size :]

@@ -254,6 +254,27 @@ class RecordsTooOld:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordsRefused:
+    """Records of a sealed topic were not delivered, as they could not be opened; comes at most once a second.
+
+    These are the last of ``count`` since the event before.
+    """
+
+    topic: str
+    partition: str
+    first: int
+    last: int
+    count: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"refused records {self.first} to {self.last} of topic {self.topic!r}, partition {self.partition}: "
+            f"{self.reason}; {self.count} refused since this was told last"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionRefused:
     """A connection that was dialled does not come about for want of the right keys; it is tried again."""
 

@@ -150,6 +150,8 @@ class LogForwarder:
         if not originals:
             return [Publish(message)]
         batch = Batch.parse(message.body, check=False)
+        if batch.sealed is not None:
+            return [Publish(message)]
         singles = enumerate(batch.values(), batch.base)
         return [
             Publish(message),

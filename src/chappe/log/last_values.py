@@ -166,7 +166,11 @@ class LastValues:
                 read = self._storage.read(table.topic, name, part.next, left)
                 for raw in read.batches:
                     left -= len(raw)
-                    self._take(table, part, Batch.parse(raw, check=False))
+                    batch = Batch.parse(raw, check=False)
+                    if batch.sealed is not None:
+                        self._refuse(table, f"topic {table.topic!r} is sealed: what its keys are is not known here")
+                        return
+                    self._take(table, part, batch)
             except ChappeError as error:
                 self._refuse(table, str(error))
                 return

@@ -16,14 +16,21 @@ while somebody waits for acknowledgements.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TypeAlias
 
 from chappe.core import Report
 from chappe.data.topic import encode_topic
-from chappe.defaults import BATCH_RECORDS_MAX, HEAD_HURRY_S, HEAD_IDLE_S, HEAD_INTERVAL_S, RECORD_BYTES_MAX
+from chappe.defaults import (
+    BATCH_BYTES_MAX,
+    BATCH_RECORDS_MAX,
+    HEAD_HURRY_S,
+    HEAD_IDLE_S,
+    HEAD_INTERVAL_S,
+    RECORD_BYTES_MAX,
+)
 from chappe.errors import RecordTooLarge, UsageError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Persist, Progress, Publish, Subscribe, Trim
@@ -35,6 +42,7 @@ from chappe.log.resuming import Resuming
 from chappe.log.subscriptions import Subscriptions
 
 _Extras: TypeAlias = tuple[bytes | None, Headers, int | None]  # key, headers and timestamp of a record
+Seal: TypeAlias = Callable[[bytes], bytes]
 ORIGINAL_STORES = ""  # all stores that acknowledge without a name count as one
 STORES = b"F"  # who subscribes to everybody's FETCHes is a store, or the reader of an original one
 RECORDS = b"M"  # who subscribes to everybody's records may be the writer of an original one
@@ -71,6 +79,8 @@ class LogProducer:
         resumed: Whether the partition had a life before this one.
         subscriptions: Of its member, where that writes several topics and counts them itself.
         kept: The same of the bytes that are kept.
+        seal: Makes of a batch what is to be published and kept instead, with the same records: if the topic is sealed
+            for a group, a sealed one.
     """
 
     def __init__(
@@ -84,8 +94,10 @@ class LogProducer:
         resumed: bool = False,
         subscriptions: Subscriptions | None = None,
         kept: KeptBytes | None = None,
+        seal: Seal | None = None,
         limits: LogLimits = LOG_LIMITS,
     ) -> None:
+        self._seal = seal
         self._limits = limits
         self._batch_bytes = limits.batch_bytes
         self.topic = topic
@@ -229,22 +241,35 @@ class LogProducer:
         body = encode_batch(
             base, values, wall_us, timestamps=stamps, keys=keys, headers=headers, positions=self._positions
         )
-        return self._durable(_Persisting(base, self.next_offset, body, values, gathered=True), now)
+        sealed = self.sealed(body)
+        shown: Sequence[bytes | None] = values if sealed is body else ()
+        return self._durable(_Persisting(base, self.next_offset, sealed, shown, gathered=True), now)
 
     def append_batch(self, raw: bytes, now: float) -> list[Action]:
         """Publish records that are a batch already; nothing may be pending or ``held``.
 
         They get the offsets that come next, with a journal once it has them; if it refuses, nothing was added.
 
-        Raises ProtocolError: it is not a batch; nothing was added.
+        Raises:
+            ProtocolError: It is not a batch; nothing was added.
+            UsageError: It is sealed already, or too large once it is; the same holds.
         """
         assert not self.values
         assert not self.held(now)
         base = self.next_offset
         body = rebase(raw, base)
         batch = Batch.parse(body, check=False)
-        values = batch.values() if self._subscriptions.originals(self._raw_topic) else []
-        return self._durable(_Persisting(base, batch.next, body, values, gathered=False), now)
+        if batch.sealed is not None:
+            raise UsageError("a batch that is sealed already cannot be sent again: only its producer can seal it")
+        sealed = self.sealed(body)
+        if len(sealed) > BATCH_BYTES_MAX:
+            raise RecordTooLarge(f"the sealed batch has {len(sealed)} bytes, at most {BATCH_BYTES_MAX} are possible")
+        values = batch.values() if sealed is body and self._subscriptions.originals(self._raw_topic) else []
+        return self._durable(_Persisting(base, batch.next, sealed, values, gathered=False), now)
+
+    def sealed(self, body: bytes) -> bytes:
+        """What becomes of a batch: itself, or one that is sealed."""
+        return body if self._seal is None else self._seal(body)
 
     def take_back(self, offset: int) -> None:
         """Drop what was gathered from ``offset`` on: the journal refuses it, and its sender is told so."""

@@ -105,7 +105,7 @@ def _runs(staged: Sequence[Batch], limits: LogLimits) -> Iterator[list[Batch]]:
     run: list[Batch] = []
     size = count = 0
     for batch in staged:
-        small = len(batch.raw) < limits.small_batch_bytes
+        small = batch.sealed is None and len(batch.raw) < limits.small_batch_bytes  # what cannot be read stays as it is
         fits = size + len(batch.raw) <= limits.batch_bytes and count + batch.count <= BATCH_RECORDS_MAX
         if run and not (small and fits and run[-1].next == batch.base):
             yield run

@@ -8,6 +8,7 @@ the next file begins with was never published, and is passed over.
 What has an offset and is in no batch yet is in the file ``pending``, for a killed process to find it again. Each record
 is handed to the operating system as a batch of one, without a sync, before its sender gets the offset. So they survive
 whatever ends the process; what ends the machine may take them. A batch that reaches the journal empties the file.
+Records of a sealed topic are sealed there, too: those that are found become batches of the journal as they are.
 
 An identity has one journal for its producer's topic, and one for each further topic, in folders below it.
 """
@@ -77,6 +78,8 @@ class Journal:
             self._doubtful = False  # a batch that was refused may be there, with offsets that come again
             self._rotate()
             self._pending = Pending(directory / "pending", self.next_offset)
+            if self._pending.sealed:
+                self._take_sealed(self._pending.sealed)
 
     @property
     def pending(self) -> list[Record]:
@@ -135,6 +138,16 @@ class Journal:
         os.close(self._file)
         self._pending.close()
         self._lock.close()
+
+    def _take_sealed(self, batches: list[bytes]) -> None:
+        """Batches of one record each, which a former life has sealed and not published."""
+        if os.write(self._file, b"".join(batches)) != sum(map(len, batches)):
+            raise _no_room()
+        sync_data(self._file)
+        self._size = sum(map(len, batches))
+        self.next_offset += len(batches)
+        self.batches += batches
+        self._pending.clear()
 
     def _refusal(self, error: OSError) -> StorageError:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -212,7 +225,8 @@ class Pending:
     """
 
     def __init__(self, path: Path, next_offset: int) -> None:
-        self.records: list[Record] = []  # found, in order from ``next_offset`` on
+        self.records: list[Record] = []  # found, in order from ``next_offset`` on ...
+        self.sealed: list[bytes] = []  # ... or, if the first of them is sealed, as batches
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             self._size = self._load(path.read_bytes(), next_offset)
@@ -250,7 +264,14 @@ class Pending:
                 continue  # the journal has it
             if batch.base != next_offset or batch.count != 1:
                 break
-            self.records += batch.records("", "")
+            if batch.sealed is None:
+                if self.sealed:
+                    break
+                self.records += batch.records("", "")
+            elif self.records:
+                break
+            else:
+                self.sealed.append(bytes(batch.raw))
             next_offset += 1
             end = at
         return end

@@ -59,7 +59,7 @@ class Aged:
             return None, None
         last = run(first, young=True)
         rest = skip(last)
-        left = None if rest == end else ConsumedBatch(batch.topic, batch.partition, batch.batch, rest)
+        left = None if rest == end else ConsumedBatch(batch.topic, batch.partition, batch.batch, rest, batch.sender)
         return _cut(batch, first, last), left
 
     def drop_old(self, record: Record) -> bool:
@@ -98,4 +98,4 @@ def _count(batch: ConsumedBatch, before: int) -> int:
 
 def _cut(batch: ConsumedBatch, first: int, end: int) -> ConsumedBatch:
     kept = batch.batch if end == batch.next else Batch.parse(batch.batch.slice(first, end), check=False)
-    return ConsumedBatch(batch.topic, batch.partition, kept, first)
+    return ConsumedBatch(batch.topic, batch.partition, kept, first, batch.sender)

@@ -167,10 +167,13 @@ class AsyncConsumer(AsyncCloseable):
             if found is not None:
                 return found
             left = None if deadline is None else deadline - self._loop.time()
+            waits = self.consumer.waits_for_keys  # for which nobody is woken
+            wait_s = LOOK_S if waits and (left is None or left > LOOK_S) else left
             try:
-                await asyncio.wait_for(self._ready.wait(), left)
+                await asyncio.wait_for(self._ready.wait(), wait_s)
             except TimeoutError:
-                return None
+                if wait_s == left:
+                    return None
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         """Records one after the other, for ever."""

@@ -13,15 +13,19 @@ if TYPE_CHECKING:
 
 
 class ConsumedBatch:
-    """Neighbouring records of one partition: iterate them, or take them as Arrow without unpacking."""
+    """Neighbouring records of one partition: iterate them, or take them as Arrow without unpacking.
 
-    __slots__ = ("batch", "first", "partition", "topic")
+    ``sender`` is the identity that sealed and signed them, if the topic is sealed for a group.
+    """
 
-    def __init__(self, topic: str, partition: str, batch: Batch, first: int) -> None:
+    __slots__ = ("batch", "first", "partition", "sender", "topic")
+
+    def __init__(self, topic: str, partition: str, batch: Batch, first: int, sender: str | None = None) -> None:
         self.topic = topic
         self.partition = partition
         self.batch = batch
         self.first = first
+        self.sender = sender
 
     @property
     def next(self) -> int:

@@ -15,10 +15,11 @@ from chappe.api.faces import Closeable, Seconds
 from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.log.aged import Aged
 from chappe.api.log.consumed_batch import ConsumedBatch
+from chappe.api.log.sealed import Opening, Waiting
 from chappe.api.times import as_micros
 from chappe.data.topic import Filter
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
-from chappe.errors import Closed, OffsetOutOfRange, TimedOut, TooSlow, UsageError
+from chappe.errors import Closed, OffsetOutOfRange, Sealed, TimedOut, TooSlow, UsageError
 from chappe.log.actions import Deliver
 from chappe.log.batch import Record
 from chappe.log.consumer import EARLIEST, LAST, LATEST, LogConsumer, Reset
@@ -32,6 +33,7 @@ from chappe.system import time
 from chappe.system.forking import own
 
 LOOK_S: Final = 0.05  # how often those who wait for the end look for what no record tells
+RECHECK_KEYS_S: Final = 0.2  # how often it is looked whether keys have come for what waits for them
 RECHECK_S: Final = 0.25  # how often, while records come, it is looked whether something will never come
 ResetLike = Literal["earliest", "latest", "last-value"] | int | datetime
 
@@ -108,6 +110,8 @@ class Consumer(Closeable):
         self._forbidden: UsageError | None = None
         self._aged = None if max_age_s is None else Aged(max_age_s, on_stale, self._report)
         self._ended: tuple[TooSlow, dict[Key, int]] | None = None  # and where we were
+        self._opening = Opening(where.keys, self._report)
+        self._stalled, self._recheck_at = 0, math.inf  # how many batches in the queue wait for keys; when to look again
         self.on_ready: Callable[[], None] | None = None  # called from the node's thread when records came
         try:
             self._node = consuming(self._core.address, new_address(), where)
@@ -127,6 +131,8 @@ class Consumer(Closeable):
             OffsetOutOfRange: An offset given to ``seek`` or ``reset`` is not there.
             NotPermitted: The permissions do not let this identity consume its topics, by now.
             TooSlow: A record was older than ``max_age_s``; so says every further call.
+            Sealed: A topic is sealed for a group, and we have no key of it: said once, its records are left out from
+                then on. Or the key has not come for 30 s: said again as long as it is so, nothing is left out.
             Closed: The consumer was closed.
             MemberStopped: It met a defect; so says every further call.
         """
@@ -148,19 +154,55 @@ class Consumer(Closeable):
                 return self._take_young(self._aged, rest)
             if rest is not None:
                 return rest
-            if not self._queue:
+            come = self._next()
+            if come is None:
                 return None
-            found = self._queue.popleft()
+            found, size = come
             self._taken[found.topic, found.partition] = found.next
-            self._release(len(found.batch.raw))
+            self._release(size)
             return found
+
+    def _next(self) -> tuple[ConsumedBatch, int] | None:
+        """The next batch that can be read, taken out of the queue, and its size there; the lock is held."""
+        waits: set[Key] = set()  # partitions of which something comes before, and waits for its keys
+        at = 0
+        while at < len(self._queue):
+            found = self._queue[at]
+            key = found.topic, found.partition
+            opened = Waiting.FOR_KEYS if key in waits else self._open_next(found)
+            if opened is Waiting.FOR_KEYS:
+                waits.add(key)
+                at += 1
+                continue
+            size = len(found.batch.raw)
+            del self._queue[at]
+            if opened is not None:
+                return opened, size
+            self._taken[key] = found.next
+            self._release(size)
+        self._stalled = len(self._queue)
+        self._recheck_at = time.monotonic() + RECHECK_KEYS_S if self._queue else math.inf
+        return None
+
+    def _open_next(self, found: ConsumedBatch) -> ConsumedBatch | Literal[Waiting.FOR_KEYS] | None:
+        try:
+            return self._opening.open(found)
+        except Sealed:
+            self._recheck_at = -math.inf  # the next call looks at the rest
+            raise
+
+    @property
+    def waits_for_keys(self) -> bool:
+        """Whether something came that cannot be opened yet."""
+        return 0 < self._stalled <= len(self._queue)
 
     def _take_young(self, aged: Aged, rest: ConsumedBatch | None) -> ConsumedBatch | None:
         """The next batch that is not too old, ``rest`` first; the lock is held."""
-        while rest is not None or self._queue:
-            found = self._queue.popleft() if rest is None else rest
-            size = 0 if rest is not None else len(found.batch.raw)
-            rest = None
+        while True:
+            come = self._next() if rest is None else (rest, 0)
+            if come is None:
+                return None
+            (found, size), rest = come, None
             young: ConsumedBatch | None = found
             left: ConsumedBatch | None = None
             if not aged.stale.ends:
@@ -174,7 +216,6 @@ class Consumer(Closeable):
                 self._taken[found.topic, found.partition] = young.next
             if young is not None:
                 return young
-        return None
 
     def _end(self, aged: Aged, stale: ConsumedBatch) -> TooSlow:
         """Hear no more: the first record of ``stale`` is too old; the lock is held."""
@@ -196,7 +237,7 @@ class Consumer(Closeable):
         return (
             None
             if batch is None or not left
-            else ConsumedBatch(batch.topic, batch.partition, batch.batch, batch.next - left)
+            else ConsumedBatch(batch.topic, batch.partition, batch.batch, batch.next - left, batch.sender)
         )
 
     def _release(self, size: int) -> None:
@@ -293,7 +334,8 @@ class Consumer(Closeable):
                 yield record
             elif aged.stale.ends:
                 with self._lock:
-                    raise self._end(aged, ConsumedBatch(batch.topic, batch.partition, batch.batch, record.offset))
+                    stale = ConsumedBatch(batch.topic, batch.partition, batch.batch, record.offset, batch.sender)
+                    raise self._end(aged, stale)
 
     # -- positions --------------------------------------------------------------------------------------------
 
@@ -405,9 +447,15 @@ class Consumer(Closeable):
         """How many records were left out because they were older than ``max_age_s``."""
         return 0 if self._aged is None else self._aged.stale.dropped
 
+    @property
+    def refused(self) -> int:
+        """How many records of sealed topics were not delivered, as they could not be opened; events say why."""
+        return self._opening.refused
+
     def events(self) -> list[object]:
         """What happened since the last call: lost records, lost towers and the like (``chappe.log.events``)."""
         with self._lock:
+            self._opening.tell()
             if self._aged is not None:
                 self._aged.stale.tell()
             found = list(self._events)
@@ -436,7 +484,8 @@ class Consumer(Closeable):
 
     def _has_come(self) -> bool:
         """Whether ``take`` has something to return, or to raise."""
-        return bool(self._queue) or self._error is not None
+        waits = len(self._queue) == self._stalled and time.monotonic() < self._recheck_at
+        return (bool(self._queue) and not waits) or self._error is not None
 
     def _unread(self, since: float) -> dict[Key, int] | None:
         """Where partitions end that were not read so far; None until it is known where they ended at ``since``."""

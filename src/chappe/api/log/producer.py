@@ -18,6 +18,7 @@ from chappe.api import at_exit
 from chappe.api.faces import Closeable
 from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.log.deliveries import Deliveries
+from chappe.api.log.sealed import Sealing
 from chappe.api.log.topic_writers import TopicProgress, TopicWriter, TopicWriters, counted
 from chappe.api.times import as_micros
 from chappe.data.topic import check_topic
@@ -107,6 +108,7 @@ class Producer(Closeable):
         self._events: deque[object] = deque(maxlen=1000)
         try:
             address = new_address() if self._journals is None else self._journals.address
+            sealing = None if where.keys is None else Sealing(where.keys, address)
             self._node = producing(address, new_address(), where, live=not min_acks, identity=identity is not None)
         except BaseException:
             if self._journals:
@@ -121,6 +123,7 @@ class Producer(Closeable):
             min_acks=min_acks,
             buffer_bytes=max(buffer_bytes, BATCH_BYTES),
             block=on_full == "block",
+            sealing=sealing,
         )
         self._writers = self._topics.by_topic
         self._deliveries = Deliveries(self._node.later)
@@ -173,6 +176,7 @@ class Producer(Closeable):
             StorageFull, StorageError: The journal of the identity refuses; this record was not taken.
             IdentityInUse, IdentityRolledBack: Another copy of the identity is in use, or it is older than what stores
                 hold; nothing is sent any more. So says every further call.
+            Sealed: The topic is sealed for a group, and we have no key to seal with, or an old one; nothing was sent.
             Closed: The producer was closed.
             MemberStopped: It met a defect.
         """

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
+from chappe.api.log.sealed import Sealing
 from chappe.defaults import DISK_RETRY_S, IDLE_S, PRODUCER_TOPICS_MAX
 from chappe.errors import BufferFull, StorageError, UsageError
+from chappe.limits import LOG_LIMITS
 from chappe.log.batch import Batch, Headers, encode_batch, encode_record
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
@@ -24,6 +27,7 @@ SERVE_S = 0.05  # how often the network is served while an iterable is sent
 BUSY_RECORDS = 16  # so many gathered at once are a fast sequence: nobody looks at the clock for each further one
 BUSY_S = 0.001  # who drives looks this often whether something gathered was left behind ...
 GATHER_S = 0.02  # with an identity, where each batch is synced, a fast sequence is gathered at least so long
+_SEALED_LIMITS = replace(LOG_LIMITS, batch_bytes=3 * LOG_LIMITS.batch_bytes)  # a signature each costs less so
 ROUNDS = 4  # ... or as long as the disk takes for so many batches of each topic ...
 GATHER_MAX_S = 1.0  # ... and at most so long
 HELD_S = 0.05  # ... and this often while new records are held
@@ -48,6 +52,7 @@ class TopicWriters:
         check: Raises what every call of the producer is to raise.
         buffer_bytes: Bound of the bytes that no store has yet, of all topics.
         block: Whether to wait at the bound.
+        sealing: Seals what is sealed for a group; None if nothing can be.
     """
 
     def __init__(
@@ -60,10 +65,12 @@ class TopicWriters:
         min_acks: int,
         buffer_bytes: int,
         block: bool,
+        sealing: Sealing | None = None,
     ) -> None:
         self.by_topic: dict[str, TopicWriter] = {}
         self.node = node
         self.check = check
+        self.sealing = sealing
         self.cores = cores
         self.buffer_bytes = buffer_bytes
         self.block = block
@@ -100,6 +107,8 @@ class TopicWriters:
             resumed=journal.resumed if journal else False,
             subscriptions=self.cores.subscriptions,
             kept=self.cores.kept,
+            seal=None if self.sealing is None else partial(self.sealing.seal, topic),
+            limits=_SEALED_LIMITS if self.sealing is not None and self.sealing.seals(topic) else LOG_LIMITS,
         )
         made = TopicWriter(core, journal, self)
         self.by_topic[topic] = made
@@ -235,7 +244,7 @@ class TopicWriter:
         else:
             body = encode_record(offset, value, stamp)
         try:
-            journal.pend(body)
+            journal.pend(self.core.sealed(body))
         except StorageError:
             self.core.take_back(offset)
             raise
@@ -339,6 +348,8 @@ class TopicWriter:
         """Wait for room, or raise; ``alone``: nothing may be gathered, or have to be, when this returns."""
         core, common = self.core, self._common
         common.check()
+        if common.sealing is not None:
+            common.sealing.check(core.topic)
         while True:
             if core.pending and (core.refused or core.full or alone):
                 self.flush_batch()  # nothing is taken before what waits for the journal

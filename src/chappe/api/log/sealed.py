@@ -1,0 +1,200 @@
+"""Sealed topics as producers and consumers have them: with the files of their identity, looked at again as they change.
+
+All with the member's lock held. Without an identity nothing is sealed, and what is sealed cannot be read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from chappe.api.log.consumed_batch import ConsumedBatch
+from chappe.errors import ProtocolError, Sealed
+from chappe.log.batch import HEADER, Batch, encode_sealed
+from chappe.log.events import RecordsRefused
+from chappe.runtime.log_node import wall_us
+from chappe.security import Keys, sealed_file
+from chappe.system import time
+
+if TYPE_CHECKING:
+    from chappe.permissions.rules import Group
+    from chappe.sealing.records import Sealer
+    from chappe.sealing.ring import EpochSecret
+    from chappe.storage.sealed_files import SealedGroups
+
+KEYS_WAIT_S: Final = 30.0  # so long records whose keys are not there yet are held back; then the reader is told
+TELL_S: Final = 1.0  # between two events about what was refused
+TOLD_MAX: Final = 10_000  # topics of which a reader was told that it cannot read them
+
+
+class Waiting(Enum):
+    """Its keys may come yet."""
+
+    FOR_KEYS = 0
+
+
+_Opened: TypeAlias = ConsumedBatch | Literal[Waiting.FOR_KEYS] | None
+
+
+class Sealing:
+    """Of one producer."""
+
+    def __init__(self, keys: Keys, partition: str) -> None:
+        from chappe.storage.sealed_files import SealedGroups
+
+        self._groups = SealedGroups(keys)
+        self._sealer: Sealer | None = None
+        self._partition = partition
+        self._checked: dict[str, tuple[int, str]] = {}  # group: what was known then, and why nothing can be sealed
+        self._secrets: dict[str, EpochSecret] = {}  # by group, of the epoch to seal in
+
+    def seals(self, topic: str) -> bool:
+        """Whether a topic is sealed, as far as is known now."""
+        return self._groups.group(topic) is not None
+
+    def check(self, topic: str) -> None:
+        """Raise Sealed if records of a topic must be sealed, and cannot be."""
+        self._groups.look(time.monotonic())
+        group = self._groups.group(topic)
+        if group is None:
+            return
+        known = self._checked.get(group.name)
+        if known is None or known[0] != self._groups.changes:
+            known = self._checked[group.name] = self._groups.changes, self._look(group)
+        if known[1]:
+            raise Sealed(f"topic {topic!r} is sealed for {group.name}, and nothing was sent: {known[1]}")
+
+    def seal(self, topic: str, body: bytes) -> bytes:
+        """A batch as it is to be published: in the epoch of the last ``check``, as its records were taken then."""
+        group = self._groups.group(topic)
+        secret = None if group is None else self._secrets.get(group.name)
+        if secret is None or self._sealer is None:
+            return body
+        from chappe.sealing.frames import Span
+
+        _, _, _, base, count, _, low, high = HEADER.unpack_from(body)
+        span = Span(base, count, low, high)
+        sealed = self._sealer.seal(secret, topic, self._partition, span, body, wall_us())
+        return encode_sealed(base, count, low, high, sealed)
+
+    def _look(self, group: Group) -> str:
+        refusal = self._groups.refusal(group)
+        ring = self._groups.ring(group.name)
+        secret = None if ring is None or refusal else ring.newest
+        if secret is not None:
+            self._sealer = self._sealer or self._groups.sealer()
+            self._secrets[group.name] = secret
+        return refusal
+
+
+class Opening:
+    """Of one consumer.
+
+    Args:
+        report: Takes events.
+
+    Attributes:
+        refused: How many records were not delivered as they could not be opened.
+    """
+
+    def __init__(self, keys: Keys | None, report: Callable[[object], None]) -> None:
+        self._groups: SealedGroups | None = None
+        self._report = report
+        self._waits: dict[tuple[str, str], float] = {}  # partition: since when
+        self._told: set[str] = set()
+        self._tell_at = -math.inf
+        self._untold: RecordsRefused | None = None
+        self.refused = 0
+        if keys is not None:
+            from chappe.sealing.records import Opener
+            from chappe.storage.sealed_files import SealedGroups
+
+            self._groups = SealedGroups(keys)
+            self._opener = Opener()
+
+    def open(self, found: ConsumedBatch) -> _Opened:
+        """A batch that can be read; None if it is refused.
+
+        Raises:
+            Sealed: Nobody has given us keys for it. Once for each topic, whose records are refused from then on; and
+                every ``KEYS_WAIT_S`` for a partition that waits for keys.
+        """
+        sealed = found.batch.sealed
+        groups = self._groups
+        if found.sender is not None:  # it was opened before
+            return found
+        if groups is None:
+            return found if sealed is None else self._not_ours(found, "this program has no identity")
+        groups.look(time.monotonic())
+        group = groups.group(found.topic)
+        if group is None:
+            return found if sealed is None else self._wait(found, "the permissions here do not say for whom")
+        if sealed is None:
+            return self._refuse(found, f"they are not sealed for {group.name}, as the topic is")
+        who = groups.permissions.identities.get(groups.keys.name)
+        if who is None or not group.has(who):
+            return self._not_ours(found, f"{groups.keys.name} is not of the group {group.name}")
+        return self._open(found, sealed, groups, group)
+
+    def _open(self, found: ConsumedBatch, sealed: memoryview, groups: SealedGroups, group: Group) -> _Opened:
+        from chappe.sealing.frames import Span
+        from chappe.sealing.records import Lacking, Refused
+
+        ring = groups.ring(group.name)
+        path = sealed_file(groups.keys.directory, group.name)
+        if ring is None:
+            return self._wait(found, f"{path} is not there, or not usable")
+        batch = found.batch
+        span = Span(batch.base, batch.count, batch.timestamp_min, batch.timestamp_max)
+        outcome = self._opener.open(sealed, found.topic, found.partition, span, ring, groups.permissions.identities)
+        if isinstance(outcome, Refused):
+            return self._refuse(found, outcome.reason)
+        if isinstance(outcome, Lacking):
+            return self._wait(found, f"{outcome.reason}: copy the new {path} from where the authority is")
+        try:
+            plain = Batch.parse(outcome.content, check=False)  # of its bytes each was authenticated
+            plain.check_order()
+            whole = outcome.span
+            if (plain.base, plain.count, plain.timestamp_min, plain.timestamp_max) != (
+                *(whole.base, whole.count, whole.low, whole.high),
+            ) or plain.sealed is not None:
+                raise ProtocolError("it has other records than it says")
+            if plain.count != batch.count:
+                plain = Batch.parse(plain.slice(batch.base, batch.next), check=False)
+        except ProtocolError as error:
+            return self._refuse(found, f"what {outcome.sender} sealed is malformed: {error}")
+        if self._waits:
+            self._waits.pop((found.topic, found.partition), None)
+        return ConsumedBatch(found.topic, found.partition, plain, found.first, outcome.sender)
+
+    def tell(self) -> None:
+        """Report what was refused and not told yet."""
+        untold, self._untold = self._untold, None
+        if untold is not None:
+            self._tell_at = time.monotonic() + TELL_S
+            self._report(untold)
+
+    def _refuse(self, found: ConsumedBatch, reason: str) -> ConsumedBatch | None:
+        self._waits.pop((found.topic, found.partition), None)
+        self.refused += len(found)
+        count = len(found) + (0 if self._untold is None else self._untold.count)
+        self._untold = RecordsRefused(found.topic, found.partition, found.first, found.next - 1, count, reason)
+        if time.monotonic() >= self._tell_at:
+            self.tell()
+        return None
+
+    def _not_ours(self, found: ConsumedBatch, reason: str) -> ConsumedBatch | None:
+        if found.topic in self._told or len(self._told) >= TOLD_MAX:
+            return self._refuse(found, reason)
+        self._told.add(found.topic)
+        raise Sealed(f"topic {found.topic!r} is sealed, and cannot be read: {reason}")
+
+    def _wait(self, found: ConsumedBatch, reason: str) -> Literal[Waiting.FOR_KEYS]:
+        now, key = time.monotonic(), (found.topic, found.partition)
+        since = self._waits.setdefault(key, now)
+        if now - since >= KEYS_WAIT_S:
+            self._waits[key] = now
+            raise Sealed(f"topic {found.topic!r} is sealed, and cannot be read yet: {reason}")
+        return Waiting.FOR_KEYS

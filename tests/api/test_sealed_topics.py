@@ -1,0 +1,343 @@
+"""Topics that only a group can read, over real sockets and disks."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from tests.api.members import PATIENCE_S, read, wait_until
+
+from chappe import Consumer, Forwarder, Keys, Producer
+from chappe.api import permissions
+from chappe.errors import Sealed
+from chappe.log.events import RecordsRefused
+from chappe.security import permissions_file, sealed_file
+
+TOPIC = "patients/1"
+PLANTED = [b"planted value", b"planted key", b"planted header", b"planted name"]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The authority's directory: ann and bob are of the group, eve is not."""
+    made = tmp_path / "keys"
+    permissions.init(made, "hub", "server")
+    for name in ("ann", "bob"):
+        permissions.add(made, name, "member")
+    permissions.add(made, "eve", "consumer")
+    permissions.seal(made, "ward", ["patients/*"], roles=["member"])
+    return made
+
+
+@pytest.fixture
+def forwarder(tmp_path: Path, home: Path) -> Iterator[Forwarder]:
+    with Forwarder(tmp_path / "data", listen="127.0.0.1:0", security=Keys(home / "hub")) as made:
+        yield made
+
+
+class Network:
+    """Makes members."""
+
+    def __init__(self, forwarder: Forwarder, home: Path) -> None:
+        self.address, self.home = forwarder.address, home
+
+    def producer(self, name: str = "ann", topic: str = TOPIC, **options: Any) -> Producer:
+        return Producer(topic, forwarders=self.address, security=Keys(self.home / name), **options)
+
+    def consumer(self, name: str = "bob", topic: str = TOPIC, **options: Any) -> Consumer:
+        return Consumer(topic, forwarders=self.address, security=Keys(self.home / name), **options)
+
+
+@pytest.fixture
+def network(forwarder: Forwarder, home: Path) -> Network:
+    return Network(forwarder, home)
+
+
+def send(producer: Producer, *values: bytes) -> None:
+    for value in values:
+        producer.send(value)
+    producer.flush(PATIENCE_S)
+
+
+def until_refused(consumer: Consumer, count: int) -> str:
+    """Poll until so many records were refused; returns why the last of them were."""
+
+    def happened() -> bool:
+        assert consumer.poll(0.05) is None
+        return consumer.refused >= count
+
+    wait_until(happened)
+    assert consumer.refused == count
+    found = [each for each in consumer.events() if isinstance(each, RecordsRefused)]
+    assert sum(each.count for each in found) == count
+    return found[-1].reason
+
+
+@contextmanager
+def tapped(patch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
+    """All that sockets of this process send and receive, as it is before and after the hop's own encryption."""
+    seen: list[bytes] = []
+
+    def watch(method: str, sends: bool) -> None:
+        real = getattr(zmq.Socket, method)
+
+        def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+            answer = real(self, *args, **kwargs)
+            what = args[0] if sends else answer
+            seen.extend(bytes(each) for each in (what if isinstance(what, list | tuple) else [what]) if each)
+            return answer
+
+        patch.setattr(zmq.Socket, method, watched)
+
+    for name in ("send", "recv", "send_multipart", "recv_multipart"):
+        watch(name, name.startswith("send"))
+    with patch.context():
+        yield seen
+
+
+def test_members_read_what_members_write_and_know_who_did(network: Network) -> None:
+    with network.producer() as producer, network.consumer() as consumer:
+        producer.send("one", key="k", headers={"h": "v"}, timestamp=5)
+        producer.send_many([b"two"] * 10_000)
+        producer.send(None, key="k")
+        producer.flush(PATIENCE_S)
+        records = read(consumer, 10_002)
+        assert (records[0].value, records[0].key, records[0].headers) == (b"one", b"k", (("h", b"v"),))
+        assert records[0].timestamp == 5
+        assert [each.offset for each in records] == list(range(10_002))
+        assert (records[-1].value, records[-1].key) == (None, b"k")
+        assert consumer.refused == 0
+    with network.consumer() as later:
+        batch = later.poll(PATIENCE_S)
+        assert batch is not None
+        assert batch.sender == "ann"
+        assert batch.to_arrow().column("value")[0].as_py() == b"one"
+
+
+def test_nothing_of_them_is_on_any_socket_or_disk(
+    tmp_path: Path, home: Path, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tapped(monkeypatch) as seen:
+        for topic in (TOPIC, "orders"):
+            state = tmp_path / "state" / topic
+            with (
+                network.producer(topic=topic, identity="p", directory=state) as producer,
+                network.consumer(topic=topic, identity="c", directory=state) as consumer,
+            ):
+                for _ in range(3):
+                    producer.send(PLANTED[0], key=PLANTED[1], headers={PLANTED[3].decode(): PLANTED[2]})
+                producer.send_many([PLANTED[0]] * 100)
+                producer.flush(PATIENCE_S)
+                producer.send_batch(_batch())
+                producer.send(PLANTED[0])  # pending in the journal while it is looked for
+                assert len(read(consumer, 105)) == 105
+                consumer.commit()
+                disk = _disk(tmp_path)
+            if topic == TOPIC:
+                assert not [each for each in PLANTED if any(each in raw for raw in [*seen, *disk, *_disk(tmp_path)])]
+    for each in PLANTED:  # what is plain is found: one has looked where it would be
+        assert any(each in raw for raw in seen)
+        assert any(each in raw for raw in disk)
+
+
+def _batch() -> bytes:
+    from chappe.log.batch import encode_batch
+
+    return encode_batch(0, [PLANTED[0]], 1, keys=[PLANTED[1]], headers=[((PLANTED[3].decode(), PLANTED[2]),)])
+
+
+def _disk(directory: Path) -> list[bytes]:
+    return [path.read_bytes() for path in directory.rglob("*") if path.is_file()]
+
+
+def test_who_has_no_key_is_told_once_and_gets_nothing(network: Network) -> None:
+    with network.producer() as producer, network.producer(topic="orders") as orders:
+        send(producer, b"one", b"two")
+        send(orders, b"open")
+        with network.consumer("eve", "*") as consumer:
+            topics: list[str] = []
+            told: list[str] = []
+            while not (told and topics):
+                try:
+                    batch = consumer.poll(PATIENCE_S)
+                except Sealed as error:
+                    told.append(str(error))
+                else:
+                    topics += [] if batch is None else [batch.topic]
+            send(orders, b"more")
+            assert [each.value for each in read(consumer, 1)] == [b"more"]
+            wait_until(lambda: consumer.poll(0.01) is None and consumer.refused == 2)
+            assert (set(topics), len(told)) == ({"orders"}, 1)
+            assert "'patients/1' is sealed, and cannot be read: eve is not of the group ward" in told[0]
+            assert sum(consumer.lag().values()) == 0  # offsets and heads are known to all
+
+
+def test_who_is_not_of_the_group_cannot_write(network: Network) -> None:
+    with network.producer("hub") as producer:
+        with pytest.raises(Sealed, match="sealed for ward, and nothing was sent: hub is not of the group ward"):
+            producer.send(b"x")
+        with pytest.raises(Sealed):
+            producer.send_many([b"x"] * 10)
+        assert producer.next_offset == 0
+        producer.send(b"x", topic="orders")
+        producer.flush(PATIENCE_S)
+
+
+def test_plain_records_in_a_sealed_topic_are_refused(tmp_path: Path, home: Path, network: Network) -> None:
+    other = tmp_path / "elsewhere"  # of somebody whose permissions are those of before
+    shutil.copytree(home, other)
+    path = permissions_file(other)
+    path.write_text(path.read_text().replace("[[sealed]]", "[[sealed]]", 1).replace('"patients/*"', '"others/*"'))
+    permissions.sign(path)
+    with Producer(TOPIC, forwarders=network.address, security=Keys(other / "bob")) as forger:
+        send(forger, b"forged")
+        with network.consumer() as consumer:
+            assert until_refused(consumer, 1) == "they are not sealed for ward, as the topic is"
+
+
+def test_a_batch_that_is_put_into_another_partition_or_topic_is_refused(network: Network, home: Path) -> None:
+    stolen: list[bytes] = []
+    with network.producer() as producer, network.consumer() as consumer:
+        seal = producer._writers[TOPIC].core._seal
+        assert seal is not None
+        producer._writers[TOPIC].core._seal = lambda raw: stolen.append(seal(raw)) or stolen[-1]  # type: ignore[func-returns-value]
+        send(producer, b"true")
+        assert [each.value for each in read(consumer, 1)] == [b"true"]
+    for topic in (TOPIC, "patients/2"):
+        with network.producer(topic=topic) as thief, network.consumer(topic=topic, reset="latest") as consumer:
+            consumer.wait_ready(PATIENCE_S)
+            thief._writers[topic].core._seal = lambda raw: stolen[0]
+            send(thief, b"whatever")
+            assert "not as ann has signed them, for this topic" in until_refused(consumer, 1)
+
+
+def test_who_joins_reads_what_comes_and_who_is_revoked_nothing_more(
+    tmp_path: Path, home: Path, network: Network
+) -> None:
+    with network.producer() as producer:
+        send(producer, b"early")
+        permissions.add(home, "cat", "member")
+        with network.consumer("cat") as cat:
+            assert "whose key was not given to us" in until_refused(cat, 1)
+            wait_until(lambda: _epoch(producer) == 2)
+            send(producer, b"both")
+            assert [each.value for each in read(cat, 1)] == [b"both"]
+        permissions.give(home, "cat", "ward", 1)
+        with network.consumer("cat") as cat:
+            assert [each.value for each in read(cat, 2)] == [b"early", b"both"]
+        permissions.revoke(home, "bob")
+        wait_until(lambda: _epoch(producer) == 3)
+        send(producer, b"late")
+        with network.consumer("cat") as cat:
+            assert [each.value for each in read(cat, 3)] == [b"early", b"both", b"late"]
+
+
+def _epoch(producer: Producer) -> int:
+    """In which it seals, once it has looked."""
+    with producer.lock:
+        sealing = producer._topics.sealing
+        assert sealing is not None
+        sealing.check(TOPIC)
+        return sealing._secrets["ward"].number
+
+
+def test_who_has_old_keys_waits_for_the_new_ones_and_misses_nothing(
+    tmp_path: Path, home: Path, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = tmp_path / "late"
+    shutil.copytree(home, late)
+    permissions.rotate(home, "ward")
+    options: Any = {"forwarders": network.address, "security": Keys(late / "bob")}
+    with network.producer() as producer, Consumer(TOPIC, "orders", **options) as consumer:
+        send(producer, b"new")
+        producer.send(b"plain", topic="orders")
+        producer.flush(PATIENCE_S)
+        assert [each.value for each in read(consumer, 1)] == [b"plain"]  # the others are not held up
+        wait_until(lambda: consumer.poll(0.01) is None and consumer.waits_for_keys)
+        monkeypatch.setattr("chappe.api.log.sealed.KEYS_WAIT_S", 0.0)
+        with pytest.raises(Sealed, match="sealed in epoch 2, and the keys here end with 1: copy the new"):
+            consumer.poll(PATIENCE_S)
+        monkeypatch.undo()
+        assert consumer.refused == 0
+        shutil.copy2(sealed_file(home, "ward"), late)
+        assert [each.value for each in read(consumer, 1)] == [b"new"]
+
+
+def test_a_producer_with_keys_from_before_a_revocation_sends_nothing_until_it_has_new_ones(
+    tmp_path: Path, home: Path, network: Network
+) -> None:
+    late = tmp_path / "late"
+    shutil.copytree(home, late)
+    with Producer(TOPIC, forwarders=network.address, security=Keys(late / "ann")) as producer:
+        send(producer, b"one")
+        permissions.revoke(home, "bob")
+        shutil.copy2(permissions_file(home), late)
+
+        def refused() -> str:
+            try:
+                producer.send(b"more")
+            except Sealed as error:
+                return str(error)
+            return ""
+
+        wait_until(refused)
+        assert "which do not have bob in the group" in refused()
+        shutil.copy2(sealed_file(home, "ward"), late)
+        wait_until(lambda: not refused())
+        producer.flush(PATIENCE_S)
+        count = producer.next_offset
+    permissions.add(home, "cat", "member")
+    permissions.give(home, "cat", "ward", 1)
+    with network.consumer("cat") as cat:
+        assert len(read(cat, count)) == count
+
+
+def test_a_producer_goes_on_after_a_restart_and_its_journal_is_sealed(tmp_path: Path, network: Network) -> None:
+    options: Any = {"identity": "p", "directory": tmp_path / "state"}
+    with network.producer(**options) as producer:
+        send(producer, b"one", b"two")
+    with network.producer(**options) as producer:
+        send(producer, b"three")
+        partition = producer.partition
+    with network.consumer() as consumer:
+        records = read(consumer, 3)
+        assert [each.value for each in records] == [b"one", b"two", b"three"]
+        assert {each.partition for each in records} == {partition}
+        consumer.seek(TOPIC, partition, 1)
+        assert [each.value for each in read(consumer, 2)] == [b"two", b"three"]
+
+
+def test_a_consumer_of_the_newest_records_begins_at_the_first_one(network: Network) -> None:
+    with network.producer() as producer:
+        for each in range(3):
+            producer.send(b"%d" % each, key="k")
+        producer.flush(PATIENCE_S)
+        with network.consumer(reset="last-value") as consumer:
+            assert [each.value for each in read(consumer, 3)] == [b"0", b"1", b"2"]
+
+
+def test_records_that_are_too_old_are_left_out_of_sealed_ones_too(network: Network) -> None:
+    with network.producer() as producer, network.consumer(max_age_s=1000, on_stale="drop") as consumer:
+        producer.send(b"old", timestamp=5)
+        producer.send(b"new")
+        producer.send(b"old", timestamp=5)
+        producer.send(b"new")
+        producer.flush(PATIENCE_S)
+        assert [each.value for each in read(consumer, 2)] == [b"new", b"new"]
+        wait_until(lambda: consumer.poll(0.01) is None and consumer.too_old == 2)
+
+
+def test_a_loop_that_was_left_goes_on_where_it_was(network: Network) -> None:
+    with network.producer() as producer, network.consumer() as consumer:
+        producer.send_many([b"%d" % each for each in range(100)])
+        producer.flush(PATIENCE_S)
+        for record in consumer:
+            if record.offset == 41:
+                break
+        assert consumer.position() == {(TOPIC, producer.partition): 42}
+        assert [each.value for each in consumer.to_end(PATIENCE_S)] == [b"%d" % each for each in range(42, 100)]
