@@ -331,3 +331,64 @@ def test_the_data_of_a_single_server_is_worth_more_than_none() -> None:
     rig.run(3)
 
     assert one.contents() == two.contents() == {"/a": b"1"}
+
+
+def test_a_write_that_the_disk_has_not_taken_when_the_partner_copies_is_not_taken_for_done_there() -> None:
+    rig = Rig()
+    one = rig.paired("one", durable=True)
+    client = rig.client(servers=BOTH)
+    rig.run(3)
+    before = client.write((b"/before", b"1"))
+    rig.run(0.1)
+    assert client.outcomes[before] is True
+    one.disk = False  # it is slow
+    late = client.write((b"/late", b"2"))
+    rig.run(0.1)
+    assert one.commits
+    assert late not in client.outcomes
+    two = rig.paired("two", durable=True)
+    rig.run(1)
+    assert one.core.star.confirms == "paired"
+    assert one.commits
+    assert two.contents() == {"/before": b"1"}
+    rig.kill("one")
+    rig.run(2)
+
+    assert two.core.active
+    assert client.outcomes[late] is True
+    assert two.contents() == client.contents() == {"/before": b"1", "/late": b"2"}
+
+
+def test_a_server_that_gave_up_serving_takes_nothing_from_one_that_knows_of_less() -> None:
+    rig = Rig()
+    _one, two, client = begun(rig)
+    rig.kill("one")
+    rig.run(2)
+    one = rig.paired("one")
+    rig.run(2)
+    done = client.write((b"/a", b"1"))
+    rig.run(0.1)
+    assert two.core.active
+    assert client.outcomes[done] is True
+    rig.kill("client")  # which would tell of the term
+    rig.paused.add("two")
+    rig.kill("one")
+    rig.run(2)
+    rig.paused.clear()
+    rig.run(1)
+    assert not two.core.active  # it cannot know whether the other one had taken over
+    rig.lose = lambda source, target, frames: {source, target} == {"one", "two"}
+    one = rig.paired("one")  # with nothing
+    other = rig.client("other", servers=("one",))
+    rig.run(3)
+    other.write((b"/b", b"2"))
+    rig.run(0.1)
+    assert one.core.active
+    assert one.core.star.term < two.core.star.record.term
+    rig.lose = lambda source, target, frames: {source, target} == {"one", "two"} and len(frames) == 1  # but for beats
+    rig.run(3)
+    assert two.contents() == {"/a": b"1"}
+    rig.lose = lambda source, target, frames: False
+    rig.run(5)
+
+    assert one.contents() == two.contents() == {"/a": b"1"}

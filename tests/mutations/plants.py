@@ -1873,5 +1873,6 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "kv/chp/pair.py",
         "                self._done += core.rest()",
         "                self._done += core.follow(now)",
+        "what was confirmed survives",
     ),
 )
