@@ -5,9 +5,7 @@ name of its own; the other one stands by (``standby``). Both have the data, so b
 one that stands by goes to the active one by a channel, as a clone's writes do, and by the same channel to the own
 master if that takes over in between: so it is done once.
 
-A clone that asks aloud for a master votes, and so does a write here that waits. Those who asked lately are answered by
-whoever becomes active. A partner that is not heard although its link has not ended is told of to all clones: who does
-not hear it either asks.
+A clone that asks aloud for a master votes (``voters``), and so does a write here that waits.
 
 What Binary Star wants kept is a row of the backend, in the commits' order; what it decides meanwhile waits for that,
 and for commits under way, as master and standby must know what is kept when they take over from each other. What takes
@@ -16,7 +14,6 @@ rights away is done at once.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
@@ -24,13 +21,7 @@ from typing import Literal, TypeAlias
 from crc32c import crc32c
 
 from chappe.core import Report
-from chappe.defaults import (
-    CLONE_STALE_S,
-    MASTER_SILENT_S,
-    PAIR_ASKS_MAX,
-    STAR_HEARTBEAT_S,
-    STAR_ORIGINAL_SILENT_S,
-)
+from chappe.defaults import CLONE_STALE_S
 from chappe.errors import ProtocolError, StaleData, StorageError
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, AskWitness, Commit, Notify, Resolve, Send
@@ -41,6 +32,7 @@ from chappe.kv.pair import messages as say
 from chappe.kv.pair.active import Active
 from chappe.kv.pair.author import Author
 from chappe.kv.pair.standby import Standby
+from chappe.kv.pair.voters import Voters, asks_aloud
 from chappe.kv.recent import Recent
 from chappe.kv.role import KvRole, Notices, Reaches
 from chappe.kv.star_rows import memory_of, row_of, without_star
@@ -115,10 +107,8 @@ class PairedMaster(KvRole):
         self._clone_topic = clone_topic(raw)
         self._master_topic = master_topic(raw)
         self._own = Author(name, entity, limits, now)
-        self._asks: dict[Entity, tuple[float, bytes]] = {}  # clones that ask for a master, and when
+        self._voters = Voters()
         self._wanted = False  # somebody would read
-        self._silent_at = math.inf  # since when the partner is silent
-        self._said_at = -math.inf  # when clones were told of a silent partner
         self._wall_ns = wall_ns - int(now * 1e9)  # the time of day when ``now`` is 0
         self._commits = 0
         self._owners: dict[int, _Owner] = {}  # of commits that are on their way
@@ -310,32 +300,25 @@ class PairedMaster(KvRole):
     def _hear_clones(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
         """Command messages have come on the master's topic."""
         self._wake(now, wall_ns)
-        taken = []
-        for payload in payloads:
-            if self._asks_aloud(payload, now) and not self._serving:
-                self._decide(self.star.handle_request(0, now), now)
-            taken.append(payload)
+        taken = list(payloads)
+        for payload in taken:
+            if not self._serving:
+                self._hear_voter(payload, now)
         active = self.active
         if self._serving and active is not None:
             self._emit(active.filtered(active.master.handle_messages(taken, now, wall_ns), now), "active")
         return self._take(now)
 
-    def _asks_aloud(self, payload: bytes, now: float) -> bool:
-        """Whether a clone looks for a master, whichever there is; it is remembered for a while."""
+    def _hear_voter(self, payload: bytes, now: float) -> None:
+        """Nobody serves here; does this clone look for a master?"""
         try:
             message = cmd.decode_message(payload)
         except ProtocolError as problem:
-            if not self._serving:
-                self._refused(problem)
-            return False
-        command = message.command
-        if not isinstance(command, cmd.MissingEvents) or message.receiver != NOBODY or command.seqs[:1] != (0,):
-            return False
-        if not self._serving and (message.sender in self._asks or len(self._asks) < PAIR_ASKS_MAX):
-            if cmd.asked(command.seqs) is None and message.sender in self._asks:
-                payload = self._asks[message.sender][1]  # which says more
-            self._asks[message.sender] = now, payload
-        return True
+            self._refused(problem)
+            return
+        if asks_aloud(message):
+            self._voters.note(message, payload, now)
+            self._decide(self.star.handle_request(0, now), now)
 
     def _hear_masters(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
         """Command messages have come on the clones' topic: answers to own writes, or what another master says."""
@@ -374,7 +357,7 @@ class PairedMaster(KvRole):
             if beat.life == self.star.partner_life:
                 self._partner = sender
                 if beat.state == ACTIVE:
-                    self._asks.clear()  # it has answered them
+                    self._voters.take()  # it has answered them
             return
         if sender != self._partner:
             return
@@ -400,8 +383,8 @@ class PairedMaster(KvRole):
         self._wall_ns = wall_ns - int(now * 1e9)
         if now >= self.star.next_timeout():
             self._decide(self.star.handle_timeout(now), now)
-            self._asks = {who: ask for who, ask in self._asks.items() if now < ask[0] + STAR_ORIGINAL_SILENT_S}
-            waits = self._wanted or self._own.waits or self._asks
+            self._voters.forget(now)
+            waits = self._wanted or self._own.waits or self._voters.wait
             if waits and self.star.state != ACTIVE and self.star.partner != "here":
                 self._decide(self.star.handle_request(0, now), now)
             self._wanted = False
@@ -451,8 +434,7 @@ class PairedMaster(KvRole):
             wall_ns=self._wall(now), notify=self.notify, durable=self._durable,
         )  # fmt: skip
         self._emit(active.filtered(active.master.start(now, self._wall(now)), now), "active")
-        asks, self._asks = self._asks, {}
-        self._looped += [(self._master_topic, payload) for _, payload in asks.values()]
+        self._looped += [(self._master_topic, payload) for payload in self._voters.take()]
 
     def _step_down(self, active: Active, now: float) -> None:
         """Be master no more; what its backend has under way is waited for."""
@@ -476,17 +458,9 @@ class PairedMaster(KvRole):
         self._ending = False
 
     def _stand_in(self, now: float) -> None:
-        """Clones of chappe that do not hear a silent partner either ask for a master, which is their vote.
-
-        After ``MASTER_SILENT_S`` they have noticed by themselves.
-        """
-        if self.star.partner != "silent":
-            self._silent_at = math.inf
-            return
-        self._silent_at = min(self._silent_at, now)
-        again = now >= self._said_at + STAR_HEARTBEAT_S and now < self._silent_at + MASTER_SILENT_S
-        if self._standby.master is not None and again:
-            self._said_at = now
+        """Clones of chappe that do not hear a silent partner either ask for a master, which is their vote."""
+        if self._voters.are_to_hear(self.star.partner == "silent", now) and self._standby.master is not None:
+            self._voters.heard(now)
             self._tell_clones(self.entity, self._standby.master)
 
     # -- disk ---------------------------------------------------------------------------------------------------
