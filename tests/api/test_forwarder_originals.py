@@ -11,9 +11,10 @@ import zmq
 from tests.api.members import PATIENCE_S, read, values, wait_until
 from tests.runtime.rogues import garbage, junk, rogue, throw
 
-from chappe import Consumer, Forwarder, Producer
+from chappe import Consumer, Forwarder, Keys, Producer
+from chappe.api import permissions
 from chappe.api.identity import new_address
-from chappe.errors import AddressInUse
+from chappe.errors import AddressInUse, UsageError
 from chappe.log.messages import Ack, Fetch, GetHeads, Head, Message, RecordMessage, decode, encode
 from chappe.transports.addresses import ForwarderAddress, TowerAddress
 
@@ -250,6 +251,64 @@ def test_garbage_where_originals_come_does_no_harm(stack: ExitStack, tmp_path: P
     until(lambda: b"M" in producer.subscribed, producer)
     producer.send(b"well")
     until(lambda: producer.acknowledged == 0, producer)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Of identities; what originals do is what ``originals`` may: all but what is in ``private``."""
+    made = tmp_path / "keys"
+    permissions.init(made, "hub", "server")
+    permissions.add(made, "all", "member")
+    path = made / "permissions.toml"
+    rule = '[[rules]]\ndeny = ["everything"]\nnames = ["originals"]\ntopics = ["private/*"]\n\n[[rules]]'
+    path.write_text(path.read_text().replace("[[rules]]", rule, 1))
+    permissions.sign(path)
+    return made
+
+
+def with_keys(stack: ExitStack, directory: Path, home: Path) -> Forwarder:
+    made = Forwarder(directory, listen="127.0.0.1:0", originals="127.0.0.1:0", security=Keys(home / "hub"))
+    return stack.enter_context(made)
+
+
+def test_beside_keys_originals_come_in_where_they_are_named_and_do_what_their_identity_may(
+    stack: ExitStack, tmp_path: Path, home: Path
+) -> None:
+    member = Keys(home / "all")
+    with pytest.raises(UsageError, match="chappe keys add originals --role member"):
+        with_keys(stack, tmp_path / "kept", home)
+    permissions.add(home, "originals", "member")
+    forwarder = with_keys(stack, tmp_path / "kept", home)
+    ours = stack.enter_context(Consumer("hello", forwarders=forwarder.address, security=member))
+    sender, heard = original(stack, forwarder, "hello"), listener(stack, forwarder, "hello")
+    nosy, liar = listener(stack, forwarder, "private/x"), original(stack, forwarder, "private/x")
+    until(lambda: b"M" in sender.subscribed and b"G" in heard.subscribed, sender, heard)
+    for number in range(100):
+        sender.send(b"%d" % number)
+    until(lambda: sender.acknowledged == 99, sender, heard)
+    assert values(read(ours, 100)) == sender.sent
+    until(lambda: heard.got.get(sender.address) == sender.sent, sender, heard)
+
+    with Producer("private/x", forwarders=forwarder.address, security=member) as producer:
+        producer.send(b"secret")
+        producer.flush(PATIENCE_S)
+        liar.send(b"forged")
+        with Producer("hello", forwarders=forwarder.address, security=member) as other:
+            other.send(b"open")
+            other.flush(PATIENCE_S)
+            until(lambda: heard.got.get(other.partition) == [b"open"], heard, nosy, liar)
+        with Consumer("private/x", forwarders=forwarder.address, security=member) as reader:
+            assert values(read(reader, 1)) == [b"secret"]
+        until(lambda: any("originals" in str(each) for each in forwarder.status().refusals), heard, nosy, liar)
+    assert not any(nosy.got.values())
+    assert liar.acknowledged == -1
+
+
+def test_beside_keys_originals_come_in_nowhere_else(stack: ExitStack, tmp_path: Path, home: Path) -> None:
+    permissions.add(home, "originals", "member")
+    where = ForwarderAddress.parse(with_keys(stack, tmp_path / "kept", home).address)
+    with Consumer("hello", forwarders=f"127.0.0.1:{where.in_port}:{where.out_port}:{where.query_port}") as stranger:
+        wait_until(lambda: any("one of us has keys" in str(each) for each in stranger.events()))
 
 
 def test_without_it_no_port_is_taken_and_a_taken_one_is_told(stack: ExitStack, tmp_path: Path) -> None:

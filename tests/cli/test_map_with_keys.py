@@ -43,7 +43,7 @@ def test_those_with_keys_share_a_map_and_others_get_nothing(shell: Shell, home: 
     shell.env["CHAPPE_IDENTITY"] = "keys/reader"
     assert shell.run("map", "get", "/fx/eur", *servers).stdout == b"1.08\n"
     refused = shell.run("map", "set", "/fx/eur", "0", *servers)
-    assert (refused.returncode, refused.stdout) == (1, b"")
+    assert (refused.returncode, refused.stdout) == (2, b"")
     assert refused.stderr == b"chappe: reader may not write 'prices/fx/eur': no rule allows it\n"
     del shell.env["CHAPPE_IDENTITY"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 import zmq.auth
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
@@ -22,7 +23,7 @@ from chappe.security import Keys
 from chappe.storage.key_files import curve_keys
 from chappe.transports.addresses import TowerAddress, bind
 from chappe.transports.dialled import Dialled
-from chappe.transports.gate import Gate, check_listening, gate_of, keys_of
+from chappe.transports.gate import MARK, Gate, check_listening, gate_of, keys_of, user_of
 from chappe.transports.zeromq import open_socket
 
 
@@ -299,6 +300,37 @@ def test_a_program_of_zeromq_with_keys_comes_in_and_is_dialled(home: Path, socke
     port = listening.bind_to_random_port("tcp://127.0.0.1")
     Client(f"tcp://127.0.0.1:{port}#hub", Keys(home / "sensor"), sockets)
     until(lambda: listening.poll(0), "a subscription")
+
+
+def raw(kind: str, **properties: bytes) -> bytes:
+    """What a program says that speaks ZMTP 3.0 without keys: its greeting, and READY with these properties."""
+    said = b"".join(
+        bytes([len(name)]) + name.encode() + len(value).to_bytes(4, "big") + value
+        for name, value in {"Socket-Type": kind.encode(), **properties}.items()
+    )
+    ready = b"\x05READY" + said
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31)
+    return greeting + bytes([4, len(ready)]) + ready
+
+
+def test_who_names_himself_is_nobody(home: Path, sockets: ExitStack) -> None:
+    """A peer may say in its READY what it likes, also what ZeroMQ calls those who were let in."""
+    server = Server(Keys(home / "hub"), sockets)
+    server.gate.admit_plain(server.sock)
+    port = bind(server.sock, "127.0.0.1")
+    Client(server.endpoint, Keys(home / "sensor"), sockets)
+    until(lambda: server.sock.poll(0), "a subscription")
+    (frame,) = server.sock.recv_multipart(copy=False)
+    assert (frame.bytes, user_of(frame)) == (b"\1news", "sensor")
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as rogue:
+        rogue.sendall(raw("SUB", **{"User-Id": b"hub", MARK: b"guess"}))
+        answer = b""
+        while b"XPUB" not in answer:
+            answer += rogue.recv(100)
+        rogue.sendall(b"\x00\x05\x01rest")
+        until(lambda: server.sock.poll(0), "a subscription")
+        (frame,) = server.sock.recv_multipart(copy=False)
+        assert (frame.bytes, user_of(frame)) == (b"\1rest", "")
 
 
 def test_one_who_is_nobody_any_more_cannot_begin(home: Path) -> None:

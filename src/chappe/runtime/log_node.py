@@ -188,6 +188,7 @@ class Node:
         self.watch_socket(self.keep(self._pub.socket), self._drain_pub)
         self.discovery: Discovers = self._meeting.open(self, self._pub.socket)
         self._pub.dialled = self._meeting.subscribers
+        self._pub.strangers = self._meeting.strangers
 
     def keep(self, sock: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
         """Close the socket when the node is closed."""

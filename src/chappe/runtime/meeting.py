@@ -27,7 +27,7 @@ from chappe.permissions.rules import INTRODUCE, STORE
 from chappe.system import machine, time
 from chappe.transports.addresses import ForwarderAddress, TowerAddress, bind, reachable_host
 from chappe.transports.dialled import Dialled
-from chappe.transports.gate import Gate, user_of
+from chappe.transports.gate import ORIGINALS, Gate, user_of
 from chappe.transports.zeromq import open_socket
 
 logger = logging.getLogger(__name__)
@@ -119,6 +119,7 @@ class Meeting(Protocol):
 
     endpoint: str
     subscribers: str
+    strangers: str  # the identity of those who come without keys, where they may
     gate: Gate | None  # of sockets with keys
 
     def open(self, node: Meets, pub: zmq.Socket[bytes]) -> Discovers:
@@ -164,6 +165,7 @@ class _Listening:
 
     endpoint = ""
     subscribers = ""
+    strangers = ""
 
     def __init__(self, gate: Gate | None) -> None:
         self.gate = gate
@@ -367,6 +369,7 @@ class AtForwarders:
 
     endpoint = ""
     subscribers = ""
+    strangers = ""
 
     def __init__(self, forwarders: Sequence[ForwarderAddress], gate: Gate | None = None) -> None:
         self.gate = gate
@@ -430,7 +433,12 @@ class AsForwarder(_Listening):
     ) -> None:
         super().__init__(gate)
         if originals is not None and gate is not None:
-            raise UsageError("programs of the original have no keys: a forwarder for them needs security='plain'")
+            if not gate.knows(ORIGINALS):
+                raise UsageError(
+                    f"programs of the original have no keys: what they may do is what the identity {ORIGINALS} may, "
+                    f"and there is none: `chappe keys add {ORIGINALS} --role member`"
+                )
+            self.strangers = ORIGINALS
         self.originals = originals
         self._host = address.host
         self._peers = _Dialling(peers, gate)
@@ -449,12 +457,22 @@ class AsForwarder(_Listening):
         self.address = replace(self.address, in_port=in_port, out_port=out_port)
         self.endpoint = f"tcp://{self.address.host}:{out_port}{_mark(self.gate)}"
         forwarders = self._peers.hear(node)
-        return forwarders if self.originals is None else self._introduce(node, self.originals, forwarders)
+        if self.originals is None:
+            return forwarders
+        host, port = self.address.host, out_port
+        if self.gate is not None:  # they dial another port of the same socket, and are dialled by the other
+            where = self.originals
+            for each in (sub, pub):
+                self.gate.admit_plain(each)
+            host, port = reachable_host(where.host), bind(pub, where.host, where.pub_port and where.pub_port + 1)
+        return self._introduce(
+            node, self.originals, Introducer(node.address, host, port, forwarders, now=time.monotonic())
+        )
 
     def _on_frames(self, frames: list[zmq.Frame]) -> Sequence[Action]:
-        return self._node.on_message([each.bytes for each in frames], user_of(frames[0]))
+        return self._node.on_message([each.bytes for each in frames], user_of(frames[0]) or self.strangers)
 
-    def _introduce(self, node: Meets, where: TowerAddress, forwarders: Forwarders) -> Introducer:
+    def _introduce(self, node: Meets, where: TowerAddress, known: Introducer) -> Introducer:
         """Let programs find the forwarder that look for a tower."""
         beacons, pub = node.keep(open_socket(zmq.SUB)), node.keep(open_socket(zmq.XPUB))
         for kind in (BEACON, GOODBYE):
@@ -465,7 +483,6 @@ class AsForwarder(_Listening):
         pub.setsockopt(zmq.XPUB_WELCOME_MSG, WELCOME)
         sub_port, pub_port = bind(beacons, where.host, where.sub_port), bind(pub, where.host, where.pub_port)
         self.originals = TowerAddress(reachable_host(where.host), sub_port, pub_port)
-        known = Introducer(node.address, self.address.host, self.address.out_port, forwarders, now=time.monotonic())
 
         def take(frames: list[zmq.Frame]) -> Sequence[Action]:
             return known.handle_beacon([each.bytes for each in frames], _host_of(frames[0]), time.monotonic())

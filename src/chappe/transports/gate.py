@@ -42,6 +42,9 @@ HANDLER: Final = "inproc://zeromq.zap.01"
 LOOK_S: Final = 1.0  # between two looks at the files
 MONITOR_S: Final = 60.0  # a monitor outlives its socket: ZeroMQ waits, for all sockets, if nobody is there to be told
 TOPIC_SHOWN: Final = 200  # characters of a topic, where it is refused
+MARK: Final = "X-Chappe-Gate"  # the property of connections that were let in
+PLAIN: Final = b"chappe-plain"  # the domain of listeners that are named for those who have no keys
+ORIGINALS: Final = "originals"  # the identity that programs of the original are, which have no keys
 IDENTITY: Final = "CHAPPE_IDENTITY"
 PASSPHRASE: Final = "CHAPPE_KEY_PASSPHRASE"
 DESCRIPTORS: Final = ("/proc/self/fd", "/dev/fd")  # of this process, on Linux and on macOS
@@ -123,6 +126,11 @@ class Gate:
             (zmq.ZAP_ENFORCE_DOMAIN, 1),
         ):
             sock.setsockopt(option, value)
+
+    def admit_plain(self, sock: zmq.Socket[bytes]) -> None:
+        """Have what a socket binds and dials from now on be plain; what it has bound so far keeps its keys."""
+        sock.setsockopt(zmq.CURVE_SERVER, 0)
+        sock.setsockopt(zmq.ZAP_DOMAIN, PLAIN)
 
     def listens(self, sock: zmq.Socket[bytes], port: int) -> None:
         """The socket is bound."""
@@ -298,7 +306,7 @@ class _Handler:
                 except Exception:
                     logger.exception("who asks to come in could not be judged, and is refused")
                     answer = [b"500", b"", b""]
-                self._socket.send_multipart([b"1.0", *frames[1:2], *answer, b""])
+                self._socket.send_multipart([b"1.0", *frames[1:2], *answer, _METADATA if answer[2] else b""])
             if time.monotonic() >= look_at:
                 look_at = time.monotonic() + LOOK_S
                 for gate in list(self.gates.values()):
@@ -310,6 +318,8 @@ class _Handler:
 
     def _answer(self, frames: list[bytes]) -> list[bytes]:
         """Status, text and user id."""
+        if frames[2:3] == [PLAIN] and frames[5:] == [b"NULL"]:
+            return [b"200", b"", b""]
         if len(frames) != 7 or frames[0] != b"1.0" or frames[5] != b"CURVE":
             return [b"400", b"", b""]
         gate = self._by_domain.get(frames[2].decode())
@@ -317,6 +327,8 @@ class _Handler:
         return [b"400", b"", b""] if found is None else [b"200", b"", found.name.encode()]
 
 
+_word: Final = os.urandom(16).hex()
+_METADATA: Final = bytes([len(MARK)]) + MARK.encode() + len(_word).to_bytes(4) + _word.encode()  # as of ZMTP
 _guard = threading.Lock()
 _handlers: list[_Handler] = []  # the last one is of this process; of a parent's nothing may run, nor be thrown away
 _forks = [0]
@@ -369,10 +381,11 @@ def keys_of(security: LogSecurity) -> Keys | None:
 def user_of(frame: zmq.Frame) -> str:
     """The identity that a message comes from, over a connection that was let in here; empty if nobody knows.
 
-    What a socket that dials hears must not be asked: there the other end may say what it likes.
+    Where nobody was asked, at plain sockets and where we dial, the other end may name itself as it likes. So what was
+    let in is marked by a word that no other program knows.
     """
     try:
-        return str(frame.get("User-Id"))
+        return str(frame.get("User-Id")) if frame.get(MARK) == _word else ""
     except zmq.ZMQError:
         return ""
 

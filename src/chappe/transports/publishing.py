@@ -43,10 +43,12 @@ class PublishingSocket:
 
     Attributes:
         dialled: Whose subscriptions come, if we dial them; else each comes with the identity that was let in.
+        strangers: Whose those are that come without keys, where they may.
     """
 
     def __init__(self, full_peer_wait_s: float, gate: Gate | None = None, guard: Guard | None = None) -> None:
         self.dialled = ""
+        self.strangers = ""
         self._guard = guard
         self._refused: Counter[bytes] = Counter()  # subscriptions that are not honoured
         self.socket = open_socket(zmq.XPUB, gate)
@@ -153,7 +155,7 @@ class PublishingSocket:
             return self._ended(guard, connection, prefix)
         if prefix in connection.honoured:  # a second time
             return False
-        connection.who = self.dialled or user_of(frame)
+        connection.who = self.dialled or user_of(frame) or self.strangers
         honoured = connection.honoured[prefix] = guard.subscribed(connection.who, prefix)
         if not honoured:
             self._refused[prefix] += 1

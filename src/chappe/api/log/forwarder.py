@@ -30,7 +30,8 @@ class Forwarder(Store):
         peers: ``HOST[:PORT]`` of the other forwarders, in a list or separated by commas.
         retention: Pairs of a topic or ``prefix*`` and what to keep of it; the first that matches counts.
         originals: ``HOST[:PORT[:SECOND-PORT]]`` where programs of the original find the forwarder, as they would a
-            tower; it must reach the ports that they publish on. None: nowhere. They have no keys.
+            tower; it must reach the ports that they publish on. None: nowhere. They have no keys: beside keys they
+            come in there alone, one more port follows, and they may what the identity ``originals`` may.
         security: As of ``Tower``.
 
     Raises:
