@@ -359,6 +359,17 @@ def test_subtrees_are_bounded_and_so_are_subscriptions() -> None:
     assert [each[0] for each in server.on_air if each[0] != b"HUGZ"] == [b"/elsewhere"]  # rather all than too little
 
 
+def test_who_wanted_everything_and_goes_takes_nothing_from_those_beyond_the_bound() -> None:
+    rig = Rig(replace(MAP_LIMITS, listened_max=2))
+    server = rig.server()
+    for prefix in (b"/a", b"/b", b"/c", b""):
+        server.act(server.core.handle_subscription(prefix, True, rig.now))
+    server.act(server.core.handle_subscription(b"", False, rig.now))
+    for key in (b"/a", b"/b", b"/c"):
+        server.update(chp.encode_update(chp.Update(key, 0, bytes(16), b"", b"x")))
+    assert [frames[0] for frames in server.on_air if frames[0] != chp.HUGZ] == [b"/a", b"/b", b"/c"]
+
+
 # -- disks -------------------------------------------------------------------------------------------------------------
 
 

@@ -71,6 +71,7 @@ class MapServerCore:
         self._streams = Streams(self.ledger, self._views, limits, name)
         self._plain = Plain(self.ledger, self._views, limits)
         self._listened: dict[bytes, None] = {}
+        self._publishes_all = False
         self._beat_at = now
         self._dropped = 0
         self._dropped_at = now
@@ -233,13 +234,13 @@ class MapServerCore:
             if on:
                 self._beat_at = min(self._beat_at, now + _WELCOME_S)
             return []
-        if on and len(self._listened) < self._limits.listened_max:
-            self._listened[prefix] = None
-        elif on:
-            self._listened[b""] = None  # from now on everything is published
-        else:
+        if not on:
             self._listened.pop(prefix, None)
-        self.ledger.listened = (b"",) if b"" in self._listened else tuple(self._listened)
+        elif prefix in self._listened or len(self._listened) < self._limits.listened_max:
+            self._listened[prefix] = None
+        else:
+            self._publishes_all = True  # from now on, as it does not know any more who wants what
+        self.ledger.listened = (b"",) if self._publishes_all or b"" in self._listened else tuple(self._listened)
         return []
 
     def flush(self, now: float) -> list[Action]:
