@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.kv.map_rig import Client, Rig, Server
 
+from chappe.defaults import MIB
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
 from chappe.limits import MAP_LIMITS
@@ -392,3 +393,26 @@ def test_a_server_that_gave_up_serving_takes_nothing_from_one_that_knows_of_less
     rig.run(5)
 
     assert one.contents() == two.contents() == {"/a": b"1"}
+
+
+def test_what_is_held_by_a_server_in_doubt_is_bounded_in_bytes_and_done_in_the_end() -> None:
+    rig = Rig()
+    one, _two, client = begun(rig)
+    rig.kill("two")
+    rig.run(2)
+    rig.paused.add("one")
+    rig.run(2)
+    rig.paused.clear()
+    body = b"x" * MIB
+    tickets = [client.write((b"/%d" % number, body)) for number in range(24)]
+    for number in range(40):
+        one.update(chp.encode_update(chp.Update(b"/plain/%d" % number, 0, bytes([number]) * 16, b"", body)))
+    rig.run()
+    assert not one.core.star.serving
+    held = [len(frame) for _, frames in one.core._held for frame in frames]
+    assert 16 * MIB < sum(held) <= 32 * MIB
+    rig.run(5)
+
+    assert one.core.active
+    assert not [each for each in tickets if lost(client, each)]
+    assert {f"/{number}" for number in range(24)} <= set(one.contents())

@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 from crc32c import crc32c
 
 from chappe.core import Report
-from chappe.defaults import STAR_HEARTBEAT_S, STAR_ORIGINAL_SILENT_S
+from chappe.defaults import MIB, STAR_HEARTBEAT_S, STAR_ORIGINAL_SILENT_S
 from chappe.errors import ProtocolError, StorageError
 from chappe.kv.actions import Commit
 from chappe.kv.backend import Loaded
@@ -38,7 +38,8 @@ from chappe.replication.binary_star.actions import Memory, Persist
 from chappe.replication.binary_star.core import BinaryStar
 from chappe.replication.binary_star.messages import ACTIVE, BEAT, TERM_MAX
 
-_HELD_MAX: Final = 10_000  # messages of clients that wait until it is known who is active; further ones are dropped
+_HELD_MAX: Final = 10_000  # messages of clients that wait until it is known who is active; further ones are dropped ...
+_HELD_BYTES_MAX: Final = 32 * MIB  # ... or bytes, of which one message may be more than half
 _HELLO: Final = b"\x01"  # the second byte of its payload: the number of the message
 
 Action: TypeAlias = chp_actions.Action | star.Tell | star.Ask
@@ -86,6 +87,7 @@ class PairedMapServer:
         self._keeping: Memory | None = None  # on its way to the disk
         self._commits = 0
         self._held: deque[tuple[bytes | None, list[bytes]]] = deque()  # and who asks
+        self._held_bytes = 0
         self._missed = False  # what was asked was dropped
         self._beat_at = now - STAR_ORIGINAL_SILENT_S  # when an end of chappe was heard last
 
@@ -282,8 +284,10 @@ class PairedMapServer:
             self._let_go(now)
 
     def _hold(self, client: bytes | None, frames: Sequence[bytes]) -> None:
-        if len(self._held) < _HELD_MAX:
+        size = sum([len(frame) for frame in frames])
+        if len(self._held) < _HELD_MAX and self._held_bytes + size <= _HELD_BYTES_MAX:
             self._held.append((client, list(frames)))
+            self._held_bytes += size
         else:
             self._missed = True
 
@@ -291,6 +295,7 @@ class PairedMapServer:
         """It is known who is active."""
         core = self.core
         held, self._held = self._held, deque()
+        self._held_bytes = 0
         for client, frames in held:
             try:
                 if client is None:
